@@ -1,0 +1,68 @@
+# Two commands do everything on a fresh machine: make quickstart, make test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test test-fast test-gpu lint types bench docs fuzz mutate clean system-packages
+
+help:  ## Show this text
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
+
+# A stamp is newer than what it was made from, so a second run needs no network.
+$(VENV)/.run: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing securetrain and torch into $(VENV) (once) ..."
+	@$(PIP) -e '.[train,report]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@echo "installing the test and lint tools into $(VENV) (once) ..."
+	@$(PIP) -e '.[train,report,dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.run
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
+quickstart: $(VENV)/.run  ## Train a model under a policy, verify it, attack it (about two minutes)
+	@$(BIN)/securetrain quickstart
+
+system-packages:
+	@$(BIN)/python tools/system_packages.py
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(BIN)/lint-imports
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+test: $(VENV)/.dev system-packages lint types  ## Lint, type-check, check the layers, run all tests
+	$(BIN)/python -m pytest -m "not gpu"
+
+test-fast: $(VENV)/.dev  ## The tests that start no processes (under three minutes)
+	$(BIN)/python -m pytest -m "not gpu and not dist and not slow and not netns" -q
+
+test-gpu: $(VENV)/.dev  ## The tests that need a GPU
+	$(BIN)/python -m pytest -m gpu
+
+bench: $(VENV)/.dev  ## Ours and the reference side by side; prints ratios
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.docs  ## Build the documentation into site/
+	$(BIN)/python tools/reference.py
+	$(BIN)/mkdocs build --strict
+
+fuzz: $(VENV)/.dev  ## Mutate inputs of every parser (FUZZ_INPUTS=100000 a parser)
+	$(BIN)/python tools/fuzz.py
+
+mutate: $(VENV)/.dev  ## Remove security checks one by one; every removal must fail a test
+	$(BIN)/python tools/mutate.py
+
+clean:  ## Remove everything that was built here
+	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Every code that a refusal can carry, with the exit code that a command ends with.
+
+A code is stable for ever: it stands in ledgers, SARIF files and other people's CI. Refusals have
+families of four letters (``ST-CKPT-130``); audit checks have groups of three (``ST-RDZ-001``), so
+that the two can never be confused. In the artifact families the first two digits are the exit code.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+
+class ExitCode(IntEnum):
+    """What every command ends with; documented in docs/reference/exit-codes.md."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    INCOMPLETE = 3
+    INTEGRITY = 4
+    UNSIGNED = 10
+    BAD_SIGNATURE = 11
+    POLICY = 12
+    CONTENT = 13
+    FILES = 14
+    STALE = 15
+    REVOKED = 16
+    LINEAGE = 17
+    LOG_PROOF = 18
+    UNSAFE_CONTENT = 19
+    IO = 20
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One refusal code: its family, what it means in a sentence, and the exit code."""
+
+    id: str
+    title: str
+    exit: ExitCode
+
+    @property
+    def family(self) -> str:
+        """The four letters between the dashes."""
+        return self.id[3:7]
+
+
+def _table(*rows: tuple[str, str, ExitCode]) -> dict[str, Code]:
+    codes = [Code(*row) for row in rows]
+    table = {code.id: code for code in codes}
+    assert len(table) == len(codes), "a code is defined twice"
+    return table
+
+
+_X = ExitCode
+
+CODES: Final[dict[str, Code]] = _table(
+    # usage: what a person typed, or what the machine could not give
+    ("ST-USAG-001", "bad command line or argument", _X.USAGE),
+    ("ST-USAG-002", "a file or directory cannot be read or written", _X.IO),
+    ("ST-USAG-003", "an address or port is already in use", _X.USAGE),
+    ("ST-USAG-004", "a needed package or extra is not installed", _X.USAGE),
+    ("ST-USAG-005", "the output already exists and is never overwritten", _X.USAGE),
+    ("ST-USAG-006", "no space left on the device", _X.IO),
+    ("ST-USAG-007", "a job file has a bad or unknown field", _X.USAGE),
+    ("ST-USAG-008", "a document is not valid canonical JSON of its schema", _X.USAGE),
+    ("ST-USAG-009", "the installed torch is older than the policy or package allows", _X.USAGE),
+    ("ST-USAG-010", "an internal error; nothing that was checked counts as passed", _X.FAILURE),
+    # policy
+    ("ST-PLCY-001", "the policy is not valid YAML of the safe subset", _X.USAGE),
+    ("ST-PLCY-002", "the policy has an unknown key or a value of the wrong type", _X.USAGE),
+    ("ST-PLCY-003", "the policy extends a policy that cannot be found or that loops", _X.USAGE),
+    ("ST-PLCY-004", "the policy contradicts itself", _X.USAGE),
+    # identity
+    ("ST-IDEN-001", "a key cannot be loaded", _X.USAGE),
+    ("ST-IDEN-002", "a signature does not verify", _X.BAD_SIGNATURE),
+    ("ST-IDEN-003", "a signature is by a key that the trust root does not name", _X.POLICY),
+    ("ST-IDEN-004", "an envelope is malformed or of the wrong type", _X.UNSIGNED),
+    ("ST-IDEN-005", "a certificate is not valid for its use", _X.POLICY),
+    ("ST-IDEN-006", "a certificate does not carry exactly one SPIFFE id of this job", _X.POLICY),
+    ("ST-IDEN-007", "no trust root was given", _X.USAGE),
+    (
+        "ST-IDEN-008",
+        "the trust root is malformed, expired or not signed by its own root keys",
+        _X.POLICY,
+    ),
+    ("ST-IDEN-009", "fewer valid signatures than the threshold", _X.POLICY),
+    ("ST-IDEN-010", "a private key is readable by others", _X.USAGE),
+    # attestation
+    ("ST-ATTS-001", "the evidence is malformed", _X.FAILURE),
+    ("ST-ATTS-002", "the nonce is unknown, used or expired", _X.FAILURE),
+    ("ST-ATTS-003", "the evidence is not bound to this connection, job and key", _X.FAILURE),
+    ("ST-ATTS-004", "the node's tier is below what the policy asks for", _X.FAILURE),
+    ("ST-ATTS-005", "self-asserted evidence is not allowed by the policy", _X.FAILURE),
+    ("ST-ATTS-006", "the kind of evidence is not known to this verifier", _X.FAILURE),
+    ("ST-ATTS-007", "the lease has expired", _X.FAILURE),
+    ("ST-ATTS-008", "the evidence contradicts a reference value", _X.FAILURE),
+    # admission and rendezvous
+    ("ST-ADMN-001", "a frame is malformed, oversized or of an unexpected type", _X.FAILURE),
+    ("ST-ADMN-002", "the peer did not authenticate over TLS 1.3", _X.FAILURE),
+    ("ST-ADMN-003", "the peer's certificate has the wrong role", _X.FAILURE),
+    ("ST-ADMN-004", "the peer belongs to another job", _X.FAILURE),
+    ("ST-ADMN-005", "the peer did not answer in time", _X.FAILURE),
+    (
+        "ST-ADMN-006",
+        "the membership is not signed by the coordinator or its epoch goes back",
+        _X.FAILURE,
+    ),
+    ("ST-ADMN-007", "the coordinator cannot be reached", _X.FAILURE),
+    ("ST-ADMN-008", "the job is full or closed", _X.FAILURE),
+    ("ST-ADMN-009", "the membership does not contain what this node sent", _X.FAILURE),
+    ("ST-ADMN-010", "too many half-open or unauthenticated connections", _X.FAILURE),
+    ("ST-ADMN-011", "the same node identity is joined twice", _X.FAILURE),
+    # network and worker environment
+    ("ST-NETW-001", "the required network profile cannot be achieved", _X.FAILURE),
+    ("ST-NETW-002", "a socket of the job is bound outside the job network", _X.FAILURE),
+    ("ST-NETW-003", "a variable that the policy pins was set to something else", _X.USAGE),
+    # run time of the workers
+    ("ST-RUNT-001", "a peer's pickle names a global outside the allow-list", _X.FAILURE),
+    (
+        "ST-RUNT-002",
+        "the launcher was told to use a rendezvous backend that is not authenticated",
+        _X.USAGE,
+    ),
+    ("ST-RUNT-003", "the preflight audit found what the policy does not allow", _X.FAILURE),
+    ("ST-RUNT-004", "a worker failed", _X.FAILURE),
+    ("ST-RUNT-005", "an entry point of another package would run inside the agent", _X.FAILURE),
+    ("ST-RUNT-006", "a debug server would listen outside loopback", _X.FAILURE),
+    # gradients
+    ("ST-GRAD-001", "a rank's gradient is not finite", _X.FAILURE),
+    ("ST-GRAD-002", "a rank's gradient is an outlier", _X.FAILURE),
+    ("ST-GRAD-003", "the reduced gradient is not what the ranks sent", _X.FAILURE),
+    ("ST-GRAD-004", "the ranks do not agree on the table of sketches", _X.FAILURE),
+    ("ST-GRAD-005", "the run was halted by the gradient policy", _X.FAILURE),
+    # checkpoints; here and below the first two digits are the exit code
+    ("ST-CKPT-100", "the checkpoint has no statement", _X.UNSIGNED),
+    ("ST-CKPT-101", "the checkpoint's statement is malformed", _X.UNSIGNED),
+    ("ST-CKPT-110", "the checkpoint's signature does not verify", _X.BAD_SIGNATURE),
+    ("ST-CKPT-120", "the checkpoint is not signed by a key of the trust root", _X.POLICY),
+    ("ST-CKPT-121", "the checkpoint does not meet the policy", _X.POLICY),
+    ("ST-CKPT-130", "the content of a checkpoint file is not what was signed", _X.CONTENT),
+    ("ST-CKPT-131", "a checkpoint file has another size than was signed", _X.CONTENT),
+    ("ST-CKPT-132", "the checkpoint's index or tables are not what was signed", _X.CONTENT),
+    ("ST-CKPT-140", "a signed checkpoint file is missing", _X.FILES),
+    ("ST-CKPT-141", "the checkpoint has a file that was not signed", _X.FILES),
+    ("ST-CKPT-142", "the checkpoint has a link, a special file or an unsafe name", _X.FILES),
+    ("ST-CKPT-150", "the checkpoint is older than the policy allows", _X.STALE),
+    ("ST-CKPT-170", "the checkpoint's lineage is broken", _X.LINEAGE),
+    (
+        "ST-CKPT-190",
+        "the checkpoint needs unpickling, which the native path never does",
+        _X.UNSAFE_CONTENT,
+    ),
+    ("ST-CKPT-191", "the checkpoint's index lies about a tensor", _X.UNSAFE_CONTENT),
+    ("ST-CKPT-200", "a checkpoint file cannot be read or written", _X.IO),
+    ("ST-CKPT-201", "a checkpoint already exists and is never overwritten", _X.IO),
+    # datasets
+    ("ST-DATA-100", "the dataset has no statement", _X.UNSIGNED),
+    ("ST-DATA-101", "the dataset's statement is malformed", _X.UNSIGNED),
+    ("ST-DATA-110", "the dataset's signature does not verify", _X.BAD_SIGNATURE),
+    ("ST-DATA-120", "the dataset is not signed by a key of the trust root", _X.POLICY),
+    ("ST-DATA-121", "the dataset does not meet the policy", _X.POLICY),
+    ("ST-DATA-130", "the content of a dataset file is not what was signed", _X.CONTENT),
+    ("ST-DATA-131", "a dataset file has another size than was signed", _X.CONTENT),
+    ("ST-DATA-132", "the dataset's tables are not what was signed", _X.CONTENT),
+    ("ST-DATA-140", "a signed dataset file is missing", _X.FILES),
+    ("ST-DATA-141", "the dataset has a file that was not signed", _X.FILES),
+    ("ST-DATA-142", "the dataset has a link, a special file or an unsafe name", _X.FILES),
+    ("ST-DATA-150", "the dataset is older than the policy allows", _X.STALE),
+    ("ST-DATA-160", "a read goes past the end of the data", _X.USAGE),
+    ("ST-DATA-200", "a dataset file cannot be read or written", _X.IO),
+    ("ST-DATA-201", "a dataset already exists and is never overwritten", _X.IO),
+    # the ledger
+    ("ST-LEDG-001", "the ledger is malformed", _X.INTEGRITY),
+    ("ST-LEDG-002", "the ledger's chain is broken", _X.INTEGRITY),
+    ("ST-LEDG-003", "a ledger entry is not signed by a key of the run", _X.INTEGRITY),
+    ("ST-LEDG-004", "the ledger was cut short", _X.INTEGRITY),
+    # audit and threat models
+    ("ST-AUDT-001", "a check definition is invalid", _X.USAGE),
+    ("ST-AUDT-002", "the facts are malformed, stale or not signed", _X.INTEGRITY),
+    ("ST-AUDT-003", "a waiver is malformed", _X.USAGE),
+    ("ST-THRT-001", "a threat model is malformed", _X.USAGE),
+    ("ST-THRT-002", "a threat model refers to something that does not exist", _X.FAILURE),
+    # drills
+    (
+        "ST-DRIL-001",
+        "the attack did not succeed against the plain stack, so the drill proves nothing",
+        _X.FAILURE,
+    ),
+    ("ST-DRIL-002", "the attack was not refused", _X.FAILURE),
+    ("ST-DRIL-003", "the attack was refused for another reason than expected", _X.FAILURE),
+)

@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The error tree.
+
+::
+
+    SecureTrainError(code, what, where, fix)
+      UsageError          ST-USAG  bad input, files, ports, missing packages
+      PolicyError         ST-PLCY  the policy itself
+      IdentityError       ST-IDEN  keys, certificates, signatures, trust root
+      AttestationError    ST-ATTS  evidence
+      AdmissionError      ST-ADMN  rendezvous, admission, membership
+      NetworkError        ST-NETW  job network, worker environment
+      RuntimeRefusal      ST-RUNT  launcher and worker shim
+      GuardError          ST-GRAD  gradients
+      IntegrityError      ST-CKPT, ST-DATA, ST-LEDG  checkpoints, datasets, the ledger
+      AuditError          ST-AUDT, ST-THRT, ST-DRIL  the audit's own inputs, threat models, drills
+
+Every error says what was expected and found (``what``), in which file and field (``where``) and
+what to do about it (``fix``). All are picklable: torch sends errors between ranks.
+"""
+
+from typing import ClassVar
+
+from securetrain.core.codes import CODES, Code, ExitCode
+
+
+class SecureTrainError(Exception):
+    """A refusal with a stable code. Raise one of the subclasses."""
+
+    families: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, code: str, what: str, where: str = "", fix: str = "") -> None:
+        super().__init__(code, what, where, fix)
+        assert code in CODES, f"{code} is not in core/codes.py"
+        assert not self.families or CODES[code].family in self.families, (
+            f"{code} does not belong to {type(self).__name__}"
+        )
+        self.code = code
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    @property
+    def definition(self) -> Code:
+        """The entry of this error's code in the table."""
+        return CODES[self.code]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What a command that ends with this error exits with."""
+        return self.definition.exit
+
+    def to_dict(self) -> dict[str, str | int]:
+        """The error as data, for --json, SARIF and the ledger."""
+        return {
+            "code": self.code,
+            "title": self.definition.title,
+            "what": self.what,
+            "where": self.where,
+            "fix": self.fix,
+            "exit": int(self.exit_code),
+        }
+
+    def __str__(self) -> str:
+        text = f"{self.code}: {self.what}"
+        if self.where:
+            text += f"\n  where: {self.where}"
+        if self.fix:
+            text += f"\n  fix:   {self.fix}"
+        return text
+
+
+class UsageError(SecureTrainError):
+    """Bad input from a person, or something that the machine could not give."""
+
+    families = frozenset({"USAG"})
+
+
+class PolicyError(SecureTrainError):
+    """The policy file is malformed or contradicts itself."""
+
+    families = frozenset({"PLCY"})
+
+
+class IdentityError(SecureTrainError):
+    """A key, certificate, signature or trust root was refused."""
+
+    families = frozenset({"IDEN"})
+
+
+class AttestationError(SecureTrainError):
+    """A node's evidence was refused."""
+
+    families = frozenset({"ATTS"})
+
+
+class AdmissionError(SecureTrainError):
+    """A peer or a message of the rendezvous was refused."""
+
+    families = frozenset({"ADMN"})
+
+
+class NetworkError(SecureTrainError):
+    """The job network cannot be what the policy requires."""
+
+    families = frozenset({"NETW"})
+
+
+class RuntimeRefusal(SecureTrainError):  # noqa: N818 - a refusal is what it is
+    """The launcher or a worker's shim refused to go on."""
+
+    families = frozenset({"RUNT"})
+
+
+class GuardError(SecureTrainError):
+    """A gradient or a reduction was refused."""
+
+    families = frozenset({"GRAD"})
+
+
+class IntegrityError(SecureTrainError):
+    """A checkpoint, dataset or ledger is not what was signed."""
+
+    families = frozenset({"CKPT", "DATA", "LEDG"})
+
+
+class AuditError(SecureTrainError):
+    """An input of the audit, a threat model or a drill is invalid."""
+
+    families = frozenset({"AUDT", "THRT", "DRIL"})
+
+
+def os_error(error: OSError, where: str) -> UsageError:
+    """Turn an `OSError` into the one error that a person should see."""
+    import errno  # noqa: PLC0415 - only on the way out
+
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return UsageError(
+            "ST-USAG-006",
+            "no space left on the device",
+            where,
+            "free some space or choose another directory; nothing half-written was kept",
+        )
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(
+            "ST-USAG-003",
+            "the address is already in use",
+            where,
+            "stop the other program or choose another port (0 picks a free one)",
+        )
+    return UsageError(
+        "ST-USAG-002",
+        f"{error.strerror or error}",
+        where,
+        "check that the path exists and that you may read and write it",
+    )

@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Safe files: bounded reads that follow no links, writes that are whole or absent.
+
+Rules: sizes are checked before memory is taken; reads open with O_NOFOLLOW and refuse anything but
+a regular file; writes go to a temporary in the same directory, are fsynced and renamed; a directory
+that must appear at once is built under a temporary name and renamed; nothing is overwritten unless
+the caller says so.
+"""
+
+import os
+import secrets
+import shutil
+import stat
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from securetrain.core.errors import UsageError, os_error
+
+PRIVATE_DIR = 0o700
+PRIVATE_FILE = 0o600
+PUBLIC_FILE = 0o644
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file without following a link at its last component; returns a descriptor.
+
+    Raises:
+        OSError: as `os.open`; ELOOP for a link.
+        UsageError: ST-USAG-002 when it is not a regular file.
+    """
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UsageError("ST-USAG-002", "not a regular file", str(path), "remove it")
+    return fd
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """Read a whole regular file of at most `limit` bytes.
+
+    Raises:
+        UsageError: ST-USAG-002 when it cannot be read or is larger.
+    """
+    try:
+        fd = open_regular(path)
+        with os.fdopen(fd, "rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+    if len(data) > limit:
+        raise UsageError(
+            "ST-USAG-002",
+            f"larger than the limit of {limit} bytes",
+            str(path),
+            "is it the right file?",
+        )
+    return data
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int = PUBLIC_FILE) -> None:
+    """Write a file whole or not at all, replacing an older one.
+
+    Raises:
+        UsageError: ST-USAG-002 or ST-USAG-006 (disk full); nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(6)}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        sync_dir(path.parent)
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+
+
+def sync_dir(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_private_dir(path: Path) -> Path:
+    """Create a directory (and its parents) that only this user can enter.
+
+    Raises:
+        UsageError: ST-USAG-002 when it cannot be made.
+    """
+    try:
+        path.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
+        path.chmod(PRIVATE_DIR)
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+    return path
+
+
+@contextmanager
+def staged_dir(final: Path, *, mode: int = 0o755) -> Iterator[Path]:
+    """Build a directory under a temporary name; it appears at `final` when the block ends well.
+
+    Raises:
+        UsageError: ST-USAG-005 when `final` exists, ST-USAG-002/006 on I/O errors.
+    """
+    if final.exists() or final.is_symlink():
+        raise UsageError(
+            "ST-USAG-005",
+            "already exists and is never overwritten",
+            str(final),
+            "choose another name",
+        )
+    staging = final.with_name(f"{final.name}.tmp-{secrets.token_hex(6)}")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(mode=mode)
+        try:
+            yield staging
+            commit_dir(staging, final)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise os_error(error, str(final)) from error
+
+
+def commit_dir(staging: Path, final: Path) -> None:
+    """Make a finished directory durable and rename it to its final name, which must be free."""
+    for entry in walk(staging):
+        fd = os.open(staging / entry.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    for folder in (staging, *(p for p in staging.rglob("*") if p.is_dir())):
+        sync_dir(folder)
+    if final.exists() or final.is_symlink():
+        raise UsageError("ST-USAG-005", "already exists", str(final), "choose another name")
+    staging.rename(final)
+    sync_dir(final.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A regular file below a root: its name with forward slashes, and its size in bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnsafeEntry:
+    """Something below a root that no signed directory may hold."""
+
+    name: str
+    reason: str
+
+
+def walk(root: Path) -> list[FileEntry]:
+    """Every regular file below `root`, sorted by name.
+
+    Raises:
+        UsageError: ST-USAG-002 naming the first link, special file or unsafe name.
+    """
+    files, unsafe = survey(root)
+    if unsafe:
+        raise UsageError(
+            "ST-USAG-002", unsafe[0].reason, str(root / unsafe[0].name), "remove or rename it"
+        )
+    return files
+
+
+def survey(root: Path) -> tuple[list[FileEntry], list[UnsafeEntry]]:
+    """Sort everything below `root` into regular files and things that are refused.
+
+    Refused are links (hard links too), special files, empty directories, names that are not NFC or
+    hold a backslash, colon, control character or surrogate, and names that differ in case only.
+    """
+    files: list[FileEntry] = []
+    unsafe: list[UnsafeEntry] = []
+    folded: set[str] = set()
+    for folder, folders, names in os.walk(root, followlinks=False, onerror=_raise):
+        here = Path(folder)
+        if not folders and not names and here != root:
+            unsafe.append(UnsafeEntry(here.relative_to(root).as_posix(), "an empty directory"))
+        for name in sorted(folders) + sorted(names):
+            relative = (here / name).relative_to(root).as_posix()
+            info = (here / name).lstat()
+            reason = unsafe_name(name) or _unsafe_kind(info)
+            if relative.casefold() in folded:
+                reason = "two names that differ in case only"
+            folded.add(relative.casefold())
+            if reason:
+                unsafe.append(UnsafeEntry(relative, reason))
+            elif stat.S_ISREG(info.st_mode):
+                files.append(FileEntry(relative, info.st_size))
+    files.sort(key=lambda entry: entry.name)
+    unsafe.sort(key=lambda entry: entry.name)
+    return files, unsafe
+
+
+def unsafe_name(name: str) -> str:
+    """Why one path component is not allowed in a signed directory; empty when it is."""
+    if name in {"", ".", ".."} or "/" in name:
+        return "not a plain file name"
+    if any(ch in "\\:" or not ch.isprintable() for ch in name):
+        return "a name with a backslash, colon or unprintable character"
+    if unicodedata.normalize("NFC", name) != name:
+        return "a name that is not in Unicode NFC form"
+    if len(name.encode("utf-8", "surrogatepass")) > 255:
+        return "a name longer than 255 bytes"
+    return ""
+
+
+def _unsafe_kind(info: os.stat_result) -> str:
+    if stat.S_ISDIR(info.st_mode):
+        return ""
+    if stat.S_ISLNK(info.st_mode):
+        return "a symbolic link"
+    if not stat.S_ISREG(info.st_mode):
+        return "a special file"
+    if info.st_nlink > 1:
+        return "a hard link"
+    return ""
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The directory of one run: where each room puts its files. Paths only.
+
+::
+
+    <run>/
+      policy.yaml        the policy as it was given
+      policy.json        the same, resolved; its digest is what statements name
+      trust.json         signed trust root
+      keys/              private keys, mode 0600 in a 0700 directory
+      certs/             the job CA's certificate
+      dataset/           the signed dataset
+      checkpoints/       step-00000100/ and so on, one signed directory each
+      ledger.jsonl       the signed event log
+      metrics.jsonl      one line a step, written by rank 0
+      sketches.jsonl     one line a step: what the guard saw of every rank
+      audit.json         the preflight audit
+      run.json           what happened, for the report
+      tensorboard/       event files
+      logs/              standard output and error of every worker
+      report.html
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+RUN_DIR_VARIABLE: Final = "SECURETRAIN_RUN_DIR"
+"""Environment variable by which the launcher tells workers where the run is (never a secret)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Names below one run's directory."""
+
+    root: Path
+
+    @property
+    def policy(self) -> Path:
+        """The policy as given."""
+        return self.root / "policy.yaml"
+
+    @property
+    def resolved_policy(self) -> Path:
+        """The resolved policy, canonical JSON."""
+        return self.root / "policy.json"
+
+    @property
+    def trust(self) -> Path:
+        """The signed trust root."""
+        return self.root / "trust.json"
+
+    @property
+    def keys(self) -> Path:
+        """Private keys."""
+        return self.root / "keys"
+
+    @property
+    def certs(self) -> Path:
+        """Certificates."""
+        return self.root / "certs"
+
+    @property
+    def dataset(self) -> Path:
+        """The signed dataset."""
+        return self.root / "dataset"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Signed checkpoints, one directory each."""
+        return self.root / "checkpoints"
+
+    @property
+    def ledger(self) -> Path:
+        """The event log."""
+        return self.root / "ledger.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """Step metrics."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def sketches(self) -> Path:
+        """What the guard saw, one line a step."""
+        return self.root / "sketches.jsonl"
+
+    @property
+    def audit(self) -> Path:
+        """The preflight audit's result."""
+        return self.root / "audit.json"
+
+    @property
+    def summary(self) -> Path:
+        """What happened."""
+        return self.root / "run.json"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard event files."""
+        return self.root / "tensorboard"
+
+    @property
+    def logs(self) -> Path:
+        """Worker logs."""
+        return self.root / "logs"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.root / "report.html"
+
+    def key(self, name: str) -> Path:
+        """A private key's file: agent, checkpoint, dataset, root, worker."""
+        return self.keys / f"{name}.pem"
+
+    def checkpoint(self, step: int) -> Path:
+        """The directory of the checkpoint after `step` optimizer steps."""
+        return self.checkpoints / f"step-{step:08d}"

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The one vocabulary: names that cross a boundary of the project, each defined once."""
+
+from enum import StrEnum
+from functools import total_ordering
+
+
+class Boundary(StrEnum):
+    """The twelve trust boundaries of a distributed training job.
+
+    Policies, checks, threat models, findings, ledger events, documents and reports all use these
+    ids and no others.
+    """
+
+    IDENTITY = "identity"
+    HOST = "host"
+    NODE = "node"
+    SUPPLY_CHAIN = "supply-chain"
+    SCHEDULER = "scheduler"
+    NETWORK = "network"
+    RENDEZVOUS = "rendezvous"
+    FABRIC = "fabric"
+    DATASET = "dataset"
+    GRADIENTS = "gradients"
+    CHECKPOINT = "checkpoint"
+    DEBUG = "debug"
+
+
+class State(StrEnum):
+    """The outcome of a check. Missing evidence is ``unknown``, never ``pass``."""
+
+    PASS = "pass"  # noqa: S105 - a check state, not a password
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    NOT_APPLICABLE = "not-applicable"
+    WAIVED = "waived"
+
+
+class Decision(StrEnum):
+    """What an enforcer decided at a boundary; the word that the ledger records."""
+
+    ALLOW = "allow"
+    REFUSE = "refuse"
+    OBSERVE = "observe"
+
+
+class _Ordered(StrEnum):
+    """A StrEnum whose members compare by the order of their definition."""
+
+    @property
+    def rank(self) -> int:
+        return list(type(self)).index(self)
+
+
+@total_ordering
+class Severity(_Ordered):
+    """How much a failed check matters, from least to most."""
+
+    INFO = "info"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+    def __lt__(self, other: object) -> bool:
+        return self.rank < Severity(str(other)).rank
+
+
+@total_ordering
+class NodeTier(_Ordered):
+    """What a node has proven about itself, computed by the verifier from the roots that verified.
+
+    ``test-only`` is a software TPM whose CA was not enrolled: it ranks below everything because
+    nothing stands behind it.
+    """
+
+    TEST_ONLY = "test-only"
+    SELF_ASSERTED = "self-asserted"
+    CLOUD_TOKEN = "cloud-token"  # noqa: S105 - the name of a tier
+    VTPM = "vtpm"
+    TPM = "tpm"
+    TEE = "tee"
+    TEE_GPU = "tee+gpu"
+
+    def __lt__(self, other: object) -> bool:
+        return self.rank < NodeTier(str(other)).rank
+
+
+class NetworkProfile(StrEnum):
+    """How the bytes of a job travel. The last two are always printed as DEGRADED."""
+
+    LOOPBACK = "loopback"
+    OVERLAY = "overlay"
+    OVERLAY_ROOTLESS = "overlay-rootless"
+    NCCL_TLS = "nccl-tls"
+    IPSEC_OFFLOAD = "ipsec-offload"
+    STORE_TLS = "store-tls"
+    RDMA_TRUSTED = "rdma-trusted"
+
+    @property
+    def degraded(self) -> bool:
+        """Whether some of the job's bytes travel without protection."""
+        return self in {NetworkProfile.STORE_TLS, NetworkProfile.RDMA_TRUSTED}
+
+
+UNATTESTED = "UNATTESTED (self-reported)"
+"""The label that people see wherever evidence is only what a node said about itself."""

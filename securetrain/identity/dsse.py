@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""DSSE envelopes (https://github.com/secure-systems-lab/dsse/blob/v1.0.2/protocol.md).
+
+A payload is bytes until a signature over it has verified: ``verify`` returns ``VerifiedPayload``,
+and only that type is parsed by the rest of the project. Envelopes are canonical JSON with strict
+base64, so that no byte of an envelope file can change without being noticed.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from securetrain.core import canonical
+from securetrain.core.errors import IdentityError, UsageError
+from securetrain.identity.keys import PrivateKey, PublicKey
+
+ENVELOPE_LIMIT: Final = 64 << 20
+MAX_SIGNATURES: Final = 64
+IN_TOTO: Final = "application/vnd.in-toto+json"
+
+
+class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One signature: the id of its key and its bytes in base64."""
+
+    keyid: str
+    sig: str
+
+
+class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The envelope as it is stored."""
+
+    payload: str
+    payloadType: str  # noqa: N815 - the name in the specification
+    signatures: list[Signature]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPayload:
+    """Bytes whose signatures verified, and by which keys."""
+
+    data: bytes
+    payload_type: str
+    key_ids: frozenset[str]
+
+
+def pae(payload_type: str, payload: bytes) -> bytes:
+    """The pre-authentication encoding, which is what gets signed."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def sign(payload: bytes, payload_type: str, keys: Sequence[PrivateKey]) -> bytes:
+    """An envelope's canonical bytes, signed by every key in `keys`."""
+    message = pae(payload_type, payload)
+    envelope = Envelope(
+        payload=base64.b64encode(payload).decode(),
+        payloadType=payload_type,
+        signatures=[
+            Signature(keyid=key.key_id, sig=base64.b64encode(key.sign(message)).decode())
+            for key in keys
+        ],
+    )
+    return canonical.encode(envelope)
+
+
+def verify(
+    data: bytes,
+    payload_type: str,
+    keys: Mapping[str, PublicKey],
+    *,
+    threshold: int = 1,
+    where: str = "",
+) -> VerifiedPayload:
+    """Check an envelope against the keys that may sign it.
+
+    Every signature whose key is known must verify; at least `threshold` of them are needed.
+
+    Raises:
+        IdentityError: ST-IDEN-004 malformed or another payload type, ST-IDEN-002 a signature does
+            not verify, ST-IDEN-003 no signature is by a known key, ST-IDEN-009 below threshold.
+    """
+    envelope = _parse(data, payload_type, where)
+    payload = _unbase64(envelope.payload, where)
+    message = pae(payload_type, payload)
+    good: set[str] = set()
+    for signature in envelope.signatures:
+        key = keys.get(signature.keyid)
+        if key is not None:
+            try:
+                key.verify(_unbase64(signature.sig, where), message)
+            except IdentityError as error:
+                raise IdentityError(error.code, error.what, where, error.fix) from error
+            good.add(signature.keyid)
+    if not good:
+        raise IdentityError(
+            "ST-IDEN-003",
+            f"signed by {', '.join(s.keyid[:16] for s in envelope.signatures) or 'nobody'},"
+            f" not by any of the {len(keys)} trusted keys",
+            where,
+            "check that this is the trust root of the run that made it",
+        )
+    if len(good) < threshold:
+        raise IdentityError(
+            "ST-IDEN-009",
+            f"{len(good)} valid signatures, {threshold} needed",
+            where,
+            "have it signed",
+        )
+    return VerifiedPayload(payload, payload_type, frozenset(good))
+
+
+def _parse(data: bytes, payload_type: str, where: str) -> Envelope:
+    try:
+        envelope = canonical.decode(
+            data, Envelope, limit=ENVELOPE_LIMIT, where=where, canonical=True
+        )
+    except UsageError as error:
+        raise IdentityError("ST-IDEN-004", f"not a DSSE envelope: {error.what}", where) from error
+    if envelope.payloadType != payload_type:
+        raise IdentityError(
+            "ST-IDEN-004",
+            f"payload type {envelope.payloadType!r}, expected {payload_type!r}",
+            where,
+        )
+    if not 1 <= len(envelope.signatures) <= MAX_SIGNATURES:
+        raise IdentityError("ST-IDEN-004", f"{len(envelope.signatures)} signatures", where)
+    if len({s.keyid for s in envelope.signatures}) != len(envelope.signatures):
+        raise IdentityError("ST-IDEN-004", "two signatures by one key", where)
+    return envelope
+
+
+def _unbase64(text: str, where: str) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise IdentityError("ST-IDEN-004", f"bad base64: {error}", where) from error
+    if base64.b64encode(data).decode() != text:
+        raise IdentityError("ST-IDEN-004", "base64 that is not in canonical form", where)
+    return data

@@ -1,0 +1,238 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The run's ledger: a signed, append-only log of every decision at a boundary.
+
+Rules:
+
+1. one JSON line an entry: the body in canonical form, the writer's key id and its signature;
+2. a body carries its sequence number and the SHA-256 of the line before it, so that removing,
+   editing or reordering lines breaks the chain;
+3. several processes of a node may append: the file is locked while one reads the last line and
+   writes the next; refusals and closing entries are fsynced;
+4. a ledger that was closed ends with a ``close`` entry, so that cutting lines off its end shows;
+5. verifying needs only the file and the public keys (the trust root's role ``ledger``).
+"""
+
+import base64
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from securetrain.core import canonical
+from securetrain.core.errors import IntegrityError, SecureTrainError, os_error
+from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.identity.keys import PrivateKey, PublicKey
+
+LINE_LIMIT: Final = 64 << 10
+GENESIS: Final = "0" * 64
+CLOSE: Final = "close"
+
+Detail: TypeAlias = str | int | float | bool
+Clock: TypeAlias = Callable[[], datetime]
+
+
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One decision: at which boundary, what about, with which refusal code."""
+
+    boundary: Boundary
+    decision: Decision
+    event: str
+    """A short verb phrase in kebab case: node-admitted, checkpoint-signed, step-refused."""
+    subject: str = ""
+    code: str = ""
+    details: dict[str, Detail] = {}
+
+
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an entry's signature covers."""
+
+    seq: int
+    prev: str
+    time: datetime
+    writer: str
+    event: Event
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the ledger."""
+
+    body: Body
+    keyid: str
+    sig: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Appends to a ledger file as one writer."""
+
+    path: Path
+    key: PrivateKey
+    writer: str
+    """Who writes: agent, coordinator, rank-0 and so on."""
+    clock: Clock
+
+    def append(self, event: Event) -> None:
+        """Sign and append one event.
+
+        Raises:
+            UsageError: ST-USAG-002 or ST-USAG-006 on I/O errors.
+            IntegrityError: ST-LEDG-001 when the last line is not an entry.
+        """
+        try:
+            fd = os.open(
+                self.path,
+                os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
+            )
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                seq, prev = _tail(fd, str(self.path))
+                body = Body(seq=seq, prev=prev, time=self.clock(), writer=self.writer, event=event)
+                signature = self.key.sign(canonical.encode(body))
+                entry = Entry(body, self.key.key_id, base64.b64encode(signature).decode())
+                line = canonical.encode(entry) + b"\n"
+                if os.write(fd, line) != len(line):
+                    raise OSError(28, "No space left on device")
+                if event.decision is Decision.REFUSE or event.event == CLOSE:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise os_error(error, str(self.path)) from error
+
+    def refuse(
+        self, boundary: Boundary, event: str, error: SecureTrainError, subject: str = ""
+    ) -> None:
+        """Record a refusal with its code."""
+        self.append(
+            Event(
+                boundary=boundary,
+                decision=Decision.REFUSE,
+                event=event,
+                subject=subject,
+                code=error.code,
+                details={"what": error.what[:500]},
+            )
+        )
+
+    def allow(self, boundary: Boundary, event: str, subject: str = "", **details: Detail) -> None:
+        """Record that something was checked and let through."""
+        self.append(
+            Event(
+                boundary=boundary,
+                decision=Decision.ALLOW,
+                event=event,
+                subject=subject,
+                details=details,
+            )
+        )
+
+    def observe(self, boundary: Boundary, event: str, subject: str = "", **details: Detail) -> None:
+        """Record something that was noticed and not judged."""
+        self.append(
+            Event(
+                boundary=boundary,
+                decision=Decision.OBSERVE,
+                event=event,
+                subject=subject,
+                details=details,
+            )
+        )
+
+    def close(self) -> None:
+        """Append the closing entry: from here on, a shorter file shows as cut."""
+        self.observe(Boundary.IDENTITY, CLOSE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedLedger:
+    """A ledger whose chain and signatures hold."""
+
+    entries: tuple[Entry, ...]
+    head: str
+    """SHA-256 of the last line, hex."""
+    closed: bool
+    counts: Mapping[Decision, int] = field(default_factory=dict)
+
+
+def verify_ledger(
+    data: bytes, keys: Mapping[str, PublicKey], *, require_closed: bool = False, where: str = ""
+) -> VerifiedLedger:
+    """Check every line of a ledger.
+
+    Raises:
+        IntegrityError: ST-LEDG-001 malformed, ST-LEDG-002 chain broken, ST-LEDG-003 signature,
+            ST-LEDG-004 cut short (no closing entry although one is required).
+    """
+    entries: list[Entry] = []
+    head = GENESIS
+    for number, line in enumerate(_lines(data, where), start=1):
+        entry = _check_line(line, len(entries), head, keys, f"{where}:{number}")
+        entries.append(entry)
+        head = hashlib.sha256(line).hexdigest()
+    closed = bool(entries) and entries[-1].body.event.event == CLOSE
+    if require_closed and not closed:
+        raise IntegrityError(
+            "ST-LEDG-004", "no closing entry at the end", where, "was the run killed?"
+        )
+    counts = {d: sum(e.body.event.decision is d for e in entries) for d in Decision}
+    return VerifiedLedger(entries=tuple(entries), head=head, closed=closed, counts=counts)
+
+
+def _check_line(
+    line: bytes, seq: int, head: str, keys: Mapping[str, PublicKey], where: str
+) -> Entry:
+    try:
+        entry = canonical.decode(line, Entry, limit=LINE_LIMIT, where=where)
+        if canonical.encode(entry) != line:
+            raise IntegrityError("ST-LEDG-001", "not in canonical form", where)
+        signature = base64.b64decode(entry.sig, validate=True)
+    except (SecureTrainError, ValueError) as error:
+        raise IntegrityError("ST-LEDG-001", f"not a ledger entry: {error}", where) from error
+    if entry.body.seq != seq or entry.body.prev != head:
+        raise IntegrityError(
+            "ST-LEDG-002",
+            f"entry {entry.body.seq} does not follow entry {seq - 1}",
+            where,
+            "entries were removed, edited or reordered",
+        )
+    key = keys.get(entry.keyid)
+    if key is None:
+        raise IntegrityError("ST-LEDG-003", f"signed by the unknown key {entry.keyid[:16]}", where)
+    try:
+        key.verify(signature, canonical.encode(entry.body))
+    except SecureTrainError as error:
+        raise IntegrityError("ST-LEDG-003", "the signature does not verify", where) from error
+    return entry
+
+
+def _lines(data: bytes, where: str) -> Iterable[bytes]:
+    if data and not data.endswith(b"\n"):
+        raise IntegrityError("ST-LEDG-004", "the last line is incomplete", where)
+    return data.split(b"\n")[:-1]
+
+
+def _tail(fd: int, where: str) -> tuple[int, str]:
+    """The next sequence number and the hash of the last line."""
+    size = os.fstat(fd).st_size
+    if size == 0:
+        return 0, GENESIS
+    start = max(0, size - LINE_LIMIT - 1)
+    block = os.pread(fd, size - start, start)
+    if not block.endswith(b"\n"):
+        raise IntegrityError(
+            "ST-LEDG-004",
+            "the last line is incomplete",
+            where,
+            "the file was cut or a disk was full",
+        )
+    last = block[:-1].rsplit(b"\n", 1)[-1]
+    entry = canonical.decode(last, Entry, limit=LINE_LIMIT, where=where)
+    return entry.body.seq + 1, hashlib.sha256(last).hexdigest()

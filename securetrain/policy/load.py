@@ -1,0 +1,258 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Load a policy: safe YAML, strict schema, ``extends`` resolved.
+
+Rules, in order:
+
+1. a file is at most 256 KiB, and one YAML document of the safe subset: no tags, anchors or aliases,
+   no duplicate keys;
+2. ``extends`` names a shipped policy (dev, baseline, hardened) or a file beside this one; chains
+   are at most 8 long and may not loop;
+3. a child's fields replace its parent's one by one; lists are replaced whole;
+4. the result must match the schema, unknown keys included; contradictions are errors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from securetrain.core import canonical
+from securetrain.core.errors import PolicyError, UsageError
+from securetrain.core.files import read_file
+from securetrain.core.vocabulary import NodeTier
+from securetrain.policy.schema import API_VERSION, GuardMode, Policy
+
+FILE_LIMIT: Final = 256 << 10
+MAX_CHAIN: Final = 8
+SHIPPED: Final = ("dev", "baseline", "hardened")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPolicy:
+    """A policy and where each of its values came from."""
+
+    policy: Policy
+    digest: str
+    """SHA-256 of the canonical resolved policy: what statements name."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """'section.field' to the name of the file that set it; absent for defaults."""
+
+
+def load_policy(name_or_path: str) -> LoadedPolicy:
+    """Load a shipped policy by name or a policy file by path.
+
+    Raises:
+        PolicyError: ST-PLCY-001 to 004, naming the file and the field.
+    """
+    merged: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for where, layer in _chain(name_or_path):
+        _merge(merged, layer, sources, where)
+    policy = _convert(merged, sources, name_or_path)
+    _check(policy, name_or_path)
+    return LoadedPolicy(policy=policy, digest=digest_of(policy), sources=sources)
+
+
+def load_resolved(path: Path) -> LoadedPolicy:
+    """Read the resolved policy that a run directory keeps (`RunDir.resolved_policy`).
+
+    Raises:
+        PolicyError: ST-PLCY-002.
+    """
+    try:
+        policy = canonical.decode(read_file(path, FILE_LIMIT), Policy, where=str(path))
+    except UsageError as error:
+        raise PolicyError("ST-PLCY-002", error.what, str(path), "start the run again") from error
+    _check(policy, str(path))
+    return LoadedPolicy(policy=policy, digest=digest_of(policy))
+
+
+def digest_of(policy: Policy) -> str:
+    """SHA-256 (hex) of the canonical form of a resolved policy."""
+    import hashlib  # noqa: PLC0415 - one use
+
+    return hashlib.sha256(canonical.encode(policy)).hexdigest()
+
+
+def bundled_dir(kind: str) -> Path:
+    """Where the shipped `kind` (policies, threat_models) lies: in the wheel or the repository."""
+    in_wheel = Path(str(files("securetrain"))) / "_bundled" / kind
+    return in_wheel if in_wheel.is_dir() else Path(str(files("securetrain"))).parent / kind
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse one document of the safe YAML subset (also used for checks and threat models).
+
+    Raises:
+        PolicyError: ST-PLCY-001 with the line.
+    """
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a subclass of SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"{where}:{mark.line + 1}" if mark else where
+        what = str(getattr(error, "problem", None) or error)
+        raise PolicyError("ST-PLCY-001", what, line, "correct the YAML at this line") from error
+    except (RecursionError, ValueError) as error:
+        raise PolicyError("ST-PLCY-001", str(error), where, "simplify the file") from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader without aliases, explicit tags or duplicate keys."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise yaml.composer.ComposerError(
+                None, None, "anchors and aliases are not allowed", event.start_mark
+            )
+        if getattr(event, "tag", None):
+            raise yaml.composer.ComposerError(None, None, "tags are not allowed", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        seen = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if not isinstance(key_node, yaml.ScalarNode) or key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"duplicate or complex key {key!r}", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _chain(name_or_path: str) -> list[tuple[str, dict[str, Any]]]:
+    """The layers from the furthest ancestor to the policy itself."""
+    layers: list[tuple[str, dict[str, Any]]] = []
+    seen: list[Path] = []
+    beside = Path.cwd()
+    reference: Any = name_or_path
+    while reference is not None:
+        path = _locate(reference, beside, layers[-1][0] if layers else "")
+        if path in seen or len(seen) == MAX_CHAIN:
+            raise PolicyError(
+                "ST-PLCY-003",
+                f"extends loops or is longer than {MAX_CHAIN}",
+                str(path),
+                "cut the chain",
+            )
+        seen.append(path)
+        try:
+            document = parse_yaml(read_file(path, FILE_LIMIT).decode("utf-8"), str(path))
+        except UnicodeDecodeError as error:
+            raise PolicyError("ST-PLCY-001", "not UTF-8", str(path), "save it as UTF-8") from error
+        if not isinstance(document, dict):
+            raise PolicyError(
+                "ST-PLCY-001", "not a mapping", str(path), "start from policies/baseline.yaml"
+            )
+        reference = document.pop("extends", None)
+        beside = path.parent
+        layers.append((str(path), document))
+    layers.reverse()
+    return layers
+
+
+def _locate(reference: Any, beside: Path, where: str) -> Path:
+    if not isinstance(reference, str):
+        raise PolicyError("ST-PLCY-002", "extends is not a string", where, "name one policy")
+    if reference in SHIPPED:
+        return bundled_dir("policies") / f"{reference}.yaml"
+    path = (beside / reference).resolve()
+    if not path.is_file():
+        raise PolicyError(
+            "ST-PLCY-003",
+            f"there is no policy {reference!r}",
+            where or str(path),
+            f"name a file or one of {', '.join(SHIPPED)}",
+        )
+    return path
+
+
+def _merge(
+    merged: dict[str, Any], layer: dict[str, Any], sources: dict[str, str], where: str
+) -> None:
+    for key, value in layer.items():
+        if isinstance(value, dict) and key != "metadata":
+            section = merged.setdefault(str(key), {})
+            for name, inner in value.items():
+                section[name] = inner
+                sources[f"{key}.{name}"] = where
+        else:
+            merged[str(key)] = value
+            sources[str(key)] = where
+
+
+def _convert(merged: dict[str, Any], sources: Mapping[str, str], name: str) -> Policy:
+    try:
+        policy = msgspec.convert(merged, Policy, strict=True)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        field_path = text.partition("`$.")[2].rstrip("`")
+        file = next((sources[k] for k in (field_path, *_parents(field_path)) if k in sources), name)
+        raise PolicyError(
+            "ST-PLCY-002",
+            text.split(" - at", maxsplit=1)[0],
+            f"{file}: {field_path or 'top level'}",
+            "run 'securetrain policy explain baseline' to see every field",
+        ) from error
+    if policy.apiVersion != API_VERSION or policy.kind != "Policy":
+        raise PolicyError(
+            "ST-PLCY-002",
+            f"apiVersion {policy.apiVersion!r}, kind {policy.kind!r}",
+            f"{name}: apiVersion",
+            f"apiVersion: {API_VERSION} and kind: Policy",
+        )
+    return policy
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1)]
+
+
+def _check(policy: Policy, where: str) -> None:
+    """Contradictions that the types cannot express."""
+    if policy.node.min_tier <= NodeTier.SELF_ASSERTED and policy.node.allow_self_asserted is None:
+        raise PolicyError(
+            "ST-PLCY-004",
+            f"min_tier {policy.node.min_tier} without allow_self_asserted",
+            f"{where}: node.allow_self_asserted",
+            "add max_nodes and a reason, or raise min_tier",
+        )
+    if (
+        policy.node.allow_self_asserted is not None
+        and not policy.node.allow_self_asserted.reason.strip()
+    ):
+        raise PolicyError(
+            "ST-PLCY-004",
+            "an exception without a reason",
+            f"{where}: node.allow_self_asserted.reason",
+            "say why",
+        )
+    if policy.checkpoint.require_clean_verdict and policy.gradients.mode is GuardMode.OFF:
+        raise PolicyError(
+            "ST-PLCY-004",
+            "checkpoints need a clean gradient verdict, but the guard is off",
+            f"{where}: gradients.mode",
+            "gradients.mode: detect, or checkpoint.require_clean_verdict: false",
+        )
+    if not policy.network.require:
+        raise PolicyError(
+            "ST-PLCY-004", "no network profile", f"{where}: network.require", "name one"
+        )
+
+
+__all__ = [
+    "LoadedPolicy",
+    "bundled_dir",
+    "digest_of",
+    "load_policy",
+    "load_resolved",
+    "parse_yaml",
+]

@@ -1,0 +1,281 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The one policy schema: a section for each trust boundary, every field with who enforces it.
+
+Each field carries its description and ``enforced_by`` (any of run, audit, verify) as metadata,
+which `securetrain policy explain` and the reference page print. A field that nothing enforces does not
+belong here. Unknown keys are errors.
+"""
+
+from datetime import date
+from enum import StrEnum
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.core.hashtree import HashAlgorithm
+from securetrain.core.vocabulary import NetworkProfile, NodeTier, Severity
+
+API_VERSION: Final = "securetrain.dev/policy/v1"
+
+
+def _meta(description: str, *enforced_by: str, **bounds: float) -> Meta:
+    return Meta(description=description, extra={"enforced_by": enforced_by}, **bounds)  # type: ignore[call-overload,no-any-return]
+
+
+class UnpickleMode(StrEnum):
+    """What the worker shim does with a pickle that names a global outside the allow-list."""
+
+    OFF = "off"
+    WARN = "warn"
+    ENFORCE = "enforce"
+
+
+class PreflightMode(StrEnum):
+    """What `run` does with the findings of its preflight audit."""
+
+    OFF = "off"
+    WARN = "warn"
+    ENFORCE = "enforce"
+
+
+class GuardMode(StrEnum):
+    """How gradients are watched."""
+
+    OFF = "off"
+    DETECT = "detect"
+
+
+class GuardResponse(StrEnum):
+    """What the trainer does when a step's gradients are refused."""
+
+    OBSERVE = "observe"
+    SKIP_STEP = "skip-step"
+    HALT = "halt"
+
+
+class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who the policy is."""
+
+    id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+    version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+$")]
+    title: str = ""
+
+
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Keys and certificates."""
+
+    trust_domain: Annotated[str, _meta("the SPIFFE trust domain of job certificates", "run")] = (
+        "securetrain.local"
+    )
+    certificate_lifetime_minutes: Annotated[
+        int, _meta("how long a node's or coordinator's certificate lives", "run", ge=5, le=1440)
+    ] = 1440
+
+
+class SelfAsserted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The exception that lets unattested nodes in. It has limits and a reason, or it is an error."""
+
+    max_nodes: Annotated[
+        int, _meta("how many nodes of a job may be unattested", "run", ge=1, le=1024)
+    ]
+    reason: Annotated[str, _meta("why; printed in the report", "run", "audit")]
+    until: Annotated[date | None, _meta("last day of the exception", "run", "audit")] = None
+
+
+class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Attestation of nodes."""
+
+    min_tier: Annotated[NodeTier, _meta("the lowest tier that may join", "run", "verify")] = (
+        NodeTier.TPM
+    )
+    allow_self_asserted: Annotated[
+        SelfAsserted | None, _meta("let unattested nodes join, within limits", "run", "audit")
+    ] = None
+    lease_minutes: Annotated[
+        int, _meta("how long an admission lasts before it must be renewed", "run", ge=1, le=60)
+    ] = 10
+
+
+class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The machine under the job."""
+
+    preflight: Annotated[
+        PreflightMode, _meta("what run does with its preflight findings", "run")
+    ] = PreflightMode.ENFORCE
+    fail_on: Annotated[
+        Severity, _meta("the lowest severity that counts as a failed audit", "run", "audit")
+    ] = Severity.HIGH
+    max_unknown: Annotated[
+        int, _meta("how many checks may stay unknown for lack of evidence", "run", "audit", ge=0)
+    ] = 0
+    skip_checks: Annotated[
+        tuple[str, ...], _meta("check ids that this policy does not ask for", "audit")
+    ] = ()
+
+
+class SupplyChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Code that the job loads."""
+
+    torch_min: Annotated[str, _meta("the oldest torch that may run", "run", "audit")] = "2.10.0"
+    allow_entry_points: Annotated[
+        tuple[str, ...],
+        _meta("other packages' torchrun.handlers entry points that may load", "run", "audit"),
+    ] = ()
+
+
+class Scheduler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the scheduler hands to the job."""
+
+    pass_environment: Annotated[
+        tuple[str, ...],
+        _meta("patterns of scheduler variables that reach the workers", "run"),
+    ] = ("SLURM_*",)
+
+
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The job network."""
+
+    require: Annotated[
+        tuple[NetworkProfile, ...],
+        _meta("profiles of which one must be achieved; the first that works is used", "run"),
+    ] = (NetworkProfile.LOOPBACK, NetworkProfile.OVERLAY)
+
+
+class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Admission of nodes."""
+
+    join_timeout_seconds: Annotated[
+        int, _meta("how long a node waits for the others", "run", ge=5, le=86400)
+    ] = 600
+    handshake_timeout_seconds: Annotated[
+        int, _meta("how long a peer has for TLS and each answer", "run", ge=1, le=60)
+    ] = 10
+    max_unauthenticated: Annotated[
+        int,
+        _meta("connections that may be open before they have authenticated", "run", ge=1, le=4096),
+    ] = 64
+
+
+class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """NCCL, Gloo and what configures them."""
+
+    pin_environment: Annotated[
+        bool, _meta("pin and scrub NCCL_*, GLOO_*, UCX_* in the workers' environment", "run")
+    ] = True
+    allow_environment: Annotated[
+        tuple[str, ...],
+        _meta("fabric variables that the user may set all the same", "run", "audit"),
+    ] = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_TIMEOUT")
+
+
+class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Data that the job reads."""
+
+    require_signed: Annotated[
+        bool, _meta("the trainer reads signed datasets only", "run", "verify")
+    ] = True
+    max_age_days: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        _meta("the oldest signature that is accepted", "run", "verify"),
+    ] = None
+
+
+class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The guard."""
+
+    mode: Annotated[
+        GuardMode, _meta("whether gradients are sketched and judged", "run", "verify")
+    ] = GuardMode.DETECT
+    response: Annotated[
+        GuardResponse, _meta("what happens to a step whose gradients are refused", "run")
+    ] = GuardResponse.SKIP_STEP
+    warmup_steps: Annotated[
+        int, _meta("steps in which the thresholds are learned", "run", ge=1, le=10000)
+    ] = 20
+    threshold: Annotated[
+        float,
+        _meta("robust z-score from which a rank counts as an outlier", "run", ge=3.0, le=100.0),
+    ] = 8.0
+    max_refused_steps: Annotated[
+        int, _meta("refused steps in a row before the run halts", "run", ge=1, le=1000)
+    ] = 5
+
+
+class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Checkpoints that the job writes and reads."""
+
+    require_signed: Annotated[
+        bool, _meta("only signed checkpoints are loaded", "run", "verify")
+    ] = True
+    algorithm: Annotated[HashAlgorithm, _meta("the hash tree's function", "run", "verify")] = (
+        HashAlgorithm.BLAKE3
+    )
+    max_age_days: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        _meta("the oldest signature that is accepted", "run", "verify"),
+    ] = None
+    require_lineage: Annotated[
+        bool, _meta("the statement must name run, dataset and policy", "verify")
+    ] = True
+    require_clean_verdict: Annotated[
+        bool, _meta("the gradient verdict in the statement must be clean", "run", "verify")
+    ] = True
+    unpickle: Annotated[UnpickleMode, _meta("what happens to pickles from other ranks", "run")] = (
+        UnpickleMode.ENFORCE
+    )
+    allow_globals: Annotated[
+        tuple[str, ...], _meta("further globals ('module.name') that may be unpickled", "run")
+    ] = ()
+
+
+class Debug(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Debug and observability endpoints."""
+
+    allow_servers: Annotated[
+        bool, _meta("whether torch's debug and worker servers may start", "run", "audit")
+    ] = False
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A resolved policy: everything that run enforces, audit checks and verify proves."""
+
+    apiVersion: str  # noqa: N815 - the field's name in the file
+    kind: str
+    metadata: Metadata
+    identity: Identity = Identity()
+    node: Node = Node()
+    host: Host = Host()
+    supply_chain: SupplyChain = SupplyChain()
+    scheduler: Scheduler = Scheduler()
+    network: Network = Network()
+    rendezvous: Rendezvous = Rendezvous()
+    fabric: Fabric = Fabric()
+    dataset: Dataset = Dataset()
+    gradients: Gradients = Gradients()
+    checkpoint: Checkpoint = Checkpoint()
+    debug: Debug = Debug()
+
+
+Section: TypeAlias = (
+    Identity
+    | Node
+    | Host
+    | SupplyChain
+    | Scheduler
+    | Network
+    | Rendezvous
+    | Fabric
+    | Dataset
+    | Gradients
+    | Checkpoint
+    | Debug
+)
+
+SECTIONS: Final = tuple(
+    field.name
+    for field in msgspec.structs.fields(Policy)
+    if field.name not in {"apiVersion", "kind", "metadata"}
+)
+"""Section names in order; with '_' for '-' they are the ids of the twelve boundaries."""
