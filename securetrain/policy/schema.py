@@ -75,7 +75,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class SelfAsserted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The exception that lets unattested nodes in. It has limits and a reason, or it is an error."""
+    """Lets unattested nodes in, with limits and a reason."""
 
     max_nodes: Annotated[
         int, _meta("how many nodes of a job may be unattested", "run", ge=1, le=1024)
