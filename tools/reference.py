@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Write the reference pages that are made from the code: codes, policy fields, checks, commands.
+
+``python tools/reference.py`` writes them; ``--check`` exits with 1 when one is out of date.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+from msgspec import inspect
+
+from securetrain.audit.catalogue import load_checks
+from securetrain.cli.main import VERBS, load_verb
+from securetrain.core.codes import CODES, ExitCode
+from securetrain.core.vocabulary import Boundary
+from securetrain.policy.schema import SECTIONS, Policy
+
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
+NOTE: Final = "<!-- Made by tools/reference.py; edit the code, not this page. -->\n\n"
+
+EXIT_MEANING: Final = {
+    ExitCode.OK: "clean",
+    ExitCode.FAILURE: "findings, a refusal or a failure",
+    ExitCode.USAGE: "wrong usage, or an invalid policy, job or check file",
+    ExitCode.INCOMPLETE: "evidence is incomplete: more unknowns than the policy accepts",
+    ExitCode.INTEGRITY: "facts, policy or ledger are not what was signed",
+    ExitCode.UNSIGNED: "an artifact is unsigned or its statement is malformed",
+    ExitCode.BAD_SIGNATURE: "a signature does not verify",
+    ExitCode.POLICY: "the signer or the artifact does not meet the trust root or the policy",
+    ExitCode.CONTENT: "the content is not what was signed",
+    ExitCode.FILES: "a file is missing, extra or unsafe",
+    ExitCode.STALE: "expired, rolled back or frozen",
+    ExitCode.REVOKED: "revoked",
+    ExitCode.LINEAGE: "the lineage is broken",
+    ExitCode.LOG_PROOF: "a transparency-log proof is missing or wrong",
+    ExitCode.UNSAFE_CONTENT: "the content would have to be unpickled, or lies about itself",
+    ExitCode.IO: "a file cannot be read or written",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C)",
+}
+
+
+def codes_page() -> str:
+    """Exit codes and every refusal code."""
+    lines = ["# Refusal codes and exit codes\n", NOTE]
+    lines += [
+        "Every refusal carries a stable code, which stands in error messages, `--json` output and the",
+        "ledger alike. Families have four letters; audit checks have three-letter groups.\n",
+        "## Exit codes\n",
+        "| exit | meaning |",
+        "| ---: | --- |",
+        *(f"| {int(code)} | {EXIT_MEANING[code]} |" for code in ExitCode),
+        "\n## Refusal codes\n",
+        "| code | meaning | exit |",
+        "| --- | --- | ---: |",
+        *(f"| `{code.id}` | {code.title} | {int(code.exit)} |" for code in CODES.values()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def policy_page() -> str:
+    """Every field of the policy schema."""
+    lines = ["# Policy fields\n", NOTE]
+    lines += [
+        "A policy is one YAML file, `apiVersion: securetrain.dev/policy/v1`, `kind: Policy`, with a",
+        "section for each trust boundary. `extends` names a shipped policy (`dev`, `baseline`,",
+        "`hardened`) or a file beside it. Unknown keys are errors.",
+        "`securetrain policy explain NAME` prints the same with the values in force.\n",
+    ]
+    info = inspect.type_info(Policy)
+    assert isinstance(info, inspect.StructType)
+    for section in info.fields:
+        if section.name not in SECTIONS:
+            continue
+        assert isinstance(section.type, inspect.StructType)
+        doc = (section.type.cls.__doc__ or "").splitlines()[0]
+        lines += [
+            f"\n## {section.name}\n",
+            f"{doc}\n",
+            "| field | default | enforced by | meaning |",
+            "| --- | --- | --- | --- |",
+        ]
+        for entry in section.type.fields:
+            lines.append(_policy_row(entry))
+    return "\n".join(lines) + "\n"
+
+
+def _policy_row(entry: inspect.Field) -> str:
+    described = entry.type
+    extra: dict[str, Any] = {}
+    description = ""
+    if isinstance(described, inspect.Metadata):
+        extra = described.extra or {}
+        description = (described.extra_json_schema or {}).get("description", "")
+    default = msgspec.to_builtins(entry.default) if entry.default is not msgspec.NODEFAULT else ""
+    return f"| `{entry.name}` | `{default}` | {', '.join(extra['enforced_by'])} | {description} |"
+
+
+def checks_page() -> str:
+    """The audit's catalogue."""
+    lines = ["# Checks\n", NOTE]
+    lines.append(
+        "What `securetrain audit` looks at, by trust boundary. Missing evidence is `unknown`,"
+        " never `pass`.\n"
+    )
+    checks = load_checks()
+    for boundary in Boundary:
+        mine = sorted((c for c in checks if c.boundary == boundary), key=lambda c: c.id)
+        if not mine:
+            continue
+        lines += [f"\n## {boundary}\n", "| check | severity | title | fix |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| `{c.id}` | {c.severity} | {c.title} | {' '.join(c.remediation.split())} |" for c in mine
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def commands_page() -> str:
+    """The help text of every command."""
+    lines = ["# Commands\n", NOTE]
+    for verb in VERBS:
+        command = load_verb(verb)
+        lines += [f"\n## securetrain {verb}\n", *_help(command, f"securetrain {verb}")]
+        if isinstance(command, click.Group):
+            for name, child in sorted(command.commands.items()):
+                lines += [f"\n### securetrain {verb} {name}\n", *_help(child, f"securetrain {verb} {name}")]
+    return "\n".join(lines) + "\n"
+
+
+def _help(command: click.Command, name: str) -> list[str]:
+    with click.Context(command, info_name=name, max_content_width=96, terminal_width=96) as context:
+        return ["```text", command.get_help(context).rstrip(), "```"]
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "codes.md": codes_page,
+    "policy.md": policy_page,
+    "checks.md": checks_page,
+    "commands.md": commands_page,
+}
+
+
+def main() -> int:
+    """Write the pages, or compare them with what they should be."""
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for name, make in PAGES.items():
+        path = DOCS / name
+        text = make()
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if not check:
+                path.write_text(text)
+    for name in stale:
+        print(f"{'out of date' if check else 'wrote'}: docs/reference/{name}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
