@@ -13,8 +13,8 @@ from typing import Any, Final
 import click
 import msgspec
 from msgspec import inspect
-
 from securetrain.audit.catalogue import load_checks
+
 from securetrain.cli.main import VERBS, load_verb
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.vocabulary import Boundary
@@ -112,9 +112,14 @@ def checks_page() -> str:
         mine = sorted((c for c in checks if c.boundary == boundary), key=lambda c: c.id)
         if not mine:
             continue
-        lines += [f"\n## {boundary}\n", "| check | severity | title | fix |", "| --- | --- | --- | --- |"]
         lines += [
-            f"| `{c.id}` | {c.severity} | {c.title} | {' '.join(c.remediation.split())} |" for c in mine
+            f"\n## {boundary}\n",
+            "| check | severity | title | fix |",
+            "| --- | --- | --- | --- |",
+        ]
+        lines += [
+            f"| `{c.id}` | {c.severity} | {c.title} | {' '.join(c.remediation.split())} |"
+            for c in mine
         ]
     return "\n".join(lines) + "\n"
 
@@ -127,7 +132,10 @@ def commands_page() -> str:
         lines += [f"\n## securetrain {verb}\n", *_help(command, f"securetrain {verb}")]
         if isinstance(command, click.Group):
             for name, child in sorted(command.commands.items()):
-                lines += [f"\n### securetrain {verb} {name}\n", *_help(child, f"securetrain {verb} {name}")]
+                lines += [
+                    f"\n### securetrain {verb} {name}\n",
+                    *_help(child, f"securetrain {verb} {name}"),
+                ]
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,6 @@
 """The one vocabulary: names that cross a boundary of the project, each defined once."""
 
 from enum import StrEnum
-from functools import total_ordering
 
 
 class Boundary(StrEnum):
@@ -50,10 +49,23 @@ class _Ordered(StrEnum):
 
     @property
     def rank(self) -> int:
+        """The member's place, from 0."""
         return list(type(self)).index(self)
 
+    # All four, because str's own comparisons would otherwise be found first.
+    def __lt__(self, other: str) -> bool:
+        return self.rank < type(self)(other).rank
 
-@total_ordering
+    def __le__(self, other: str) -> bool:
+        return self.rank <= type(self)(other).rank
+
+    def __gt__(self, other: str) -> bool:
+        return self.rank > type(self)(other).rank
+
+    def __ge__(self, other: str) -> bool:
+        return self.rank >= type(self)(other).rank
+
+
 class Severity(_Ordered):
     """How much a failed check matters, from least to most."""
 
@@ -63,11 +75,7 @@ class Severity(_Ordered):
     HIGH = "high"
     CRITICAL = "critical"
 
-    def __lt__(self, other: object) -> bool:
-        return self.rank < Severity(str(other)).rank
 
-
-@total_ordering
 class NodeTier(_Ordered):
     """What a node has proven about itself, computed by the verifier from the roots that verified.
 
@@ -82,9 +90,6 @@ class NodeTier(_Ordered):
     TPM = "tpm"
     TEE = "tee"
     TEE_GPU = "tee+gpu"
-
-    def __lt__(self, other: object) -> bool:
-        return self.rank < NodeTier(str(other)).rank
 
 
 class NetworkProfile(StrEnum):
