@@ -48,8 +48,8 @@ def codes_page() -> str:
     """Exit codes and every refusal code."""
     lines = ["# Refusal codes and exit codes\n", NOTE]
     lines += [
-        "Every refusal carries a stable code, which stands in error messages, `--json` output and the",
-        "ledger alike. Families have four letters; audit checks have three-letter groups.\n",
+        "Every refusal carries a stable code: the same in error messages, `--json` output and the",
+        "ledger. Families have four letters; audit checks have three-letter groups.\n",
         "## Exit codes\n",
         "| exit | meaning |",
         "| ---: | --- |",
@@ -66,8 +66,8 @@ def policy_page() -> str:
     """Every field of the policy schema."""
     lines = ["# Policy fields\n", NOTE]
     lines += [
-        "A policy is one YAML file, `apiVersion: securetrain.dev/policy/v1`, `kind: Policy`, with a",
-        "section for each trust boundary. `extends` names a shipped policy (`dev`, `baseline`,",
+        "A policy is one YAML file, `apiVersion: securetrain.dev/policy/v1`, `kind: Policy`, with",
+        "a section for each trust boundary. `extends` names a shipped policy (`dev`, `baseline`,",
         "`hardened`) or a file beside it. Unknown keys are errors.",
         "`securetrain policy explain NAME` prints the same with the values in force.\n",
     ]
