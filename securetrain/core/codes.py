@@ -69,6 +69,7 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-USAG-008", "a document is not valid canonical JSON of its schema", _X.USAGE),
     ("ST-USAG-009", "the installed torch is older than the policy or package allows", _X.USAGE),
     ("ST-USAG-010", "an internal error; nothing that was checked counts as passed", _X.FAILURE),
+    ("ST-USAG-011", "there is too little text to train on", _X.USAGE),
     # policy
     ("ST-PLCY-001", "the policy is not valid YAML of the safe subset", _X.USAGE),
     ("ST-PLCY-002", "the policy has an unknown key or a value of the wrong type", _X.USAGE),

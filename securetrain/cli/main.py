@@ -1,0 +1,256 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The ``securetrain`` command: finds the verb, and is the one place where an error ends.
+
+Rules, in order:
+
+1. verbs are loaded when they are used: ``--help`` imports click and nothing heavy;
+2. a verb returns its exit code (nothing means 0) and catches nothing;
+3. every error becomes one message on standard error: what, where, fix. With ``--json`` it becomes
+   one JSON object, the only thing on standard output;
+4. the exit code is the one of the refusal's code (core/codes.py). Ctrl-C is 130, a bad command line
+   is 2, and anything unforeseen is ST-USAG-010 with exit code 1: never 0;
+5. a reader that closes the pipe early (``| head``) gets no traceback.
+"""
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from securetrain import __version__
+from securetrain.core.codes import ExitCode
+from securetrain.core.errors import SecureTrainError, UsageError, os_error
+
+TRACEBACK_VARIABLE: Final = "SECURETRAIN_TRACEBACK"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Where a verb's click command lives (``module:attribute``), and its line in the help."""
+
+    target: str
+    help: str
+    own_options: bool = True
+    """False when what follows the verb belongs to somebody else's program."""
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "quickstart": Verb(
+        "securetrain.cli.quickstart:command", "The whole story on this machine, in two minutes."
+    ),
+    "run": Verb(
+        "securetrain.cli.run:command",
+        "Start a training script under a policy (every torchrun flag works).",
+        own_options=False,
+    ),
+    "train": Verb(
+        "securetrain.cli.train:command",
+        "Train the built-in model from a job file (run -m securetrain.train).",
+        own_options=False,
+    ),
+    "verify": Verb(
+        "securetrain.cli.verify:command", "Prove that a checkpoint or dataset is what was signed."
+    ),
+    "audit": Verb("securetrain.cli.audit:command", "Check this host against a policy."),
+    "policy": Verb("securetrain.cli.policy:command", "Lint and explain policies."),
+    "threats": Verb("securetrain.cli.threats:command", "Check that a threat model is backed."),
+    "drill": Verb(
+        "securetrain.cli.drill:command", "Attack the plain stack, then ours, and compare."
+    ),
+    "report": Verb("securetrain.cli.report:command", "Show what a run did and proved."),
+}
+
+EPILOG: Final = """\
+\b
+Examples:
+  securetrain quickstart
+  securetrain run --standalone --nproc-per-node 2 --policy dev script.py
+  securetrain verify runs/my-run/checkpoints/step-00000100 --trust runs/my-run/trust.json
+  securetrain audit --node --policy baseline
+  securetrain drill --list
+
+\b
+Exit codes:
+  0    clean: everything that was asked for was done and held
+  1    a finding, a refusal or a failure
+  2    bad command line, job file or policy
+  3    the evidence is incomplete: nothing failed, not everything is known
+  4    a ledger or facts file is not what was signed
+  10   not signed                   11  the signature does not verify
+  12   not what the policy allows   13  the content was changed
+  14   a file is missing or extra   15  too old
+  16   revoked                      17  the lineage is broken
+  18   no proof of being logged     19  content that could run code
+  20   a file cannot be read or written, or the disk is full
+  130  interrupted
+
+Every refusal carries a stable code such as ST-CKPT-130, and says what, where and how to fix it.
+"""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs by name and imports one when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Every verb, in the order of the story."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one verb."""
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        module, _, attribute = verb.target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{verb.target} is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the verbs without importing any of them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "--version", "-V", message="securetrain %(version)s")
+def cli() -> None:
+    """Security-hardened distributed PyTorch training.
+
+    One policy file, three enforcers: 'run' enforces it while a job runs, 'audit' checks a machine
+    against it before, and 'verify' proves afterwards that an artifact was made under it.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _invoke(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_is_gone()
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return int(ExitCode.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - the one place where every error ends
+        return _report(error, as_json=wants_json(arguments))
+    except BaseException as error:
+        # torch raises some failures of a checkpoint as a bare BaseException
+        if isinstance(error, GeneratorExit):
+            raise
+        return _report(error, as_json=wants_json(arguments))
+    return code
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        result = cli.main(args=arguments, prog_name="securetrain", standalone_mode=False)
+    except SystemExit as leaving:
+        match leaving.code:
+            case None:
+                return int(ExitCode.OK)
+            case int(code):
+                return code
+            case text:
+                click.echo(text, err=True)
+                return int(ExitCode.FAILURE)
+    # bool is an int, but a verb that returns a truth value has not returned an exit code
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether this command line asks for JSON, judged without parsing it: it may not parse."""
+    verb = next((a for a in arguments if not a.startswith("-")), "")
+    if verb in VERBS and not VERBS[verb].own_options:
+        return False
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return (
+        "--json" in own
+        or "--format=json" in own
+        or any(pair == ("--format", "json") for pair in zip(own, own[1:], strict=False))
+    )
+
+
+def as_refusal(error: BaseException) -> SecureTrainError:
+    """The one error that a person should see for anything that a verb raised."""
+    match error:
+        case SecureTrainError():
+            return error
+        case click.FileError():
+            return UsageError("ST-USAG-002", error.message, error.ui_filename, "check the path")
+        case click.ClickException():
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context is not None else "securetrain"
+            return UsageError("ST-USAG-001", error.format_message(), command, f"{command} --help")
+        case OSError():
+            return os_error(error, str(error.filename or ""))
+        case _:
+            return UsageError(
+                "ST-USAG-010",
+                f"{type(error).__name__}: {error}",
+                _origin(error),
+                f"run it again with {TRACEBACK_VARIABLE}=1 for the traceback, and please report it",
+            )
+
+
+def _origin(error: BaseException) -> str:
+    """File and line of this package that an unforeseen error came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if f"{os.sep}securetrain{os.sep}" in frame.filename]
+    frame = (ours or list(frames) or [None])[-1]
+    if frame is None:
+        return ""
+    _, _, name = frame.filename.rpartition(f"{os.sep}securetrain{os.sep}")
+    return f"{name}:{frame.lineno}"
+
+
+def _report(error: BaseException, *, as_json: bool) -> int:
+    if os.environ.get(TRACEBACK_VARIABLE) == "1":
+        traceback.print_exception(error)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
+        error.show()
+        return int(ExitCode.USAGE)
+    refusal = as_refusal(error)
+    try:
+        if as_json:
+            click.echo(json.dumps({"error": refusal.to_dict()}, indent=2, sort_keys=True))
+        else:
+            click.echo(render(refusal), err=True)
+    except BrokenPipeError:
+        _reader_is_gone()
+    return int(refusal.exit_code)
+
+
+def render(refusal: SecureTrainError) -> str:
+    """``error CODE: what``, then where and fix on lines of their own."""
+    head = click.style(f"error {refusal.code}:", fg="red", bold=True)
+    lines = [f"{head} {refusal.what or refusal.definition.title}"]
+    if refusal.where:
+        lines.append(f"  where: {refusal.where}")
+    if refusal.fix:
+        lines.append(f"  fix:   {refusal.fix}")
+    return "\n".join(lines)
+
+
+def _reader_is_gone() -> int:
+    """Keep the interpreter from writing to the closed pipe once more on its way out."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+    return int(ExitCode.FAILURE)
