@@ -13,7 +13,8 @@ help:  ## Show this text
 
 # A stamp is newer than what it was made from, so a second run needs no network.
 $(VENV)/.run: pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "cannot make a virtual environment: install python3-venv (Debian, Ubuntu) or set PYTHON=" >&2; exit 1; }
 	@echo "installing securetrain and torch into $(VENV) (once) ..."
 	@$(PIP) -e '.[train,report]'
 	@touch $@
