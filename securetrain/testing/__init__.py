@@ -1,2 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+"""Fakes for testing policies and code that uses securetrain, without a cluster.
+
+``clock`` a clock that stands still until it is moved; ``memory_store`` a c10d store in memory;
+``attester`` evidence of any tier, refused by every real verifier; ``runs`` a small signed run
+directory; ``processes`` several gloo ranks for the price of one torch import. Nothing here is ever
+imported by the rest of securetrain.
+"""

@@ -1,0 +1,235 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Fair pairs: ours and the reference, interleaved, with the noise of the machine beside them.
+
+Two single runs of the same thing differ by up to 15 % on a busy machine, so a ratio of two means
+says nothing. Here:
+
+1. a sample of ours and one of the reference are taken directly after each other, in random order:
+   a pair. What counts is the median of the pairs' ratios (slow drift cancels in each);
+2. as many pairs of the reference with itself are mixed in at random: the A/A pairs. The spread of
+   their ratios is the noise floor, and a difference inside it is no difference;
+3. the first sample of each side is thrown away (caches, lazy imports);
+4. every result carries the load before and after and the versions of what was measured.
+
+Nothing here measures: a benchmark is handed the order of its samples and returns their seconds.
+"""
+
+import math
+import os
+import platform
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from statistics import median, quantiles
+from typing import Any, Final, Protocol
+
+VERSIONS: Final = ("securetrain", "torch", "numpy", "cryptography", "blake3", "msgspec")
+
+
+class Side(StrEnum):
+    """Whose sample it is."""
+
+    PLAIN = "plain"
+    OURS = "ours"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What the median must not exceed: a ratio of seconds, or seconds more than the reference."""
+
+    ratio: float | None = None
+    difference: float | None = None
+
+    def met(self, ratio: float, difference: float) -> bool:
+        """Whether the medians reach the goal."""
+        return (self.ratio is None or ratio <= self.ratio) and (
+            self.difference is None or difference <= self.difference
+        )
+
+    def __str__(self) -> str:
+        parts = []
+        if self.ratio is not None:
+            parts.append(f"ratio <= {self.ratio:.3f}")
+        if self.difference is not None:
+            parts.append(f"<= +{self.difference:g} s")
+        return " and ".join(parts) or "none"
+
+
+class Benchmark(Protocol):
+    """One comparison. Lower seconds are better on both sides."""
+
+    @property
+    def name(self) -> str:
+        """Short name, for the filter."""
+
+    @property
+    def title(self) -> str:
+        """What is compared with what, in a sentence."""
+
+    @property
+    def goal(self) -> Goal:
+        """What the project promises."""
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs a run takes unless told otherwise."""
+
+    def run(self, order: Sequence[Side]) -> list[float]:
+        """Take one sample for each entry of `order`, in that order; seconds each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two samples taken directly after each other."""
+
+    first: Side
+    second: Side
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether it compares the reference with itself."""
+        return self.first is self.second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The medians of one benchmark."""
+
+    name: str
+    title: str
+    goal: str
+    goal_met: bool
+    pairs: int
+    plain_seconds: float
+    ours_seconds: float
+    ratio: float
+    """Median of the pairs' ratios, ours / plain."""
+    ratio_low: float
+    ratio_high: float
+    """The quartiles of the pairs' ratios."""
+    difference_seconds: float
+    """Median of the pairs' differences, ours - plain."""
+    noise_low: float
+    noise_high: float
+    """The quartiles of the A/A ratios."""
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether the median ratio lies inside the A/A quartiles."""
+        return self.noise_low <= self.ratio <= self.noise_high
+
+
+def plan(pairs: int, rng: random.Random) -> list[Pair]:
+    """As many A/B pairs in random order as A/A pairs, shuffled together."""
+    if pairs < 1:
+        raise ValueError(f"{pairs} pairs; at least 1 is needed")
+    planned = [
+        Pair(*rng.choice([(Side.PLAIN, Side.OURS), (Side.OURS, Side.PLAIN)])) for _ in range(pairs)
+    ]
+    planned += [Pair(Side.PLAIN, Side.PLAIN)] * pairs
+    rng.shuffle(planned)
+    return planned
+
+
+def measure(benchmark: Benchmark, pairs: int, rng: random.Random) -> Summary:
+    """Run a benchmark in a planned order and summarize it."""
+    planned = plan(pairs, rng)
+    warm_up = [Side.PLAIN, Side.OURS]
+    order = warm_up + [side for pair in planned for side in (pair.first, pair.second)]
+    seconds = benchmark.run(order)
+    if len(seconds) != len(order) or not all(math.isfinite(s) and s > 0 for s in seconds):
+        raise ValueError(f"{benchmark.name}: {len(order)} samples asked for, got {seconds}")
+    return summarize(benchmark, planned, seconds[len(warm_up) :])
+
+
+def summarize(benchmark: Benchmark, planned: Sequence[Pair], seconds: Sequence[float]) -> Summary:
+    """The statistics of planned pairs.
+
+    Args:
+        benchmark: Its name, title and goal go into the summary.
+        planned: The pairs in the order they were taken.
+        seconds: Two samples for each pair.
+    """
+    ratios, differences, noise = [], [], []
+    plain, ours = [], []
+    for index, pair in enumerate(planned):
+        first, second = seconds[2 * index], seconds[2 * index + 1]
+        if pair.is_noise:
+            noise.append(second / first)
+            continue
+        a, b = (first, second) if pair.first is Side.PLAIN else (second, first)
+        plain.append(a)
+        ours.append(b)
+        ratios.append(b / a)
+        differences.append(b - a)
+    low, high = quartiles(ratios)
+    noise_low, noise_high = quartiles(noise)
+    ratio, difference = median(ratios), median(differences)
+    return Summary(
+        name=benchmark.name,
+        title=benchmark.title,
+        goal=str(benchmark.goal),
+        goal_met=benchmark.goal.met(ratio, difference),
+        pairs=len(ratios),
+        plain_seconds=median(plain),
+        ours_seconds=median(ours),
+        ratio=ratio,
+        ratio_low=low,
+        ratio_high=high,
+        difference_seconds=difference,
+        noise_low=noise_low,
+        noise_high=noise_high,
+    )
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile; the value itself when there is only one."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on: never a host name or a path."""
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "class": f"{cores}-core-{platform.machine()}",
+        "cores": cores,
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in VERSIONS},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def table(summaries: Sequence[Summary]) -> str:
+    """The summaries as text."""
+    head = ("benchmark", "plain s", "ours s", "ratio", "quartiles", "A/A noise", "goal", "met")
+    rows = [
+        (
+            summary.name,
+            f"{summary.plain_seconds:.4g}",
+            f"{summary.ours_seconds:.4g}",
+            f"{summary.ratio:.3f}",
+            f"{summary.ratio_low:.3f}-{summary.ratio_high:.3f}",
+            f"{summary.noise_low:.3f}-{summary.noise_high:.3f}",
+            summary.goal,
+            "yes" if summary.goal_met else "NO",
+        )
+        for summary in summaries
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    )

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Run the pairs: ``python benchmarks/run.py [NAME ...] [--pairs N] [--json OUT]``.
+
+NAME keeps the benchmarks whose name contains it. The exit code is 0 whether goals are met or not:
+the table says so, and a busy machine is no reason for a red build.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import random
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import ab
+
+MODULES: Final = ("step", "checkpoint", "startup")
+
+
+def benchmarks(names: list[str]) -> list[ab.Benchmark]:
+    """All benchmarks whose name contains one of `names` (all when there are none)."""
+    every: list[ab.Benchmark] = [
+        benchmark
+        for module in MODULES
+        for benchmark in importlib.import_module(f"benchmarks.{module}").BENCHMARKS
+    ]
+    return [b for b in every if not names or any(name in b.name for name in names)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run what was asked for, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("names", nargs="*", help="run the benchmarks whose name contains this")
+    parser.add_argument("--pairs", type=int, help="A/B pairs (and as many A/A pairs) each")
+    parser.add_argument("--seed", type=int, default=0, help="of the random order")
+    parser.add_argument("--json", type=Path, help="also write the results here")
+    options = parser.parse_args(argv)
+    chosen = benchmarks(options.names)
+    if not chosen:
+        parser.error(f"no benchmark is called {' or '.join(options.names)}")
+    rng = random.Random(options.seed)  # noqa: S311 - the order of samples is no secret
+    before = os.getloadavg()
+    summaries = []
+    for benchmark in chosen:
+        print(f"{benchmark.name}: {benchmark.title} ...", flush=True)
+        summaries.append(ab.measure(benchmark, options.pairs or benchmark.pairs, rng))
+    after = os.getloadavg()
+    print()
+    print(ab.table(summaries))
+    print(f"\nload average {before[0]:.2f} before, {after[0]:.2f} after; medians of pairs")
+    if options.json:
+        document: dict[str, Any] = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "machine": ab.machine(),
+            "load_average": {"before": list(before), "after": list(after)},
+            "results": [
+                {**asdict(summary), "within_noise": summary.within_noise} for summary in summaries
+            ],
+        }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
+        print(f"written to {options.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

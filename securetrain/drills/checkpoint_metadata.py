@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""D-CKPT-METADATA: ``python -m securetrain.drills.checkpoint_metadata plain|hardened WORKDIR``.
+
+Plain: a checkpoint by ``torch.distributed.checkpoint.save``; the attacker replaces ``.metadata`` by
+a pickle that runs code and then yields the original, so that ``load`` returns the right weights and
+nobody notices. Hardened: the same file is planted in a signed checkpoint; loading and verifying it,
+and loading the legacy checkpoint, must all be refused without anything having run.
+"""
+
+import pickle
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+from securetrain import artifacts
+from securetrain.artifacts.verify import verify_path
+from securetrain.core.errors import SecureTrainError
+from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.store_attack import marked_by
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.policy import load_policy
+
+CODE: Final = DRILLS["D-CKPT-METADATA"].expected_code
+UNSIGNED: Final = "ST-CKPT-100"
+_SIZE: Final = 4096
+
+
+class _Wrapped:
+    """Unpickles to `original` after leaving the process's id in a marker file."""
+
+    def __init__(self, original: bytes, marker: Path) -> None:
+        self.original = original
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        # The drill's whole payload: it writes one small file below the drill's work directory.
+        mark = f"open({str(self.marker)!r}, 'a').write(str(__import__('os').getpid()) + ' ')"
+        original = f"__import__('pickle').loads({self.original!r})"
+        return eval, (f"[{mark}, {original}][1]",)
+
+
+def plain(workdir: Path) -> Outcome:
+    """Attack a stock checkpoint."""
+    folder, marker = workdir / "stock", workdir / "marker"
+    weights = _weights()
+    dcp.save(weights, checkpoint_id=folder, no_dist=True)
+    _plant(folder, folder, marker)
+    loaded = {"weight": torch.zeros(_SIZE)}
+    dcp.load(loaded, checkpoint_id=folder, no_dist=True)
+    same = torch.equal(loaded["weight"], weights["weight"])
+    ran = marked_by(marker)
+    return Outcome(
+        side=Side.PLAIN,
+        succeeded=bool(ran),
+        evidence=(
+            f"torch.distributed.checkpoint.load ran the payload in the trainer (pid {ran}) and"
+            f" returned {'the right' if same else 'other'} weights without a word."
+            if ran
+            else "Loading ran nothing."
+        ),
+    )
+
+
+def hardened(workdir: Path) -> Outcome:
+    """Attack a signed checkpoint, and offer a legacy one."""
+    stock, signed, marker = workdir / "stock", workdir / "signed", workdir / "marker"
+    now = datetime.now(UTC)
+    root, key = PrivateKey.generate(), PrivateKey.generate()
+    trust = TrustRoot.parse(
+        sign_root({TrustRole.CHECKPOINT: [key.public]}, root, now, now + timedelta(days=1)), now
+    )
+    policy = load_policy("dev")
+    context = artifacts.SaveContext.bare(run_id="drill", step=1, policy=policy, created=now)
+    weights = _weights()
+    dcp.save(weights, checkpoint_id=stock, no_dist=True)
+    artifacts.save(weights, signed, key=key, context=context)
+    clean = verify_path(signed, trust=trust, policy=None, now=now)
+    _plant(stock, signed, marker)
+    _plant(stock, stock, marker)
+
+    def load(folder: Path) -> None:
+        artifacts.load(
+            {"weight": torch.zeros(_SIZE)}, folder, trust=trust, policy=policy.policy, now=now
+        )
+
+    load_code, load_said = _refusal(lambda: load(signed))
+    legacy_code, legacy_said = _refusal(lambda: load(stock))
+    planted = verify_path(signed, trust=trust, policy=None, now=now)
+    verify_codes = [problem.code for problem in planted.problems]
+    ran = marked_by(marker)
+    refused = (
+        clean.ok and load_code == CODE == verify_codes[0] and legacy_code == UNSIGNED and not ran
+        if verify_codes
+        else False
+    )
+    return Outcome(
+        side=Side.HARDENED,
+        succeeded=bool(ran),
+        refused=refused,
+        code=load_code,
+        evidence=(
+            f"The signed checkpoint verified before the attack: {clean.ok}."
+            f" With .metadata planted, load says {load_said}; verify says"
+            f" {', '.join(verify_codes) or 'nothing'}."
+            f" The legacy checkpoint: load says {legacy_said}."
+            f" Processes that ran the payload: {ran or 'none'}."
+        ),
+    )
+
+
+def _weights() -> dict[str, torch.Tensor]:
+    return {"weight": torch.arange(_SIZE, dtype=torch.float32)}
+
+
+def _plant(source: Path, target: Path, marker: Path) -> None:
+    """Wrap the index of `source` in the payload and leave it in `target` as `.metadata`."""
+    payload = pickle.dumps(_Wrapped((source / ".metadata").read_bytes(), marker))
+    (target / ".metadata").write_bytes(payload)
+
+
+def _refusal(attempt: Callable[[], None]) -> tuple[str, str]:
+    """The code with which `attempt` was refused and what it said; empty code when it was not."""
+    try:
+        attempt()
+    except SecureTrainError as error:
+        return error.code, f"{error.code} ({error.what})"
+    return "", "nothing"
+
+
+if __name__ == "__main__":
+    run_side(sys.argv[1:], plain, hardened)

@@ -1,0 +1,286 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The table of drills and how one is run.
+
+Rules:
+
+1. a drill is one attack, run twice: against the plain stack, where it must succeed, and against
+   the hardened one, where it must be refused with the expected code;
+2. an attack that fails against the plain stack proves nothing: ST-DRIL-001, whatever the hardened
+   side did. An attack that is not refused is ST-DRIL-002; refused for another reason, ST-DRIL-003;
+3. each side is a process of its own, with a clean environment, bounded in time and killed with
+   all that it started; it writes below its own work directory and connects to loopback only;
+4. a side that crashes, hangs or reports nothing has neither succeeded nor refused anything.
+
+This module never imports torch; the sides do, in their own processes.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+import securetrain
+from securetrain.core import canonical
+from securetrain.core.errors import AuditError, SecureTrainError, UsageError
+from securetrain.core.files import make_private_dir, read_file, write_atomic
+from securetrain.core.vocabulary import Boundary
+from securetrain.drills.processes import kill_tree
+
+SIDE_TIMEOUT: Final = 120.0
+"""Seconds that one side may take. On two idle cores a side takes less than fifteen."""
+
+OUTCOME_FILE: Final = "outcome.json"
+_OUTCOME_LIMIT: Final = 256 << 10
+_LOG_TAIL: Final = 2000
+
+Progress: TypeAlias = Callable[[str], None]
+
+
+class Side(StrEnum):
+    """Which stack is attacked."""
+
+    PLAIN = "plain"
+    HARDENED = "hardened"
+
+
+class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What happened to one side."""
+
+    side: Side
+    succeeded: bool
+    """Whether the attack reached its aim."""
+    refused: bool = False
+    """Whether the attack was stopped by a check that said so."""
+    code: str = ""
+    """The refusal's code, empty when nothing was refused."""
+    evidence: str
+    """What was seen, in plain sentences."""
+    seconds: float = 0.0
+
+
+Attack: TypeAlias = Callable[[Path], Outcome]
+
+
+class DrillResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Both sides of one drill, and what they prove."""
+
+    id: str
+    title: str
+    boundary: Boundary
+    expected_code: str
+    plain: Outcome
+    hardened: Outcome
+    ok: bool
+    problem: str = ""
+    """The drill's own code (ST-DRIL-001 to 003) when it is not ok."""
+
+    def error(self) -> AuditError | None:
+        """The failure of the drill as an error, None when it is ok."""
+        match self.problem:
+            case "":
+                return None
+            case "ST-DRIL-001":
+                what, fix = self.plain.evidence, "see the side's log in the work directory"
+            case "ST-DRIL-002":
+                what, fix = self.hardened.evidence, "do not train on this machine until it is"
+            case "ST-DRIL-003":
+                found = self.hardened.code or "no code"
+                what = f"{found} instead of {self.expected_code}: {self.hardened.evidence}"
+                fix = "see the side's log in the work directory"
+            case _:
+                raise ValueError(f"unknown problem {self.problem!r}")
+        return AuditError(self.problem, what, self.id, fix)
+
+
+class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One attack."""
+
+    id: str
+    title: str
+    boundary: Boundary
+    summary: str
+    expected_code: str
+    """The code with which the hardened side must refuse the attack."""
+    module: str
+    """What `python -m` runs for each side."""
+    timeout: float = SIDE_TIMEOUT
+
+
+def _table(*drills: Drill) -> dict[str, Drill]:
+    table = {drill.id: drill for drill in drills}
+    assert len(table) == len(drills), "a drill is defined twice"
+    return table
+
+
+DRILLS: Final[Mapping[str, Drill]] = _table(
+    Drill(
+        id="D-RDZ-PICKLE",
+        title="Run code in the launcher through the rendezvous port",
+        boundary=Boundary.RENDEZVOUS,
+        summary=(
+            "One TCP connection to the c10d rendezvous store lists its keys and overwrites the"
+            " rendezvous state with a pickle; torchrun's agent unpickles it."
+        ),
+        expected_code="ST-ADMN-002",
+        module="securetrain.drills.rendezvous_pickle",
+    ),
+    Drill(
+        id="D-CKPT-METADATA",
+        title="Run code in the trainer through a checkpoint's index",
+        boundary=Boundary.CHECKPOINT,
+        summary=(
+            "A checkpoint's .metadata file is a pickle; whoever can write beside the weights"
+            " replaces it, and the next load runs it."
+        ),
+        expected_code="ST-CKPT-141",
+        module="securetrain.drills.checkpoint_metadata",
+    ),
+    Drill(
+        id="D-GRAD-POISON",
+        title="Ruin the model from one rank",
+        boundary=Boundary.GRADIENTS,
+        summary=(
+            "One of four ranks sends its gradients with the sign flipped and ten times as long;"
+            " the mean that everybody applies points uphill."
+        ),
+        expected_code="ST-GRAD-002",
+        module="securetrain.drills.gradient_poison",
+    ),
+)
+
+
+def run_drill(drill_id: str, workdir: Path, progress: Progress | None = None) -> DrillResult:
+    """Run both sides of a drill below `workdir`, which is made when missing.
+
+    Args:
+        drill_id: A key of `DRILLS`.
+        workdir: Where all files of the drill go; each run needs an unused one.
+        progress: Told in a few words what is going on.
+
+    Raises:
+        UsageError: ST-USAG-001 for an unknown id, ST-USAG-005 when the work directory was used.
+    """
+    drill = DRILLS.get(drill_id)
+    if drill is None:
+        raise UsageError(
+            "ST-USAG-001", f"there is no drill {drill_id!r}", "", f"one of {', '.join(DRILLS)}"
+        )
+    return run_sides(drill, workdir, progress or (lambda _: None))
+
+
+def run_sides(drill: Drill, workdir: Path, progress: Progress) -> DrillResult:
+    """Run both sides of `drill` and judge them; see `run_drill`."""
+    outcomes = {}
+    for side in Side:
+        progress(f"{drill.id}: attacking the {side} stack")
+        outcomes[side] = _run_side(drill, side, workdir.resolve() / side)
+        progress(f"{drill.id}: {side}: {outcomes[side].evidence.splitlines()[0]}")
+    return judge(drill, outcomes[Side.PLAIN], outcomes[Side.HARDENED])
+
+
+def judge(drill: Drill, plain: Outcome, hardened: Outcome) -> DrillResult:
+    """What two outcomes prove (rules 1 and 2)."""
+    problem = ""
+    if not plain.succeeded:
+        problem = "ST-DRIL-001"
+    elif hardened.succeeded or not hardened.refused:
+        problem = "ST-DRIL-002"
+    elif hardened.code != drill.expected_code:
+        problem = "ST-DRIL-003"
+    return DrillResult(
+        id=drill.id,
+        title=drill.title,
+        boundary=drill.boundary,
+        expected_code=drill.expected_code,
+        plain=plain,
+        hardened=hardened,
+        ok=not problem,
+        problem=problem,
+    )
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """The environment of a side: nothing of the caller's, so neither his secrets nor settings."""
+    root = str(Path(securetrain.__file__).resolve().parent.parent)
+    return {
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]),
+        "PYTHONPATH": root,
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(home),
+    }
+
+
+def run_side(argv: list[str], plain: Attack, hardened: Attack) -> None:
+    """The main function of a side: attack, and leave the outcome where `run_drill` finds it.
+
+    Args:
+        argv: The side and its work directory.
+        plain: Attacks the plain stack, given the work directory.
+        hardened: Attacks the hardened one.
+    """
+    side, workdir = Side(argv[0]), Path(argv[1])
+    match side:
+        case Side.PLAIN:
+            outcome = plain(workdir)
+        case Side.HARDENED:
+            outcome = hardened(workdir)
+        case _:
+            raise ValueError(f"unknown side {side!r}")
+    write_atomic(workdir / OUTCOME_FILE, canonical.encode(outcome))
+
+
+def _run_side(drill: Drill, side: Side, workdir: Path) -> Outcome:
+    if workdir.exists():
+        raise UsageError("ST-USAG-005", "already exists", str(workdir), "name a new work directory")
+    make_private_dir(workdir)
+    log = workdir / "side.log"
+    started = time.monotonic()
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", drill.module, side, str(workdir)],
+            cwd=workdir,
+            env=clean_environment(workdir),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(drill.timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            kill_tree(process)
+    seconds = round(time.monotonic() - started, 2)
+    return _collect(side, workdir, code, seconds, log)
+
+
+def _collect(side: Side, workdir: Path, code: int | None, seconds: float, log: Path) -> Outcome:
+    """Read what a side reported; anything else than a report and exit 0 proves nothing (rule 4)."""
+    problem = "ran out of time" if code is None else f"ended with exit code {code}"
+    if code == 0:
+        try:
+            data = read_file(workdir / OUTCOME_FILE, _OUTCOME_LIMIT)
+            outcome = canonical.decode(data, Outcome, where=str(workdir / OUTCOME_FILE))
+            if outcome.side is side:
+                return msgspec.structs.replace(outcome, seconds=seconds)
+            problem = f"reported for the side {outcome.side}"
+        except SecureTrainError as error:
+            problem = f"left no report ({error.what})"
+    tail = log.read_bytes()[-_LOG_TAIL:].decode("utf-8", "replace").strip()
+    return Outcome(
+        side=side,
+        succeeded=False,
+        evidence=f"The {side} side {problem}. The end of its log:\n{tail}",
+        seconds=seconds,
+    )

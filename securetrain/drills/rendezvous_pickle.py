@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""D-RDZ-PICKLE: ``python -m securetrain.drills.rendezvous_pickle plain|hardened WORKDIR``.
+
+Plain: a stock ``torchrun`` with the c10d backend; the attack succeeds when the marker holds the
+agent's process id. Hardened: the same attacker, with the same bytes, goes for every port that
+``securetrain run`` and its workers listen on. It is refused when the coordinator closed the
+connection and wrote ST-ADMN-002 into the run's ledger, no marker exists, and the job ended well.
+"""
+
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.drills.processes import descendants, kill_tree, listening_ports, wait_until
+from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.store_attack import Attack, attack_store, marked_by
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.ledger import Entry, verify_ledger
+
+CODE: Final = DRILLS["D-RDZ-PICKLE"].expected_code
+_START: Final = 60.0
+_REACT: Final = 10.0
+_LEDGER_LIMIT: Final = 16 << 20
+
+# The job: it needs no torch, says that it runs, and ends well once it is told to.
+_SLEEPER: Final = """\
+import os, pathlib, sys, time
+here = pathlib.Path(sys.argv[1])
+parent = os.getppid()
+(here / "running").touch()
+for _ in range(1200):
+    if (here / "release").exists():
+        (here / "done").touch()
+        sys.exit(0)
+    if os.getppid() != parent:
+        sys.exit(1)
+    time.sleep(0.05)
+sys.exit(1)
+"""
+
+
+def plain(workdir: Path) -> Outcome:
+    """Attack a stock torchrun."""
+    script = _sleeper(workdir)
+    port = _free_port()
+    marker = workdir / "marker"
+    run_id = uuid.uuid4().hex
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2"),
+        *("--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", run_id),
+        *("--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "last_call_timeout=1"),
+        *(str(script), str(workdir)),
+    ]
+    agent = subprocess.Popen(command, start_new_session=True)
+    try:
+        attack = Attack(port=port)
+
+        def overwritten() -> bool:
+            # Only when the state exists: an attacker polls, as one would from outside.
+            nonlocal attack
+            if agent.poll() is None:
+                attack = attack_store(port, marker)
+            return bool(attack.overwritten)
+
+        wait_until(overwritten, _START)
+        wait_until(lambda: agent.pid in marked_by(marker), _REACT)
+    finally:
+        kill_tree(agent)
+    hit = agent.pid in marked_by(marker)
+    evidence = (
+        f"One unauthenticated connection to port {port} listed {len(attack.keys)} keys, among them"
+        f" the random run id, and overwrote {', '.join(attack.overwritten) or 'nothing'}."
+    )
+    if hit:
+        evidence += f" The torchrun agent (pid {agent.pid}) unpickled it and ran the payload."
+    else:
+        evidence += f" The agent ran nothing. Last answer: {attack.error or attack.answer!r}."
+    return Outcome(side=Side.PLAIN, succeeded=hit, evidence=evidence)
+
+
+def hardened(workdir: Path) -> Outcome:
+    """Attack the same job under `securetrain run`."""
+    script = _sleeper(workdir)
+    run_dir = RunDir(workdir / "run")
+    marker = workdir / "marker"
+    command = [
+        *(sys.executable, "-m", "securetrain", "run", "--standalone", "--policy", "dev"),
+        *("--nproc-per-node", "1", "--run-dir", str(run_dir.root), str(script), str(workdir)),
+    ]
+    launcher = subprocess.Popen(command, start_new_session=True)
+    try:
+        running = wait_until(
+            lambda: (workdir / "running").exists() or launcher.poll() is not None, _START
+        )
+        ports = sorted(listening_ports(descendants(launcher.pid))) if running else []
+        attacks = [attack_store(port, marker, run_id=run_dir.root.name) for port in ports]
+        refusals: list[Entry] = []
+
+        def recorded() -> bool:
+            refusals[:] = _refusals(run_dir)
+            return any(entry.body.event.code == CODE for entry in refusals)
+
+        wait_until(recorded, _REACT)
+        (workdir / "release").touch()
+        try:
+            exit_code: int | None = launcher.wait(_START)
+        except subprocess.TimeoutExpired:
+            exit_code = None
+    finally:
+        kill_tree(launcher)
+    return _judge(run_dir, workdir, attacks, marked_by(marker), exit_code)
+
+
+def _judge(
+    run_dir: RunDir, workdir: Path, attacks: list[Attack], marked: list[int], exit_code: int | None
+) -> Outcome:
+    refusals = _refusals(run_dir)
+    codes = Counter(entry.body.event.code for entry in refusals)
+    closed = [a.port for a in attacks if a.connected and not a.spoke_store]
+    stores = [a.port for a in attacks if a.spoke_store]
+    ended_well = exit_code == 0 and (workdir / "done").exists()
+    refused = bool(closed) and codes[CODE] > 0 and not marked and ended_well
+    said = ", ".join(f"{code} x{count}" for code, count in codes.items()) or "nothing"
+    store = (
+        f"The workers' store (port {_ports(stores)}, on loopback) took the value as any store"
+        " does, but no rendezvous state lives there and nobody unpickles it."
+        if stores
+        else "No port of the job answered as an open store."
+    )
+    evidence = (
+        f"The same bytes went to every port that the job listens on ({len(attacks)})."
+        f" The coordinator (port {_ports(closed)}) speaks only TLS 1.3 with certificates of the"
+        f" job: it closed the connection, and the run's ledger says {said}."
+        f" {store} Processes that ran the payload: {marked or 'none'}. The job ended"
+        f" {'well' if ended_well else f'with exit code {exit_code}'}."
+    )
+    code = CODE if codes[CODE] else next(iter(codes), "")
+    return Outcome(
+        side=Side.HARDENED,
+        succeeded=bool(marked),
+        refused=refused,
+        code=code,
+        evidence=evidence,
+    )
+
+
+def _ports(ports: list[int]) -> str:
+    return ", ".join(map(str, ports)) or "none"
+
+
+def _refusals(run_dir: RunDir) -> list[Entry]:
+    """The refusals at the rendezvous, from a ledger whose chain and signatures hold."""
+    try:
+        trust = TrustRoot.load(run_dir.trust, datetime.now(UTC))
+        data = run_dir.ledger.read_bytes()[:_LEDGER_LIMIT]
+        ledger = verify_ledger(data, trust.keys_for(TrustRole.LEDGER), where=str(run_dir.ledger))
+    except (OSError, SecureTrainError):
+        return []
+    return [
+        entry
+        for entry in ledger.entries
+        if entry.body.event.decision is Decision.REFUSE
+        and entry.body.event.boundary is Boundary.RENDEZVOUS
+    ]
+
+
+def _sleeper(workdir: Path) -> Path:
+    script = workdir / "sleeper.py"
+    script.write_text(_SLEEPER)
+    return script
+
+
+def _free_port() -> int:
+    import socket  # noqa: PLC0415 - one use
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+if __name__ == "__main__":
+    run_side(sys.argv[1:], plain, hardened)
