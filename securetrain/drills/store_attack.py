@@ -31,7 +31,9 @@ class _MarkerPayload:
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         # The drill's whole payload: it writes one small file below the drill's work directory.
-        return exec, (f"import os; open({str(self.marker)!r}, 'a').write(str(os.getpid()) + ' ')",)
+        name = str(self.marker)
+        code = f"import os\nwith open({name!r}, 'a') as file: file.write(f'{{os.getpid()}} ')"
+        return exec, (code,)
 
 
 def marker_pickle(marker: Path) -> bytes:

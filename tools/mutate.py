@@ -1,0 +1,298 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Remove security checks one at a time; a removal that no test notices is a defect.
+
+``python tools/mutate.py [MODULE ...] [--seconds N] [--jobs N] [--seed N]``
+
+The mutants of a module, one change each:
+
+* a ``raise`` becomes ``pass``;
+* a bare call of something named check, verify, validate, require, refuse or spend becomes ``pass``;
+* one operand of an ``and``/``or`` is dropped, or one link of a chained comparison.
+
+Left alone: texts of messages, ``x or <constant>`` (a default, not a check), and the raising default
+of a ``match`` over a closed set, which is unreachable by design.
+
+Each is run in a temporary copy of the repository against the module's own fast tests, then, when it
+survives those, against all fast tests of its room. A time-bounded run takes the mutants in a random
+order and says how many it did not reach. The exit code is 1 when any survived that is not listed in
+``EQUIVALENT`` with a reason.
+"""
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from queue import Queue
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+MODULES: Final = (
+    "core/canonical.py",
+    "core/files.py",
+    "core/hashtree.py",
+    "identity/dsse.py",
+    "identity/ca.py",
+    "identity/keys.py",
+    "identity/spiffe.py",
+    "identity/statement.py",
+    "identity/trust.py",
+    "policy/load.py",
+    "ledger.py",
+    "attest/evidence.py",
+    "attest/verifier.py",
+    "rendezvous/protocol.py",
+    "rendezvous/membership.py",
+    "artifacts/verify.py",
+    "artifacts/statements.py",
+    "drills/registry.py",
+)
+FAST: Final = "not dist and not slow and not netns and not gpu and not tpm"
+COPIED: Final = (
+    "securetrain",
+    "tests",
+    "policies",
+    "threat_models",
+    "pyproject.toml",
+    "tools",
+    "benchmarks",
+)
+CHECK_NAMES: Final = ("check", "verify", "validate", "require", "refuse", "spend")
+
+EQUIVALENT: Final[dict[tuple[str, str], str]] = {}
+"""(module, first line of the mutated code): why no test can notice its removal."""
+
+
+class Fate(StrEnum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    EQUIVALENT = "equivalent"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change: the source between two offsets is replaced."""
+
+    module: str
+    line: int
+    start: int
+    end: int
+    replacement: str
+    before: str
+    """First line of what was replaced, for people."""
+
+    def apply(self, source: bytes) -> bytes:
+        """The mutated source."""
+        return source[: self.start] + self.replacement.encode() + source[self.end :]
+
+    def __str__(self) -> str:
+        return f"securetrain/{self.module}:{self.line}: {self.before}  ->  {self.replacement}"
+
+
+def mutants(module: str, source: bytes) -> list[Mutant]:
+    """Every mutant of a module's source that still compiles."""
+    offsets = [0]
+    for text in source.splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(text))
+    found = []
+    for node, replacement in _changes(ast.parse(source)):
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        start = offsets[node.lineno - 1] + node.col_offset
+        end = offsets[node.end_lineno - 1] + node.end_col_offset
+        before = source[start:end].decode().splitlines()[0]
+        mutant = Mutant(module, node.lineno, start, end, replacement, before)
+        compile(mutant.apply(source), module, "exec")
+        found.append(mutant)
+    return found
+
+
+def _changes(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, str]]:
+    for node in _walk(tree):
+        match node:
+            case ast.BoolOp(op=ast.Or(), values=[*_, ast.Constant() | ast.Lambda() | ast.List()]):
+                pass
+            case ast.Raise(exc=ast.expr()):
+                yield node, "pass"
+            case ast.Expr(value=ast.Call(func=function)) if _is_check(function):
+                yield node, "pass"
+            case ast.BoolOp(op=operator, values=values):
+                word = " and " if isinstance(operator, ast.And) else " or "
+                for dropped in range(len(values)):
+                    kept = [v for index, v in enumerate(values) if index != dropped]
+                    yield node, "(" + word.join(f"({ast.unparse(v)})" for v in kept) + ")"
+            case ast.Compare(left=left, ops=[_, _, *_] as operators, comparators=comparators):
+                terms = [left, *comparators]
+                for dropped in range(len(operators)):
+                    links = [
+                        ast.unparse(ast.Compare(terms[i], [operators[i]], [terms[i + 1]]))
+                        for i in range(len(operators))
+                        if i != dropped
+                    ]
+                    yield node, "(" + " and ".join(links) + ")"
+            case _:
+                pass
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """`node` and what is below it, without message texts and unreachable defaults."""
+    yield node
+    if isinstance(node, ast.Raise | ast.JoinedStr):
+        return
+    for child in ast.iter_child_nodes(node):
+        wildcard = isinstance(child, ast.match_case) and (
+            isinstance(child.pattern, ast.MatchAs) and child.pattern.pattern is None
+        )
+        if not (wildcard and child.guard is None and isinstance(child.body[0], ast.Raise)):
+            yield from _walk(child)
+
+
+def _is_check(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return any(word in name.lstrip("_").split("_") for word in CHECK_NAMES)
+
+
+def tests_of(module: str, root: Path) -> list[Path]:
+    """The module's own tests, then its room's; those that exist, relative to `root`."""
+    path = Path(module)
+    own = Path("tests") / path.parent / f"test_{path.stem}.py"
+    room = Path("tests") / (path.parent if path.parent.name else f"test_{path.stem}.py")
+    # A module at the top of the package has one test file and no room.
+    return [p for p in dict.fromkeys((own, room)) if (root / p).exists()]
+
+
+def run_tests(copy: Path, tests: Path, timeout: float) -> bool:
+    """Whether the tests pass in a copy; running out of time is not passing."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",  # a mutant has its original's time and size
+        "PYTHONPATH": str(copy),
+    }
+    command = [
+        *(sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"),
+        *("-m", FAST, str(tests)),
+    ]
+    try:
+        result = subprocess.run(
+            command, cwd=copy, env=environment, timeout=timeout, capture_output=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return result.returncode == 0
+
+
+def make_copy(into: Path) -> Path:
+    """A copy of what the tests need."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__", "results")
+            shutil.copytree(source, into / name, ignore=ignore)
+        elif source.exists():
+            shutil.copy2(source, into / name)
+    return into
+
+
+def judge(mutant: Mutant, source: bytes, copy: Path, timeout: float) -> Fate:
+    """Run the tests against one mutant, and put the original back."""
+    target = copy / "securetrain" / mutant.module
+    target.write_bytes(mutant.apply(source))
+    try:
+        if all(run_tests(copy, tests, timeout) for tests in tests_of(mutant.module, copy)):
+            listed = (mutant.module, mutant.before) in EQUIVALENT
+            return Fate.EQUIVALENT if listed else Fate.SURVIVED
+        return Fate.KILLED
+    finally:
+        target.write_bytes(source)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Mutate, run, print the score."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("modules", nargs="*", help="paths below securetrain/ (default: the list)")
+    parser.add_argument("--seconds", type=float, default=900.0, help="stop after this long")
+    parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
+    parser.add_argument("--seed", type=int, default=0, help="of the order")
+    options = parser.parse_args(argv)
+    deadline = time.monotonic() + options.seconds
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        copies = [make_copy(Path(folder) / str(number)) for number in range(options.jobs)]
+        modules = [m for m in options.modules or MODULES if _baseline(m, copies[0])]
+        sources = {m: (copies[0] / "securetrain" / m).read_bytes() for m in modules}
+        planned = [mutant for m in modules for mutant in mutants(m, sources[m])]
+        random.Random(options.seed).shuffle(planned)  # noqa: S311 - an order, not a secret
+        fates = _run_all(planned, sources, copies, deadline)
+    return _summary(modules, planned, fates)
+
+
+def _baseline(module: str, copy: Path) -> bool:
+    """Only a module whose tests exist and pass unchanged can be judged."""
+    if not (copy / "securetrain" / module).exists():
+        print(f"securetrain/{module}: does not exist, skipped")
+        return False
+    tests = tests_of(module, copy)
+    if not tests:
+        print(f"securetrain/{module}: HAS NO TESTS")
+        return False
+    if not all(run_tests(copy, path, 300.0) for path in tests):
+        print(f"securetrain/{module}: its tests fail unchanged, skipped")
+        return False
+    return True
+
+
+def _run_all(
+    planned: Sequence[Mutant], sources: dict[str, bytes], copies: Sequence[Path], deadline: float
+) -> dict[Mutant, Fate]:
+    free: Queue[Path] = Queue()
+    for copy in copies:
+        free.put(copy)
+    fates: dict[Mutant, Fate] = {}
+
+    def work(mutant: Mutant) -> None:
+        if time.monotonic() > deadline:
+            return
+        copy = free.get()
+        try:
+            fates[mutant] = judge(mutant, sources[mutant.module], copy, timeout=120.0)
+        finally:
+            free.put(copy)
+        if fates[mutant] is Fate.SURVIVED:
+            print(f"SURVIVED {mutant}", flush=True)
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        list(pool.map(work, planned))
+    return fates
+
+
+def _summary(modules: Sequence[str], planned: Sequence[Mutant], fates: dict[Mutant, Fate]) -> int:
+    print(f"\n{'module':32} {'killed':>7} {'survived':>9} {'equivalent':>11} {'not run':>8}")
+    for module in modules:
+        mine = [m for m in planned if m.module == module]
+        counts = {fate: sum(fates.get(m) is fate for m in mine) for fate in Fate}
+        left = sum(m not in fates for m in mine)
+        print(
+            f"{module:32} {counts[Fate.KILLED]:7} {counts[Fate.SURVIVED]:9}"
+            f" {counts[Fate.EQUIVALENT]:11} {left:8}"
+        )
+    killed = sum(fate is Fate.KILLED for fate in fates.values())
+    judged = sum(fate is not Fate.EQUIVALENT for fate in fates.values())
+    score = 100 * killed / judged if judged else 0.0
+    print(f"\n{killed} of {judged} killed ({score:.1f} %); {len(planned) - len(fates)} not reached")
+    return 1 if killed < judged or not judged else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
