@@ -158,7 +158,8 @@ def summarize(benchmark: Benchmark, planned: Sequence[Pair], seconds: Sequence[f
     for index, pair in enumerate(planned):
         first, second = seconds[2 * index], seconds[2 * index + 1]
         if pair.is_noise:
-            noise.append(second / first)
+            # Turn about, as in the A/B pairs, so that drift widens the floor and does not shift it.
+            noise.append(first / second if len(noise) % 2 else second / first)
             continue
         a, b = (first, second) if pair.first is Side.PLAIN else (second, first)
         plain.append(a)

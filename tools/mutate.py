@@ -53,7 +53,9 @@ MODULES: Final = (
     "attest/verifier.py",
     "rendezvous/protocol.py",
     "rendezvous/membership.py",
-    "artifacts/verify.py",
+    "artifacts/codec.py",
+    "artifacts/index.py",
+    "artifacts/rules.py",
     "artifacts/statements.py",
     "drills/registry.py",
 )
@@ -235,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         planned = [mutant for m in modules for mutant in mutants(m, sources[m])]
         random.Random(options.seed).shuffle(planned)  # noqa: S311 - an order, not a secret
         fates = _run_all(planned, sources, copies, deadline)
-    return _summary(modules, planned, fates)
+    return summary(modules, planned, fates)
 
 
 def _baseline(module: str, copy: Path) -> bool:
@@ -277,7 +279,8 @@ def _run_all(
     return fates
 
 
-def _summary(modules: Sequence[str], planned: Sequence[Mutant], fates: dict[Mutant, Fate]) -> int:
+def summary(modules: Sequence[str], planned: Sequence[Mutant], fates: dict[Mutant, Fate]) -> int:
+    """Print a line for each module and the score; the exit code."""
     print(f"\n{'module':32} {'killed':>7} {'survived':>9} {'equivalent':>11} {'not run':>8}")
     for module in modules:
         mine = [m for m in planned if m.module == module]

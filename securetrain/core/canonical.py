@@ -5,7 +5,7 @@
 Rules, in order:
 
 1. input is at most ``limit`` bytes, checked before anything is parsed;
-2. UTF-8 without BOM; nesting is bounded by the interpreter's recursion limit;
+2. UTF-8 without BOM or lone surrogates; nesting is bounded by the interpreter's recursion limit;
 3. duplicate object keys, NaN and infinities are refused;
 4. ``decode`` checks the schema with unknown fields forbidden (msgspec structs say so themselves);
 5. ``decode(..., canonical=True)`` also refuses any other spelling of the same value, so that a
@@ -44,13 +44,17 @@ def loads(data: bytes, *, limit: int = DEFAULT_LIMIT, where: str = "") -> Any:
     if len(data) > limit:
         raise _bad(f"{len(data)} bytes, the limit is {limit}", where)
     try:
-        return json.loads(
+        value = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_no_duplicates,
             parse_constant=_no_constants,
         )
+        if b"\\u" in data:
+            # Escapes can spell half of a surrogate pair, which no later step could encode.
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise _bad(str(error), where) from error
+    return value
 
 
 def decode(

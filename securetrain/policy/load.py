@@ -163,8 +163,12 @@ def _locate(reference: Any, beside: Path, where: str) -> Path:
         raise PolicyError("ST-PLCY-002", "extends is not a string", where, "name one policy")
     if reference in SHIPPED:
         return bundled_dir("policies") / f"{reference}.yaml"
-    path = (beside / reference).resolve()
-    if not path.is_file():
+    try:
+        path = (beside / reference).resolve()
+        found = path.is_file()
+    except (OSError, ValueError):  # a name too long for any file, or with a NUL in it
+        path, found = beside, False
+    if not found:
         raise PolicyError(
             "ST-PLCY-003",
             f"there is no policy {reference!r}",

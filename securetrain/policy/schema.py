@@ -108,7 +108,10 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         Severity, _meta("the lowest severity that counts as a failed audit", "run", "audit")
     ] = Severity.HIGH
     max_unknown: Annotated[
-        int, _meta("how many checks may stay unknown for lack of evidence", "run", "audit", ge=0)
+        int,
+        _meta(
+            "how many checks may stay unknown for lack of evidence", "run", "audit", ge=0, le=100000
+        ),
     ] = 0
     skip_checks: Annotated[
         tuple[str, ...], _meta("check ids that this policy does not ask for", "audit")
@@ -177,7 +180,7 @@ class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         bool, _meta("the trainer reads signed datasets only", "run", "verify")
     ] = True
     max_age_days: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
+        Annotated[int, Meta(ge=1, le=36500)] | None,
         _meta("the oldest signature that is accepted", "run", "verify"),
     ] = None
 
@@ -213,7 +216,7 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         HashAlgorithm.BLAKE3
     )
     max_age_days: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
+        Annotated[int, Meta(ge=1, le=36500)] | None,
         _meta("the oldest signature that is accepted", "run", "verify"),
     ] = None
     require_lineage: Annotated[

@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The statistics of the benchmarks, with a fake clock: nothing here takes time."""
+
+import json
+import random
+
+import pytest
+
+from benchmarks import ab
+from benchmarks import run as run_module
+from securetrain.testing.clock import SettableClock
+
+
+class FakeBenchmark:
+    """Ours takes `factor` times the plain time; both drift by `drift` a sample."""
+
+    name = "fake"
+    title = "a fake"
+    pairs = 5
+
+    def __init__(self, factor=1.0, drift=0.0, goal=None):
+        self.factor = factor
+        self.drift = drift
+        self.goal = goal or ab.Goal(ratio=1.0)
+        self.orders = []
+
+    def run(self, order):
+        self.orders.append(list(order))
+        clock = SettableClock()
+        seconds = []
+        for number, side in enumerate(order):
+            started = clock.seconds()
+            clock.sleep((1.0 + self.drift * number) * (self.factor if side == "ours" else 1.0))
+            seconds.append(clock.seconds() - started)
+        return seconds
+
+
+def _measure(benchmark, pairs=20, seed=0):
+    return ab.measure(benchmark, pairs, random.Random(seed))
+
+
+def test_the_ratio_is_that_of_the_pairs():
+    summary = _measure(FakeBenchmark(factor=1.25, goal=ab.Goal(ratio=1.3)))
+    assert summary.ratio == pytest.approx(1.25)
+    assert summary.difference_seconds == pytest.approx(0.25)
+    assert summary.noise_low == summary.noise_high == pytest.approx(1.0)
+    assert summary.goal_met
+    assert not summary.within_noise
+    assert not _measure(FakeBenchmark(factor=1.25, goal=ab.Goal(ratio=1.2))).goal_met
+
+
+def test_drift_of_the_machine_cancels_in_the_pairs():
+    # Over the run the machine gets nine times slower; two means would be far apart.
+    summary = _measure(FakeBenchmark(factor=1.0, drift=0.1))
+    assert summary.ratio == pytest.approx(1.0, abs=0.05)
+    assert summary.within_noise
+
+
+def test_a_difference_can_be_the_goal():
+    assert _measure(FakeBenchmark(factor=1.4, goal=ab.Goal(difference=0.5))).goal_met
+    assert not _measure(FakeBenchmark(factor=1.6, goal=ab.Goal(difference=0.5))).goal_met
+    both = ab.Goal(ratio=1.5, difference=0.3)
+    assert not _measure(FakeBenchmark(factor=1.4, goal=both)).goal_met
+    assert str(both) == "ratio <= 1.500 and <= +0.3 s"
+    assert str(ab.Goal()) == "none"
+
+
+def test_the_order_is_random_balanced_and_warmed_up():
+    benchmark = FakeBenchmark()
+    for seed in range(5):
+        _measure(benchmark, pairs=10, seed=seed)
+    assert len({tuple(order) for order in benchmark.orders}) == 5
+    for order in benchmark.orders:
+        assert order[:2] == ["plain", "ours"]
+        assert len(order) == 2 + 4 * 10
+        assert order[2:].count("ours") == 10
+    planned = ab.plan(10, random.Random(1))
+    assert sum(pair.is_noise for pair in planned) == 10
+    assert {pair.first for pair in planned if not pair.is_noise} == set(ab.Side)
+
+
+@pytest.mark.parametrize("seconds", [[], [1.0], [float("nan")] * 6, [0.0] * 6, [float("inf")] * 6])
+def test_samples_that_cannot_be_are_refused(seconds):
+    benchmark = FakeBenchmark()
+    benchmark.run = lambda _order: seconds
+    with pytest.raises(ValueError, match="6 samples"):
+        _measure(benchmark, pairs=1)
+
+
+def test_no_pairs_is_an_error():
+    with pytest.raises(ValueError, match="at least 1"):
+        ab.plan(0, random.Random(0))
+
+
+def test_quartiles():
+    assert ab.quartiles([2.0]) == (2.0, 2.0)
+    assert ab.quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 4.0)
+
+
+def test_the_table_shows_a_missed_goal():
+    text = ab.table([_measure(FakeBenchmark(factor=2.0)), _measure(FakeBenchmark(factor=0.5))])
+    lines = text.splitlines()
+    assert lines[0].startswith("benchmark")
+    assert lines[1].endswith("NO")
+    assert lines[2].endswith("yes")
+
+
+def test_the_machine_is_described_without_its_name_or_paths():
+    import platform
+
+    text = json.dumps(ab.machine())
+    assert platform.node() not in text
+    assert "/" not in text
+
+
+def test_the_command_writes_what_it_prints(monkeypatch, tmp_path, capsys):
+    fakes = [FakeBenchmark(factor=0.9)]
+    monkeypatch.setattr(run_module, "benchmarks", lambda names: [] if "nothing" in names else fakes)
+    out = tmp_path / "results" / "out.json"
+    assert run_module.main(["--pairs", "3", "--json", str(out)]) == 0
+    document = json.loads(out.read_text())
+    assert document["results"][0]["ratio"] == pytest.approx(0.9)
+    assert document["results"][0]["pairs"] == 3
+    assert set(document) == {"date", "machine", "load_average", "results"}
+    assert "fake" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run_module.main(["nothing"])

@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A short fuzzing run of every parser, what longer ones found, and that a defect is noticed."""
+
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from securetrain.core import canonical
+from securetrain.core.errors import PolicyError, UsageError
+from securetrain.policy import load_policy
+from tools import fuzz
+from tools.fuzz_parsers import parsers
+
+INPUTS = 300
+NAMES = (
+    "canonical",
+    "canonical-struct",
+    "dsse",
+    "trust-root",
+    "spiffe",
+    "policy",
+    "ledger",
+    "rendezvous-message",
+    "rendezvous-stream",
+    "evidence",
+    "checkpoint-index",
+    "checkpoint-value",
+    "checkpoint-statement",
+    "dataset-statement",
+    "statement-kind",
+    "checkpoint-predicate",
+    "dataset-predicate",
+)
+
+
+@pytest.fixture(scope="module")
+def all_parsers(tmp_path_factory):
+    return {parser.name: parser for parser in parsers(tmp_path_factory.mktemp("fuzz"))}
+
+
+def test_every_parser_is_in_the_list(all_parsers):
+    assert tuple(all_parsers) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_refusals_come_out(all_parsers, name):
+    tally = fuzz.run(all_parsers[name], INPUTS, random.Random(f"{name}-1"))
+    assert not tally.defects, "\n".join(map(str, tally.defects))
+    assert tally.accepted + tally.refused == INPUTS
+    # Mutations that never reach behind the first check, or are never refused, test nothing.
+    assert tally.refused or name == "statement-kind"
+    assert tally.accepted
+
+
+def _broken(exception):
+    def parse(data):
+        if b"!" in data:
+            raise exception
+
+    return fuzz.Parser("broken", lambda: [b"abc"], parse)
+
+
+def _with_bang(monkeypatch):
+    monkeypatch.setattr(fuzz, "mutate", lambda data, _others, _rng: data + b"!")
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), RecursionError(), MemoryError(), SystemExit(0)]
+)
+def test_anything_but_a_refusal_is_a_defect(monkeypatch, error):
+    _with_bang(monkeypatch)
+    tally = fuzz.run(_broken(error), 5, random.Random(0))
+    (defect,) = tally.defects  # one, since all five come from one place
+    assert type(error).__name__ in str(defect)
+    assert b"abc!" in defect.data
+
+
+def test_a_slow_parser_is_a_defect(monkeypatch):
+    _with_bang(monkeypatch)
+    parser = fuzz.Parser(
+        "slow", lambda: [b"abc"], lambda data: time.sleep(5) if b"!" in data else None
+    )
+    (defect,) = fuzz.run(parser, 1, random.Random(0), time_limit=0.05).defects
+    assert "took longer" in defect.what
+
+
+def test_a_parser_that_refuses_valid_input_is_a_defect():
+    parser = fuzz.Parser("picky", lambda: [b"{}"], lambda _: canonical.loads(b"{"))
+    tally = fuzz.run(parser, 0, random.Random(0))
+    assert "valid input was refused" in tally.defects[0].what
+
+
+def test_mutations_repeat_with_their_seed():
+    seeds = [b'{"a":[1,2]}', b"x: 1\n"]
+    runs = [[fuzz.mutate(seeds[0], seeds, random.Random(n)) for n in range(50)] for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) > 25
+
+
+def test_memory_is_bounded():
+    code = "from tools.fuzz import bound_memory; bound_memory(64 << 20); bytearray(256 << 20)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert b"MemoryError" in result.stderr
+
+
+def test_the_command_tells_and_keeps_defects(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("tools.fuzz_parsers.parsers", lambda _: [_broken(ValueError("no"))])
+    monkeypatch.setattr(fuzz, "bound_memory", lambda: None)
+    _with_bang(monkeypatch)
+    assert fuzz.main(["--inputs", "3", "--save", str(tmp_path / "kept")]) == 1
+    assert "1 defects" in capsys.readouterr().out
+    assert (tmp_path / "kept" / "broken-0.bin").read_bytes() == b"abc!"
+    monkeypatch.setattr(
+        "tools.fuzz_parsers.parsers", lambda _: [_broken(UsageError("ST-USAG-001", ""))]
+    )
+    assert fuzz.main(["--inputs", "3"]) == 0
+    with pytest.raises(SystemExit):
+        fuzz.main(["no-such-parser"])
+
+
+# What fuzzing found.
+
+
+@pytest.mark.parametrize("data", [rb'"\ud800"', rb'{"\udfff":1}', rb'["\ud83d","\ude00"]'])
+def test_half_a_surrogate_pair_is_refused(data):
+    with pytest.raises(UsageError) as caught:
+        canonical.loads(data)
+    assert caught.value.code == "ST-USAG-008"
+    assert canonical.loads(rb'"\ud83d\ude00"') == "\U0001f600"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "extends: dev\nhost:\n  max_unknown: 9007199254740993\n",
+        "extends: dev\ndataset:\n  max_age_days: 9007199254740993\n",
+        f"extends: {'a' * 5000}\n",
+        'extends: "a\\0b"\n',
+    ],
+)
+def test_policies_with_absurd_values_are_refused(tmp_path, text):
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(PolicyError):
+        load_policy(str(path))

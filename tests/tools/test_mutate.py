@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The mutation tool finds the checks, and tells tests that notice from tests that do not."""
+
+from pathlib import Path
+
+import pytest
+
+from tools import mutate
+
+SOURCE = b"""\
+def admit(name: str, age: int, key: object) -> str:
+    if not name or len(name) > 64:
+        raise ValueError(f"bad name {name or 'none'}")
+    if not 18 <= age < 120:
+        raise ValueError("bad age")
+    _check_key(key)
+    print(name)
+    label = name or "default"
+    match age:
+        case 20:
+            return label
+        case _:
+            raise ValueError("unreachable")
+
+
+def _check_key(key: object) -> None:
+    if key is None:
+        raise ValueError("no key")
+    if key == "wrong":
+        raise
+"""
+
+GOOD = """\
+import pytest
+from securetrain.core.gate import admit
+
+BAD = [("", 20, 1), ("x" * 65, 20, 1), ("a", 17, 1), ("a", 120, 1), ("a", 20, None)]
+
+@pytest.mark.parametrize("bad", BAD)
+def test_refuses(bad):
+    with pytest.raises(ValueError, match="name|age|key"):
+        admit(*bad)
+
+def test_admits():
+    assert admit("a", 20, 1) == "a"
+"""
+WEAK = """\
+from securetrain.core.gate import admit
+
+def test_admits():
+    assert admit("a", 20, 1) == "a"
+"""
+
+
+def test_what_is_mutated():
+    found = [(m.line, m.before, m.replacement) for m in mutate.mutants("core/gate.py", SOURCE)]
+    assert sorted(found) == [
+        (2, "not name or len(name) > 64", "((len(name) > 64))"),
+        (2, "not name or len(name) > 64", "((not name))"),
+        (3, "raise ValueError(f\"bad name {name or 'none'}\")", "pass"),
+        (4, "18 <= age < 120", "(18 <= age)"),
+        (4, "18 <= age < 120", "(age < 120)"),
+        (5, 'raise ValueError("bad age")', "pass"),
+        (6, "_check_key(key)", "pass"),
+        (18, 'raise ValueError("no key")', "pass"),
+    ]
+
+
+def test_a_mutant_changes_one_thing():
+    for mutant in mutate.mutants("core/gate.py", SOURCE):
+        before, after = SOURCE.splitlines(), mutant.apply(SOURCE).splitlines()
+        changed = [
+            n for n, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]
+        ]
+        assert changed == [mutant.line]
+        assert f"core/gate.py:{mutant.line}" in str(mutant)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    for folder in ("securetrain/core", "tests/core"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "securetrain/__init__.py").touch()
+    (tmp_path / "securetrain/core/__init__.py").touch()
+    (tmp_path / "securetrain/core/gate.py").write_bytes(SOURCE)
+    return tmp_path
+
+
+def _key_check():
+    return next(m for m in mutate.mutants("core/gate.py", SOURCE) if m.before == "_check_key(key)")
+
+
+def test_a_good_test_kills_and_a_weak_one_does_not(copy, monkeypatch):
+    tests = copy / "tests/core/test_gate.py"
+    for text, fate in ((GOOD, mutate.Fate.KILLED), (WEAK, mutate.Fate.SURVIVED)):
+        tests.write_text(text)
+        assert mutate.run_tests(copy, Path("tests/core/test_gate.py"), 60)
+        assert mutate.judge(_key_check(), SOURCE, copy, 60) is fate
+        assert (copy / "securetrain/core/gate.py").read_bytes() == SOURCE
+    monkeypatch.setitem(mutate.EQUIVALENT, ("core/gate.py", "_check_key(key)"), "the test says so")
+    assert mutate.judge(_key_check(), SOURCE, copy, 60) is mutate.Fate.EQUIVALENT
+
+
+def test_own_tests_come_before_the_rooms(copy):
+    (copy / "tests/core/test_gate.py").touch()
+    (copy / "tests/test_ledger.py").touch()
+    assert mutate.tests_of("core/gate.py", copy) == [
+        Path("tests/core/test_gate.py"),
+        Path("tests/core"),
+    ]
+    assert mutate.tests_of("ledger.py", copy) == [Path("tests/test_ledger.py")]
+    assert mutate.tests_of("identity/ca.py", copy) == []
+
+
+def test_the_summary_fails_when_anything_survives(capsys):
+    planned = mutate.mutants("core/gate.py", SOURCE)
+    fates = dict.fromkeys(planned[:-1], mutate.Fate.KILLED)
+    assert mutate.summary(["core/gate.py"], planned, fates) == 0
+    assert "7 of 7 killed (100.0 %); 1 not reached" in capsys.readouterr().out
+    fates[planned[-1]] = mutate.Fate.SURVIVED
+    assert mutate.summary(["core/gate.py"], planned, fates) == 1
+    assert "7 of 8 killed (87.5 %)" in capsys.readouterr().out
+    assert mutate.summary([], [], {}) == 1
+
+
+def test_the_listed_modules_exist():
+    assert len(set(mutate.MODULES)) == len(mutate.MODULES)
+    for module in mutate.MODULES:
+        assert (mutate.ROOT / "securetrain" / module).is_file(), module

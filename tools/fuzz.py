@@ -1,0 +1,219 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Feed mutated inputs to every parser; only a refusal may come out.
+
+``python tools/fuzz.py [PARSER ...] [--inputs N] [--seed N] [--save DIR]``; N defaults to
+``FUZZ_INPUTS`` or 2000 inputs for each parser.
+
+A parser is handed valid inputs that were changed a little (bits, bytes, numbers, brackets, pieces
+of another valid input), or a lot. It may accept, or raise a SecureTrainError. Anything else that
+comes out, an input that takes longer than two seconds, and one that needs more than 512 MiB are
+defects: the input is printed and, with --save, kept. The same seed gives the same inputs.
+"""
+
+import argparse
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from securetrain.core.errors import SecureTrainError
+
+DEFAULT_INPUTS: Final = 2000
+TIME_LIMIT: Final = 2.0
+MEMORY_LIMIT: Final = 512 << 20
+_MAX_INPUT: Final = 1 << 20
+
+_TOKENS: Final = (
+    *(b"", b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\n", b" ", b'"', b"\\u0000", b"\\ud800"),
+    *(b"{", b"}", b"[", b"]", b"[" * 5000, b'{"a":' * 2000, b",", b":", b"null", b"true", b"NaN"),
+    *(b"Infinity", b"-0", b"1e400", b"1e-400", b"9007199254740993", b"-9223372036854775809"),
+    *(b"18446744073709551616", b"9" * 5000, b"0.1", b"../", b"/etc/passwd", b"!!python/object:x"),
+    *(b"&a [*a]", b"<<: *a", b"---\n", b"%", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"),
+    *(b"1970-01-01T00:00:00", b"2026-13-45T99:99:99Z", b"0001-01-01T00:00:00Z", b"spiffe://"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """Something that reads what others wrote."""
+
+    name: str
+    seeds: Callable[[], list[bytes]]
+    """Makes valid inputs."""
+    parse: Callable[[bytes], object]
+    """Reads one; raises SecureTrainError when it refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """An input that did something else than being accepted or refused."""
+
+    parser: str
+    data: bytes
+    what: str
+
+    def __str__(self) -> str:
+        shown = self.data if len(self.data) <= 400 else self.data[:400] + b"..."
+        return f"{self.parser}: {self.what}\n  input ({len(self.data)} bytes): {shown!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of the inputs of one parser."""
+
+    parser: str
+    accepted: int
+    refused: int
+    defects: tuple[Defect, ...]
+
+
+def mutate(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
+    """A changed copy: from one small edit to several large ones."""
+    result = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
+        _edit(result, others, rng)
+        del result[_MAX_INPUT:]
+    return bytes(result)
+
+
+def _edit(data: bytearray, others: Sequence[bytes], rng: random.Random) -> None:
+    start = rng.randrange(len(data) + 1)
+    end = min(len(data), start + rng.choice((0, 1, 1, 2, 4, 8, 64, 4096)))
+    match rng.randrange(8):
+        case 0 if data:  # flip a bit
+            data[start % len(data)] ^= 1 << rng.randrange(8)
+        case 1 if data:  # any byte
+            data[start % len(data)] = rng.randrange(256)
+        case 2:  # cut off
+            del data[start:]
+        case 3:  # remove a piece
+            del data[start:end]
+        case 4:  # repeat a piece
+            data[end:end] = data[start:end] * rng.choice((1, 2, 100))
+        case 5:  # a piece of another input
+            other = rng.choice(others)
+            begin = rng.randrange(len(other) + 1)
+            data[start:end] = other[begin : begin + rng.choice((1, 8, 64, 4096))]
+        case 6:  # another number in place of one that is there
+            numbers = [i for i, byte in enumerate(data) if chr(byte).isdigit()]
+            if numbers:
+                at = rng.choice(numbers)
+                data[at : at + 1] = str(rng.choice((-1, 0, 1, 255, 2**31, 2**53, 2**64))).encode()
+        case _:
+            data[start:end] = rng.choice(_TOKENS)
+
+
+def run(parser: Parser, inputs: int, rng: random.Random, time_limit: float = TIME_LIMIT) -> Tally:
+    """Feed a parser its seeds, which it must accept, and `inputs` mutated ones.
+
+    Only in the main thread: the time limit is an alarm.
+    """
+    seeds = parser.seeds()
+    defects: dict[str, Defect] = {}
+    for number, seed in enumerate(seeds):
+        if (error := _feed(parser, seed, time_limit)) is not None:
+            what = f"a valid input was refused: {error}"
+            defects[f"seed {number}"] = Defect(parser.name, seed, what)
+    accepted = refused = 0
+    for _ in range(inputs):
+        data = mutate(rng.choice(seeds), seeds, rng)
+        match _feed(parser, data, time_limit):
+            case None:
+                accepted += 1
+            case SecureTrainError():
+                refused += 1
+            case BaseException() as error:
+                # One defect for each place that it comes from.
+                place = "".join(traceback.format_tb(error.__traceback__)[-2:])
+                what = f"{type(error).__name__}: {error}\n{place}"
+                defects.setdefault(f"{type(error)} {place}", Defect(parser.name, data, what))
+    return Tally(parser.name, accepted, refused, tuple(defects.values()))
+
+
+def _feed(parser: Parser, data: bytes, time_limit: float) -> BaseException | None:
+    try:
+        with _alarm(time_limit):
+            parser.parse(data)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return error
+    return None
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    def late(_signal: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"took longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def bound_memory(limit: int = MEMORY_LIMIT) -> None:
+    """From here on, this process may take `limit` bytes more than it has; then MemoryError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    total = pages * resource.getpagesize() + limit
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (total, hard))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fuzz the parsers, print what came out; exit code 1 when there is a defect."""
+    from tools.fuzz_parsers import parsers  # noqa: PLC0415 - it imports what this module fuzzes
+
+    options_parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    options_parser.add_argument("names", nargs="*", help="parsers whose name contains this")
+    default = int(os.environ.get("FUZZ_INPUTS", DEFAULT_INPUTS))
+    options_parser.add_argument("--inputs", type=int, default=default, help="for each parser")
+    options_parser.add_argument("--seed", type=int, default=0)
+    options_parser.add_argument("--save", type=Path, help="keep the inputs of defects here")
+    options = options_parser.parse_args(argv)
+    num_defects = 0
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        chosen = [
+            parser
+            for parser in parsers(Path(folder))
+            if not options.names or any(name in parser.name for name in options.names)
+        ]
+        if not chosen:
+            options_parser.error(f"no parser is called {' or '.join(options.names)}")
+        bound_memory()
+        for parser in chosen:
+            started = time.monotonic()
+            tally = run(parser, options.inputs, random.Random(options.seed))  # noqa: S311
+            seconds = time.monotonic() - started
+            print(
+                f"{parser.name:24} {tally.accepted:7} accepted {tally.refused:7} refused"
+                f" {len(tally.defects):4} defects  {seconds:6.1f} s",
+                flush=True,
+            )
+            for number, defect in enumerate(tally.defects):
+                print(defect)
+                if options.save:
+                    options.save.mkdir(parents=True, exist_ok=True)
+                    (options.save / f"{parser.name}-{number}.bin").write_bytes(defect.data)
+            num_defects += len(tally.defects)
+    return 1 if num_defects else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Every parser of bytes that others wrote, with valid inputs to start from."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from securetrain.artifacts import codec, index, statements
+from securetrain.artifacts.layout import Kind
+from securetrain.artifacts.statements import (
+    CheckpointPredicate,
+    DataFile,
+    DatasetPredicate,
+    IndexFile,
+    RankFile,
+    Split,
+    TreeInfo,
+)
+from securetrain.attest import evidence
+from securetrain.core import canonical
+from securetrain.core.hashtree import HashAlgorithm
+from securetrain.core.vocabulary import Boundary
+from securetrain.identity import dsse
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.spiffe import Role, SpiffeId
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.ledger import verify_ledger
+from securetrain.policy.load import bundled_dir, load_policy
+from securetrain.policy.schema import Policy
+from securetrain.rendezvous import protocol
+from securetrain.testing.clock import START
+from securetrain.testing.runs import SmallRun, make_run
+from tools.fuzz import Parser
+
+_HEX: Final = "ab" * 32
+
+
+def parsers(folder: Path) -> list[Parser]:
+    """All parsers.
+
+    Args:
+        folder: An empty directory for the few that read files.
+    """
+    run = make_run(folder / "run")
+    return [
+        Parser("canonical", _documents, canonical.loads),
+        Parser("canonical-struct", _resolved_policy, _decode_policy),
+        *_identity(),
+        Parser("policy", _policies, lambda data: _load_policy(folder, data)),
+        _ledger(run),
+        *_rendezvous(),
+        Parser("evidence", _evidence, evidence.parse_software),
+        *_artifacts(run),
+    ]
+
+
+def _documents() -> list[bytes]:
+    values = [
+        {"a": [1, 2.5, "x", None, True], "b": {"c": -7}},
+        ["\u00e9", "", {}, []],
+        *msgspec.to_builtins([load_policy("baseline").policy]),
+    ]
+    return [canonical.dumps(value) for value in values]
+
+
+def _resolved_policy() -> list[bytes]:
+    return [canonical.encode(load_policy(name).policy) for name in ("dev", "hardened")]
+
+
+def _decode_policy(data: bytes) -> object:
+    return canonical.decode(data, Policy, canonical=True)
+
+
+def _identity() -> list[Parser]:
+    root, key, other = (PrivateKey.generate() for _ in range(3))
+    trusted = {key.key_id: key.public, other.key_id: other.public}
+
+    def envelopes() -> list[bytes]:
+        return [dsse.sign(b'{"x":1}', dsse.IN_TOTO, keys) for keys in ([key], [key, other])]
+
+    def roots() -> list[bytes]:
+        roles = {TrustRole.CHECKPOINT: [key.public], TrustRole.LEDGER: [key.public, other.public]}
+        return [sign_root(roles, root, START, START + timedelta(days=1))]
+
+    def names() -> list[bytes]:
+        node = SpiffeId("securetrain.local", "job-1", Role.NODE, "node-1")
+        return [str(node).encode(), str(SpiffeId("a.b", "j", Role.COORDINATOR)).encode()]
+
+    return [
+        Parser("dsse", envelopes, lambda data: dsse.verify(data, dsse.IN_TOTO, trusted)),
+        Parser("trust-root", roots, lambda data: TrustRoot.parse(data, START)),
+        Parser("spiffe", names, lambda data: SpiffeId.parse(data.decode("utf-8", "replace"))),
+    ]
+
+
+def _policies() -> list[bytes]:
+    return [path.read_bytes() for path in sorted(bundled_dir("policies").glob("*.yaml"))]
+
+
+def _load_policy(folder: Path, data: bytes) -> object:
+    path = folder / "policy.yaml"
+    path.write_bytes(data)
+    return load_policy(str(path))
+
+
+def _ledger(run: SmallRun) -> Parser:
+    ledger = run.ledger("rank-0")
+    ledger.observe(Boundary.GRADIENTS, "step-judged", step=7, norm=0.25, ok=True)
+    ledger.close()
+    keys = run.trust.keys_for(TrustRole.LEDGER)
+    data = run.run_dir.ledger.read_bytes()
+    return Parser("ledger", lambda: [data], lambda data: verify_ledger(data, keys))
+
+
+def _rendezvous() -> list[Parser]:
+    messages: list[protocol.AnyMessage] = [
+        protocol.Hello(protocol=protocol.PROTOCOL, job="job-1", node="node-1", address="127.0.0.1"),
+        protocol.Challenge(nonce=bytes(32), session=bytes(16)),
+        protocol.Proof(media_type="a/b", body=b"{}", binding=bytes(32), signature=b"s"),
+        protocol.Ready(),
+        protocol.Status(waiting=1, ready=2, closed=False),
+        protocol.Store(epoch=1, host="127.0.0.1", port=29500),
+        protocol.Refuse(code="ST-ADMN-001", what="what", fix="fix"),
+    ]
+    frames = [protocol.encode_frame(message) for message in messages]
+
+    def read_stream(data: bytes) -> None:
+        reader = protocol.FrameReader()
+        for start in range(0, len(data), 1000):
+            reader.feed(data[start : start + 1000])
+            while (body := reader.next(protocol.FRAME_LIMIT)) is not None:
+                protocol.decode_message(body)
+
+    return [
+        Parser(
+            "rendezvous-message",
+            lambda: [frame[protocol.HEADER_SIZE :] for frame in frames],
+            protocol.decode_message,
+        ),
+        Parser("rendezvous-stream", lambda: [*frames, b"".join(frames)], read_stream),
+    ]
+
+
+def _evidence() -> list[bytes]:
+    software = evidence.SoftwareEvidence(
+        kernel=evidence.Kernel(
+            release="6.1",
+            machine="x86_64",
+            command_line="quiet",
+            lockdown="none",
+            tainted="0",
+            module_signatures_enforced="Y",
+        ),
+        hardware=evidence.Hardware(
+            vendor="v",
+            product="p",
+            firmware="f",
+            cpu_model="c",
+            num_cpus=2,
+            memory_bytes=1 << 33,
+            gpus=("g",),
+            tpm_device=False,
+        ),
+        software=evidence.Software(
+            python="3.11",
+            executable_sha256=_HEX,
+            packages={"torch": "2.13.0"},
+            loader_variables={"LD_PRELOAD": ""},
+            securetrain="0.1.0",
+        ),
+        machine_id_sha256=_HEX,
+        missing=("proc/x",),
+    )
+    return [canonical.encode(software)]
+
+
+_TREE: Final = TreeInfo(algorithm=HashAlgorithm.BLAKE3, leaf_size=1 << 20)
+_SIZES: Final[Mapping[str, int]] = {"rank-00000.bin": 4096, "rank-00001.bin": 4096}
+
+
+def _artifacts(run: SmallRun) -> list[Parser]:
+    def opened(kind: Kind) -> Callable[[bytes], object]:
+        return lambda data: statements.open_statement(data, kind, run.trust)
+
+    # A false index or value can only come from a trusted key; its parser must hold all the same.
+    def value(data: bytes) -> object:
+        return codec.decode(canonical.loads(data), "value")
+
+    checkpoint = statements.sign(_checkpoint(), "step", run.keys["checkpoint"])
+    dataset = statements.sign(_dataset(), "corpus", run.keys["dataset"])
+    return [
+        Parser("checkpoint-index", _indexes, lambda data: index.parse(data, _SIZES)),
+        Parser("checkpoint-value", _values, value),
+        Parser("checkpoint-statement", lambda: [checkpoint], opened(Kind.CHECKPOINT)),
+        Parser("dataset-statement", lambda: [dataset], opened(Kind.DATASET)),
+        Parser("statement-kind", lambda: [checkpoint, dataset], statements.claimed_kind),
+        # Behind the signature, so that mutations reach the schema.
+        Parser(
+            "checkpoint-predicate",
+            lambda: [canonical.encode(_checkpoint())],
+            lambda data: canonical.decode(data, CheckpointPredicate),
+        ),
+        Parser(
+            "dataset-predicate",
+            lambda: [canonical.encode(_dataset())],
+            lambda data: canonical.decode(data, DatasetPredicate),
+        ),
+    ]
+
+
+def _checkpoint() -> CheckpointPredicate:
+    return CheckpointPredicate(
+        run_id="run-1",
+        step=100,
+        seq=1,
+        save_id="0" * 32,
+        created=START,
+        world_size=2,
+        tree=_TREE,
+        files=[
+            RankFile(name=name, size=size, root=_HEX, rank=rank)
+            for rank, (name, size) in enumerate(sorted(_SIZES.items()))
+        ],
+        index=IndexFile(name="index.json", size=100, sha256=_HEX),
+    )
+
+
+def _dataset() -> DatasetPredicate:
+    return DatasetPredicate(
+        name="corpus",
+        seq=0,
+        created=START,
+        tree=TreeInfo(algorithm=HashAlgorithm.BLAKE3, leaf_size=1 << 16),
+        files=[DataFile(name="train.bin", size=10, root=_HEX)],
+        splits=[Split(name="train", files=["train.bin"])],
+    )
+
+
+def _indexes() -> list[bytes]:
+    def chunk(file: str, start: int) -> index.Chunk:
+        return index.Chunk(offsets=(start, 0), sizes=(4, 8), file=file, offset=0, length=128)
+
+    return [
+        index.encode(
+            index.Index(
+                version=index.VERSION,
+                tensors=(
+                    index.TensorEntry(
+                        fqn="layer.weight",
+                        dtype="float32",
+                        shape=(8, 8),
+                        chunks=(chunk("rank-00000.bin", 0), chunk("rank-00001.bin", 4)),
+                    ),
+                ),
+                values=(index.ValueEntry(fqn="step", value=codec.encode(7, "step")),),
+            )
+        )
+    ]
+
+
+def _values() -> list[bytes]:
+    values = [{"lr": 1e-3, "betas": (0.9, 0.999)}, [1, "x", None, b"\x00"], 1 << 200]
+    return [canonical.dumps(codec.encode(value, "value")) for value in values]
