@@ -70,11 +70,14 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-USAG-009", "the installed torch is older than the policy or package allows", _X.USAGE),
     ("ST-USAG-010", "an internal error; nothing that was checked counts as passed", _X.FAILURE),
     ("ST-USAG-011", "there is too little text to train on", _X.USAGE),
+    ("ST-USAG-012", "the state dict does not fit the checkpoint", _X.USAGE),
+    ("ST-USAG-013", "a value has no place in the native checkpoint format", _X.USAGE),
     # policy
     ("ST-PLCY-001", "the policy is not valid YAML of the safe subset", _X.USAGE),
     ("ST-PLCY-002", "the policy has an unknown key or a value of the wrong type", _X.USAGE),
     ("ST-PLCY-003", "the policy extends a policy that cannot be found or that loops", _X.USAGE),
     ("ST-PLCY-004", "the policy contradicts itself", _X.USAGE),
+    ("ST-PLCY-005", "the run directory was made under another policy", _X.USAGE),
     # identity
     ("ST-IDEN-001", "a key cannot be loaded", _X.USAGE),
     ("ST-IDEN-002", "a signature does not verify", _X.BAD_SIGNATURE),
@@ -115,6 +118,7 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-ADMN-009", "the membership does not contain what this node sent", _X.FAILURE),
     ("ST-ADMN-010", "too many half-open or unauthenticated connections", _X.FAILURE),
     ("ST-ADMN-011", "the same node identity is joined twice", _X.FAILURE),
+    ("ST-ADMN-012", "the coordinator could not decide or record an admission", _X.FAILURE),
     # network and worker environment
     ("ST-NETW-001", "the required network profile cannot be achieved", _X.FAILURE),
     ("ST-NETW-002", "a socket of the job is bound outside the job network", _X.FAILURE),
@@ -130,12 +134,19 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-RUNT-004", "a worker failed", _X.FAILURE),
     ("ST-RUNT-005", "an entry point of another package would run inside the agent", _X.FAILURE),
     ("ST-RUNT-006", "a debug server would listen outside loopback", _X.FAILURE),
+    (
+        "ST-RUNT-007",
+        "the worker shim cannot protect this program or this version of torch",
+        _X.USAGE,
+    ),
+    ("ST-RUNT-008", "a peer's pickle is larger than the limit", _X.FAILURE),
     # gradients
     ("ST-GRAD-001", "a rank's gradient is not finite", _X.FAILURE),
     ("ST-GRAD-002", "a rank's gradient is an outlier", _X.FAILURE),
     ("ST-GRAD-003", "the reduced gradient is not what the ranks sent", _X.FAILURE),
     ("ST-GRAD-004", "the ranks do not agree on the table of sketches", _X.FAILURE),
     ("ST-GRAD-005", "the run was halted by the gradient policy", _X.FAILURE),
+    ("ST-GRAD-006", "the guard does not see every gradient of the model", _X.USAGE),
     # checkpoints; here and below the first two digits are the exit code
     ("ST-CKPT-100", "the checkpoint has no statement", _X.UNSIGNED),
     ("ST-CKPT-101", "the checkpoint's statement is malformed", _X.UNSIGNED),

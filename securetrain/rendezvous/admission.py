@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What is written down about a node that was let in."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from securetrain.attest.verifier import AttestationResult
+from securetrain.core.vocabulary import NodeTier
+from securetrain.rendezvous.membership import Member
+from securetrain.rendezvous.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A node that was let in, for run summaries and checkpoint statements."""
+
+    node: str
+    tier: NodeTier
+    label: str
+    evidence: str
+    """SHA-256 (hex) of the evidence."""
+    result: str
+    """SHA-256 (hex) of the attestation result."""
+    certificate: str
+    """SHA-256 (hex) of the node's certificate."""
+    admitted: datetime
+    expires: datetime
+
+
+def admission_of(session: Session, result: AttestationResult) -> Admission:
+    """The record of an admission or a renewal."""
+    return Admission(
+        node=session.node,
+        tier=result.tier,
+        label=result.label,
+        evidence=result.evidence,
+        result=result.digest,
+        certificate=session.certificate,
+        admitted=result.issued,
+        expires=result.expires,
+    )
+
+
+def member_of(rank: int, session: Session) -> Member:
+    """The node's entry in a membership: what it said in Hello, and what was verified."""
+    assert session.hello is not None
+    assert session.result is not None
+    return Member(
+        rank=rank,
+        node=session.node,
+        certificate=session.certificate,
+        tier=session.result.tier,
+        result=session.result.digest,
+        address=session.hello.address,
+        local_world=session.hello.local_world,
+        wireguard=session.hello.wireguard,
+    )

@@ -1,0 +1,463 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator: admits nodes, forms rounds, signs memberships. No torch, no training code.
+
+Rules:
+
+1. nobody is heard before TLS 1.3 with a node's certificate of this job; nobody is in before the
+   verifier has accepted its evidence and the ledger has recorded it;
+2. connections that have not been admitted are limited in number; a new one pushes out the oldest,
+   so that idle connections cannot keep members away;
+3. a node is in once: a second connection with the same name is refused and both are noted;
+4. ranks, epochs and memberships are the coordinator's alone: it takes none of them from a node;
+5. rank 0 of an epoch, and nobody else, may announce that epoch's store, and only at the address
+   that stands in the membership.
+"""
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+from OpenSSL import SSL
+
+from securetrain.attest.verifier import AttestationResult, Verifier
+from securetrain.core.errors import AdmissionError, SecureTrainError
+from securetrain.core.vocabulary import Boundary
+from securetrain.identity.ca import JobCA
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.spiffe import Role, SpiffeId
+from securetrain.ledger import Ledger
+from securetrain.policy.load import LoadedPolicy
+from securetrain.rendezvous.admission import Admission, admission_of, member_of
+from securetrain.rendezvous.channel import Channel
+from securetrain.rendezvous.door import Door
+from securetrain.rendezvous.journal import Journal
+from securetrain.rendezvous.membership import Membership, sign_membership
+from securetrain.rendezvous.protocol import Formed, Status, Store
+from securetrain.rendezvous.rounds import Rounds
+from securetrain.rendezvous.session import Session, Terms
+from securetrain.rendezvous.tls import PeerCheck, TlsIdentity, make_connection, make_context
+
+HEARTBEAT_SECONDS: Final = 5.0
+LAST_CALL_SECONDS: Final = 30.0
+_STOP_SECONDS: Final = 5.0
+
+
+class Coordinator:
+    """One job's coordinator; `start` it, then nodes may join."""
+
+    def __init__(
+        self,
+        job: str,
+        ca: JobCA,
+        policy: LoadedPolicy,
+        ledger: Ledger | None,
+        *,
+        min_nodes: int,
+        max_nodes: int,
+        clock: Callable[[], datetime],
+        last_call: float = LAST_CALL_SECONDS,
+        heartbeat: float = HEARTBEAT_SECONDS,
+        last_epoch: int = -1,
+        verifier: Verifier | None = None,
+        lease: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        random: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        """Prepare a coordinator; nothing listens yet.
+
+        Args:
+            job: the job's id, as in the CA's certificates.
+            ca: the job's CA; it issues the coordinator's own certificate.
+            policy: what nodes must meet.
+            ledger: where decisions are recorded; None keeps none.
+            min_nodes: a round needs at least so many.
+            max_nodes: and at most so many.
+            clock: the time, timezone-aware.
+            last_call: seconds that a round stays open once `min_nodes` are in.
+            heartbeat: seconds between a node's signs of life.
+            last_epoch: of an earlier coordinator of this job; epochs go on from there.
+            verifier: judges evidence; by default one under `policy`.
+            lease: seconds that an admission lasts; by default, and at most, the policy's.
+            monotonic: a steady clock in seconds.
+            random: makes nonces and session ids.
+        """
+        settings = policy.policy
+        self._ca = ca
+        self._clock = clock
+        self._monotonic = monotonic
+        self._policy = policy
+        self._lifetime = timedelta(minutes=settings.identity.certificate_lifetime_minutes)
+        self._journal = Journal(ledger, monotonic)
+        self._spiffe = SpiffeId(ca.trust_domain, job, Role.COORDINATOR)
+        self._verifier = verifier or Verifier(
+            policy=settings, policy_digest=policy.digest, clock=clock, monotonic=monotonic
+        )
+        self._terms = Terms(
+            job=job,
+            key=PrivateKey.generate(KeyKind.P256),
+            policy_digest=policy.digest,
+            handshake_timeout=settings.rendezvous.handshake_timeout_seconds,
+            heartbeat=heartbeat,
+            lease=min(
+                lease or settings.node.lease_minutes * 60.0, settings.node.lease_minutes * 60.0
+            ),
+            join_timeout=settings.rendezvous.join_timeout_seconds,
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
+            random=random,
+            monotonic=monotonic,
+        )
+        self._rounds = Rounds(min_nodes=min_nodes, max_nodes=max_nodes, last_call=last_call)
+        self._epoch = last_epoch
+        self._membership: Membership | None = None
+        self._store: Store | None = None
+        self._nodes: dict[str, Session] = {}
+        self._sessions: set[Session] = set()
+        self._admissions: dict[str, Admission] = {}
+        self._lock = threading.Condition(threading.RLock())
+        self._door = Door(self._begin, settings.rendezvous.max_unauthenticated, self._note_problem)
+        self._round_thread = threading.Thread(
+            target=self._round_loop, name="coordinator-rounds", daemon=True
+        )
+        self._stopping = False
+        self._problem: SecureTrainError | None = None
+        self._context: SSL.Context | None = None
+        self._renew_context = clock()
+
+    def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+        """Listen on one address; returns it with the port (0 picks a free one).
+
+        Raises:
+            UsageError: ST-USAG-003 when the port is taken, ST-USAG-002 for a bad address.
+        """
+        address = self._door.open(host, port)
+        self._round_thread.start()
+        self._journal.observe(
+            Boundary.RENDEZVOUS,
+            "coordinator-started",
+            str(self._spiffe),
+            address=f"{address[0]}:{address[1]}",
+            policy=self._policy.digest,
+        )
+        return address
+
+    def stop(self) -> None:
+        """Close the job, end every connection and wait for the threads."""
+        with self._lock:
+            self._stopping = True
+            self._rounds.close()
+            self._lock.notify_all()
+        self._door.close()
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.evict(None)
+        deadline = self._monotonic() + _STOP_SECONDS
+        self._round_thread.join(_STOP_SECONDS)
+        with self._lock:
+            while self._sessions and self._monotonic() < deadline:
+                self._lock.wait(deadline - self._monotonic())
+        self._journal.finish()
+
+    @property
+    def admissions(self) -> list[Admission]:
+        """Every node that was admitted, by name; those that left again too."""
+        with self._lock:
+            return [self._admissions[name] for name in sorted(self._admissions)]
+
+    @property
+    def membership(self) -> Membership | None:
+        """The latest one."""
+        with self._lock:
+            return self._membership
+
+    @property
+    def num_unauthenticated(self) -> int:
+        """Connections that have not been admitted yet."""
+        return self._door.num_strangers
+
+    @property
+    def problem(self) -> SecureTrainError | None:
+        """Why the ledger could not be written, if that ever happened."""
+        return self._problem
+
+    # What sessions call (session.Hub).
+
+    def authenticated(self, session: Session) -> None:
+        """Reserve the node's name.
+
+        Raises:
+            AdmissionError: ST-ADMN-008 closed or full, ST-ADMN-011 already in.
+        """
+        with self._lock:
+            if self._rounds.closed:
+                raise AdmissionError(
+                    "ST-ADMN-008", "the job is closed", session.subject, "start a new job"
+                )
+            twin = self._nodes.get(session.node)
+            if twin is not None:
+                self._journal.observe(
+                    Boundary.RENDEZVOUS,
+                    "node-has-twin",
+                    twin.subject,
+                    first=twin.remote,
+                    second=session.remote,
+                )
+                raise AdmissionError(
+                    "ST-ADMN-011",
+                    f"{session.node} is in already, from {twin.remote}",
+                    session.subject,
+                    "stop the other one; if there is none, somebody has a copy of the key",
+                )
+            if len(self._nodes) >= 2 * self._terms.max_nodes:
+                raise AdmissionError(
+                    "ST-ADMN-008",
+                    f"the job has {len(self._nodes)} nodes, spare ones included",
+                    session.subject,
+                    "raise --nnodes, or use the node for another job",
+                )
+            self._nodes[session.node] = session
+
+    def admitted(self, session: Session, result: AttestationResult) -> None:
+        """Record the admission; the node hears of it only when that has worked."""
+        self._journal.allow(
+            Boundary.NODE,
+            "node-admitted",
+            session.subject,
+            tier=result.tier.value,
+            label=result.label,
+            evidence=result.evidence,
+            result=result.digest,
+            address=session.remote,
+        )
+        self._door.passed(session)
+        with self._lock:
+            self._admissions[session.node] = admission_of(session, result)
+
+    def renewed(self, session: Session, result: AttestationResult) -> None:
+        """Note the new lease."""
+        self._journal.allow(
+            Boundary.NODE,
+            "lease-renewed",
+            session.subject,
+            tier=result.tier.value,
+            result=result.digest,
+        )
+        with self._lock:
+            self._admissions[session.node] = admission_of(session, result)
+
+    def ready(self, session: Session) -> None:
+        """The node joins the next round.
+
+        Raises:
+            AdmissionError: ST-ADMN-008 when the job is closed.
+        """
+        with self._lock:
+            if not self._rounds.closed:
+                self._rounds.join(session.node, self._monotonic())
+                self._orphaned(session.node)
+                self._advance()
+            self._tell_everybody()
+
+    def store(self, session: Session, store: Store) -> None:
+        """Hand the store's address to every member, if it may be given by this node.
+
+        Raises:
+            AdmissionError: ST-ADMN-001.
+        """
+        with self._lock:
+            current = self._membership
+            if current is None or store.epoch != current.epoch:
+                return  # of a round that is over; its members have moved on
+            first = current.members[0]
+            if session.node != first.node or store.host != first.address or self._store is not None:
+                raise AdmissionError(
+                    "ST-ADMN-001",
+                    f"{session.node} announced a store at {store.host} for epoch {store.epoch}",
+                    session.subject,
+                    "only rank 0 may, once, at its own address",
+                )
+            self._store = store
+            self._journal.observe(
+                Boundary.RENDEZVOUS,
+                "store-announced",
+                session.subject,
+                epoch=store.epoch,
+                address=f"{store.host}:{store.port}",
+            )
+            for member in current.members:
+                peer = self._nodes.get(member.node)
+                if peer is not None:
+                    peer.post(store)
+
+    def close(self, session: Session) -> None:
+        """No more rounds."""
+        with self._lock:
+            if not self._rounds.closed:
+                self._rounds.close()
+                self._journal.observe(Boundary.RENDEZVOUS, "job-closed", session.subject)
+            self._tell_everybody()
+
+    def status(self, session: Session) -> Status:
+        """Where the job stands."""
+        with self._lock:
+            rounds = self._rounds
+            return Status(
+                waiting=rounds.num_waiting,
+                ready=0 if rounds.complete else len(rounds.participants),
+                closed=rounds.closed,
+                spare=session.node in rounds.spare,
+            )
+
+    def ended(self, session: Session, error: SecureTrainError | None) -> None:
+        """Record how it ended, and go on without the node."""
+        try:
+            self._record_end(session, error)
+        except SecureTrainError as problem:
+            self._note_problem(problem)
+        self._door.passed(session)
+        with self._lock:
+            if session.node and self._nodes.get(session.node) is session:
+                del self._nodes[session.node]
+                self._verifier.release(session.node)
+                self._rounds.remove(session.node, self._monotonic(), evicted=error is not None)
+                self._orphaned(session.node)
+                self._advance()
+                self._tell_everybody()
+            self._sessions.discard(session)
+            self._lock.notify_all()
+
+    def _record_end(self, session: Session, error: SecureTrainError | None) -> None:
+        match error:
+            case None if session.admitted:
+                event = "node-left" if session.said_goodbye else "node-lost"
+                self._journal.observe(Boundary.RENDEZVOUS, event, session.subject)
+            case None:
+                return  # the coordinator stopped while the peer was still arriving
+            case _ if session.admitted:
+                self._journal.refuse("node-evicted", error, session.subject)
+            case _ if session.peer is not None:
+                self._journal.refuse("node-refused", error, session.subject)
+            case _:
+                self._journal.refuse_stranger(error, session.subject)
+
+    # Rounds; the lock is held.
+
+    def _orphaned(self, node: str) -> None:
+        """If rank 0 went before its store came up, the others start the round again."""
+        current = self._membership
+        if (
+            current is not None
+            and self._store is None
+            and self._rounds.complete
+            and current.members[0].node == node
+        ):
+            if not self._rounds.closed:
+                self._rounds.reopen(self._monotonic())
+                return
+            for member in current.members[1:]:
+                if member.node in self._nodes:
+                    self._nodes[member.node].evict(
+                        AdmissionError(
+                            "ST-ADMN-008",
+                            f"{node} left before it had started the store, and the job is closed",
+                            "round",
+                            "start a new job",
+                        )
+                    )
+
+    def _advance(self) -> None:
+        if self._stopping or not self._rounds.formed(self._monotonic()):
+            self._lock.notify_all()  # the deadline may have moved
+            return
+        self._epoch += 1
+        self._store = None
+        self._membership = Membership(
+            job=self._terms.job,
+            coordinator=str(self._spiffe),
+            epoch=self._epoch,
+            round=self._rounds.number,
+            policy=self._policy.digest,
+            issued=self._clock(),
+            members=tuple(
+                member_of(rank, self._nodes[node])
+                for rank, node in enumerate(sorted(self._rounds.participants))
+            ),
+        )
+        self._journal.allow(
+            Boundary.RENDEZVOUS,
+            "round-formed",
+            f"epoch {self._epoch}",
+            round=self._rounds.number,
+            nodes=len(self._membership.members),
+        )
+        formed = Formed(membership=sign_membership(self._membership, self._terms.key))
+        for member in self._membership.members:
+            self._nodes[member.node].post(formed)
+
+    def _tell_everybody(self) -> None:
+        for session in list(self._nodes.values()):
+            if session.admitted:
+                session.tell(self.status(session))
+
+    def _round_loop(self) -> None:
+        """Completes rounds whose last call is over."""
+        with self._lock:
+            while not self._stopping:
+                deadline = self._rounds.deadline
+                left = None if deadline is None else deadline - self._monotonic()
+                if left is None or left > 0:
+                    self._lock.wait(left)
+                    continue
+                self._advance()
+                self._tell_everybody()
+
+    # Connections.
+
+    def _begin(self, sock: socket.socket, remote: str) -> Session:
+        check = PeerCheck(
+            ca=self._ca.certificate,
+            role=Role.NODE,
+            trust_domain=self._ca.trust_domain,
+            job=self._terms.job,
+            clock=self._clock,
+        )
+        session = Session(
+            channel=Channel(
+                sock,
+                make_connection(self._tls_context(), check, server=True),
+                monotonic=self._monotonic,
+            ),
+            remote=remote,
+            hub=self,
+            verifier=self._verifier,
+            terms=self._terms,
+        )
+        with self._lock:
+            self._sessions.add(session)
+        return session
+
+    def _note_problem(self, problem: SecureTrainError) -> None:
+        self._problem = self._problem or problem
+
+    def _tls_context(self) -> SSL.Context:
+        """The listening side's context; its certificate is renewed at half its life."""
+        now = self._clock()
+        if self._context is None or now >= self._renew_context:
+            certificate = self._ca.issue(
+                Role.COORDINATOR, self._terms.key.public, now, lifetime=self._lifetime
+            )
+            identity = TlsIdentity(
+                key=self._terms.key, certificate=certificate, ca=self._ca.certificate
+            )
+            self._context = make_context(identity, server=True)
+            self._renew_context = now + self._lifetime / 2
+        return self._context
+
+
+__all__ = ["Admission", "Coordinator"]

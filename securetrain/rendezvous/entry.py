@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The ``torchrun.handlers`` entry point: ``torchrun --rdzv-backend securetrain``.
+
+torch imports this module in every process that imports torch.distributed, so it imports nothing
+until a handler is asked for. ::
+
+    torchrun --nnodes 2 --rdzv-backend securetrain --rdzv-id JOB \
+        --rdzv-endpoint coordinator.example:29400 --rdzv-conf identity=/etc/securetrain/JOB ...
+
+``--rdzv-conf`` takes ``identity`` (a folder with node.pem, node.crt and ca.crt; needed), ``bind``
+(the IP address of this node in the job network, by default 127.0.0.1), ``local_world`` (workers on
+this node) and ``join_timeout`` (seconds). None of them is a secret: torchrun prints them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
+
+_KNOWN = frozenset({"identity", "bind", "local_world", "join_timeout", "timeout", "rank"})
+
+
+def get_creator() -> "Callable[[RendezvousParameters], RendezvousHandler]":
+    """What the registry of torch calls at import: hands over the creator, and nothing else."""
+    return create_handler
+
+
+def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
+    """A handler for one node's agent.
+
+    Raises:
+        UsageError: ST-USAG-001 for a missing or unknown setting.
+        IdentityError: the identity folder is not good.
+    """
+    import os  # noqa: PLC0415 - light until asked for
+    import sys  # noqa: PLC0415
+    from datetime import UTC, datetime  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    from securetrain.attest.attester import SoftwareAttester  # noqa: PLC0415
+    from securetrain.rendezvous.handler import SecureRendezvousHandler  # noqa: PLC0415
+    from securetrain.rendezvous.identity_dir import load_identity  # noqa: PLC0415
+    from securetrain.rendezvous.member import Member  # noqa: PLC0415
+
+    _check_settings(params)
+    host, port = _endpoint(params.endpoint)
+    address = str(params.get("bind", "127.0.0.1"))
+    local_world = _number(params, "local_world")
+
+    def clock() -> datetime:
+        return datetime.now(UTC)
+
+    identity = load_identity(Path(str(params.get("identity"))), clock())
+    if identity.spiffe.job != params.run_id:
+        raise _usage(
+            f"the identity is for job {identity.spiffe.job}, the rendezvous id is {params.run_id}",
+            "--rdzv-id",
+            f"--rdzv-id {identity.spiffe.job}",
+        )
+
+    def connect() -> Member:
+        attester = SoftwareAttester(
+            key=identity.key, executable=Path(sys.executable), environ=dict(os.environ)
+        )
+        member = Member(
+            identity, attester, clock=clock, address=address, local_world=local_world or 0
+        )
+        member.connect(host, port)
+        return member
+
+    return SecureRendezvousHandler(
+        connect,
+        run_id=params.run_id,
+        address=address,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        join_timeout=_number(params, "join_timeout"),
+    )
+
+
+def _check_settings(params: "RendezvousParameters") -> None:
+    unknown = sorted(set(params.config) - _KNOWN)
+    if unknown:
+        raise _usage(
+            f"unknown setting {unknown[0]!r}",
+            "--rdzv-conf",
+            "use identity, bind, local_world or join_timeout",
+        )
+    if not params.get("identity"):
+        raise _usage(
+            "no identity was given",
+            "--rdzv-conf",
+            "--rdzv-conf identity=FOLDER with node.pem, node.crt and ca.crt",
+        )
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise _usage(
+            f"{text!r} is not HOST:PORT",
+            "--rdzv-endpoint",
+            "give the coordinator's address and port",
+        )
+    return host, int(port)
+
+
+def _number(params: "RendezvousParameters", name: str) -> int | None:
+    value: Any = params.get(name)
+    if value is None:
+        return None
+    if not str(value).isdigit():
+        raise _usage(f"{name} is {value!r}", "--rdzv-conf", f"{name}=NUMBER")
+    return int(value)
+
+
+def _usage(what: str, where: str, fix: str) -> Exception:
+    from securetrain.core.errors import UsageError  # noqa: PLC0415 - light until asked for
+
+    return UsageError("ST-USAG-001", what, where, fix)

@@ -1,0 +1,193 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""torchelastic's RendezvousHandler over our rendezvous.
+
+Rules:
+
+1. nothing is unpickled: the agents' state lives in the coordinator, not in a store;
+2. each round has a fresh store, at one address of rank 0's node, and keys below the epoch, so that
+   a late worker of an old round meets nothing of the new one;
+3. our errors become the ones that torchelastic expects; their text keeps code and fix, and
+   ``__cause__`` the error itself.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStateError,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.rendezvous.member import Member, SpareNodeError
+from securetrain.rendezvous.membership import Membership
+from securetrain.rendezvous.store import HostedStore, connect_store, host_store
+
+BACKEND: Final = "securetrain"
+STORE_TIMEOUT: Final = timedelta(minutes=5)
+
+log = logging.getLogger(__name__)
+
+
+class SecureRendezvousHandler(RendezvousHandler):
+    """Forms rounds through one `Member`; joins the coordinator at the first one."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Member],
+        *,
+        run_id: str,
+        address: str,
+        min_nodes: int,
+        max_nodes: int,
+        join_timeout: float | None = None,
+        store_timeout: timedelta = STORE_TIMEOUT,
+    ) -> None:
+        """Prepare a handler.
+
+        Args:
+            connect: makes a member that has joined.
+            run_id: the job's id, which `torchrun` calls the rendezvous id.
+            address: where this node's store listens when it is rank 0.
+            min_nodes: as given to the launcher; must be what the coordinator says.
+            max_nodes: likewise.
+            join_timeout: seconds to wait for the other nodes; by default the coordinator's.
+            store_timeout: how long a store operation may take.
+        """
+        self._connect = connect
+        self._run_id = run_id
+        self._address = address
+        self._nodes = (min_nodes, max_nodes)
+        self._join_timeout = join_timeout
+        self._store_timeout = store_timeout
+        self._member: Member | None = None
+        self._hosted: HostedStore | None = None
+        self._closed = False
+
+    @property
+    def member(self) -> Member | None:
+        """This node, once it has joined."""
+        return self._member
+
+    def get_backend(self) -> str:
+        """See base class."""
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Always: a store that a worker opened itself would listen on every interface."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """See base class."""
+        try:
+            return self._next_round()
+        except SecureTrainError as error:
+            raise as_rendezvous_error(error) from error
+
+    def is_closed(self) -> bool:
+        """See base class."""
+        return self._closed or (self._member is not None and self._member.closed)
+
+    def set_closed(self) -> None:
+        """See base class."""
+        if self._member is None or not self._member.connected:
+            self._closed = True
+            return
+        try:
+            self._member.close_job()
+        except SecureTrainError as error:
+            raise as_rendezvous_error(error) from error
+        self._closed = True
+
+    def num_nodes_waiting(self) -> int:
+        """See base class."""
+        if self._member is None:
+            return 0
+        try:
+            return self._member.num_waiting
+        except SecureTrainError as error:
+            raise as_rendezvous_error(error) from error
+
+    def get_run_id(self) -> str:
+        """See base class."""
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        """Close the job for everybody, as torchelastic's own handler does, and leave."""
+        try:
+            self.set_closed()
+        except RendezvousError as error:
+            log.warning("the rendezvous could not be closed: %s", error)
+            return False
+        finally:
+            if self._member is not None:
+                self._member.leave()
+        return True
+
+    def _next_round(self) -> RendezvousInfo:
+        member = self._joined()
+        found = member.next_round(self._host, self._join_timeout)
+        if found.rank == 0:
+            hosted = self._hosted
+            assert hosted is not None, "rank 0 has opened its store"
+            store = hosted.store
+        else:
+            self._hosted = None
+            store = connect_store(found.host, found.port, self._store_timeout)
+        prefix = f"securetrain/{found.membership.epoch}"
+        return RendezvousInfo(
+            PrefixStore(prefix, store),
+            found.rank,
+            found.world_size,
+            RendezvousStoreInfo(found.host, found.port),
+        )
+
+    def _joined(self) -> Member:
+        if self._member is None:
+            member = self._connect()
+            terms = member.terms
+            if self._nodes != (terms.min_nodes, terms.max_nodes):
+                member.leave()
+                raise UsageError(
+                    "ST-USAG-001",
+                    f"this node was started for {self._nodes[0]}:{self._nodes[1]} nodes, the"
+                    f" coordinator for {terms.min_nodes}:{terms.max_nodes}",
+                    "--nnodes",
+                    f"--nnodes {terms.min_nodes}:{terms.max_nodes} on every node",
+                )
+            self._member = member
+        return self._member
+
+    def _host(self, membership: Membership) -> int:
+        """A fresh store; the one of the round before goes with its last reference."""
+        log.debug("epoch %d: starting the workers' store", membership.epoch)
+        self._hosted = host_store(self._address, self._store_timeout)
+        return self._hosted.port
+
+
+def as_rendezvous_error(error: SecureTrainError) -> RendezvousError:
+    """The error that torchelastic expects, with our whole text in it."""
+    text = str(error)
+    if isinstance(error, SpareNodeError):
+        return RendezvousGracefulExitError(text)
+    match error.code:
+        case "ST-ADMN-008":
+            return RendezvousClosedError(text)
+        case "ST-ADMN-005":
+            return RendezvousTimeoutError(text)
+        case "ST-ADMN-006" | "ST-ADMN-009":
+            return RendezvousStateError(text)
+        case _:
+            return RendezvousConnectionError(text)

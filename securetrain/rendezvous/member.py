@@ -1,0 +1,307 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A node's side of the rendezvous: `connect` once, then `next_round` as often as the agent asks.
+
+Rules:
+
+1. joining and the lease are `link`'s;
+2. every membership is verified (`membership.verify_membership`) against what this node sent, and
+   its epoch never goes back;
+3. the store's address must be rank 0's in the membership: nobody can redirect the workers;
+4. once the connection or the lease is lost, every call says so: the node is out.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from securetrain.attest.attester import Attester
+from securetrain.attest.verifier import AttestationResult
+from securetrain.core.errors import AdmissionError, SecureTrainError
+from securetrain.rendezvous.identity_dir import NodeIdentity
+from securetrain.rendezvous.link import Link
+from securetrain.rendezvous.membership import Membership, verify_membership
+from securetrain.rendezvous.protocol import (
+    PROTOCOL,
+    Admit,
+    Close,
+    Formed,
+    Hello,
+    Ready,
+    Status,
+    Store,
+)
+
+_CLOSE_SECONDS: Final = 5.0
+
+OpenStore = Callable[[Membership], int]
+"""Called on rank 0 to start the workers' store at this node's address; returns the port."""
+
+
+class SpareNodeError(AdmissionError):
+    """The job closed while this node was spare: its wait ended well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A complete round, as one member sees it."""
+
+    membership: Membership
+    rank: int
+    host: str
+    """Address of the workers' store, on rank 0's node."""
+    port: int
+
+    @property
+    def world_size(self) -> int:
+        """Nodes in the round."""
+        return len(self.membership.members)
+
+
+class Member:
+    """One node of one job. Not for reuse after `leave`."""
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        attester: Attester,
+        *,
+        clock: Callable[[], datetime],
+        address: str = "127.0.0.1",
+        local_world: int = 0,
+        wireguard: str = "",
+        timeout: float = 10.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare a member; nothing is connected yet.
+
+        Args:
+            identity: this node's key and certificate.
+            attester: makes evidence when the coordinator asks.
+            clock: the time, timezone-aware.
+            address: IP address where this node would listen for the other members.
+            local_world: workers on this node; 0 when not known.
+            wireguard: public key of this node's WireGuard device, base64.
+            timeout: seconds for each step of joining.
+            monotonic: a steady clock in seconds.
+        """
+        self._node = identity.spiffe.node
+        self._address = address
+        self._monotonic = monotonic
+        self._changed = threading.Condition()
+        self._joined = False
+        self._failure: SecureTrainError | None = None
+        self._status = Status(waiting=0, ready=0, closed=False)
+        self._membership: Membership | None = None
+        self._store: Store | None = None
+        self._epoch = -1
+        hello = Hello(
+            protocol=PROTOCOL,
+            job=identity.spiffe.job,
+            node=self._node,
+            address=address,
+            local_world=local_world,
+            wireguard=wireguard,
+        )
+        self._link = Link(
+            identity,
+            hello,
+            attester,
+            clock=clock,
+            monotonic=monotonic,
+            timeout=timeout,
+            on_message=self._hear,
+            on_failure=self._fail,
+        )
+
+    def connect(self, host: str, port: int) -> AttestationResult:
+        """Join: authenticate the coordinator, be challenged, be admitted.
+
+        Raises:
+            AdmissionError: ST-ADMN-002 to 008 and 011; ST-ADMN-007 when nobody answers.
+            AttestationError: what the verifier refused the evidence with.
+        """
+        self._link.open(host, port)
+        self._joined = True
+        return self._link.admitted.result
+
+    @property
+    def connected(self) -> bool:
+        """Whether the node has joined and is still in."""
+        return self._joined and self._failure is None and self._link.is_open
+
+    @property
+    def terms(self) -> Admit:
+        """What the coordinator said at admission."""
+        return self._link.admitted.terms
+
+    @property
+    def result(self) -> AttestationResult:
+        """The latest attestation result about this node."""
+        return self._link.admitted.result
+
+    @property
+    def num_waiting(self) -> int:
+        """Nodes that wait for a new round; above zero the agent should restart its workers.
+
+        Raises:
+            SecureTrainError: why this node is out.
+        """
+        with self._changed:
+            self._raise_failure()
+            return self._status.waiting
+
+    @property
+    def closed(self) -> bool:
+        """Whether the job has been closed."""
+        with self._changed:
+            return self._status.closed
+
+    def next_round(self, open_store: OpenStore, timeout: float | None = None) -> Round:
+        """Wait for the next complete round and its store.
+
+        Args:
+            open_store: called when this node is rank 0.
+            timeout: seconds; by default what the coordinator's policy says.
+
+        Raises:
+            AdmissionError: ST-ADMN-005 not enough nodes in time, ST-ADMN-006 or 009 a bad
+                membership, ST-ADMN-007 connection lost, ST-ADMN-008 closed (SpareNodeError when
+                this node was spare).
+            AttestationError: ST-ATTS-007 and what a renewal was refused with.
+        """
+        with self._changed:
+            self._raise_failure()
+            self._membership = self._store = None
+        patience = timeout or self.terms.join_timeout_seconds
+        deadline = self._monotonic() + patience
+        self._link.post(Ready())
+        seen: Membership | None = None
+        try:
+            while True:
+                membership, store = self._await(seen, deadline, patience)
+                own = membership.entry(self._node)
+                assert own is not None, "verified"
+                if store is not None:
+                    return Round(
+                        membership=membership, rank=own.rank, host=store.host, port=store.port
+                    )
+                seen = membership
+                if own.rank == 0:
+                    port = open_store(membership)
+                    self._link.post(Store(epoch=membership.epoch, host=self._address, port=port))
+        except BaseException:
+            # Out of step with the others: leave, so that they do not wait for this node.
+            self.leave()
+            raise
+
+    def close_job(self) -> None:
+        """Tell the coordinator that the job is over, and wait until it has noted it.
+
+        Raises:
+            SecureTrainError: why this node is out.
+        """
+        self._link.post(Close())
+        deadline = self._monotonic() + _CLOSE_SECONDS
+        with self._changed:
+            while not self._status.closed:
+                self._raise_failure()
+                if not self._changed.wait(max(0.0, deadline - self._monotonic())):
+                    raise AdmissionError(
+                        "ST-ADMN-005", "closing the job took too long", "coordinator", "try again"
+                    )
+
+    def leave(self) -> None:
+        """Leave the job and end the connection; may be called twice."""
+        self._link.leave()
+        with self._changed:
+            self._changed.notify_all()
+
+    # Called by the link's thread.
+
+    def _hear(self, message: Status | Formed | Store) -> None:
+        match message:
+            case Status():
+                with self._changed:
+                    self._status = message
+                    self._changed.notify_all()
+            case Formed():
+                expected = self._link.expected(self._epoch)
+                membership = verify_membership(message.membership, expected)
+                with self._changed:
+                    self._epoch = membership.epoch
+                    self._membership, self._store = membership, None
+                    self._changed.notify_all()
+            case Store():
+                self._take_store(message)
+
+    def _take_store(self, store: Store) -> None:
+        with self._changed:
+            current = self._membership
+            if current is None or store.epoch != current.epoch:
+                return  # of a round that this node has left
+            first = current.members[0]
+            if store.host != first.address:
+                raise AdmissionError(
+                    "ST-ADMN-009",
+                    f"the store of epoch {store.epoch} is at {store.host}, rank 0 is at"
+                    f" {first.address}",
+                    "Store.host",
+                    "stop the job: somebody redirects the workers",
+                )
+            self._store = store
+            self._changed.notify_all()
+
+    def _fail(self, error: SecureTrainError) -> None:
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._link.is_open:
+            raise AdmissionError("ST-ADMN-007", "this node has left the job", fix="join again")
+
+    def _await(
+        self, seen: Membership | None, deadline: float, patience: float
+    ) -> tuple[Membership, Store | None]:
+        """The membership with its store, or a membership that is newer than `seen`."""
+        with self._changed:
+            while True:
+                self._raise_failure()
+                current = self._membership
+                if current is not None and (self._store is not None or current is not seen):
+                    return current, self._store
+                if self._status.closed and current is None:
+                    raise self._closed()
+                if self._status.spare:
+                    # As in torchelastic, the wait for a place has no limit of its own.
+                    deadline = self._monotonic() + patience
+                left = deadline - self._monotonic()
+                if left <= 0:
+                    raise self._late(current)
+                self._changed.wait(left)
+
+    def _closed(self) -> AdmissionError:
+        if self._status.spare:
+            return SpareNodeError(
+                "ST-ADMN-008", "the job is closed and this node was spare", "coordinator"
+            )
+        return AdmissionError("ST-ADMN-008", "the job is closed", "coordinator", "start a new job")
+
+    def _late(self, current: Membership | None) -> AdmissionError:
+        what = (
+            f"fewer than {self.terms.min_nodes} nodes have joined in time"
+            if current is None
+            else f"rank 0 ({current.members[0].node}) has not started the store in time"
+        )
+        return AdmissionError(
+            "ST-ADMN-005",
+            what,
+            "rendezvous.join_timeout_seconds",
+            "look at the missing nodes, or start with fewer",
+        )

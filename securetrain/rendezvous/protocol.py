@@ -1,0 +1,237 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""securetrain-rdzv/1: the messages between a node and the coordinator, without I/O.
+
+Rules:
+
+1. a frame is its length in four big-endian bytes and that many bytes of canonical JSON;
+2. a frame has at most 64 KiB; only where evidence or a membership may come next, both after TLS
+   authentication, up to 4 MiB. The length is judged before any of the frame is kept;
+3. a message is one of a closed set, told apart by its ``type``; unknown types, unknown or duplicate
+   fields, other spellings of the same JSON and values out of bounds are refused (ST-ADMN-001);
+4. nothing here can name code.
+
+::
+
+    node                          coordinator
+    Hello            ->
+                     <-           Challenge
+    Proof            ->
+                     <-           Admit                  (or Refuse, at any time)
+    Ready            ->
+                     <-           Status...              (who waits, whether the job is closed)
+                     <-           Formed                 (the signed membership)
+    Store            ->                                  (rank 0 only)
+                     <-           Store                  (to every member)
+    Heartbeat        ->
+                     <-           Status
+    Renew            ->           Challenge, Proof, Admit again, a third of the lease after Admit
+    Close | Leave    ->
+"""
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.core import canonical
+from securetrain.core.errors import AdmissionError, UsageError
+from securetrain.core.vocabulary import NodeTier
+
+PROTOCOL: Final = "securetrain-rdzv/1"
+HEADER_SIZE: Final = 4
+FRAME_LIMIT: Final = 64 << 10
+DOCUMENT_LIMIT: Final = 4 << 20
+"""For a frame that carries evidence (base64) or a membership."""
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+Text: TypeAlias = Annotated[str, Meta(max_length=2000)]
+Address: TypeAlias = Annotated[str, Meta(min_length=2, max_length=45)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
+Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 52)]
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Message(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type"
+):
+    """Anything that may stand in a frame."""
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """A node introduces itself. What it says must equal its certificate."""
+
+    protocol: str
+    job: Name
+    node: Name
+    address: Address
+    """Where this node would listen for the other members: an IP address."""
+    local_world: Count = 0
+    """Workers that this node runs; 0 when the launcher does not say."""
+    wireguard: Annotated[str, Meta(max_length=44)] = ""
+
+
+class Challenge(Message, frozen=True, tag="challenge"):
+    """The coordinator asks for evidence."""
+
+    nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    session: Annotated[bytes, Meta(min_length=16, max_length=16)]
+
+
+class Proof(Message, frozen=True, tag="proof"):
+    """The node's evidence."""
+
+    media_type: Annotated[str, Meta(max_length=128)]
+    body: bytes
+    binding: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    signature: Annotated[bytes, Meta(max_length=512)]
+
+
+class Admit(Message, frozen=True, tag="admit"):
+    """The node is in until the lease ends."""
+
+    tier: NodeTier
+    label: Text
+    result: Annotated[str, Meta(max_length=16384)]
+    """The attestation result, signed by the coordinator (a DSSE envelope)."""
+    policy: Digest
+    lease_seconds: Annotated[float, Meta(gt=0, le=86400)]
+    heartbeat_seconds: Annotated[float, Meta(gt=0, le=3600)]
+    join_timeout_seconds: Annotated[float, Meta(gt=0, le=86400)]
+    min_nodes: Count
+    max_nodes: Count
+
+
+class Ready(Message, frozen=True, tag="ready"):
+    """The node's agent waits for the next round."""
+
+
+class Status(Message, frozen=True, tag="status"):
+    """Where the job stands."""
+
+    waiting: Count
+    """Nodes that wait for another round, so that the agents restart."""
+    ready: Count
+    """Nodes that have joined the round that is forming."""
+    closed: bool
+    spare: bool = False
+    """This node has no place in the current round; it waits without a time limit."""
+
+
+class Formed(Message, frozen=True, tag="formed"):
+    """A round is complete: the membership, signed by the coordinator (a DSSE envelope)."""
+
+    membership: str
+
+
+class Store(Message, frozen=True, tag="store"):
+    """Where rank 0 of an epoch listens with the workers' store."""
+
+    epoch: Epoch
+    host: Address
+    port: Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
+    """The node is alive."""
+
+
+class Renew(Message, frozen=True, tag="renew"):
+    """The node asks to be challenged again before its lease ends."""
+
+
+class Close(Message, frozen=True, tag="close"):
+    """The job is over: no further round for anybody."""
+
+
+class Leave(Message, frozen=True, tag="leave"):
+    """This node goes; the job goes on."""
+
+
+class Refuse(Message, frozen=True, tag="refuse"):
+    """A refusal with its stable code; the connection ends with it."""
+
+    code: Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}$")]
+    what: Text
+    fix: Text
+
+
+AnyMessage: TypeAlias = (
+    Hello
+    | Challenge
+    | Proof
+    | Admit
+    | Ready
+    | Status
+    | Formed
+    | Store
+    | Heartbeat
+    | Renew
+    | Close
+    | Leave
+    | Refuse
+)
+
+
+def encode_frame(message: AnyMessage) -> bytes:
+    """A message behind its length.
+
+    Raises:
+        AdmissionError: ST-ADMN-001 when it is larger than any receiver accepts.
+    """
+    body = canonical.encode(message)
+    limit = DOCUMENT_LIMIT if isinstance(message, Proof | Formed) else FRAME_LIMIT
+    if len(body) > limit:
+        raise _bad(f"a {type(message).__name__} of {len(body)} bytes, the limit is {limit}")
+    return len(body).to_bytes(HEADER_SIZE, "big") + body
+
+
+def decode_message(body: bytes, limit: int = DOCUMENT_LIMIT) -> AnyMessage:
+    """Read one frame's body.
+
+    Raises:
+        AdmissionError: ST-ADMN-001.
+    """
+    try:
+        return canonical.decode(body, AnyMessage, limit=limit, canonical=True)  # type: ignore[arg-type]
+    except UsageError as error:
+        raise _bad(error.what[:500]) from error
+
+
+class FrameReader:
+    """Cuts a stream into frames; keeps at most one frame and one read."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes from the peer."""
+        self._buffer += data
+
+    def next(self, limit: int) -> bytes | None:
+        """The next frame's body, or None until more has come.
+
+        Raises:
+            AdmissionError: ST-ADMN-001 when the peer announces an empty frame or more than `limit`.
+        """
+        if len(self._buffer) < HEADER_SIZE:
+            return None
+        size = int.from_bytes(self._buffer[:HEADER_SIZE], "big")
+        if not 0 < size <= limit:
+            raise _bad(f"a frame of {size} bytes, the limit here is {limit}")
+        if len(self._buffer) < HEADER_SIZE + size:
+            return None
+        body = bytes(self._buffer[HEADER_SIZE : HEADER_SIZE + size])
+        del self._buffer[: HEADER_SIZE + size]
+        return body
+
+
+def unexpected(message: Message, wanted: str) -> AdmissionError:
+    """The refusal of a message that has no place here."""
+    return _bad(f"a {type(message).__name__} where {wanted} was expected")
+
+
+def _bad(what: str) -> AdmissionError:
+    return AdmissionError(
+        "ST-ADMN-001", what, "control connection", "run the same securetrain version on every node"
+    )

@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds of the rendezvous as a state machine: no I/O, no clock, no lock.
+
+The rules are torchelastic's (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py), so that
+agents behave alike under both:
+
+1. a round completes at once with ``max_nodes`` members, or ``last_call`` seconds after the
+   ``min_nodes``-th one has joined;
+2. a node that asks for the next round leaves the current one first; while others are still in it,
+   it waits, and the agents of the others see it waiting and come too;
+3. when the last member has left a complete round, the next one begins with everybody who waits;
+4. with ``max_nodes`` members in, further nodes are spare: they are not counted as waiting, and step
+   in when a member goes;
+5. once closed, nobody joins any more; spare nodes leave gracefully.
+
+One rule is ours: a node that was evicted counts as a reason for a new round, because the others
+would otherwise only notice when their collectives time out.
+"""
+
+from dataclasses import dataclass, field
+
+from securetrain.core.errors import AdmissionError
+
+
+@dataclass(slots=True, kw_only=True)
+class Rounds:
+    """Who is in, who waits, and when a round is complete. Times are seconds on a steady clock."""
+
+    min_nodes: int
+    max_nodes: int
+    last_call: float
+    number: int = 0
+    """Of the current round; grows when a new one begins."""
+    complete: bool = False
+    closed: bool = False
+    participants: list[str] = field(default_factory=list)
+    """In order of joining."""
+    waiting: list[str] = field(default_factory=list)
+    spare: list[str] = field(default_factory=list)
+    deadline: float | None = None
+    evicted: bool = False
+    """Since the current round was complete."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_nodes <= self.max_nodes:
+            raise ValueError(f"min_nodes {self.min_nodes}, max_nodes {self.max_nodes}")
+
+    @property
+    def num_waiting(self) -> int:
+        """What agents poll: above zero means stop the workers and ask for the next round."""
+        return max(len(self.waiting), int(self.evicted and self.complete))
+
+    def join(self, node: str, now: float) -> None:
+        """A node asks for the next round.
+
+        Raises:
+            AdmissionError: ST-ADMN-008 when closed.
+        """
+        if self.closed:
+            raise AdmissionError(
+                "ST-ADMN-008", "the job is closed", f"node {node}", "start a new job"
+            )
+        self._withdraw(node)
+        if not self.complete:
+            self._participate(node, now)
+            return
+        # A member that restarts keeps its place before the spare nodes.
+        taken = len(self.participants) + len(self.waiting)
+        (self.waiting if taken < self.max_nodes else self.spare).append(node)
+        self._promote(now)
+
+    def remove(self, node: str, now: float, *, evicted: bool = False) -> None:
+        """A node goes away, wherever it stands."""
+        was_in = self._withdraw(node)
+        if self.complete:
+            self.evicted = self.evicted or (evicted and was_in)
+            self._promote(now)
+
+    def close(self) -> None:
+        """No further rounds."""
+        self.closed = True
+        self.deadline = None
+
+    def formed(self, now: float) -> bool:
+        """Whether the round has just become complete; true once a round."""
+        if self.complete or self.closed:
+            return False
+        if len(self.participants) == self.max_nodes or (
+            self.deadline is not None and now >= self.deadline
+        ):
+            self.complete = True
+            self.deadline = None
+            return True
+        return False
+
+    def reopen(self, now: float) -> None:
+        """Begin the next round with the members of this one, whose store never came up."""
+        again = [*self.participants, *self.waiting]
+        self.participants.clear()
+        self.waiting = again
+        self._promote(now)
+
+    def _withdraw(self, node: str) -> bool:
+        was_in = node in self.participants
+        for group in (self.participants, self.waiting, self.spare):
+            if node in group:
+                group.remove(node)
+        if not self.complete and len(self.participants) < self.min_nodes:
+            self.deadline = None
+        return was_in
+
+    def _participate(self, node: str, now: float) -> None:
+        if len(self.participants) == self.max_nodes:
+            self.spare.append(node)
+            return
+        self.participants.append(node)
+        if len(self.participants) == self.min_nodes:
+            self.deadline = now + self.last_call
+
+    def _promote(self, now: float) -> None:
+        """After somebody left a complete round: begin the next, or let spare nodes wait."""
+        if not self.participants:
+            queue = [*self.waiting, *self.spare]
+            self.waiting.clear()
+            self.spare.clear()
+            self.complete = False
+            self.evicted = False
+            self.deadline = None
+            self.number += 1
+            for node in queue:
+                self._participate(node, now)
+            return
+        while self.spare and len(self.participants) + len(self.waiting) < self.max_nodes:
+            self.waiting.append(self.spare.pop(0))

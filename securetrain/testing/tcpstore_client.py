@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""An outsider's client for torch's TCPStore: plain sockets, no torch.
+
+It shows what anybody who reaches a store's port can do, and is used to test that nobody can. The
+protocol (torch/csrc/distributed/c10d/TCPStoreBackend.hpp) is a constant magic number, then one-byte
+commands with little-endian arguments; strings are a 64-bit length and bytes. There is no
+authentication in it. Reads are bounded and every operation times out.
+"""
+
+import socket
+import struct
+from types import TracebackType
+from typing import Final, Self
+
+MAGIC: Final = 0x3C85F7CE
+HELLO: Final = b"\x00" + struct.pack("<I", MAGIC)
+"""The bytes with which every TCPStore client begins."""
+
+_SET: Final = b"\x01"
+_GET: Final = b"\x03"
+_NUM_KEYS: Final = b"\x07"
+_PING: Final = b"\x0d"
+_LIST_KEYS: Final = b"\x11"
+_MAX_STRING: Final = 8 << 20
+_MAX_KEYS: Final = 128 << 10
+
+
+class NotAStoreError(Exception):
+    """The other side does not answer like a TCPStore."""
+
+
+class StoreClient:
+    """One connection to a port that may be a TCPStore."""
+
+    def __init__(self, host: str, port: int, timeout: float = 5.0) -> None:
+        self._socket = socket.create_connection((host, port), timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def hello(self) -> None:
+        """Send the magic number; a store does not answer it."""
+        self._send(HELLO)
+
+    def ping(self, nonce: int = 0x5354) -> bool:
+        """Whether the other side echoes `nonce` as a store does; changes nothing in it."""
+        self._send(_PING + struct.pack("<I", nonce))
+        return self._receive(4) == struct.pack("<I", nonce)
+
+    def num_keys(self) -> int:
+        """How many keys the store holds."""
+        self._send(_NUM_KEYS)
+        (count,) = struct.unpack("<q", self._receive(8))
+        return int(count)
+
+    def list_keys(self) -> list[str]:
+        """Every key, which makes random run ids no secret."""
+        self._send(_LIST_KEYS)
+        count = self._length(_MAX_KEYS)
+        return [self._string().decode("utf-8", "replace") for _ in range(count)]
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that exists; waits for one that does not."""
+        self._send(_GET + _prefixed(key.encode()))
+        return self._string()
+
+    def set(self, key: str, value: bytes) -> None:
+        """Overwrite a key; a store does not answer."""
+        self._send(_SET + _prefixed(key.encode()) + _prefixed(value))
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise NotAStoreError(f"the other side closed: {error}") from error
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        try:
+            while len(data) < size:
+                piece = self._socket.recv(min(size - len(data), 64 << 10))
+                if not piece:
+                    raise NotAStoreError(f"the other side closed after {bytes(data)[:16]!r}")
+                data += piece
+        except OSError as error:
+            raise NotAStoreError(f"no answer: {error}") from error
+        return bytes(data)
+
+    def _length(self, limit: int) -> int:
+        (size,) = struct.unpack("<Q", self._receive(8))
+        if size > limit:
+            raise NotAStoreError(f"a length of {size}")
+        return int(size)
+
+    def _string(self) -> bytes:
+        return self._receive(self._length(_MAX_STRING))
+
+
+def _prefixed(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
