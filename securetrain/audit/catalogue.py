@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Load every check of a directory: safe YAML, strict schema, no id twice."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from securetrain.audit.check import Check, CheckSet, compile_check
+from securetrain.core.errors import AuditError, PolicyError
+from securetrain.core.files import read_file
+from securetrain.policy.load import bundled_dir, parse_yaml
+
+FILE_LIMIT: Final = 512 << 10
+MAX_FILES: Final = 256
+
+
+def checks_dir() -> Path:
+    """Where the shipped checks are."""
+    return bundled_dir("policies") / "checks"
+
+
+def load_checks(directory: Path | None = None) -> tuple[Check, ...]:
+    """Load and compile the checks of `directory` (the shipped ones by default), sorted by id.
+
+    Raises:
+        AuditError: ST-AUDT-001 naming the file, the check and the place.
+    """
+    folder = checks_dir() if directory is None else directory
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths or len(paths) > MAX_FILES:
+        raise AuditError(
+            "ST-AUDT-001",
+            f"{len(paths)} check files, expected 1 to {MAX_FILES}",
+            str(folder),
+            "install the package again",
+        )
+    checks: dict[str, Check] = {}
+    for path in paths:
+        for check in load_check_file(path):
+            if check.id in checks:
+                raise AuditError(
+                    "ST-AUDT-001",
+                    f"{check.id} is also defined in {checks[check.id].source}",
+                    str(path),
+                    "give one of them another id",
+                )
+            checks[check.id] = check
+    return tuple(checks[check_id] for check_id in sorted(checks))
+
+
+def load_check_file(path: Path) -> tuple[Check, ...]:
+    """Load and compile one file.
+
+    Raises:
+        AuditError: ST-AUDT-001.
+    """
+    try:
+        document = parse_yaml(read_file(path, FILE_LIMIT).decode("utf-8"), str(path))
+        spec = msgspec.convert(document, CheckSet, strict=True)
+    except PolicyError as error:
+        raise AuditError("ST-AUDT-001", error.what, error.where, error.fix) from error
+    except UnicodeDecodeError as error:
+        raise AuditError("ST-AUDT-001", "not UTF-8", str(path), "save it as UTF-8") from error
+    except msgspec.ValidationError as error:
+        text, _, at = str(error).partition(" - at ")
+        raise AuditError(
+            "ST-AUDT-001",
+            text,
+            f"{path}: {at.strip('`') or 'top level'}",
+            "compare with the other files beside it",
+        ) from error
+    return tuple(compile_check(check, path.name) for check in spec.checks)

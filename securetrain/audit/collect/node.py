@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Collect the facts of this node: standard library only, no root needed, no process started."""
+
+import getpass
+import os
+import pwd
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from securetrain import __version__
+from securetrain.audit.collect import accounts, network, paths, software, system
+from securetrain.audit.collect.reading import Host, section
+from securetrain.audit.facts import Collected, Facts, Job, Node
+
+
+def collect_node(
+    environ: Mapping[str, str],
+    *,
+    now: datetime,
+    search_path: Sequence[str] | None = None,
+    root: Path = Path("/"),
+    seconds: float = 5.0,
+) -> Facts:
+    """Collect the facts of this node for a job of this user.
+
+    Args:
+        environ: The environment that the job would be started with.
+        now: The time of collection, with its zone.
+        search_path: Where the job's Python finds modules; this process's own by default.
+        root: Where the machine's tree begins.
+        seconds: The time limit of each collector.
+    """
+    host = Host(
+        environ=environ,
+        search_path=tuple(sys.path if search_path is None else search_path),
+        uid=os.geteuid(),
+        gid=os.getegid(),
+        user=_user(),
+        home=Path(environ.get("HOME") or _home()),
+        root=root,
+    )
+    return Facts(
+        collected=Collected(
+            at=now,
+            hostname=socket.gethostname(),
+            collector=f"securetrain {__version__}",
+            boot_id=_boot_id(host),
+        ),
+        job=Job(uid=host.uid, gid=host.gid, user=host.user, home=str(host.home)),
+        node=Node(
+            sysctls=section(system.sysctls, host, seconds),
+            interfaces=section(network.interfaces, host, seconds),
+            mounts=section(system.mounts, host, seconds),
+            listeners=section(network.listeners, host, seconds),
+            env=section(accounts.env, host, seconds),
+            nccl_conf=section(accounts.nccl_conf, host, seconds),
+            paths=section(paths.paths, host, seconds),
+            shm=section(system.shm, host, seconds),
+            packages=section(software.packages, host, seconds),
+            entry_points=section(software.entry_points, host, seconds),
+            secrets=section(accounts.secrets, host, seconds),
+            ssh=section(accounts.ssh, host, seconds),
+            sshd=section(accounts.sshd, host, seconds),
+            kernel=section(system.kernel, host, seconds),
+            clock=section(system.clock, host, seconds),
+            python=section(software.python, host, seconds),
+            hardware=section(system.hardware, host, seconds),
+        ),
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid_{os.geteuid()}"  # a uid without a name, as containers have
+
+
+def _home() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return "/"  # what login(1) uses for a user without a home directory
+
+
+def _boot_id(host: Host) -> str:
+    try:
+        return host.text("/proc/sys/kernel/random/boot_id", 64).strip()
+    except OSError:
+        return ""

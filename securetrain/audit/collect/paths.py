@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about the paths that a job executes or loads from: every component, as the kernel walks it.
+
+Which directories those are follows what torch, Triton and NCCL do themselves:
+``torch/_inductor/runtime/cache_dir_utils.py``, ``torch/utils/cpp_extension.py``,
+``triton/runtime/cache.py`` and NCCL's ``src/misc/param.cc``.
+"""
+
+import re
+import stat
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from securetrain.audit.collect.reading import Host, TooMuchError, outcome_of
+from securetrain.audit.collect.system import octal
+from securetrain.audit.facts import Link, Outcome, PathFact, PathRole
+
+MAX_PATHS: Final = 256
+MAX_LINKS: Final = 40
+"""Symbolic links on one way; the kernel's own limit (path_resolution(7))."""
+NCCL_PLUGIN_VARIABLES: Final = (
+    "NCCL_NET_PLUGIN",
+    "NCCL_TUNER_PLUGIN",
+    "NCCL_PROFILER_PLUGIN",
+    "NCCL_GIN_PLUGIN",
+    "NCCL_ENV_PLUGIN",
+)
+_LIST_VARIABLES: Final = (
+    ("PATH", PathRole.EXECUTABLES),
+    ("LD_LIBRARY_PATH", PathRole.LIBRARIES),
+    ("LD_PRELOAD", PathRole.PRELOAD),
+    ("LD_AUDIT", PathRole.PRELOAD),
+    ("PYTHONPATH", PathRole.PYTHON_MODULES),
+)
+
+
+def paths(host: Host) -> tuple[PathFact, ...]:
+    """The chain of every path that the job would execute or load from."""
+    groups = _Groups(host)
+    wanted = dict.fromkeys(_wanted(host))
+    if len(wanted) > MAX_PATHS:
+        raise TooMuchError(f"more than {MAX_PATHS} paths")
+    return tuple(_path_fact(host, groups, *item) for item in wanted)
+
+
+def _wanted(host: Host) -> Iterator[tuple[PathRole, str, str]]:
+    """Role, path and origin of each path."""
+    env = host.environ
+    inductor, origin = inductor_cache(host)
+    yield PathRole.INDUCTOR_CACHE, inductor, origin
+    if env.get("TRITON_CACHE_DIR"):
+        yield PathRole.TRITON_CACHE, env["TRITON_CACHE_DIR"], "TRITON_CACHE_DIR"
+    else:
+        # Inductor points Triton below its own cache; Triton by itself uses the home directory.
+        yield PathRole.TRITON_CACHE, f"{inductor}/triton", origin
+        home = env.get("TRITON_HOME") or str(host.home)
+        yield PathRole.TRITON_CACHE, f"{home}/.triton/cache", "default"
+    if env.get("TORCH_EXTENSIONS_DIR"):
+        yield PathRole.TORCH_EXTENSIONS, env["TORCH_EXTENSIONS_DIR"], "TORCH_EXTENSIONS_DIR"
+    else:
+        cache = env.get("XDG_CACHE_HOME") or f"{host.home}/.cache"
+        yield PathRole.TORCH_EXTENSIONS, f"{cache}/torch_extensions", "default"
+    for path in nccl_conf_files(host):
+        yield PathRole.NCCL_CONF, path, "NCCL"
+    for name in NCCL_PLUGIN_VARIABLES:
+        if env.get(name, "").startswith("/"):
+            yield PathRole.NCCL_PLUGIN, env[name], name
+    for name, role in _LIST_VARIABLES:
+        separator = r"[:\s]+" if role is PathRole.PRELOAD else ":"
+        value = env.get(name)
+        for entry in re.split(separator, value) if value else ():
+            # an empty entry is the working directory, which is whatever the job starts in
+            yield role, entry or ".", name
+
+
+def inductor_cache(host: Host) -> tuple[str, str]:
+    """Where torch.compile keeps what it later runs, and what decides it."""
+    env = host.environ
+    if env.get("TORCHINDUCTOR_CACHE_DIR"):
+        return env["TORCHINDUCTOR_CACHE_DIR"], "TORCHINDUCTOR_CACHE_DIR"
+    base = next((env[n] for n in ("TMPDIR", "TEMP", "TMP") if env.get(n)), "/tmp")  # noqa: S108
+    user = next((env[n] for n in ("LOGNAME", "USER", "LNAME", "USERNAME") if env.get(n)), host.user)
+    return f"{base}/torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user), "default"
+
+
+def nccl_conf_files(host: Host) -> tuple[str, ...]:
+    """The files that NCCL reads variables from."""
+    own = host.environ.get("NCCL_CONF_FILE") or f"{host.home}/.nccl.conf"
+    return (own.replace("~", str(host.home), 1) if own.startswith("~") else own, "/etc/nccl.conf")
+
+
+def _path_fact(host: Host, groups: "_Groups", role: PathRole, path: str, origin: str) -> PathFact:
+    chain: list[Link] = []
+    if not path.startswith("/"):
+        return PathFact(
+            outcome=Outcome.ERROR,
+            reason="a relative path: it depends on where the job starts",
+            role=role,
+            path=path,
+            origin=origin,
+        )
+    try:
+        for link in _walk(host, groups, path):
+            chain.append(link)  # noqa: PERF402 - what was seen before an error counts
+        outcome, reason = Outcome.OK, ""
+    except (OSError, TooMuchError) as error:
+        outcome, reason = outcome_of(error)
+    return PathFact(
+        outcome=outcome, reason=reason, role=role, path=path, origin=origin, chain=tuple(chain)
+    )
+
+
+def _walk(host: Host, groups: "_Groups", path: str) -> Iterator[Link]:
+    """Each component of `path` and of the links on the way, until one does not exist."""
+    todo = [part for part in path.split("/") if part not in ("", ".")][::-1]
+    here = ""
+    yield _link(host, groups, "/")
+    links = 0
+    while todo:
+        part = todo.pop()
+        if part == "..":
+            here = here.rpartition("/")[0]
+            continue
+        current = f"{here}/{part}"
+        link = _link(host, groups, current)
+        yield link
+        if link.kind != "link":
+            here = current
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise TooMuchError(f"more than {MAX_LINKS} links on the way to {path}")
+        target = str(host.at(current).readlink())
+        if target.startswith("/"):
+            here = ""
+        todo += [piece for piece in target.split("/") if piece not in ("", ".")][::-1]
+
+
+def _link(host: Host, groups: "_Groups", path: str) -> Link:
+    info = host.at(path).lstat()
+    shared = info.st_mode & stat.S_IWGRP and not stat.S_ISLNK(info.st_mode)
+    return Link(
+        path=path,
+        kind=_kind(info.st_mode),
+        uid=info.st_uid,
+        mode=octal(info.st_mode),
+        group_uids=groups.members(info.st_gid) if shared else (),
+    )
+
+
+def _kind(mode: int) -> Literal["directory", "file", "link", "other"]:
+    if stat.S_ISDIR(mode):
+        return "directory"
+    if stat.S_ISLNK(mode):
+        return "link"
+    return "file" if stat.S_ISREG(mode) else "other"
+
+
+class _Groups:
+    """Who is in which group, from the local files; a group of a directory service is not known."""
+
+    def __init__(self, host: Host) -> None:
+        self._members: dict[int, set[int]] = {}
+        self._known = True
+        try:
+            users = [row.split(":") for row in host.text("/etc/passwd").splitlines()]
+            groups = [row.split(":") for row in host.text("/etc/group").splitlines()]
+            uids = {row[0]: int(row[2]) for row in users if len(row) > 3}
+            for row in groups:
+                if len(row) > 3:
+                    names = [name for name in row[3].split(",") if name]
+                    self._members[int(row[2])] = {uids[name] for name in names if name in uids}
+                    if any(name not in uids for name in names):
+                        del self._members[int(row[2])]
+            for row in users:
+                if len(row) > 3 and int(row[3]) in self._members:
+                    self._members[int(row[3])].add(int(row[2]))
+        except (OSError, ValueError, TooMuchError):
+            self._known = False
+
+    def members(self, gid: int) -> tuple[int, ...] | None:
+        """The uids in group `gid`; None when that cannot be known here."""
+        if not self._known or gid not in self._members:
+            return None
+        return tuple(sorted(self._members[gid]))

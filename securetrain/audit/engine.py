@@ -1,0 +1,254 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The audit: a pure function of facts, checks, policy, waivers and time.
+
+Rules, in order:
+
+1. facts from the future or older than a day are an integrity problem (exit code 4);
+2. a check whose declared evidence is not all there is ``unknown``, whatever the rest says;
+3. then ``applies`` decides between judging and ``not-applicable``; if that is not known, the check
+   is ``unknown``;
+4. a check passes when everything it judged is known to be good; an error inside a check is
+   ``unknown``, never a pass;
+5. waivers come last and cover failures only; a waiver that does not count is a finding itself;
+6. exit code: 4 the facts cannot be relied on; 1 a failure at or above ``host.fail_on``; 3 more
+   checks unknown than ``host.max_unknown``; 0 otherwise. (2, a bad policy or waiver file, is raised
+   before the audit.)
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from securetrain.audit.check import Check, FixedBy, Refs
+from securetrain.audit.facts import Facts, Outcome
+from securetrain.audit.fields import View
+from securetrain.audit.findings import AuditResult, Finding, PolicyRef, fingerprint
+from securetrain.audit.functions import Judgement
+from securetrain.audit.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
+from securetrain.core.codes import ExitCode
+from securetrain.core.vocabulary import Boundary, Severity, State
+from securetrain.policy.load import digest_of
+from securetrain.policy.schema import Policy
+
+MAX_AGE: Final = timedelta(hours=24)
+MAX_SKEW: Final = timedelta(minutes=5)
+WAIVER_FAILED: Final = "ST-AUD-002"
+WAIVER_REJECTED: Final = "ST-AUD-003"
+
+_WORST: Final = (State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE)
+
+
+def audit(
+    facts: Facts,
+    checks: Sequence[Check],
+    policy: Policy,
+    now: datetime,
+    *,
+    waivers: Waivers | None = None,
+) -> AuditResult:
+    """Judge one node.
+
+    Args:
+        facts: What was collected.
+        checks: The catalogue.
+        policy: Which checks count and what they compare with.
+        now: The time of the audit, with its zone.
+        waivers: Failures that are accepted.
+    """
+    view = View(facts=facts, policy=policy, now=now)
+    skip = set(policy.host.skip_checks)
+    wanted = [check for check in checks if check.id not in skip]
+    findings = [finding for check in wanted for finding in judge(check, view)]
+    states = worst_states(findings)
+    findings, uses = _waive(findings, waivers or Waivers(), checks, states, now)
+    findings.sort(key=_order)
+    problems = _problems(facts, now)
+    return AuditResult(
+        at=now,
+        node=facts.collected.hostname,
+        facts_digest=hashlib.sha256(facts.to_json()).hexdigest(),
+        collected_at=facts.collected.at,
+        policy=PolicyRef(
+            id=policy.metadata.id, version=policy.metadata.version, digest=digest_of(policy)
+        ),
+        findings=tuple(findings),
+        counts=_counts(findings),
+        skipped=tuple(sorted({check.id for check in checks} & skip)),
+        waivers=tuple(uses),
+        problems=problems,
+        exit_code=int(_exit_code(findings, policy, problems)),
+    )
+
+
+def judge(check: Check, view: View) -> list[Finding]:
+    """The findings of one check, before waivers."""
+    node = view.facts.node
+    for name in check.spec.evidence:
+        section = getattr(node, name.removeprefix("node."))
+        if section.outcome is not Outcome.OK or section.value is None:
+            reason = f"{name}: {section.outcome.value}: {section.reason}"
+            return [_finding(check, State.UNKNOWN, reason=reason)]
+    try:
+        if check.applies is not None:
+            applies = check.applies(view)
+            if applies.value is None:
+                return [_finding(check, State.UNKNOWN, reason="; ".join(applies.reasons))]
+            if not applies.value:
+                return [_finding(check, State.NOT_APPLICABLE)]
+        judged = check.judge(view)
+    except Exception as error:  # noqa: BLE001 - a broken check knows nothing, and says so
+        reason = f"the check failed: {type(error).__name__}: {error}"
+        return [_finding(check, State.UNKNOWN, reason=reason)]
+    bad = [_from_judgement(check, judgement) for judgement in judged if not judgement.good.value]
+    return bad or [_finding(check, State.PASS)]
+
+
+def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
+    """Check id to the state that counts for it."""
+    states: dict[str, State] = {}
+    for finding in findings:
+        before = states.get(finding.check, finding.state)
+        states[finding.check] = min(before, finding.state, key=_WORST.index)
+    return states
+
+
+def _from_judgement(check: Check, judgement: Judgement) -> Finding:
+    failed = judgement.good.value is False
+    collection = check.spec.subject.removesuffix("[*]")
+    subject = f"{collection}[{judgement.label}]" if judgement.label else "node"
+    return _finding(
+        check,
+        State.FAIL if failed else State.UNKNOWN,
+        subject=subject,
+        reason=judgement.why or "; ".join(judgement.good.reasons),
+        evidence=judgement.evidence,
+    )
+
+
+def _finding(
+    check: Check,
+    state: State,
+    *,
+    subject: str = "node",
+    reason: str = "",
+    evidence: Mapping[str, Any] | None = None,
+) -> Finding:
+    return Finding(
+        check=check.id,
+        title=check.title,
+        severity=check.severity,
+        boundary=check.boundary,
+        state=state,
+        subject=subject,
+        reason=reason,
+        evidence=dict(evidence or {}),
+        remediation=check.remediation,
+        fixed_by=check.spec.fixed_by,
+        refs=check.spec.refs,
+        fingerprint=fingerprint(check.id, check.boundary, subject),
+    )
+
+
+def _waive(
+    findings: list[Finding],
+    waivers: Waivers,
+    checks: Sequence[Check],
+    states: Mapping[str, State],
+    now: datetime,
+) -> tuple[list[Finding], list[WaiverUse]]:
+    """Cover failures, and report every waiver that does not count."""
+    severities = {check.id: check.severity for check in checks}
+    uses = [
+        WaiverUse(id=bad.id, check=bad.check, status=WaiverStatus.MALFORMED, reason=bad.reason)
+        for bad in waivers.malformed
+    ]
+    result = list(findings)
+    for waiver in waivers.items:
+        refused = refusal(waiver, severities.get(waiver.check), states, now)
+        status, reason = refused or (WaiverStatus.UNUSED, "no finding of this audit is covered")
+        if refused is None:
+            for i, finding in enumerate(result):
+                if finding.state is State.FAIL and covers(waiver, finding.check, finding.subject):
+                    status, reason = WaiverStatus.APPLIED, ""
+                    result[i] = _waived(finding, waiver.id)
+        uses.append(
+            WaiverUse(
+                id=waiver.id,
+                check=waiver.check,
+                status=status,
+                reason=reason,
+                expires=waiver.expires,
+            )
+        )
+    uses.sort(key=lambda use: (use.check, use.id))
+    result.extend(_about_waiver(use) for use in uses if use.status in _BAD_WAIVERS)
+    return result, uses
+
+
+def _waived(finding: Finding, waiver: str) -> Finding:
+    return msgspec.structs.replace(finding, state=State.WAIVED, waiver=waiver)
+
+
+_BAD_WAIVERS: Final = {
+    WaiverStatus.MALFORMED: (WAIVER_FAILED, "A waiver is malformed and covers nothing"),
+    WaiverStatus.EXPIRED: (WAIVER_FAILED, "A waiver has expired and covers nothing"),
+    WaiverStatus.REJECTED: (WAIVER_REJECTED, "A waiver does not count"),
+}
+
+
+def _about_waiver(use: WaiverUse) -> Finding:
+    """A waiver that failed is a finding: what it covered is back, and somebody should know."""
+    check, title = _BAD_WAIVERS[use.status]
+    subject = f"waiver[{use.id}]"
+    return Finding(
+        check=check,
+        title=title,
+        severity=Severity.HIGH,
+        boundary=Boundary.IDENTITY,
+        state=State.FAIL,
+        subject=subject,
+        reason=use.reason,
+        evidence={"check": use.check},
+        remediation="Fix what the waiver is about and remove it, or have it renewed and approved"
+        " by somebody other than its owner.",
+        fixed_by=FixedBy.USER,
+        refs=Refs(nist=("CA-5", "AC-5")),
+        fingerprint=fingerprint(check, Boundary.IDENTITY, subject),
+    )
+
+
+def _counts(findings: Iterable[Finding]) -> dict[str, int]:
+    states = list(worst_states(findings).values())
+    return {state.value: states.count(state) for state in State}
+
+
+def _problems(facts: Facts, now: datetime) -> tuple[str, ...]:
+    at = facts.collected.at
+    if at > now + MAX_SKEW:
+        return (f"the facts are from the future: {at.isoformat()}",)
+    if now - at > MAX_AGE:
+        return (f"the facts are older than {MAX_AGE.total_seconds() / 3600:g} hours",)
+    return ()
+
+
+def _exit_code(findings: Sequence[Finding], policy: Policy, problems: Sequence[str]) -> ExitCode:
+    if problems:
+        return ExitCode.INTEGRITY
+    if any(f.state is State.FAIL and f.severity >= policy.host.fail_on for f in findings):
+        return ExitCode.FAILURE
+    unknown = [s for s in worst_states(findings).values() if s is State.UNKNOWN]
+    return ExitCode.INCOMPLETE if len(unknown) > policy.host.max_unknown else ExitCode.OK
+
+
+def _order(finding: Finding) -> tuple[int, int, str, str, int]:
+    return (
+        list(Boundary).index(finding.boundary),
+        -finding.severity.rank,
+        finding.check,
+        finding.subject,
+        _WORST.index(finding.state),
+    )

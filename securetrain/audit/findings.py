@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What an audit says, as data: the same facts, policy and time give the same bytes."""
+
+import hashlib
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from securetrain.audit.check import FixedBy, Refs
+from securetrain.audit.waivers import WaiverUse
+from securetrain.core import canonical
+from securetrain.core.vocabulary import Boundary, Severity, State
+
+RESULT_SCHEMA: Final = "securetrain.audit/v1"
+
+
+class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Strict keys."""
+
+
+class Finding(_Base, frozen=True, kw_only=True):
+    """What one check says about one subject."""
+
+    check: str
+    title: str
+    severity: Severity
+    boundary: Boundary
+    state: State
+    subject: str
+    """``node``, or the element of a collection: ``node.listeners[0.0.0.0:29500]``."""
+    reason: str = ""
+    """What was wrong, or why it is not known."""
+    evidence: dict[str, Any] = {}
+    """The fields that decided, as they were collected."""
+    remediation: str
+    fixed_by: FixedBy
+    refs: Refs
+    waiver: str = ""
+    fingerprint: str
+    """SHA-256 of check, boundary and subject: the same finding in another audit."""
+
+
+class PolicyRef(_Base, frozen=True, kw_only=True):
+    """Which policy was audited against."""
+
+    id: str
+    version: str
+    digest: str
+
+
+class AuditResult(_Base, frozen=True, kw_only=True):
+    """The outcome of one audit."""
+
+    schema: Literal["securetrain.audit/v1"] = RESULT_SCHEMA
+    at: datetime
+    node: str
+    facts_digest: str
+    collected_at: datetime
+    policy: PolicyRef
+    findings: tuple[Finding, ...]
+    counts: dict[str, int]
+    """Checks by state; a check with several findings counts once, by its worst."""
+    skipped: tuple[str, ...] = ()
+    """Checks that the policy does not ask for."""
+    waivers: tuple[WaiverUse, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Why the facts themselves cannot be relied on."""
+    exit_code: int
+
+    def to_json(self) -> bytes:
+        """Canonical JSON."""
+        return canonical.encode(self)
+
+    def of(self, *states: State) -> tuple[Finding, ...]:
+        """The findings in these states."""
+        return tuple(finding for finding in self.findings if finding.state in states)
+
+
+def fingerprint(check: str, boundary: Boundary, subject: str) -> str:
+    """What stays the same between audits: never a line number, never a name alone."""
+    return hashlib.sha256(canonical.dumps([check, boundary.value, subject])).hexdigest()

@@ -1,0 +1,282 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Declarative predicates, compiled once to closures.
+
+::
+
+    {all: [P, ...]}  {any: [P, ...]}  {not: P}
+    {none: PATH, where: P}  {every: PATH, where: P}  {some: PATH, where: P}
+    {field: PATH, op: OP, value: LITERAL | ref: PATH | param: NAME}
+
+Rules:
+
+1. every key, path, operator and literal is checked against the schema when the check is loaded;
+   a mistake is ST-AUDT-001;
+2. logic is Kleene's (`kleene.py`): a field that is not known makes its comparison unknown;
+3. ``exists`` and ``missing`` answer only when something looked; a denied read is unknown for both;
+4. a quantifier over a collection that is definitely not there (the options of a file that does not
+   exist) is one over nothing.
+
+There is no eval, no regular expression from a file and no access to anything but the `View`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from securetrain.audit.fields import (
+    Missing,
+    Path,
+    Shape,
+    UnknownFieldError,
+    View,
+    evidence_name,
+    is_absolute,
+    resolve,
+    shape_at,
+)
+from securetrain.audit.kleene import FALSE, TRUE, Truth, all_of, any_of, truth, unknown
+from securetrain.core.errors import AuditError
+
+Predicate: TypeAlias = Callable[[View], Truth]
+
+MAX_DEPTH: Final = 16
+QUANTIFIERS: Final = ("none", "every", "some")
+
+
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """How one operator compares, and what types it takes."""
+
+    compare: Callable[[Any, Any], bool]
+    takes: tuple[type, ...] | None = None
+    """Types of the field; None for any scalar."""
+    many: bool = False
+    """Whether the operand is a list."""
+    on_collection: bool = False
+
+
+def _mode_max(mode: str, limit: str) -> bool:
+    return int(mode, 8) & ~int(limit, 8) == 0
+
+
+_OPS: Final[Mapping[str, _Op]] = {
+    "eq": _Op(lambda a, b: a == b),
+    "ne": _Op(lambda a, b: a != b),
+    "in": _Op(lambda a, b: a in b, many=True),
+    "not_in": _Op(lambda a, b: a not in b, many=True),
+    "lt": _Op(lambda a, b: a < b, takes=(int, float)),
+    "le": _Op(lambda a, b: a <= b, takes=(int, float)),
+    "gt": _Op(lambda a, b: a > b, takes=(int, float)),
+    "ge": _Op(lambda a, b: a >= b, takes=(int, float)),
+    "starts": _Op(lambda a, b: a.startswith(b), takes=(str,)),
+    "ends": _Op(lambda a, b: a.endswith(b), takes=(str,)),
+    "glob": _Op(fnmatchcase, takes=(str,)),
+    "glob_any": _Op(lambda a, b: any(fnmatchcase(a, p) for p in b), takes=(str,), many=True),
+    "mode_max": _Op(_mode_max, takes=(str,)),
+    "version_lt": _Op(lambda a, b: Version(a) < Version(b), takes=(str,)),
+    "version_ge": _Op(lambda a, b: Version(a) >= Version(b), takes=(str,)),
+    "superset": _Op(lambda a, b: set(a) >= set(b), many=True, on_collection=True),
+    "disjoint": _Op(lambda a, b: not set(a) & set(b), many=True, on_collection=True),
+    "subset": _Op(lambda a, b: set(a) <= set(b), many=True, on_collection=True),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Compiler:
+    """Compiles the predicates of one check, and notes what they read."""
+
+    where: str
+    """The check's file and id, for messages."""
+    params: Mapping[str, Any]
+    item: Any = None
+    """The record type in focus."""
+    reads: set[str] = field(default_factory=set)
+    """Evidence that absolute paths read."""
+    shown: list[Path] = field(default_factory=list)
+    """Paths that are compared, in order: what a finding shows."""
+    used_params: set[str] = field(default_factory=set)
+
+    def refuse(self, what: str, at: str) -> AuditError:
+        """The one error for a bad predicate."""
+        return AuditError("ST-AUDT-001", what, f"{self.where}: {at}", "see policies/checks/*.yaml")
+
+    def compile(self, node: Any, at: str, depth: int = 0) -> Predicate:
+        """Compile one predicate.
+
+        Raises:
+            AuditError: ST-AUDT-001 with the place in the check.
+        """
+        if depth > MAX_DEPTH:
+            raise self.refuse(f"nested deeper than {MAX_DEPTH}", at)
+        if not isinstance(node, dict) or not node:
+            raise self.refuse("not a predicate (a mapping)", at)
+        keys = set(node)
+        if keys in ({"all"}, {"any"}):
+            (key,) = keys
+            parts = self._parts(node[key], f"{at}.{key}", depth)
+            join = all_of if key == "all" else any_of
+            return lambda view: join(part(view) for part in parts)
+        if keys == {"not"}:
+            inner = self.compile(node["not"], f"{at}.not", depth + 1)
+            return lambda view: ~inner(view)
+        quantifier = next((q for q in QUANTIFIERS if q in node), None)
+        if quantifier:
+            return self._quantified(node, quantifier, at, depth)
+        if "field" in node:
+            return self._comparison(node, at)
+        raise self.refuse(f"unknown keys {sorted(map(str, keys))}", at)
+
+    def _parts(self, nodes: Any, at: str, depth: int) -> list[Predicate]:
+        if not isinstance(nodes, list) or not nodes:
+            raise self.refuse("not a list of predicates", at)
+        return [self.compile(node, f"{at}[{i}]", depth + 1) for i, node in enumerate(nodes)]
+
+    def collection(self, raw: Any, at: str) -> tuple[Path, Any]:
+        """A path that must name a collection of records, and the records' type."""
+        path, shape = self._path(raw, at)
+        if not shape.collection or not _is_struct(shape.of):
+            raise self.refuse(f"{'.'.join(path)} is not a collection of records", at)
+        return path, shape.of
+
+    def element(self, node: Any, item: Any, at: str, depth: int = 0) -> Predicate:
+        """Compile a ``where`` with `item` in focus."""
+        return replace(self, item=item).compile(node, at, depth + 1)
+
+    def _quantified(self, node: dict[str, Any], quantifier: str, at: str, depth: int) -> Predicate:
+        if set(node) != {quantifier, "where"}:
+            raise self.refuse(f"{quantifier} needs where and nothing else", at)
+        path, item = self.collection(node[quantifier], f"{at}.{quantifier}")
+        if not is_absolute(path):
+            self.shown.append(path)
+        inner = replace(self, item=item, shown=[])  # shares `reads` and `used_params`
+        where = inner.compile(node["where"], f"{at}.where", depth + 1)
+
+        def evaluate(view: View) -> Truth:
+            items = resolve(view, path)
+            if isinstance(items, Missing):
+                if not items.definite:
+                    return unknown(items.reason)
+                items = ()
+            results = (where(view.on(item)) for item in items)
+            match quantifier:
+                case "every":
+                    return all_of(results)
+                case "some":
+                    return any_of(results)
+                case "none":
+                    return ~any_of(results)
+                case _:
+                    raise ValueError(quantifier)
+
+        return evaluate
+
+    def _comparison(self, node: dict[str, Any], at: str) -> Predicate:
+        path, shape = self._path(node["field"], f"{at}.field")
+        self.shown.append(path)
+        name = node.get("op")
+        if name in {"exists", "missing"}:
+            if set(node) != {"field", "op"}:
+                raise self.refuse(f"{name} takes no operand", at)
+            return _presence(path, wanted=name == "exists")
+        op = _OPS.get(name) if isinstance(name, str) else None
+        if op is None:
+            raise self.refuse(f"unknown operator {name!r}", f"{at}.op")
+        operands = set(node) - {"field", "op"}
+        if len(operands) != 1 or not operands <= {"value", "ref", "param"}:
+            raise self.refuse("needs exactly one of value, ref and param", at)
+        if shape.collection != op.on_collection or _is_struct(shape.of):
+            raise self.refuse(f"{name} does not compare {'.'.join(path)}", at)
+        if op.takes is not None and not (
+            isinstance(shape.of, type) and issubclass(shape.of, op.takes) and shape.of is not bool
+        ):
+            raise self.refuse(f"{name} does not take a field of this type", at)
+        operand = self._operand(node, op, shape, at)
+        return _compare(path, op, operand)
+
+    def _operand(
+        self, node: dict[str, Any], op: _Op, shape: Shape, at: str
+    ) -> Callable[[View], Any]:
+        if "ref" in node:
+            path, other = self._path(node["ref"], f"{at}.ref")
+            if other.collection != op.many or other.of is not shape.of:
+                raise self.refuse(f"{'.'.join(path)} has another type than the field", f"{at}.ref")
+            return lambda view: resolve(view, path)
+        if "param" in node:
+            name = node["param"]
+            if name not in self.params:
+                raise self.refuse(f"there is no param {name!r}", f"{at}.param")
+            self.used_params.add(name)
+            raw = self.params[name]
+        else:
+            raw = node["value"]
+        wanted: Any = tuple[shape.of, ...] if op.many else shape.of  # type: ignore[name-defined]
+        try:
+            literal: Any = msgspec.convert(raw, wanted, strict=True)
+            if op.compare is _mode_max:
+                int(literal, 8)
+            if node["op"].startswith("version"):
+                Version(literal)
+        except (msgspec.ValidationError, InvalidVersion, ValueError) as error:
+            raise self.refuse(f"the operand does not fit the field: {error}", at) from error
+        return lambda _: literal
+
+    def _path(self, raw: Any, at: str) -> tuple[Path, Shape]:
+        if not isinstance(raw, list) or not raw or not all(isinstance(p, str) for p in raw):
+            raise self.refuse("a path is a list of names", at)
+        path = tuple(raw)
+        try:
+            shape = shape_at(path, self.item)
+        except UnknownFieldError as error:
+            raise self.refuse(str(error), at) from error
+        evidence = evidence_name(path) if is_absolute(path) else None
+        if evidence:
+            self.reads.add(evidence)
+        return path, shape
+
+
+def _is_struct(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+
+
+def _presence(path: Path, *, wanted: bool) -> Predicate:
+    def evaluate(view: View) -> Truth:
+        value = resolve(view, path)
+        if isinstance(value, Missing):
+            return truth(not wanted) if value.definite else unknown(value.reason)
+        return truth(wanted)
+
+    return evaluate
+
+
+def _compare(path: Path, op: _Op, operand: Callable[[View], Any]) -> Predicate:
+    def evaluate(view: View) -> Truth:
+        left, right = resolve(view, path), operand(view)
+        for side in (left, right):
+            if isinstance(side, Missing):
+                return unknown(side.reason)
+        try:
+            return TRUE if op.compare(left, right) else FALSE
+        except (InvalidVersion, ValueError) as error:
+            return unknown(f"{'.'.join(path)}: {error}")
+
+    return evaluate
+
+
+def shown_values(view: View, paths: Iterable[Path]) -> dict[str, Any]:
+    """The values at `paths` as plain data, for a finding; what is not known is null."""
+    values = {}
+    for path in dict.fromkeys(paths):
+        value = resolve(view, path)
+        values[".".join(path)] = None if isinstance(value, Missing) else msgspec.to_builtins(value)
+    return values
+
+
+def missing_reasons(view: View, paths: Iterable[Path]) -> str:
+    """Why some of `paths` have no value, for a finding."""
+    found = [resolve(view, path) for path in dict.fromkeys(paths)]
+    return "; ".join(value.reason for value in found if isinstance(value, Missing))
