@@ -1,0 +1,424 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Load a checkpoint: torch.distributed.checkpoint's collective load, every byte verified first.
+
+Rules, in order:
+
+1. each rank verifies for itself: statement, policy, listing, index. Torch's own index is never read
+   and there is nothing to fall back to;
+2. all ranks must have opened the same checkpoint (one digest), and each reads by its own plan;
+3. bytes are read once, into the target's own memory or a private buffer, hashed there, and only
+   then used; the bytes that are not needed are not read;
+4. values are set after all tensors of this rank have verified;
+5. on any failure every target of this rank is set to zero and the error is raised on all ranks.
+"""
+
+import dataclasses
+import hashlib
+import math
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    create_default_local_load_plan,
+)
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from securetrain.artifacts import codec, rules
+from securetrain.artifacts import index as index_file
+from securetrain.artifacts.checkpoint.errors import refusing, unwrap
+from securetrain.artifacts.checkpoint.tensors import BY_NAME, can_fill, check_host, memory
+from securetrain.artifacts.layout import INDEX, Kind
+from securetrain.artifacts.listing import check_listing, read_statement
+from securetrain.artifacts.problems import Problem, most_telling
+from securetrain.artifacts.reading import LeafReader, read_whole
+from securetrain.artifacts.statements import CheckpointPredicate, Opened, open_statement
+from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.schema import Policy
+
+THREADS: Final = 2
+STRETCH: Final = 16
+"""Leaves that one task reads and hashes."""
+SCRATCH: Final = 32 << 20
+"""Bytes that are read at once when they cannot go straight into the target."""
+_FIT: Final = "ST-USAG-012"
+_FIT_FIX: Final = "load into a state dict of the model that was saved, or strict=False"
+
+
+def load(
+    state_dict: dict[str, Any],
+    path: Path,
+    *,
+    trust: TrustRoot,
+    policy: Policy | None,
+    now: datetime,
+    process_group: dist.ProcessGroup | None = None,
+    strict: bool = True,
+    threads: int = THREADS,
+) -> CheckpointPredicate:
+    """Load a signed checkpoint into `state_dict`, in place. Every rank of the group calls it.
+
+    The mesh may be another one than it was saved on. After an error the targets are zero or hold
+    verified bytes, never unverified ones; do not train on them.
+
+    Args:
+        state_dict: what to fill, as for torch.distributed.checkpoint.load.
+        path: the checkpoint's directory.
+        trust: who may sign checkpoints.
+        policy: what is asked of it; None asks for nothing but integrity and signature.
+        now: the time of the check.
+        process_group: the ranks that take part (default: all; none needed in a single process).
+        strict: whether a name in `state_dict` that the checkpoint lacks is an error.
+        threads: threads of this process that read and hash.
+
+    Returns:
+        What the verified statement says.
+
+    Raises:
+        IntegrityError: ST-CKPT-100 to 200, naming the file, the bytes and the tensors.
+        UsageError: ST-USAG-012 when the state dict does not fit the checkpoint.
+    """
+    reader = _Reader(Path(path), trust, policy, now, threads)
+    try:
+        with warnings.catch_warnings():
+            # In a single process torch warns that it assumes a single process.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp_load(
+                state_dict,
+                storage_reader=reader,
+                planner=_Planner(reader, strict=strict),
+                process_group=process_group,
+            )
+    except CheckpointException as failure:
+        raise unwrap(failure) from failure
+    assert reader.opened is not None
+    predicate = reader.opened.predicate
+    assert isinstance(predicate, CheckpointPredicate)
+    return predicate
+
+
+class _Planner(DefaultLoadPlanner):
+    """torch's planner, with values from the typed codec and plans that stay on their rank."""
+
+    def __init__(self, reader: "_Reader", *, strict: bool) -> None:
+        super().__init__(allow_partial_load=not strict)
+        self.reader = reader
+        self.local = LoadPlan([])
+
+    @refusing(_FIT, _FIT_FIX)
+    def set_up_planner(
+        self,
+        state_dict: dict[str, Any],
+        metadata: Metadata | None = None,
+        is_coordinator: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    ) -> None:
+        """Raise what opening the checkpoint found, which torch would have swallowed."""
+        check_host()
+        if self.reader.error is not None:
+            raise self.reader.error
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+
+    @refusing(_FIT, _FIT_FIX)
+    def create_local_plan(self) -> LoadPlan:
+        """Plan this rank's reads."""
+        metadata = self.metadata
+        assert metadata is not None
+        for name, value in self.state_dict.items():
+            entry = metadata.state_dict_metadata.get(name)
+            is_value = isinstance(entry, BytesStorageMetadata)
+            if entry is not None and is_value is isinstance(value, Tensor):
+                saved = "a value" if is_value else "a tensor"
+                raise UsageError(_FIT, f"{name} was saved as {saved}", name, _FIT_FIX)
+        self.local = create_default_local_load_plan(
+            self.state_dict, metadata, not self.allow_partial_load
+        )
+        return LoadPlan([])
+
+    def finish_plan(self, new_plan: LoadPlan) -> LoadPlan:
+        """Read by the plan that this rank made, whatever came back."""
+        del new_plan
+        return self.local
+
+    def load_bytes(self, read_item: ReadItem, value: Any) -> None:
+        """Never called: this is where torch would unpickle."""
+        del value
+        raise UsageError(
+            "ST-USAG-010", "a value was about to be unpickled", read_item.dest_index.fqn
+        )
+
+    def set_value(self, name: str, value: Any) -> None:
+        """Put a decoded value where the state dict has it."""
+        set_element(self.original_state_dict, self.mappings[name], value)
+
+
+class _Reader(StorageReader):
+    """Reads the native format."""
+
+    def __init__(
+        self, path: Path, trust: TrustRoot, policy: Policy | None, now: datetime, threads: int
+    ) -> None:
+        self.path = path
+        self.trust = trust
+        self.policy = policy
+        self.now = now
+        self.threads = threads
+        self.error: SecureTrainError | None = None
+        self.opened: Opened | None = None
+        self.index = index_file.Index(version=index_file.VERSION, tensors=(), values=())
+        self.tensors = index_file.TensorMap()
+        self.chunks: dict[tuple[str, tuple[int, ...]], tuple[torch.dtype, index_file.Chunk]] = {}
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """One reader, one load: there is nothing to reset."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """Never chosen by torch from a path."""
+        del checkpoint_id
+        return False
+
+    # No **kwargs: with them torch would answer a failure by reading another file.
+    def read_metadata(self) -> Metadata:
+        """Verify and read the index. An error is kept for the planner: torch would swallow it."""
+        try:
+            return self._open()
+        except SecureTrainError as error:
+            self.error = error
+            return Metadata({})
+
+    @refusing("ST-USAG-010")
+    def _open(self) -> Metadata:
+        kind = Kind.CHECKPOINT
+        root = str(self.path)
+        opened = open_statement(read_statement(self.path, kind), kind, self.trust, root)
+        predicate = opened.predicate
+        assert isinstance(predicate, CheckpointPredicate)
+        problems = check_listing(self.path, predicate)
+        if self.policy is not None:
+            problems += rules.check(opened, self.policy, self.now, nodes=False)
+        if problems:
+            raise most_telling(problems).error(root)
+        entry = predicate.index
+        data = read_whole(self.path, entry.name, entry.size, kind)
+        if hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise Problem(
+                code="ST-CKPT-132", what="the index is not what was signed", file=INDEX
+            ).error(root)
+        self.index = index_file.parse(data, {file.name: file.size for file in predicate.files})
+        self.tensors = index_file.TensorMap.of(self.index)
+        self.opened = opened
+        return self._metadata()
+
+    def _metadata(self) -> Metadata:
+        """The index in torch's terms."""
+        entries: dict[str, Any] = {value.fqn: BytesStorageMetadata() for value in self.index.values}
+        for tensor in self.index.tensors:
+            dtype = BY_NAME.get(tensor.dtype)
+            if dtype is None:
+                raise UsageError(_FIT, f"this torch has no dtype {tensor.dtype}", tensor.fqn)
+            for chunk in tensor.chunks:
+                self.chunks[tensor.fqn, chunk.offsets] = (dtype, chunk)
+            entries[tensor.fqn] = TensorStorageMetadata(
+                TensorProperties(dtype=dtype),
+                torch.Size(tensor.shape),
+                [
+                    ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.sizes))
+                    for chunk in tensor.chunks
+                ],
+            )
+        return Metadata(entries)
+
+    def set_up_storage_reader(
+        self,
+        metadata: Metadata,
+        is_coordinator: bool,  # noqa: FBT001 - torch's signature
+    ) -> None:
+        """Everything is set up by then."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Send the digest of what this rank opened, and nothing else."""
+        assert self.opened is not None
+        return dataclasses.replace(plan, storage_data=self.opened.digest)
+
+    @refusing("ST-USAG-010")
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """All ranks must have opened the same checkpoint."""
+        assert self.opened is not None
+        for rank, plan in enumerate(plans):
+            if plan.storage_data != self.opened.digest:
+                raise Problem(
+                    code="ST-CKPT-130", what=f"rank {rank} opened another checkpoint than rank 0"
+                ).error(str(self.path))
+        return plans
+
+    @refusing("ST-USAG-010")
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read, verify and place everything in the plan."""
+        assert isinstance(planner, _Planner)
+        jobs = self._jobs(plan, planner)
+        try:
+            with torch.no_grad(), ThreadPoolExecutor(self.threads) as pool:
+                for name, group in groupby(jobs, key=lambda job: job.chunk.file):
+                    self._read_file(name, list(group), pool)
+        except BaseException:
+            with torch.no_grad():
+                for job in jobs:
+                    job.target.zero_()
+            raise
+        coded = {entry.fqn: entry.value for entry in self.index.values}
+        for item in plan.items:
+            if item.type is LoadItemType.BYTE_IO:
+                name = item.storage_index.fqn
+                planner.set_value(item.dest_index.fqn, codec.decode(coded[name], name))
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def _jobs(self, plan: LoadPlan, planner: "_Planner") -> list["_Job"]:
+        jobs = []
+        for item in plan.items:
+            if item.type is LoadItemType.BYTE_IO:
+                continue
+            key = (item.storage_index.fqn, tuple(item.storage_index.offset or ()))
+            dtype, chunk = self.chunks[key]
+            target = planner.resolve_tensor(item).detach()
+            if target.numel():
+                jobs.append(
+                    _Job(chunk, dtype, tuple(item.storage_offsets), tuple(item.lengths), target)
+                )
+        jobs.sort(key=lambda job: (job.chunk.file, job.chunk.offset, job.starts))
+        return jobs
+
+    def _read_file(self, name: str, jobs: list["_Job"], pool: ThreadPoolExecutor) -> None:
+        assert self.opened is not None
+        predicate = self.opened.predicate
+        assert isinstance(predicate, CheckpointPredicate)
+        entry = next(file for file in predicate.files if file.name == name)
+        params = predicate.tree.params
+        reader = LeafReader.open(self.path, entry, params, self.tensors.names)
+        fetch = _Fetch(reader, pool)
+        try:
+            for job in jobs:
+                job.run(fetch)
+            fetch.wait()
+        finally:
+            # Nobody may write into a target after it was set to zero, nor read a closed file.
+            fetch.stop()
+            reader.file.close()
+
+
+@dataclasses.dataclass(slots=True)
+class _Fetch:
+    """Reads ranges of one file: whole leaves in threads, the leaves at a range's edges here."""
+
+    reader: LeafReader
+    pool: ThreadPoolExecutor
+    pending: list[ThreadFuture[None]] = dataclasses.field(default_factory=list)
+
+    def start(self, offset: int, view: memoryview) -> None:
+        """Begin to read a range into `view`; it may be used after `wait`."""
+        first, count, before, after = self.reader.split(offset, len(view))
+        leaf = self.reader.file.params.leaf_size
+        for start in range(0, count, STRETCH):
+            leaves = min(STRETCH, count - start)
+            low = before + start * leaf
+            high = min(low + leaves * leaf, len(view) - after)
+            self.pending.append(
+                self.pool.submit(self.reader.read_leaves, first + start, leaves, view[low:high])
+            )
+        self.reader.read_edge(offset, view[:before])
+        self.reader.read_edge(offset + len(view) - after, view[len(view) - after :])
+
+    def wait(self) -> None:
+        """Wait until everything that was begun has been read and verified.
+
+        Raises:
+            IntegrityError: what the first of them found.
+        """
+        for future in self.pending:
+            future.result()
+        self.pending.clear()
+
+    def stop(self) -> None:
+        """Let nothing go on."""
+        for future in self.pending:
+            future.cancel()
+        wait(self.pending)
+
+
+@dataclasses.dataclass(slots=True)
+class _Job:
+    """One box of a stored chunk and the tensor that it fills."""
+
+    chunk: index_file.Chunk
+    dtype: torch.dtype
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    target: Tensor
+
+    def run(self, fetch: _Fetch) -> None:
+        """Fill the target; when bytes go straight into it, it is filled after `fetch.wait`."""
+        first = _contiguous(self.chunk.sizes, self.starts, self.lengths)
+        if first is not None and can_fill(self.target, self.dtype):
+            fetch.start(self.chunk.offset + first * self.dtype.itemsize, memory(self.target))
+            return
+        for rows, data in self._slabs(fetch):
+            into = self.target[rows] if self.lengths else self.target
+            into.copy_(data)
+
+    def _slabs(self, fetch: _Fetch) -> Iterator[tuple[slice, Tensor]]:
+        """The box in pieces of whole rows, by way of a private buffer."""
+        inner = self.chunk.sizes[1:]
+        row = self.dtype.itemsize * math.prod(inner)
+        count = self.lengths[0] if self.lengths else 1
+        begin = self.starts[0] if self.starts else 0
+        step = min(count, max(1, SCRATCH // row))
+        scratch = torch.empty(step * row, dtype=torch.uint8)
+        for done in range(0, count, step):
+            rows = min(step, count - done)
+            part = scratch[: rows * row]
+            fetch.start(self.chunk.offset + (begin + done) * row, memory(part))
+            fetch.wait()
+            data = part.view(self.dtype).reshape((rows, *inner) if self.lengths else ())
+            for dim in range(1, len(self.lengths)):
+                data = data.narrow(dim, self.starts[dim], self.lengths[dim])
+            yield slice(done, done + rows), data
+
+
+def _contiguous(
+    sizes: tuple[int, ...], starts: tuple[int, ...], lengths: tuple[int, ...]
+) -> int | None:
+    """The first element of a box in its chunk when the box is one run of elements, else None."""
+    first, stride, partial = 0, 1, False
+    for size, start, length in zip(
+        reversed(sizes), reversed(starts), reversed(lengths), strict=True
+    ):
+        if partial and length != 1:
+            return None
+        first += start * stride
+        stride *= size
+        partial = partial or length != size
+    return first

@@ -1,0 +1,339 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Read a signed dataset: every byte that is handed out has been verified.
+
+Rules, in order:
+
+1. opening verifies the statement (trust role ``dataset``), the policy and the directory's listing,
+   and reads no data;
+2. a read loads the page hashes of its file once and checks them against the signed root, loads the
+   page of leaf hashes that it needs and checks that against the page hashes, and checks each leaf
+   that it touches against the page;
+3. leaves are read once into private memory and served from there (bounded, least recently used
+   out first): what changes on disk afterwards changes nothing that was verified, and a leaf that
+   was dropped is verified again.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Final, Self
+
+from securetrain.artifacts import rules
+from securetrain.artifacts.dataset_write import (
+    Document,
+    SignedDataset,
+    sign_dataset,
+    sign_documents,
+)
+from securetrain.artifacts.layout import PAGE_BYTES, Kind, num_pages
+from securetrain.artifacts.listing import check_listing, open_data, read_statement
+from securetrain.artifacts.problems import Problem, most_telling, table_problem
+from securetrain.artifacts.reading import SignedFile
+from securetrain.artifacts.statements import DataFile, DatasetPredicate, open_statement
+from securetrain.core import canonical
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.hashtree import DIGEST_SIZE, PAGE_LEAVES, TreeParams
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.schema import Policy
+
+CACHE_BYTES: Final = 64 << 20
+MAX_OPEN: Final = 32
+MAX_PAGES: Final = 32
+DOCUMENTS_LIMIT: Final = 1 << 30
+
+__all__ = [
+    "Document",
+    "SignedDataset",
+    "VerifiedDataset",
+    "sign_dataset",
+    "sign_documents",
+]
+
+
+@dataclass(slots=True)
+class VerifiedDataset:
+    """An open dataset. Reads may come from several threads; close it when done."""
+
+    path: Path
+    predicate: DatasetPredicate
+    digest: str
+    """What identifies it (hex): checkpoints name this."""
+    key_ids: frozenset[str]
+    cache_bytes: int
+    _files: dict[str, DataFile] = field(repr=False)
+    _open: "OrderedDict[str, _OpenFile]" = field(default_factory=OrderedDict, repr=False)
+    _cache: OrderedDict[tuple[str, int], bytes] = field(default_factory=OrderedDict, repr=False)
+    _cached: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        trust: TrustRoot,
+        policy: Policy | None,
+        now: datetime,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> "VerifiedDataset":
+        """Verify the statement, the policy and the listing of a dataset.
+
+        Args:
+            path: the dataset's directory.
+            trust: who may sign datasets.
+            policy: what is asked of it; None asks for nothing but integrity and signature.
+            now: the time of the check.
+            cache_bytes: how much verified data is kept in memory.
+
+        Raises:
+            IntegrityError: ST-DATA-100 to 150.
+        """
+        kind = Kind.DATASET
+        opened = open_statement(read_statement(path, kind), kind, trust, str(path))
+        predicate = opened.predicate
+        assert isinstance(predicate, DatasetPredicate)
+        try:
+            problems = check_listing(path, predicate)
+        except OSError as error:
+            raise Problem(code="ST-DATA-200", what=str(error)).error(str(path)) from error
+        if policy is not None:
+            problems += rules.check(opened, policy, now, nodes=False)
+        if problems:
+            raise most_telling(problems).error(str(path))
+        return cls(
+            path,
+            predicate,
+            opened.digest,
+            opened.key_ids,
+            cache_bytes,
+            {file.name: file for file in predicate.files},
+        )
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Name and size of every file."""
+        return {name: file.size for name, file in self._files.items()}
+
+    @property
+    def splits(self) -> dict[str, tuple[str, ...]]:
+        """Split name to its files in reading order."""
+        return {split.name: tuple(split.files) for split in self.predicate.splits}
+
+    def read(self, file: str, offset: int, length: int) -> bytes:
+        """Verified bytes of a file.
+
+        Raises:
+            IntegrityError: ST-DATA-130 to 142 when they are not what was signed, ST-DATA-160 when
+                the range is not inside the file, ST-DATA-200 on I/O errors.
+        """
+        size = self._size(file)
+        if offset < 0 or length < 0 or offset + length > size:
+            raise IntegrityError(
+                "ST-DATA-160",
+                f"bytes {offset}..{offset + length} of a file of {size} bytes",
+                f"{self.path}/{file}",
+                "read inside the file",
+            )
+        if length == 0:
+            return b""
+        leaf = self.predicate.tree.leaf_size
+        first, start = divmod(offset, leaf)
+        last = (offset + length - 1) // leaf
+        with self._lock:
+            if first == last:
+                return self._leaf(file, first)[start : start + length]
+            whole = bytearray()
+            for index in range(first, last + 1):
+                whole += self._leaf(file, index)
+                if index == first:
+                    del whole[:start]
+        return bytes(memoryview(whole)[:length])
+
+    def split_size(self, split: str) -> int:
+        """How many bytes a split has, its files taken one after the other."""
+        return sum(self._size(file) for file in self._split(split))
+
+    def read_split(self, split: str, offset: int, length: int) -> bytes:
+        """Verified bytes of a split, its files taken as one string of bytes.
+
+        Raises:
+            IntegrityError: as `read`.
+        """
+        names = self._split(split)
+        starts = [0, *accumulate(self._size(name) for name in names)]
+        if offset < 0 or length < 0 or offset + length > starts[-1]:
+            raise IntegrityError(
+                "ST-DATA-160",
+                f"bytes {offset}..{offset + length} of a split of {starts[-1]} bytes",
+                f"{self.path}: {split}",
+                "read inside the split",
+            )
+        pieces = []
+        for name, (low, high) in zip(names, pairwise(starts), strict=True):
+            begin, end = max(offset, low), min(offset + length, high)
+            if begin < end:
+                pieces.append(self.read(name, begin - low, end - begin))
+        return b"".join(pieces)
+
+    def documents(self, split: str) -> tuple[Document, ...]:
+        """Where the documents of a split lie, in reading order (none without a signed table).
+
+        Raises:
+            IntegrityError: ST-DATA-101 when the table does not fit the data, else as `read`.
+        """
+        ends = dict.fromkeys(self._split(split), 0)
+        table = next(s.documents for s in self.predicate.splits if s.name == split)
+        if not table:
+            return ()
+        where = f"{self.path}/{table}"
+        if self._size(table) > DOCUMENTS_LIMIT:
+            raise _bad_table(f"{self._size(table)} bytes, the limit is {DOCUMENTS_LIMIT}", where)
+        result = []
+        for line in self.read(table, 0, self._size(table)).splitlines():
+            try:
+                document = canonical.decode(line, Document, limit=1 << 16, canonical=True)
+            except UsageError as error:
+                raise _bad_table(error.what, where) from error
+            if document.offset != ends.get(document.file) or document.length < 0:
+                raise _bad_table(f"document {document.name!r} is out of place", where)
+            ends[document.file] += document.length
+            result.append(document)
+        if ends != {name: self._size(name) for name in ends}:
+            raise _bad_table("it does not cover the split", where)
+        return tuple(result)
+
+    def close(self) -> None:
+        """Close the files and drop what was cached."""
+        with self._lock:
+            for file in self._open.values():
+                file.close()
+            self._open.clear()
+            self._cache.clear()
+            self._cached = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _size(self, name: str) -> int:
+        if name not in self._files:
+            raise IntegrityError(
+                "ST-DATA-160",
+                f"no file {name!r}",
+                str(self.path),
+                f"one of {', '.join(list(self._files)[:10])}",
+            )
+        return self._files[name].size
+
+    def _split(self, split: str) -> tuple[str, ...]:
+        names = self.splits
+        if split not in names:
+            raise IntegrityError(
+                "ST-DATA-160",
+                f"no split {split!r}",
+                str(self.path),
+                f"one of {', '.join(names)}",
+            )
+        return names[split]
+
+    def _leaf(self, name: str, index: int) -> bytes:
+        """A verified leaf, from the cache or the disk. The lock is held."""
+        found = self._cache.get((name, index))
+        if found is not None:
+            self._cache.move_to_end((name, index))
+            return found
+        opened = self._open.get(name)
+        if opened is None:
+            opened = self._open[name] = _OpenFile.open(self.path, self._files[name], self._params)
+            if len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(name)
+        data = opened.leaf(index)
+        self._cache[name, index] = data
+        self._cached += len(data)
+        while self._cached > self.cache_bytes and len(self._cache) > 1:
+            self._cached -= len(self._cache.popitem(last=False)[1])
+        return data
+
+    @property
+    def _params(self) -> TreeParams:
+        return self.predicate.tree.params
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """An open data file with its verified page hashes and the pages read so far."""
+
+    file: SignedFile
+    table: SignedFile
+    pages: bytes
+    loaded: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
+
+    @classmethod
+    def open(cls, root: Path, entry: DataFile, params: TreeParams) -> "_OpenFile":
+        kind = Kind.DATASET
+        name = kind.table_of(entry.name)
+        size = kind.table_size(params, entry.size)
+        fd = open_data(root, name, size, kind)
+        table = SignedFile(fd=fd, name=name, size=size, params=params, kind=kind, root=root)
+        try:
+            # All page hashes of the file are read and checked at once: 32 bytes for 128 MiB.
+            pages = bytearray(num_pages(params, entry.size) * DIGEST_SIZE)
+            table.read_raw(0, memoryview(pages))
+            if params.root(entry.size, pages).hex() != entry.root:
+                raise table_problem(kind, name).error(str(root))
+            data = open_data(root, entry.name, entry.size, kind)
+            return cls(
+                SignedFile(
+                    fd=data, name=entry.name, size=entry.size, params=params, kind=kind, root=root
+                ),
+                table,
+                bytes(pages),
+            )
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def leaf(self, index: int) -> bytes:
+        """Read and verify one leaf."""
+        number, place = divmod(index, PAGE_LEAVES)
+        page = self._page(number)
+        _, length = self.file.leaf_range(index)
+        buffer = bytearray(length)
+        expected = page[place * DIGEST_SIZE : (place + 1) * DIGEST_SIZE]
+        self.file.read_leaf(index, expected, memoryview(buffer))
+        return bytes(buffer)
+
+    def _page(self, number: int) -> bytes:
+        if number in self.loaded:
+            self.loaded.move_to_end(number)
+            return self.loaded[number]
+        start = len(self.pages) + number * PAGE_BYTES
+        page = bytearray(min(PAGE_BYTES, self.table.size - start))
+        self.table.read_raw(start, memoryview(page))
+        expected = self.pages[number * DIGEST_SIZE : (number + 1) * DIGEST_SIZE]
+        if self.file.params.page(number, page) != expected:
+            raise table_problem(Kind.DATASET, self.table.name).error(str(self.table.root))
+        self.loaded[number] = bytes(page)
+        if len(self.loaded) > MAX_PAGES:
+            self.loaded.popitem(last=False)
+        return self.loaded[number]
+
+    def close(self) -> None:
+        """Close data and table."""
+        self.file.close()
+        self.table.close()
+
+
+def _bad_table(what: str, where: str) -> IntegrityError:
+    return IntegrityError(
+        "ST-DATA-101", f"the table of documents is false: {what}", where, "sign the dataset again"
+    )

@@ -1,0 +1,227 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain verify PATH``: prove that a checkpoint or dataset is what was signed.
+
+Never imports torch: verifying needs neither a GPU nor trust in what would load the artifact.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from securetrain.artifacts.problems import Problem
+    from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate
+    from securetrain.artifacts.verify import VerifyResult
+    from securetrain.policy.load import LoadedPolicy
+
+TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
+
+EPILOG: Final = """\
+\b
+Examples:
+  securetrain verify runs/r1/checkpoints/step-00000100 --trust runs/r1/trust.json
+  securetrain verify runs/r1/dataset --trust runs/r1/trust.json --policy baseline
+  SECURETRAIN_TRUST=runs/r1/trust.json securetrain verify runs/r1/dataset --json
+
+\b
+What is checked:
+  the signature, against the keys that the trust root names for this kind of artifact;
+  every byte of every file, and that nothing is missing, extra or a link;
+  with --policy: age, lineage, the gradient verdict and the nodes that took part.
+
+\b
+Exit codes: 0 all of it held; 10 not signed; 11 bad signature; 12 not what the trust root or policy
+allows; 13 content changed; 14 files missing or extra; 15 too old; 17 lineage broken; 19 unsafe
+content; 20 unreadable. With several problems, the most telling one decides: who signed, then what
+was changed, then what is missing, then what the policy says.
+"""
+
+
+@click.command(name="verify", epilog=EPILOG)
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--trust",
+    "trust_file",
+    type=click.Path(path_type=Path),
+    envvar=TRUST_VARIABLE,
+    show_envvar=True,
+    help="The trust root: which keys may sign. There is no default.",
+)
+@click.option("--policy", "policy_name", help="A policy by name or file. Default: none.")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What to print on standard output.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def command(
+    path: Path, trust_file: Path | None, policy_name: str | None, output: str, as_json: bool
+) -> int:
+    """Prove that the checkpoint or dataset in the directory PATH is what was signed."""
+    from securetrain.artifacts.verify import verify_path
+    from securetrain.core.errors import IdentityError
+    from securetrain.identity.trust import TrustRoot
+    from securetrain.policy.load import load_policy
+
+    if trust_file is None:
+        raise IdentityError(
+            "ST-IDEN-007",
+            "no trust root was given, so nothing says whose signature counts",
+            str(path),
+            f"--trust FILE or {TRUST_VARIABLE}=FILE; a run keeps its own in <run>/trust.json",
+        )
+    now = datetime.now(UTC)
+    trust = TrustRoot.load(trust_file, now)
+    loaded = load_policy(policy_name) if policy_name is not None else None
+    with _progress() as progress:
+        result = verify_path(
+            path, trust=trust, policy=loaded.policy if loaded else None, now=now, progress=progress
+        )
+    if as_json or output == "json":
+        click.echo(json.dumps(to_dict(result, loaded), indent=2, sort_keys=True))
+    else:
+        _print(result, loaded, trust_file)
+    return int(result.exit_code)
+
+
+def to_dict(result: "VerifyResult", policy: "LoadedPolicy | None") -> dict[str, Any]:
+    """The result as plain data, for --json."""
+    import msgspec
+
+    return {
+        "kind": str(result.kind),
+        "path": str(result.path),
+        "ok": result.ok,
+        "exit": int(result.exit_code),
+        "digest": result.digest,
+        "key_ids": sorted(result.key_ids),
+        "num_files": result.num_files,
+        "num_bytes": result.num_bytes,
+        "policy": None
+        if policy is None
+        else {"id": policy.policy.metadata.id, "digest": policy.digest},
+        "statement": msgspec.to_builtins(result.statement),
+        "problems": [problem.to_dict() for problem in result.problems],
+        "truncated": result.truncated,
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error when that is a terminal, else nothing."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    columns = ("verifying", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("verifying", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print(result: "VerifyResult", policy: "LoadedPolicy | None", trust_file: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    verdict = Text("VERIFIED", "bold green") if result.ok else Text("REFUSED", "bold red")
+    console.print(Text.assemble(verdict, f"  {result.kind} {result.path}"))
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(result, policy, trust_file):
+        facts.add_row(Text(name), Text(value))
+    console.print(facts)
+    if result.problems:
+        _print_problems(console, result)
+
+
+def _facts(
+    result: "VerifyResult", policy: "LoadedPolicy | None", trust_file: Path
+) -> Iterator[tuple[str, str]]:
+    from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate
+
+    if result.key_ids:
+        keys = ", ".join(key[:16] for key in sorted(result.key_ids))
+        yield "signed by", f"key {keys}, trusted by {trust_file}"
+    else:
+        yield "signed by", "nobody that this trust root names"
+    if result.digest:
+        yield "digest", result.digest
+    match result.statement:
+        case CheckpointPredicate() as checkpoint:
+            yield from _checkpoint_facts(checkpoint, policy)
+        case DatasetPredicate() as dataset:
+            yield from _dataset_facts(dataset)
+        case None:
+            yield "lineage", "unknown: there is no statement that verifies"
+    yield "checked", f"{result.num_files} files, {result.num_bytes:,} bytes, every one of them"
+    if policy is None:
+        yield "policy", "none given: integrity and signature only (--policy NAME asks for more)"
+    else:
+        yield "policy", f"{policy.policy.metadata.id} ({policy.digest[:16]})"
+
+
+def _checkpoint_facts(
+    said: "CheckpointPredicate", policy: "LoadedPolicy | None"
+) -> Iterator[tuple[str, str]]:
+    yield "run", f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
+    yield "saved", f"{said.created.isoformat()} by {said.world_size} ranks"
+    data = said.dataset
+    if data.digest:
+        cursor = ", ".join(f"{name} {count}" for name, count in sorted(data.cursor.items()))
+        yield "dataset", f"{data.name} ({data.digest[:16]}){', ' if cursor else ''}{cursor}"
+    else:
+        yield "dataset", "not named"
+    under = f"{said.policy.id} ({said.policy.digest[:16]})" if said.policy.digest else "not named"
+    if policy is not None and said.policy.digest:
+        same = policy.digest == said.policy.digest
+        under += ", the one given here" if same else ", another than the one given here"
+    yield "made under", under
+    judged = said.gradients
+    yield "gradients", f"{judged.verdict}: {judged.judged} steps judged, {judged.refused} refused"
+    for node in said.nodes:
+        yield "node", f"{node.node}: {node.tier}{f' - {node.label}' if node.label else ''}"
+    for parent in said.parents:
+        yield "parent", f"{parent.role} {parent.digest[:16]}"
+
+
+def _dataset_facts(said: "DatasetPredicate") -> Iterator[tuple[str, str]]:
+    yield "dataset", f"{said.name}, version {said.seq}, {len(said.files)} files"
+    yield "signed", said.created.isoformat()
+    yield "splits", ", ".join(f"{s.name} ({len(s.files)} files)" for s in said.splits)
+    yield from sorted(said.metadata.items())
+
+
+def _print_problems(console: "Console", result: "VerifyResult") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{len(result.problems)} problems", title_justify="left", expand=False)
+    for heading in ("code", "where", "what"):
+        table.add_column(heading, overflow="fold")
+    for problem in result.problems:
+        table.add_row(Text(problem.code, "red"), Text(problem.place), Text(problem.what))
+    console.print(table)
+    if result.truncated:
+        console.print(f"There are more; the first {len(result.problems)} are listed.")
+    fixes = dict.fromkeys(_fix(problem) for problem in result.problems)
+    for fix in fixes:
+        console.print(Text(f"fix: {fix}"))
+
+
+def _fix(problem: "Problem") -> str:
+    return f"{problem.code}: {problem.fix}"
