@@ -12,6 +12,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +20,16 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from securetrain import artifacts
+from securetrain.artifacts.statements import (
+    DatasetRef,
+    GradientRecord,
+    GradientVerdict,
+    NodeRef,
+    PolicyRef,
+)
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import SecureTrainError
+from securetrain.core.vocabulary import NodeTier
 from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
 from securetrain.drills.store_attack import marked_by
 from securetrain.identity.keys import PrivateKey
@@ -77,36 +86,42 @@ def hardened(workdir: Path) -> Outcome:
         sign_root({TrustRole.CHECKPOINT: [key.public]}, root, now, now + timedelta(days=1)), now
     )
     policy = load_policy("dev")
-    context = artifacts.SaveContext.bare(run_id="drill", step=1, policy=policy, created=now)
+    context = artifacts.SaveContext(
+        run_id="drill",
+        step=1,
+        created=now,
+        dataset=DatasetRef(name="drill", digest=sha256(b"drill").hexdigest()),
+        policy=PolicyRef(id=policy.policy.metadata.id, digest=policy.digest),
+        gradients=GradientRecord(verdict=GradientVerdict.CLEAN, judged=1),
+        nodes=(NodeRef(node="drill", tier=NodeTier.SELF_ASSERTED, ranks=[0]),),
+    )
     weights = _weights()
     dcp.save(weights, checkpoint_id=stock, no_dist=True)
     artifacts.save(weights, signed, key=key, context=context)
-    clean = verify_path(signed, trust=trust, policy=None, now=now)
-    _plant(stock, signed, marker)
-    _plant(stock, stock, marker)
 
     def load(folder: Path) -> None:
-        artifacts.load(
-            {"weight": torch.zeros(_SIZE)}, folder, trust=trust, policy=policy.policy, now=now
-        )
+        state = {"weight": torch.zeros(_SIZE)}
+        artifacts.load(state, folder, trust=trust, policy=policy.policy, now=now)
 
+    clean = verify_path(signed, trust=trust, policy=policy.policy, now=now)
+    clean_code, clean_said = _refusal(lambda: load(signed))
+    _plant(stock, signed, marker)
+    _plant(stock, stock, marker)
     load_code, load_said = _refusal(lambda: load(signed))
     legacy_code, legacy_said = _refusal(lambda: load(stock))
-    planted = verify_path(signed, trust=trust, policy=None, now=now)
+    planted = verify_path(signed, trust=trust, policy=policy.policy, now=now)
     verify_codes = [problem.code for problem in planted.problems]
     ran = marked_by(marker)
-    refused = (
-        clean.ok and load_code == CODE == verify_codes[0] and legacy_code == UNSIGNED and not ran
-        if verify_codes
-        else False
-    )
+    loadable = clean.ok and not clean_code
+    refused = loadable and verify_codes == [load_code] and legacy_code == UNSIGNED and not ran
     return Outcome(
         side=Side.HARDENED,
         succeeded=bool(ran),
         refused=refused,
         code=load_code,
         evidence=(
-            f"The signed checkpoint verified before the attack: {clean.ok}."
+            f"Before the attack the signed checkpoint"
+            f" {'verified and loaded' if loadable else f'was refused: {clean_said}'}."
             f" With .metadata planted, load says {load_said}; verify says"
             f" {', '.join(verify_codes) or 'nothing'}."
             f" The legacy checkpoint: load says {legacy_said}."
