@@ -13,9 +13,9 @@ from typing import Any, Final
 import click
 import msgspec
 from msgspec import inspect
-from securetrain.audit.catalogue import load_checks
 
-from securetrain.cli.main import VERBS, load_verb
+from securetrain.audit.catalogue import load_checks
+from securetrain.cli.main import VERBS, LazyGroup
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.vocabulary import Boundary
 from securetrain.policy.schema import SECTIONS, Policy
@@ -127,8 +127,10 @@ def checks_page() -> str:
 def commands_page() -> str:
     """The help text of every command."""
     lines = ["# Commands\n", NOTE]
+    group = LazyGroup("securetrain")
     for verb in VERBS:
-        command = load_verb(verb)
+        command = group.get_command(click.Context(group), verb)
+        assert command is not None
         lines += [f"\n## securetrain {verb}\n", *_help(command, f"securetrain {verb}")]
         if isinstance(command, click.Group):
             for name, child in sorted(command.commands.items()):
