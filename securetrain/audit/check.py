@@ -255,10 +255,11 @@ def _judge_of_call(spec: CheckSpec, call: Call, compiler: Compiler) -> Judge:
 def _argument(value: Any, compiler: Compiler, at: str) -> Any:
     if not isinstance(value, dict):
         return value
-    if set(value) != {"param"} or value["param"] not in compiler.params:
+    name = value.get("param")
+    if set(value) != {"param"} or not isinstance(name, str) or name not in compiler.params:
         raise compiler.refuse("an argument is a literal or {param: NAME}", at)
-    compiler.used_params.add(value["param"])
-    return compiler.params[value["param"]]
+    compiler.used_params.add(name)
+    return compiler.params[name]
 
 
 def subject_collection(spec: CheckSpec, compiler: Compiler) -> Path | None:

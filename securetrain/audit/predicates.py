@@ -179,11 +179,13 @@ class Compiler:
         path, shape = self._path(node["field"], f"{at}.field")
         self.shown.append(path)
         name = node.get("op")
+        if not isinstance(name, str):
+            raise self.refuse("op is not a name", f"{at}.op")
         if name in {"exists", "missing"}:
             if set(node) != {"field", "op"}:
                 raise self.refuse(f"{name} takes no operand", at)
             return _presence(path, wanted=name == "exists")
-        op = _OPS.get(name) if isinstance(name, str) else None
+        op = _OPS.get(name)
         if op is None:
             raise self.refuse(f"unknown operator {name!r}", f"{at}.op")
         operands = set(node) - {"field", "op"}
@@ -208,7 +210,7 @@ class Compiler:
             return lambda view: resolve(view, path)
         if "param" in node:
             name = node["param"]
-            if name not in self.params:
+            if not isinstance(name, str) or name not in self.params:
                 raise self.refuse(f"there is no param {name!r}", f"{at}.param")
             self.used_params.add(name)
             raw = self.params[name]

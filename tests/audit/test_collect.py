@@ -1,0 +1,465 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Collectors against this machine, and against trees that the tests make."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from securetrain.audit.catalogue import load_checks
+from securetrain.audit.collect import accounts, network, paths, software, system
+from securetrain.audit.collect.node import collect_node
+from securetrain.audit.collect.reading import Host, TooMuchError, outcome_of, reading, section
+from securetrain.audit.engine import audit
+from securetrain.audit.facts import EnvKind, Outcome, PathRole, Scope, decode_facts
+from securetrain.audit.functions import path_is_safe
+from securetrain.core.vocabulary import State
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A Host below tmp_path: write files into it."""
+
+    def make(files=(), environ=None, **kwargs):
+        root = tmp_path / "root"
+        root.mkdir(exist_ok=True)
+        for name, text in dict(files).items():
+            path = root / name.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        defaults = {
+            "environ": environ or {},
+            "search_path": (),
+            "uid": os.getuid(),
+            "gid": os.getgid(),
+            "user": "me",
+            "home": Path("/home/me"),
+            "root": root,
+        }
+        return Host(**(defaults | kwargs))
+
+    return make
+
+
+def test_this_node_is_collected_whole_and_small(now):
+    facts = collect_node({"PATH": "/usr/bin", "HOME": "/nonexistent"}, now=now)
+    assert len(facts.to_json()) < 200 << 10
+    assert decode_facts(facts.to_json(), "x") == facts
+    for name in ("sysctls", "mounts", "listeners", "env", "paths", "packages", "python"):
+        assert getattr(facts.node, name).outcome is Outcome.OK, name
+    assert facts.node.packages.value["click"].version
+    assert facts.collected.at == now
+
+
+def test_a_machine_without_anything_passes_nothing_by_default(now, tmp_path, fixtures):
+    facts = collect_node({}, now=now, root=tmp_path, search_path=())
+    result = audit(facts, load_checks(), fixtures.policy, now)
+    hopeful = {f.check for f in result.of(State.PASS)}
+    # only what the (empty) environment and search path themselves answer
+    assert hopeful <= {
+        "ST-SEC-001", "ST-SEC-003", "ST-SEC-006", "ST-FAB-004", "ST-FAB-006", "ST-FAB-008",
+        "ST-FAB-021", "ST-SUP-011", "ST-SUP-012", "ST-SUP-013", "ST-SUP-014", "ST-SUP-015",
+        "ST-SUP-023", "ST-CKP-005",
+    }  # fmt: skip
+    assert result.exit_code != 0
+
+
+# --- how reading ends ----------------------------------------------------------------------------
+
+
+def test_outcomes():
+    assert outcome_of(PermissionError(13, "no", "f"))[0] is Outcome.DENIED
+    assert outcome_of(FileNotFoundError(2, "no", "f"))[0] is Outcome.ABSENT
+    assert outcome_of(OSError(5, "no", "f"))[0] is Outcome.ERROR
+    assert outcome_of(TooMuchError("x"))[0] is Outcome.ERROR
+    assert reading(lambda: 7).value == 7
+    assert reading(lambda: int("x")).outcome is Outcome.ERROR
+
+
+def test_a_file_that_is_too_long_is_an_error_and_not_a_part(machine):
+    host = machine({"/f": "x" * 100})
+    assert host.text("/f", 100) == "x" * 100
+    with pytest.raises(TooMuchError):
+        host.text("/f", 99)
+
+
+def test_a_collector_that_hangs_costs_its_own_section_only(machine):
+    def hangs(_):
+        time.sleep(30)
+
+    result = section(hangs, machine(), 0.05)
+    assert result.outcome is Outcome.TIMEOUT
+    assert result.value is None
+
+
+def test_a_collector_that_breaks_knows_nothing(machine):
+    def breaks(_):
+        raise KeyError("x")
+
+    assert section(breaks, machine(), 1.0).outcome is Outcome.ERROR
+
+
+# --- network -------------------------------------------------------------------------------------
+
+
+def real(**environ):
+    return Host(
+        environ=environ,
+        search_path=(),
+        uid=os.getuid(),
+        gid=os.getgid(),
+        user="me",
+        home=Path("/nonexistent"),
+    )
+
+
+def test_listeners_are_seen_with_scope_owner_and_program():
+    with socket.create_server(("0.0.0.0", 0)) as anywhere, socket.create_server(LOCAL) as here:
+        ports = [s.getsockname()[1] for s in (anywhere, here)]
+        found = {x.port: x for x in network.listeners(real())}
+    wide, local = (found[port] for port in ports)
+    assert (wide.scope, local.scope) == (Scope.ANY, Scope.LOOPBACK)
+    assert wide.address == "0.0.0.0"
+    assert local.address == "127.0.0.1"
+    assert wide.uid == os.getuid()
+    assert wide.process.pid == os.getpid()
+    assert wide.process.loads_torch is False or "torch" in sys.modules
+
+
+LOCAL = ("127.0.0.1", 0)
+TCP = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"  # noqa: E501
+
+
+def row(address, port, state="0A", uid=1000, inode=77):
+    return (
+        f"   0: {address}:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000"
+        f" 00000000 {uid:5d}        0 {inode} 1 0 100 0 0 10 0\n"
+    )
+
+
+def test_the_kernels_tables_are_read(machine):
+    host = machine(
+        {
+            "/proc/self/net/tcp": TCP
+            + row("0100007F", 631)
+            + row("0400000A", 80)
+            + row("0400000A", 81, state="01"),
+            "/proc/self/net/tcp6": TCP
+            + row("0" * 32, 29500)
+            + row("00000000000000000000000001000000", 22)
+            + row("0000000000000000FFFF00000100007F", 23),
+            "/proc/12/comm": "python\n",
+            "/proc/12/maps": "7f00-7f01 r-xp 0 0:0 1 /opt/torch/lib/libtorch_cpu.so\n",
+        }
+    )
+    fds = host.root / "proc/12/fd"
+    fds.mkdir()
+    (fds / "3").symlink_to("socket:[77]")
+    found = {x.port: x for x in network.listeners(host)}
+    assert {p: (x.address, x.scope.value) for p, x in found.items()} == {
+        631: ("127.0.0.1", "loopback"),
+        80: ("10.0.0.4", "address"),
+        29500: ("::", "any"),
+        22: ("::1", "loopback"),
+        23: ("127.0.0.1", "loopback"),
+    }
+    assert found[29500].process.loads_torch is True
+    assert found[29500].process.name == "python"
+
+
+def test_interfaces(machine):
+    host = machine(
+        {
+            "/sys/class/net/eth0/flags": "0x1003\n",
+            "/proc/sys/net/ipv4/conf/eth0/rp_filter": "2\n",
+            "/proc/sys/net/ipv6/conf/eth0/disable_ipv6": "0\n",
+            "/proc/sys/net/ipv6/conf/eth0/accept_ra": "1\n",
+        }
+    )
+    (eth0,) = network.interfaces(host)
+    assert (eth0.up, eth0.loopback, eth0.rp_filter) == (True, False, 2)
+    assert (eth0.ipv6, eth0.accept_ra, eth0.forwarding6) == (True, 1, None)
+
+
+# --- system --------------------------------------------------------------------------------------
+
+
+def test_sysctls_have_an_outcome_each(machine):
+    host = machine(
+        {"/proc/sys/kernel/yama/ptrace_scope": "2\n", "/proc/sys/fs/protected_fifos": "x"}
+    )
+    found = system.sysctls(host)
+    assert found["kernel.yama.ptrace_scope"].value == 2
+    assert found["fs.protected_fifos"].outcome is Outcome.ERROR
+    assert found["fs.protected_symlinks"].outcome is Outcome.ABSENT
+
+
+def test_the_topmost_mount_counts_and_options_lose_their_values(machine):
+    host = machine(
+        {
+            "/proc/self/mounts": "tmpfs /tmp tmpfs rw,nosuid,nodev 0 0\n"
+            "tmpfs /tmp tmpfs rw 0 0\n"
+            "srv:/x /home/my\\040data nfs4 rw,sec=krb5p,clientaddr=10.0.0.9 0 0\n"
+            "proc /proc proc rw 0 0\n"
+        }
+    )
+    found = {m.target: m for m in system.mounts(host)}
+    assert found["/tmp"].options == ("rw",)
+    assert found["/home/my data"].options == ("clientaddr", "rw", "sec=krb5p")
+    assert system.filesystem_of(host, "/home/my data/token") == "nfs4"
+    assert system.filesystem_of(host, "/tmp/x") == "tmpfs"
+
+
+def test_kernel_keeps_security_words_only(machine):
+    host = machine(
+        {
+            "/proc/sys/kernel/osrelease": "6.1.0\n",
+            "/proc/cmdline": "root=/dev/sda luks.key=hunter2 mitigations=off lsm=apparmor\n",
+            "/sys/kernel/security/lockdown": "none [integrity] confidentiality\n",
+        }
+    )
+    kernel = system.kernel(host)
+    assert kernel.cmdline.value == ("mitigations=off", "lsm=apparmor")
+    assert kernel.lockdown.value == "integrity"
+    assert kernel.lsm.outcome is Outcome.ABSENT
+
+
+def test_hardware(machine):
+    host = machine({"/dev/tpmrm0": "", "/dev/tdx_guest": ""})
+    found = system.hardware(host)
+    assert found.tpm.value == "/dev/tpmrm0"
+    assert found.tee.value == "/dev/tdx_guest"
+    assert found.nvidia_driver.outcome is Outcome.ABSENT
+    empty = system.hardware(machine({"/dev/x": ""}, root=host.root / "dev"))
+    assert empty.tpm.outcome is Outcome.ABSENT
+    assert empty.tee.outcome is Outcome.ABSENT
+
+
+def test_shared_memory_of_training_only(machine):
+    host = machine({"/dev/shm/nccl-1": "", "/dev/shm/pulse-2": ""})
+    (host.root / "dev/shm/nccl-1").chmod(0o644)
+    (found,) = system.shm(host)
+    assert (found.name, found.mode) == ("nccl-1", "0644")
+
+
+# --- paths ---------------------------------------------------------------------------------------
+
+
+def fact_of(host, role):
+    return next(f for f in paths.paths(host) if f.role is role)
+
+
+def test_the_cache_that_anybody_can_create_is_found(machine):
+    """The plain default: torch uses /tmp/torchinductor_USER whoever made it."""
+    host = machine({"/tmp/.keep": ""})
+    (host.root / "tmp").chmod(0o1777)
+    fact = fact_of(host, PathRole.INDUCTOR_CACHE)
+    assert fact.path == "/tmp/torchinductor_me"
+    assert fact.outcome is Outcome.ABSENT
+    good, why = path_is_safe(fact, os.getuid())
+    assert good.value is False
+    assert "create it first" in why
+    # made by its user before anybody else could: safe, because /tmp is sticky
+    (host.root / "tmp/torchinductor_me").mkdir(mode=0o700)
+    good, _ = path_is_safe(fact_of(host, PathRole.INDUCTOR_CACHE), os.getuid())
+    assert good.value is True
+    # and not when others may write to it
+    (host.root / "tmp/torchinductor_me").chmod(0o777)
+    good, why = path_is_safe(fact_of(host, PathRole.INDUCTOR_CACHE), os.getuid())
+    assert good.value is False
+
+
+def test_a_link_on_the_way_is_followed_and_its_target_judged(machine):
+    host = machine({"/shared/x": ""}, environ={"TRITON_CACHE_DIR": "/cache/triton"})
+    (host.root / "shared").chmod(0o777)
+    (host.root / "cache").symlink_to("/shared")
+    fact = fact_of(host, PathRole.TRITON_CACHE)
+    assert [link.path for link in fact.chain] == ["/", "/cache", "/shared"]
+    assert path_is_safe(fact, os.getuid())[0].value is False
+
+
+def test_links_in_a_circle_end(machine):
+    host = machine({"/x": ""}, environ={"TORCH_EXTENSIONS_DIR": "/a/b"})
+    (host.root / "a").symlink_to("/a")
+    fact = fact_of(host, PathRole.TORCH_EXTENSIONS)
+    assert fact.outcome is Outcome.ERROR
+    assert path_is_safe(fact, os.getuid())[0].value is None
+
+
+def test_a_group_with_nobody_else_in_it_is_private(machine):
+    uid, gid = os.getuid(), os.getgid()
+    files = {
+        "/etc/passwd": f"root:x:0:0::/:\nme:x:{uid}:{gid}::/:\nother:x:4242:4242::/:\n",
+        "/etc/group": f"mine:x:{gid}:\n",
+        "/opt/bin/.keep": "",
+    }
+    host = machine(files, environ={"PATH": "/opt/bin"})
+    (host.root / "opt/bin").chmod(0o775)
+    assert path_is_safe(fact_of(host, PathRole.EXECUTABLES), uid)[0].value is True
+    shared = machine(files | {"/etc/group": f"mine:x:{gid}:other\n"}, environ={"PATH": "/opt/bin"})
+    assert path_is_safe(fact_of(shared, PathRole.EXECUTABLES), uid)[0].value is False
+    unknown = machine(files | {"/etc/group": "x:x:1:\n"}, environ={"PATH": "/opt/bin"})
+    assert path_is_safe(fact_of(unknown, PathRole.EXECUTABLES), uid)[0].value is None
+
+
+def test_what_torch_itself_would_use(machine):
+    environ = {"TMPDIR": "/scratch", "LOGNAME": "a/b", "TRITON_HOME": "/t", "XDG_CACHE_HOME": "/c"}
+    found = {(f.role, f.path) for f in paths.paths(machine(environ=environ))}
+    assert (PathRole.INDUCTOR_CACHE, "/scratch/torchinductor_a_b") in found
+    assert (PathRole.TRITON_CACHE, "/scratch/torchinductor_a_b/triton") in found
+    assert (PathRole.TRITON_CACHE, "/t/.triton/cache") in found
+    assert (PathRole.TORCH_EXTENSIONS, "/c/torch_extensions") in found
+
+
+def test_every_entry_of_a_search_path_and_the_empty_one(machine):
+    host = machine(environ={"LD_LIBRARY_PATH": "/a:", "LD_PRELOAD": "/p.so /q.so"})
+    found = [(f.role, f.path, f.outcome) for f in paths.paths(host)]
+    assert (PathRole.LIBRARIES, ".", Outcome.ERROR) in found
+    assert (PathRole.PRELOAD, "/q.so", Outcome.ABSENT) in found
+
+
+def test_too_many_paths_are_not_judged_in_part(machine):
+    host = machine(environ={"PATH": ":".join(f"/d{i}" for i in range(400))})
+    assert section(paths.paths, host, 5.0).outcome is Outcome.ERROR
+
+
+# --- accounts ------------------------------------------------------------------------------------
+
+
+def test_secrets_are_recorded_by_name_only(machine):
+    environ = {
+        "HF_TOKEN": "hf_abcdef", "WANDB_API_KEY": "k", "DB_PASSWORD": "p", "NCCL_DEBUG": "WARN",
+        "HF_TOKEN_PATH": "/x", "TOKENIZERS_PARALLELISM": "1", "PATH": "/usr/bin", "PWD": "/",
+        "EDITOR": "vi", "TORCH_LOGS": "x",
+    }  # fmt: skip
+    host = machine(environ=environ)
+    found = {v.name: v for v in accounts.env(host)}
+    secret = {name for name, v in found.items() if v.kind is EnvKind.SECRET}
+    assert secret == {"HF_TOKEN", "WANDB_API_KEY", "DB_PASSWORD"}
+    assert all(found[name].value is None for name in secret)
+    assert set(found) == secret | {"NCCL_DEBUG", "PATH", "TORCH_LOGS"}
+
+
+def test_no_value_of_a_secret_reaches_the_document(now):
+    environ = {"HF_TOKEN": "hf_SENTINEL", "AWS_SECRET_ACCESS_KEY": "SENTINEL2", "HOME": "/x"}
+    text = collect_node(environ, now=now).to_json()
+    assert b"HF_TOKEN" in text
+    assert b"SENTINEL" not in text
+
+
+def test_nccl_configuration_files(machine):
+    host = machine(
+        {"/etc/nccl.conf": "# c\nNCCL_DEBUG = WARN\n#NCCL_X=1\nbad line\nNCCL_COMM_ID=a:1\n"},
+        environ={"NCCL_CONF_FILE": "~/mine.conf"},
+    )
+    own, shared = accounts.nccl_conf(host)
+    assert own.path == "/home/me/mine.conf"
+    assert own.outcome is Outcome.ABSENT
+    assert [(o.name, o.value) for o in shared.options] == [
+        ("NCCL_DEBUG", "WARN"),
+        ("NCCL_COMM_ID", "a:1"),
+    ]
+
+
+def test_ssh_client_options_of_every_block(machine):
+    host = machine(
+        {
+            "/home/me/.ssh/config": "Host *\n  StrictHostKeyChecking=no\n  Port 22\n",
+            "/etc/ssh/ssh_config": "Include /etc/ssh/ssh_config.d/*.conf\nForwardAgent yes\n",
+            "/etc/ssh/ssh_config.d/a.conf": "UserKnownHostsFile /dev/null\n",
+        }
+    )
+    found = {f.path: [(o.name, o.value) for o in f.options] for f in accounts.ssh(host)}
+    assert found["/home/me/.ssh/config"] == [("stricthostkeychecking", "no")]
+    assert found["/etc/ssh/ssh_config.d/a.conf"] == [("userknownhostsfile", "/dev/null")]
+
+
+def test_an_include_that_is_not_followed_leaves_the_file_unknown(machine):
+    host = machine({"/etc/ssh/ssh_config": "Include /opt/site.conf\n"})
+    assert {f.path: f.outcome for f in accounts.ssh(host)}["/etc/ssh/ssh_config"] is Outcome.ERROR
+
+
+def test_sshd_the_first_value_wins_and_match_ends_the_global_part(machine):
+    host = machine(
+        {
+            "/etc/ssh/sshd_config": "Include /etc/ssh/sshd_config.d/*.conf\n"
+            "PasswordAuthentication yes\nPermitRootLogin no\nMatch User x\nX11Forwarding yes\n",
+            "/etc/ssh/sshd_config.d/50.conf": "PasswordAuthentication no\n",
+        }
+    )
+    found = accounts.sshd(host)
+    assert [(o.name, o.value) for o in found.options] == [
+        ("passwordauthentication", "no"),
+        ("permitrootlogin", "no"),
+    ]
+    assert accounts.sshd(machine(root=host.root / "none")).outcome is Outcome.ABSENT
+
+
+def test_credential_files_owner_mode_and_filesystem(machine):
+    host = machine(
+        {
+            "/home/me/.netrc": "machine x password SENTINEL\n",
+            "/home/me/.ssh/id_ed25519": "",
+            "/home/me/.ssh/id_ed25519.pub": "",
+            "/proc/self/mounts": "srv:/h /home nfs4 rw 0 0\n",
+        }
+    )
+    (host.root / "home/me/.netrc").chmod(0o640)
+    found = {f.path: f for f in accounts.secrets(host)}
+    assert found["/home/me/.netrc"].mode == "0640"
+    assert found["/home/me/.netrc"].network_filesystem is True
+    assert "/home/me/.ssh/id_ed25519.pub" not in found
+    assert found["/home/me/.ssh/id_ed25519"].outcome is Outcome.OK
+    assert found["/home/me/.aws/credentials"].outcome is Outcome.ABSENT
+
+
+# --- software ------------------------------------------------------------------------------------
+
+
+def distribution(folder, name, version, record=(), entry_points=""):
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in record))
+    if entry_points:
+        (info / "entry_points.txt").write_text(entry_points)
+
+
+def test_packages_and_handlers(tmp_path, machine):
+    site = tmp_path / "site-packages"
+    distribution(site, "Some_Package", "1.2", entry_points="[torchrun.handlers]\nx = evil.mod:f\n")
+    host = machine(search_path=(str(site),))
+    assert software.packages(host)["some-package"].version == "1.2"
+    (found,) = software.entry_points(host)
+    assert (found.name, found.value, found.distribution) == ("x", "evil.mod:f", "some-package")
+
+
+def test_a_planted_start_up_file_runs_in_every_python_and_is_found(tmp_path, machine):
+    """The attack: a sitecustomize in a directory on the path runs before the first line."""
+    site = tmp_path / "site-packages"
+    distribution(site, "honest", "1.0", record=["honest.pth"])
+    (site / "honest.pth").write_text("")
+    marker = tmp_path / "ran"
+    (site / "sitecustomize.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    environ = {"PYTHONPATH": str(site)}
+    subprocess.run([sys.executable, "-c", ""], env=environ, check=True, timeout=30)
+    assert marker.exists(), "the attack must work where nothing looks"
+    found = {
+        Path(f.path).name: f.claimed_by
+        for f in software.python(machine(search_path=(str(site),))).startup_files
+    }
+    assert found == {"honest.pth": "honest", "sitecustomize.py": ""}
+
+
+def test_the_operating_systems_own_start_up_file_is_claimed(tmp_path, machine):
+    lib = tmp_path / "root/usr/lib/python3"
+    lib.mkdir(parents=True)
+    (lib / "sitecustomize.py").write_text("")
+    listed = {"/var/lib/dpkg/info/libpython3-stdlib.list": f"{lib}/sitecustomize.py\n"}
+    host = machine(listed, search_path=(str(lib),))
+    assert [f.claimed_by for f in software.python(host).startup_files] == ["system"]

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import random
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from securetrain.audit.engine import audit
+from securetrain.core.vocabulary import State
+
+
+@pytest.fixture
+def run(case, catalogue, now, fixtures):
+    def go(fixture="reference", *, host=None, at=now, checks=catalogue):
+        there = case(fixture)
+        policy = there.policy
+        if host:
+            plain = type(fixtures)().policy if policy is None else policy
+            policy = override_host(plain, host)
+        return audit(there.facts, checks, policy, at)
+
+    return go
+
+
+def override_host(policy, changes):
+    import msgspec
+
+    return msgspec.structs.replace(policy, host=msgspec.structs.replace(policy.host, **changes))
+
+
+def test_clean(run, catalogue):
+    result = run()
+    assert result.exit_code == 0
+    assert result.counts["pass"] == len(catalogue)
+    assert result.policy.id == "baseline"
+    assert len(result.policy.digest) == 64
+
+
+def test_the_same_inputs_give_the_same_bytes_in_whatever_order_checks_come(run, catalogue):
+    shuffled = list(catalogue)
+    random.Random(7).shuffle(shuffled)
+    assert (
+        run("service-on-any-address").to_json()
+        == run("service-on-any-address", checks=tuple(shuffled)).to_json()
+    )
+
+
+def test_exit_codes_follow_the_policy(run):
+    from securetrain.core.vocabulary import Severity
+
+    assert run("ptrace-open").exit_code == 0  # medium, and fail_on is high
+    assert run("ptrace-open", host={"fail_on": Severity.MEDIUM}).exit_code == 1
+    assert run("accept-ra").exit_code == 1
+    assert run("no-sysctls").exit_code == 0  # three unknown of five allowed
+    assert run("no-sysctls", host={"max_unknown": 0}).exit_code == 3
+
+
+def test_a_failure_outranks_missing_evidence_and_bad_facts_outrank_all(run, now):
+    there = {"max_unknown": 0}
+    assert run("torch-on-any-address", host=there).exit_code == 1
+    old = run("torch-on-any-address", host=there, at=now + timedelta(days=2))
+    assert old.exit_code == 4
+    assert "older than" in old.problems[0]
+    future = run(at=now - timedelta(days=2))
+    assert future.exit_code == 4
+    assert "future" in future.problems[0]
+
+
+def test_skipped_checks_are_listed_and_not_judged(run):
+    result = run("accept-ra", host={"skip_checks": ("ST-NET-002", "ST-XXX-999")})
+    assert result.skipped == ("ST-NET-002",)
+    assert result.exit_code == 0
+    assert not [f for f in result.findings if f.check == "ST-NET-002"]
+
+
+def test_an_error_inside_a_check_is_unknown_and_never_a_pass(run, catalogue):
+    def broken(view):
+        raise RuntimeError("boom")
+
+    checks = tuple(replace(c, judge=broken) for c in catalogue if c.id == "ST-NET-002")
+    result = run(checks=checks, host={"max_unknown": 0})
+    assert [f.state for f in result.findings] == [State.UNKNOWN]
+    assert "boom" in result.findings[0].reason
+    assert result.exit_code == 3
+
+
+def test_a_check_that_does_not_apply_is_said(run, fixtures, catalogue, now):
+    import copy
+
+    document = copy.deepcopy(fixtures.reference)
+    del document["node"]["packages"]["value"]["torch"]
+    result = audit(fixtures.facts_of(document), catalogue, fixtures.policy, now)
+    states = {f.check: f.state for f in result.findings}
+    assert states["ST-SUP-001"] is State.NOT_APPLICABLE
+
+
+def test_one_finding_for_each_element_with_a_fingerprint_of_its_own(run, fixtures, catalogue, now):
+    import copy
+
+    document = copy.deepcopy(fixtures.reference)
+    for port in (8888, 9999):
+        document["node"]["listeners"]["value"].append(
+            {"address": "0.0.0.0", "port": port, "scope": "any", "uid": 0, "process": None}
+        )
+    result = audit(fixtures.facts_of(document), catalogue, fixtures.policy, now)
+    found = [f for f in result.findings if f.check == "ST-NET-011"]
+    assert [f.subject for f in found] == [
+        "node.listeners[0.0.0.0:8888]",
+        "node.listeners[0.0.0.0:9999]",
+    ]
+    assert len({f.fingerprint for f in found}) == 2
+    assert result.counts["fail"] == 1
+    later = audit(fixtures.facts_of(document), catalogue, fixtures.policy, now + timedelta(hours=1))
+    assert [f.fingerprint for f in later.findings] == [f.fingerprint for f in result.findings]
+
+
+def test_findings_show_what_decided_and_never_a_secret(run):
+    listener = next(f for f in run("service-on-any-address").findings if f.state is State.FAIL)
+    assert listener.evidence == {"scope": "any", "port": 8888}
+    token = next(f for f in run("token-in-env").findings if f.state is State.FAIL)
+    assert token.subject == "node.env[HF_TOKEN]"
+    assert "value" not in token.evidence
