@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Why a run failed: from the workers' ends to one error.
+
+torch's agent knows ranks, exit codes and signals; the workers' own reports know exceptions. When
+the exception was one of ours, its code becomes the run's, and so its exit code. Otherwise the run
+ends with ST-RUNT-004. A report is written by the worker: its code is only believed if it exists.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from securetrain.core.codes import CODES
+from securetrain.core.errors import RuntimeRefusal, SecureTrainError
+from securetrain.launch.agent import Failure
+from securetrain.launch.workerlog import WorkerError, WorkerReport
+
+_TERMINATED: Final = -15
+
+
+def as_error(
+    failures: Sequence[Failure], reports: Sequence[WorkerReport], log_dir: Path
+) -> SecureTrainError:
+    """The one error for a set of failed workers.
+
+    Args:
+        failures: Not empty.
+        reports: Of all attempts; the latest of each rank counts.
+        log_dir: Where torch keeps workers' logs.
+    """
+    latest: dict[int, WorkerReport] = {}
+    for report in sorted(reports, key=lambda r: r.attempt):
+        latest[report.rank] = report
+    errors = {f.rank: latest[f.rank].error for f in failures if f.rank in latest}
+    first = root_cause(failures, errors)
+    cause = errors.get(first.rank)
+    others = len({f.rank for f in failures}) - 1
+    more = f" ({others} other {'ranks' if others > 1 else 'rank'} ended after it)" if others else ""
+    log = log_file(log_dir, first)
+    if cause is not None and (family := _family(cause.code)):
+        return family(
+            cause.code, f"rank {first.rank}: {cause.message}{more}", cause.where, cause.fix
+        )
+    why = f": {cause.kind}: {cause.message}" if cause is not None else ""
+    return RuntimeRefusal(
+        "ST-RUNT-004",
+        f"rank {first.rank} (pid {first.pid}) ended with {first.ending}{why}{more}",
+        str(log) if log else f"its output above; --tee 3 keeps it below {log_dir}",
+        "correct the script and run it again"
+        if first.exit_code > 0
+        else "look for what ended it: out of memory, a fault, or somebody's kill",
+    )
+
+
+def root_cause(
+    failures: Sequence[Failure], errors: dict[int, WorkerError | None] | None = None
+) -> Failure:
+    """The failure that came first.
+
+    An error of ours explains more than the connection that broke because of it, and workers that
+    the agent itself ended (SIGTERM) come last.
+    """
+    known = errors or {}
+
+    def order(failure: Failure) -> tuple[bool, bool, int, int]:
+        error = known.get(failure.rank)
+        is_ours = error is not None and _family(error.code) is not None
+        return (not is_ours, failure.exit_code == _TERMINATED, failure.timestamp, failure.rank)
+
+    return min(failures, key=order)
+
+
+def log_file(log_dir: Path, failure: Failure) -> Path | None:
+    """The newest file with the worker's standard error or output, if torch was told to keep one."""
+    found = [
+        path
+        for name in ("stdout.log", "stderr.log")
+        for path in log_dir.glob(f"*/attempt_*/{failure.local_rank}/{name}")
+    ]
+    return max(found, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
+
+
+def _family(code: str) -> type[SecureTrainError] | None:
+    if code not in CODES:
+        return None
+    families = SecureTrainError.__subclasses__()
+    return next((cls for cls in families if CODES[code].family in cls.families), None)

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Run a function right after a module has been imported, without importing it.
+
+The finder stands first on `sys.meta_path`, lets the ordinary finders find the module, and wraps the
+loader's ``exec_module``. A module that is already there is treated at once. When the function fails
+the import fails: a seam that could not be closed is not left open.
+"""
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import TypeAlias
+
+Patch: TypeAlias = Callable[[ModuleType], None]
+
+
+class PostImportFinder(importlib.abc.MetaPathFinder):
+    """Calls a patch once for each of the modules that it knows."""
+
+    def __init__(self, patches: Mapping[str, Patch]) -> None:
+        self._patches = dict(patches)
+
+    def install(self) -> None:
+        """Treat the modules that are loaded already, and wait for the others."""
+        sys.meta_path.insert(0, self)
+        for name in list(self._patches):
+            if name in sys.modules:
+                self._patches.pop(name)(sys.modules[name])
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find a known module by the other finders and wrap its loader."""
+        patch = self._patches.get(fullname)
+        if patch is None:
+            return None
+        spec = self._found_by_others(fullname, path, target)
+        loader = spec.loader if spec is not None else None
+        if loader is None:
+            return None
+        run = loader.exec_module
+
+        def exec_and_patch(module: ModuleType) -> None:
+            run(module)
+            patch(module)
+            self._patches.pop(fullname, None)
+
+        # Each spec has a loader of its own; set on it, the hook lives as long as this import.
+        loader.exec_module = exec_and_patch  # type: ignore[method-assign]
+        return spec
+
+    def _found_by_others(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            if (spec := finder.find_spec(name, path, target)) is not None:
+                return spec
+        return None

@@ -1,0 +1,287 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of ``securetrain run``: torchrun's own, and five options of ours.
+
+1. `scan` reads the few options that are needed before torch may be imported (the policy decides
+   which entry points that import may load). It knows which of torch's options take a value, and
+   stops at the training script as argparse does;
+2. `parse` is torch's own parser with our group added, so that every torchrun flag works as it does
+   there; what it finds must agree with the scan;
+3. a rendezvous backend other than ours, asked for by name, is refused (ST-RUNT-002). torchrun's
+   defaults and ``--standalone`` simply become ours.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from securetrain.core.errors import RuntimeRefusal, UsageError
+from securetrain.core.vocabulary import NetworkProfile
+
+BACKEND: Final = "securetrain"
+STANDALONE_POLICY: Final = "dev"
+DEFAULT_POLICY: Final = "baseline"
+
+TORCH_FLAGS: Final = frozenset(
+    {"--standalone", "-m", "--module", "--no-python", "--run-path", "--virtual-local-rank"}
+)
+"""torchrun's options without a value; a hyphen may be written as an underscore."""
+
+TORCH_VALUED: Final = frozenset(
+    {
+        "--nnodes",
+        "--nproc-per-node",
+        "--rdzv-backend",
+        "--rdzv-endpoint",
+        "--rdzv-id",
+        "--rdzv-conf",
+        "--max-restarts",
+        "--monitor-interval",
+        "--start-method",
+        "--event-log-handler",
+        "--role",
+        "--log-dir",
+        "-r",
+        "--redirects",
+        "-t",
+        "--tee",
+        "--local-ranks-filter",
+        "--duplicate-stdout-filters",
+        "--duplicate-stderr-filters",
+        "--node-rank",
+        "--master-addr",
+        "--master-port",
+        "--local-addr",
+        "--logs-specs",
+        "--numa-binding",
+        "--signals-to-handle",
+        "--shutdown-timeout",
+    }
+)
+"""torchrun's options with a value."""
+
+OUR_FLAGS: Final = frozenset({"--json"})
+OUR_VALUED: Final = frozenset({"--policy", "--require", "--run-dir", "--pass-env"})
+HELP: Final = frozenset({"-h", "--help"})
+
+_USAGE: Final = "securetrain run [options of ours and of torchrun] script.py [script options]"
+_EXAMPLES: Final = """\
+Start a training script under a policy. Every torchrun flag works as it does there.
+
+examples:
+  securetrain run --standalone --nproc-per-node 2 train.py --lr 0.1
+  securetrain run --standalone --policy my-policy.yaml -m my_package.train
+  securetrain run --policy baseline --require loopback --run-dir runs/first train.py
+  securetrain run --standalone --pass-env WANDB_API_KEY train.py
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What is known of a command line before torch may be imported."""
+
+    policy: str
+    policy_source: str
+    """Why this policy: given, or the default for what."""
+    run_dir: Path | None = None
+    logs_specs: str | None = None
+    standalone: bool = False
+    json: bool = False
+    help: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """A whole command line."""
+
+    torch: argparse.Namespace
+    """torchrun's options; `rdzv_backend` is ours."""
+    scan: Scan
+    require: tuple[NetworkProfile, ...]
+    pass_env: tuple[str, ...]
+    joins: bool
+    """Whether the job's coordinator runs elsewhere (``--rdzv-endpoint``)."""
+
+    @property
+    def script(self) -> str:
+        """The training script or module."""
+        return str(self.torch.training_script)
+
+
+def scan(argv: Sequence[str], *, standalone: bool = False) -> Scan:
+    """Read what is needed before torch may be imported.
+
+    Args:
+        argv: The arguments after ``securetrain run``.
+        standalone: Whether the environment already says so (``PET_STANDALONE=1``).
+    """
+    found: dict[str, str] = {}
+    flags: set[str] = set()
+    arguments = iter(argv)
+    for argument in arguments:
+        if argument == "--" or not argument.startswith("-") or argument == "-":
+            break
+        name, has_value, value = _split(argument)
+        if name in TORCH_VALUED or name in OUR_VALUED:
+            found[name] = value if has_value else next(arguments, "")
+        else:
+            flags.add(name)
+    standalone = standalone or "--standalone" in flags
+    default = STANDALONE_POLICY if standalone else DEFAULT_POLICY
+    source = f"default for {'--standalone' if standalone else 'jobs without --standalone'}"
+    return Scan(
+        policy=found.get("--policy", default),
+        policy_source="given" if "--policy" in found else source,
+        run_dir=Path(found["--run-dir"]) if "--run-dir" in found else None,
+        logs_specs=found.get("--logs-specs"),
+        standalone=standalone,
+        json="--json" in flags,
+        help=bool(flags & HELP),
+    )
+
+
+def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
+    """Parse a command line; imports torch.
+
+    Raises:
+        UsageError: ST-USAG-001 with what is wrong.
+        RuntimeRefusal: ST-RUNT-002 for another rendezvous backend.
+    """
+    parser = _torch_parser()
+    _add_ours(parser)
+    # torchrun's own default; it becomes ours, while the same word given by a person is refused.
+    if parser.get_default("rdzv_backend") == "static":
+        parser.set_defaults(rdzv_backend=BACKEND)
+    options = parser.parse_args(list(argv))
+    _check_scan(options, scanned)
+    if options.standalone:
+        options.rdzv_backend = BACKEND
+        options.rdzv_endpoint = ""
+    if options.rdzv_backend != BACKEND:
+        raise RuntimeRefusal(
+            "ST-RUNT-002",
+            f"--rdzv-backend {options.rdzv_backend} authenticates nobody: whoever reaches its port"
+            " can run code in the launcher",
+            "--rdzv-backend",
+            f"leave it out, or write --rdzv-backend {BACKEND}",
+        )
+    return RunOptions(
+        torch=options,
+        scan=scanned,
+        require=tuple(options.require),
+        pass_env=tuple(options.pass_env),
+        joins=bool(options.rdzv_endpoint),
+    )
+
+
+def format_help() -> str:
+    """Usage, examples, our options, then torch's own."""
+    ours = argparse.ArgumentParser(
+        usage=_USAGE,
+        description=_EXAMPLES,
+        add_help=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_ours(ours)
+    try:
+        torch_help = _torch_parser().format_help()
+    except ImportError:
+        torch_help = "torchrun's options: install torch to see them (securetrain[train])\n"
+    _, _, rest = torch_help.partition("positional arguments:")
+    return f"{ours.format_help()}\ntorchrun's own:\n\npositional arguments:{rest or torch_help}"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError("ST-USAG-001", message, "securetrain run", "securetrain run --help")
+
+
+def _torch_parser() -> argparse.ArgumentParser:
+    # torch takes seconds to import: only when a command line is really parsed.
+    from torch.distributed.run import get_args_parser  # noqa: PLC0415
+
+    parser: argparse.ArgumentParser = get_args_parser()
+    parser.__class__ = _Parser
+    parser.prog = "securetrain run"
+    return parser
+
+
+def _add_ours(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("securetrain")
+    group.add_argument(
+        "--policy",
+        default=None,
+        metavar="NAME|FILE",
+        help="dev, baseline, hardened or a policy file"
+        f" (default: {STANDALONE_POLICY} with --standalone, else {DEFAULT_POLICY})",
+    )
+    group.add_argument(
+        "--require",
+        action="append",
+        default=[],
+        metavar="PROFILE",
+        type=_profile,
+        help="refuse to start unless this network profile is achieved; may be repeated",
+    )
+    group.add_argument(
+        "--run-dir",
+        default=None,
+        metavar="DIR",
+        help="where keys, ledger, logs and checkpoints go (default: runs/<time>-<id>);"
+        " an existing one is used again",
+    )
+    group.add_argument(
+        "--pass-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="let this environment variable through to the workers; may be repeated",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="end with one line of JSON on standard output"
+    )
+
+
+def _profile(text: str) -> NetworkProfile:
+    try:
+        return NetworkProfile(text)
+    except ValueError as error:
+        names = ", ".join(NetworkProfile)
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {names}") from error
+
+
+def _split(argument: str) -> tuple[str, bool, str]:
+    """An option's full name, whether its value is attached, and the value."""
+    if not argument.startswith("--") and argument[:2] in TORCH_VALUED and len(argument) > 2:
+        return argument[:2], True, argument[2:].removeprefix("=")
+    name, equals, value = argument.partition("=")
+    if not name.startswith("--"):
+        return name, bool(equals), value
+    name = name.replace("_", "-")
+    known = TORCH_FLAGS | TORCH_VALUED | OUR_FLAGS | OUR_VALUED | HELP
+    longer = [option for option in known if option.startswith(name)]
+    return (longer[0] if name not in known and len(longer) == 1 else name), bool(equals), value
+
+
+def _check_scan(options: argparse.Namespace, scanned: Scan) -> None:
+    """The policy that was in force while torch was imported is the one that was meant."""
+    policy = options.policy if options.policy is not None else None
+    expected = scanned.policy if scanned.policy_source == "given" else None
+    run_dir = Path(options.run_dir) if options.run_dir is not None else None
+    if (policy, run_dir, options.json, options.logs_specs) != (
+        expected,
+        scanned.run_dir,
+        scanned.json,
+        scanned.logs_specs,
+    ) or bool(options.standalone) != scanned.standalone:
+        raise UsageError(
+            "ST-USAG-001",
+            "an option before --policy, --run-dir, --logs-specs or --json is not known to"
+            " securetrain",
+            "securetrain run",
+            "write these options first, and values as --option=value",
+        )

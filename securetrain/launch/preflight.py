@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The audit of this node before the job starts, as the policy wants it.
+
+Rules:
+
+1. ``host.preflight: off`` collects nothing, and the summary says that nothing was checked;
+2. otherwise the result goes to ``audit.json`` and to the ledger, whatever it is;
+3. ``warn`` says what failed and goes on; ``enforce`` refuses with ST-RUNT-003 when the audit's exit
+   code is not 0: a failure at or above ``host.fail_on``, or more unknown than ``host.max_unknown``.
+
+The environment that is judged is the one that the workers will get, after pinning.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from securetrain.audit.catalogue import load_checks
+from securetrain.audit.collect.node import collect_node
+from securetrain.audit.engine import audit
+from securetrain.audit.findings import AuditResult, Finding
+from securetrain.core.codes import ExitCode
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.core.files import write_atomic
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import Boundary, Severity, State
+from securetrain.ledger import Ledger
+from securetrain.policy.schema import Policy, PreflightMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """How the preflight ended."""
+
+    mode: PreflightMode
+    result: AuditResult | None
+    """None when the policy asks for no preflight."""
+
+    @property
+    def sentence(self) -> str:
+        """One line for people."""
+        if self.result is None:
+            return "off: this node was not checked"
+        counts = self.result.counts
+        states = (State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS)
+        parts = [f"{counts.get(state, 0)} {state}" for state in states if counts.get(state, 0)]
+        return f"{', '.join(parts) or 'nothing to check'} ({self.mode}; securetrain audit)"
+
+    def failures(self, at_least: Severity = Severity.INFO) -> tuple[Finding, ...]:
+        """What failed, the worst first."""
+        if self.result is None:
+            return ()
+        failed = (f for f in self.result.of(State.FAIL) if f.severity >= at_least)
+        return tuple(sorted(failed, key=lambda f: (-f.severity.rank, f.check, f.subject)))
+
+    def warnings(self, at_least: Severity, limit: int = 5) -> tuple[str, ...]:
+        """One line for each check that failed, with its fix."""
+        lines: dict[str, str] = {}
+        for finding in self.failures(at_least):
+            title = finding.title.rstrip(".")
+            lines.setdefault(finding.check, f"{finding.check} {title}. {finding.remediation}")
+        more = len(lines) - limit
+        shown = tuple(lines.values())[:limit]
+        return (*shown, f"{more} more checks failed: securetrain audit") if more > 0 else shown
+
+
+def run_preflight(
+    run: RunDir, policy: Policy, environ: Mapping[str, str], ledger: Ledger, now: datetime
+) -> Preflight:
+    """Audit this node and act on the result.
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-003 in mode enforce.
+    """
+    mode = policy.host.preflight
+    if mode is PreflightMode.OFF:
+        ledger.observe(Boundary.HOST, "preflight-skipped", mode=mode.value)
+        return Preflight(mode=mode, result=None)
+    result = audit(collect_node(environ, now=now), load_checks(), policy, now)
+    write_atomic(run.audit, result.to_json(), mode=0o600)
+    details = {state.value: result.counts.get(state, 0) for state in State}
+    preflight = Preflight(mode=mode, result=result)
+    if result.exit_code == ExitCode.OK:
+        ledger.allow(Boundary.HOST, "preflight-passed", result.node, **details)
+    elif mode is PreflightMode.WARN:
+        ledger.observe(Boundary.HOST, "preflight-warned", result.node, **details)
+    else:
+        error = _refusal(preflight, run, policy.host.fail_on)
+        ledger.refuse(Boundary.HOST, "preflight-refused", error, result.node)
+        raise error
+    return preflight
+
+
+def _refusal(preflight: Preflight, run: RunDir, fail_on: Severity) -> RuntimeRefusal:
+    assert preflight.result is not None
+    failures = list({f.check: f for f in preflight.failures(fail_on)}.values())
+    unknown = preflight.result.counts.get(State.UNKNOWN, 0)
+    named = "; ".join(f"{f.check} {f.title}" for f in failures[:3])
+    more = f" and {len(failures) - 3} more" if len(failures) > 3 else ""
+    what = (
+        f"{len(failures)} checks failed ({named}{more})"
+        if failures
+        else f"{unknown} checks are unknown for lack of evidence"
+    )
+    if preflight.result.problems:
+        what = "; ".join(preflight.result.problems)
+    return RuntimeRefusal(
+        "ST-RUNT-003",
+        what,
+        str(run.audit),
+        "securetrain audit shows every finding and its fix; or run under a policy that accepts them"
+        " (host.fail_on, host.max_unknown, host.preflight)",
+    )

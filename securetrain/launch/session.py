@@ -1,0 +1,364 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""One run on this node, from a prepared directory to its end.
+
+Rules:
+
+1. a refusal is recorded before it is raised; the ledger is closed and ``run.json`` written on every
+   way out, signals included;
+2. the coordinator is stopped and what is left of the workers is ended before that;
+3. a worker that failed ends the run with ST-RUNT-004, or with the code of our own error that ended
+   it, so that the exit code says why.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from securetrain.core.codes import ExitCode
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.files import make_private_dir, write_atomic
+from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile
+from securetrain.identity.ca import JobCA, certificate_pem
+from securetrain.identity.keys import PrivateKey
+from securetrain.launch import agent, failures, summary, workerlog
+from securetrain.launch.options import RunOptions
+from securetrain.launch.preflight import Preflight, run_preflight
+from securetrain.launch.processes import end_stragglers, undisturbed
+from securetrain.launch.setup import NODE_KEY, RunSetup, node_name
+from securetrain.launch.supply import check_torch
+from securetrain.ledger import Ledger
+from securetrain.network.environment import (
+    CACHE_DIR,
+    EMPTY_NCCL_CONF,
+    Reason,
+    WorkerEnvironment,
+    worker_environment,
+)
+from securetrain.network.profile import achieve, label
+from securetrain.network.variables import CACHES
+from securetrain.rendezvous.coordinator import Admission, Coordinator
+from securetrain.rendezvous.identity_dir import write_identity
+
+_BOUNDARY_OF = {
+    Reason.PINNED: Boundary.FABRIC,
+    Reason.FABRIC: Boundary.FABRIC,
+    Reason.SCHEDULER: Boundary.SCHEDULER,
+    Reason.DEBUG: Boundary.DEBUG,
+    Reason.LOADER: Boundary.SUPPLY_CHAIN,
+    Reason.PATH: Boundary.SUPPLY_CHAIN,
+    Reason.SECRET: Boundary.IDENTITY,
+}
+
+
+def agent_ledger(setup: RunSetup, clock: Callable[[], datetime], writer: str = "agent") -> Ledger:
+    """The run's ledger, signed with the agent's key."""
+    key = PrivateKey.load(setup.run.key("agent"))
+    return Ledger(setup.run.ledger, key, writer, clock)
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """A run in the making. `run` is called once."""
+
+    setup: RunSetup
+    options: RunOptions
+    argv: tuple[str, ...]
+    clock: Callable[[], datetime]
+    started: datetime
+    ledger: Ledger = field(init=False)
+    profile: NetworkProfile | None = None
+    environment: WorkerEnvironment | None = None
+    preflight: Preflight | None = None
+    plan: agent.Plan | None = None
+    coordinator: Coordinator | None = None
+    num_stragglers: int = 0
+
+    def __post_init__(self) -> None:
+        self.ledger = agent_ledger(self.setup, self.clock)
+
+    def run(self, environ: Mapping[str, str]) -> int:
+        """Do everything; returns the exit code.
+
+        Raises:
+            SecureTrainError: what was refused, or why a worker failed.
+            Interrupted: a signal ended the launcher.
+        """
+        try:
+            result = self._work(environ)
+            with undisturbed():
+                self._end_workers()
+                if result.signal:
+                    self._finish(summary.Outcome.INTERRUPTED, int(ExitCode.INTERRUPTED))
+                    self._say(f"ended by {result.signal}; the workers were ended")
+                    return int(ExitCode.INTERRUPTED)
+                if result.failures:
+                    raise failures.as_error(result.failures, self._reports(), self._logs())
+                self._finish(summary.Outcome.SUCCEEDED, int(ExitCode.OK))
+        except SecureTrainError as error:
+            with undisturbed():
+                self._end_workers()
+                failed = self.plan is not None
+                outcome = summary.Outcome.FAILED if failed else summary.Outcome.REFUSED
+                self._finish(outcome, int(error.exit_code), error)
+            raise
+        except BaseException:
+            with undisturbed():
+                self._end_workers()
+                self._finish(summary.Outcome.INTERRUPTED, int(ExitCode.INTERRUPTED))
+            raise
+        return int(ExitCode.OK)
+
+    def _work(self, environ: Mapping[str, str]) -> agent.AgentResult:
+        """Steps 3 to 5 of `launch.run`."""
+        run, policy = self.setup.run, self.setup.policy
+        low, high = agent.node_range(self.options.torch.nnodes)
+        self._begin()
+        with self._refusing(Boundary.NETWORK, "profile-refused"):
+            self.profile = achieve(policy.policy.network, high, require=self.options.require)
+        self.ledger.allow(Boundary.NETWORK, "profile-achieved", self.profile.value)
+        with self._refusing(Boundary.FABRIC, "environment-refused"):
+            self.environment = worker_environment(
+                environ,
+                policy.policy,
+                self.profile,
+                run.root,
+                pass_env=self.options.pass_env,
+            )
+        self._record_environment(self.environment)
+        self.preflight = run_preflight(
+            run, policy.policy, self.environment.env, self.ledger, self.clock()
+        )
+        with agent.environment(self.environment.env):
+            with self._refusing(Boundary.CHECKPOINT, "program-refused"):
+                plan = agent.make_plan(self.options, policy.policy, run.logs)
+            endpoint, identity = self._rendezvous(low, high)
+            self.plan = plan
+            self._announce(endpoint)
+            self._write_summary(summary.Outcome.RUNNING)
+            job = self.options.torch.rdzv_id if self.options.joins else self.setup.job
+            return agent.run_agent(plan, endpoint=endpoint, run_id=job, identity=identity)
+
+    def _begin(self) -> None:
+        """The first entry, and an empty place for what this run will write."""
+        run, policy = self.setup.run, self.setup.policy
+        for old in (run.root / "workers").glob("*.json"):
+            old.unlink()
+        for folder in CACHES.values():
+            make_private_dir(run.root / CACHE_DIR / folder)
+        write_atomic(run.root / EMPTY_NCCL_CONF, b"", mode=0o600)
+        self.ledger.observe(
+            Boundary.IDENTITY,
+            "run-started",
+            self.setup.job,
+            policy=policy.digest,
+            policy_id=policy.policy.metadata.id,
+            command=" ".join(self.argv)[:2000],
+        )
+        self.ledger.allow(Boundary.SUPPLY_CHAIN, "torch-accepted", str(check_torch(policy.policy)))
+
+    def _rendezvous(self, low: int, high: int) -> tuple[str, Path | None]:
+        """The coordinator's address, and this node's identity folder when we make it."""
+        if self.options.joins:
+            return str(self.options.torch.rdzv_endpoint), None
+        run, policy, now = self.setup.run, self.setup.policy, self.clock()
+        ca = JobCA.create(policy.policy.identity.trust_domain, self.setup.job, now)
+        write_atomic(run.certs / "ca.crt", certificate_pem(ca.certificate))
+        write_identity(
+            run.keys,
+            ca,
+            node_name(),
+            now,
+            lifetime=timedelta(minutes=policy.policy.identity.certificate_lifetime_minutes),
+            key=PrivateKey.load(run.key(NODE_KEY)),
+        )
+        self.coordinator = Coordinator(
+            self.setup.job,
+            ca,
+            policy,
+            agent_ledger(self.setup, self.clock, "coordinator"),
+            min_nodes=low,
+            max_nodes=high,
+            clock=self.clock,
+        )
+        host, port = self.coordinator.start()
+        return f"{host}:{port}", run.keys
+
+    def _end_workers(self) -> None:
+        """Stop the coordinator and kill what is left. May be called again."""
+        if self.coordinator is not None:
+            self.coordinator.stop()
+        self.num_stragglers += end_stragglers(self.setup.run.root)
+
+    def _finish(
+        self, outcome: summary.Outcome, exit_code: int, error: SecureTrainError | None = None
+    ) -> None:
+        """Record the end: reports, ledger, ``run.json``, one line for people."""
+        self._record_reports()
+        self.ledger.observe(
+            Boundary.IDENTITY,
+            "run-ended",
+            self.setup.job,
+            outcome=outcome.value,
+            exit_code=exit_code,
+            code=error.code if error else "",
+            stragglers=self.num_stragglers,
+        )
+        if self.coordinator is not None and self.coordinator.problem is not None:
+            raise self.coordinator.problem
+        self.ledger.close()
+        self._write_summary(outcome, exit_code, error)
+        if self.options.scan.json and error is None:
+            sys.stdout.write(self.setup.run.summary.read_text() + "\n")
+        if outcome is summary.Outcome.SUCCEEDED:
+            nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
+            self._say(f"succeeded; {nodes or 'no node of ours'}; ledger closed")
+            self._say(f"run directory {self.setup.run.root}")
+
+    def _reports(self) -> list[workerlog.WorkerReport]:
+        found = workerlog.read_reports(self.setup.run)
+        return [report for _, report in found if isinstance(report, workerlog.WorkerReport)]
+
+    def _record_reports(self) -> None:
+        """What the workers' shims said, into the ledger."""
+        for name, report in workerlog.read_reports(self.setup.run):
+            if isinstance(report, SecureTrainError):
+                self.ledger.observe(Boundary.NETWORK, "worker-report-unreadable", name)
+                continue
+            subject = f"rank {report.rank} attempt {report.attempt}"
+            if report.sockets is None:
+                self.ledger.observe(Boundary.NETWORK, "sockets-not-checked", subject)
+            elif report.sockets.ok:
+                self.ledger.allow(
+                    Boundary.NETWORK,
+                    "sockets-inside-network",
+                    subject,
+                    profile=report.sockets.profile.value,
+                    listeners=len(report.sockets.listeners),
+                    checks=report.num_checks,
+                )
+            if report.error is not None:
+                self.ledger.observe(
+                    Boundary.NODE,
+                    "worker-failed",
+                    subject,
+                    kind=report.error.kind[:200],
+                    code=report.error.code,
+                    what=report.error.message[:500],
+                )
+
+    def _record_environment(self, found: WorkerEnvironment) -> None:
+        self.ledger.allow(
+            Boundary.FABRIC, "environment-pinned", "", names=" ".join(sorted(found.pinned))
+        )
+        for reason, boundary in _BOUNDARY_OF.items():
+            names = sorted({entry.name for entry in found.removed if entry.reason is reason})
+            if names:
+                event = reason.name.lower()
+                text = " ".join(names)[:2000]
+                self.ledger.observe(boundary, f"environment-{event}", reason.value, names=text)
+        if self.options.pass_env:
+            self.ledger.observe(
+                Boundary.IDENTITY, "environment-passed", "", names=" ".join(self.options.pass_env)
+            )
+
+    def _admissions(self) -> list[Admission]:
+        return self.coordinator.admissions if self.coordinator is not None else []
+
+    def _logs(self) -> Path:
+        return Path(self.options.torch.log_dir or self.setup.run.logs)
+
+    def _refusing(self, boundary: Boundary, event: str) -> "_Recorder":
+        return _Recorder(self.ledger, boundary, event)
+
+    def _announce(self, endpoint: str) -> None:
+        """The start of the run, for people."""
+        assert self.profile is not None
+        assert self.plan is not None
+        assert self.preflight is not None
+        assert self.environment is not None
+        policy, scanned = self.setup.policy.policy, self.options.scan
+        where = "joined at" if self.options.joins else "started at"
+        shim = "under the shim" if self.plan.protected else "WITHOUT the shim"
+        self._say(
+            f"policy       {policy.metadata.id} {policy.metadata.version} ({scanned.policy_source})"
+        )
+        self._say(f"run          {self.setup.run.root}")
+        self._say(f"network      {label(self.profile)}")
+        self._say(f"node         {node_name()}: {UNATTESTED}")
+        self._say(f"coordinator  {where} {endpoint}, TLS 1.3 with certificates on both sides")
+        self._say(f"preflight    {self.preflight.sentence}")
+        self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
+        for line in self.preflight.warnings(policy.host.fail_on):
+            self._say(f"warning: {line}")
+        for warning in (*self.environment.warnings, *self.plan.notes):
+            self._say(f"warning: {warning}")
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(f"securetrain: {text}\n")
+        sys.stderr.flush()
+
+    def _write_summary(
+        self,
+        outcome: summary.Outcome,
+        exit_code: int | None = None,
+        error: SecureTrainError | None = None,
+    ) -> None:
+        policy = self.setup.policy
+        found = self.environment
+        nodes = max(1, len(self._admissions()))
+        summary.write_summary(
+            self.setup.run,
+            summary.RunSummary(
+                schema=summary.SCHEMA,
+                run_id=self.setup.job,
+                started=self.started,
+                ended=None if outcome is summary.Outcome.RUNNING else self.clock(),
+                outcome=outcome,
+                exit_code=exit_code,
+                code=error.code if error else "",
+                what=error.what if error else "",
+                policy=summary.PolicyRef(
+                    id=policy.policy.metadata.id,
+                    version=policy.policy.metadata.version,
+                    digest=policy.digest,
+                ),
+                network=self.profile,
+                command=self.argv,
+                world_size=self.plan.num_workers * nodes if self.plan else 0,
+                max_restarts=self.options.torch.max_restarts,
+                torch=str(check_torch(policy.policy)),
+                nodes=tuple(
+                    summary.NodeRef(node=a.node, tier=a.tier, label=a.label, evidence=a.evidence)
+                    for a in self._admissions()
+                ),
+                pinned=dict(found.pinned) if found else {},
+                removed=tuple(
+                    summary.Variable(name=entry.name, reason=entry.reason.value)
+                    for entry in (found.removed if found else ())
+                ),
+                passed=self.options.pass_env,
+                preflight=self.preflight.sentence if self.preflight else "",
+                workers=tuple(summary.worker_ref(report) for report in self._reports()),
+                protected=self.plan.protected if self.plan else True,
+                stragglers=self.num_stragglers,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorder:
+    """Puts a refusal that leaves the block into the ledger."""
+
+    ledger: Ledger
+    boundary: Boundary
+    event: str
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        if isinstance(error, SecureTrainError):
+            self.ledger.refuse(self.boundary, self.event, error)

@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Prepare a run directory: keys, trust root, policy. Free of torch and of the network.
+
+Rules:
+
+1. the directory is 0700 and belongs to this user alone;
+2. keys are made once; the trust root is written last, so its presence means that the directory is
+   complete;
+3. a complete directory is used again (to resume); one that was made under another policy, or whose
+   setup was cut short, is refused and never repaired silently;
+4. the job CA's key is made at each launch and stays in memory.
+"""
+
+import secrets
+import socket
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from securetrain.core import canonical
+from securetrain.core.errors import PolicyError, UsageError
+from securetrain.core.files import make_private_dir, read_file, write_atomic
+from securetrain.core.rundir import RunDir
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.spiffe import SEGMENT
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.policy.load import FILE_LIMIT, SHIPPED, LoadedPolicy, bundled_dir, load_policy
+
+TRUST_LIFETIME: Final = timedelta(days=365)
+KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")
+NODE_KEY: Final = "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetup:
+    """A run directory that is ready."""
+
+    run: RunDir
+    policy: LoadedPolicy
+    job: str
+    """The job's id: stable for a run directory."""
+    created: bool
+    """Whether this call made it (False: it was used again)."""
+
+
+def prepare_run(run_dir: Path, policy_name: str, now: datetime) -> RunSetup:
+    """Make a run directory, or open the one that is there.
+
+    Args:
+        run_dir: The directory; made with its parents.
+        policy_name: A shipped policy's name or a policy file.
+        now: The time, timezone-aware.
+
+    Raises:
+        PolicyError: ST-PLCY-001 to 004 for the policy, ST-PLCY-005 when the directory was made
+            under another one.
+        UsageError: ST-USAG-002 when it cannot be written, ST-USAG-005 when its setup is incomplete.
+        IdentityError: ST-IDEN-008 when its trust root is not valid (any more).
+    """
+    policy = load_policy(policy_name)
+    run = RunDir(run_dir.absolute())
+    make_private_dir(run.root)
+    created = not run.trust.exists()
+    if created:
+        _create(run, policy, policy_name, now)
+    else:
+        _check(run, policy, now)
+    job = f"job-{PrivateKey.load(run.key('root')).key_id[:16]}"
+    return RunSetup(run=run, policy=policy, job=job, created=created)
+
+
+def default_run_dir(now: datetime, root: Path = Path("runs")) -> Path:
+    """A new name below `root`: the time in UTC and four random bytes."""
+    return root / f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def node_name(hostname: str = "") -> str:
+    """This node's name in certificates: the host's name, as far as SPIFFE allows its characters."""
+    name = hostname or socket.gethostname()
+    safe = "".join(ch if SEGMENT.fullmatch(ch) else "-" for ch in name)[:64]
+    return safe or "node"
+
+
+def _create(run: RunDir, policy: LoadedPolicy, policy_name: str, now: datetime) -> None:
+    leftovers = [path for path in (run.keys, run.resolved_policy) if path.exists()]
+    if leftovers:
+        raise UsageError(
+            "ST-USAG-005",
+            "its setup was cut short: there is no trust root",
+            str(leftovers[0]),
+            "choose another --run-dir, or remove this one",
+        )
+    write_atomic(run.policy, _as_given(policy_name))
+    write_atomic(run.resolved_policy, canonical.encode(policy.policy))
+    for folder in (run.keys, run.certs, run.logs):
+        make_private_dir(folder)
+    keys = {name: PrivateKey.generate() for name in KEYS}
+    for name, key in keys.items():
+        key.save(run.key(name))
+    PrivateKey.generate(KeyKind.P256).save(run.key(NODE_KEY))
+    roles = {
+        TrustRole.CHECKPOINT: [keys["checkpoint"].public],
+        TrustRole.DATASET: [keys["dataset"].public],
+        TrustRole.LEDGER: [keys["agent"].public, keys["worker"].public],
+    }
+    write_atomic(run.trust, sign_root(roles, keys["root"], now, now + TRUST_LIFETIME))
+
+
+def _check(run: RunDir, policy: LoadedPolicy, now: datetime) -> None:
+    TrustRoot.load(run.trust, now)
+    missing = [p for p in (*map(run.key, (*KEYS, NODE_KEY)), run.resolved_policy) if not p.exists()]
+    if missing:
+        raise UsageError(
+            "ST-USAG-005", "missing from this run directory", str(missing[0]), "choose another one"
+        )
+    stored = read_file(run.resolved_policy, FILE_LIMIT)
+    if stored != canonical.encode(policy.policy):
+        raise PolicyError(
+            "ST-PLCY-005",
+            f"the policy {policy.policy.metadata.id} is not the one that this run was made under",
+            str(run.resolved_policy),
+            f"use --policy {run.policy}, or another --run-dir",
+        )
+
+
+def _as_given(policy_name: str) -> bytes:
+    path = (
+        bundled_dir("policies") / f"{policy_name}.yaml"
+        if policy_name in SHIPPED
+        else Path(policy_name)
+    )
+    return read_file(path, FILE_LIMIT)

@@ -1,0 +1,234 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Close torch's seams in a worker, before the training script runs and without importing torch.
+
+What is closed when the module that has it is imported, and only then:
+
+=================================================  ===============================================
+torch.distributed.distributed_c10d                 object collectives unpickle under the allow-list;
+                                                   sockets are checked when a group has been made
+torch.distributed.rpc.internal                     RPC arguments, likewise
+torch.distributed.checkpoint.filesystem            ``.metadata`` files, likewise
+torch.distributed.checkpoint.default_planner       objects in stock checkpoints, likewise
+torch.distributed.checkpoint._pg_transport         checkpoints from a peer, likewise
+torch.distributed.optim.zero_redundancy_optimizer  optimizer state from a peer, likewise
+torch.distributed.debug                            the debug server does not start
+multiprocessing.spawn, .forkserver                 child processes get the same shim
+=================================================  ===============================================
+
+This limits mistakes and hostile **peers**. A hostile script on this machine can undo it.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
+from securetrain.core.rundir import RUN_DIR_VARIABLE, RunDir
+from securetrain.core.vocabulary import Boundary, NetworkProfile
+from securetrain.launch import seams, sockets, workerlog
+from securetrain.launch.hooks import Patch, PostImportFinder
+from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
+from securetrain.network.environment import PROFILE_VARIABLE
+from securetrain.policy.load import load_resolved
+from securetrain.policy.schema import Policy, UnpickleMode
+
+
+@dataclass(slots=True, kw_only=True)
+class Shim:
+    """The shim of one process."""
+
+    run: RunDir
+    policy: Policy
+    profile: NetworkProfile
+    rank: int
+    attempt: int
+    is_child: bool = False
+    """A process that the script started: it is protected, and leaves the report to its parent."""
+    protected: list[str] = field(default_factory=list)
+    num_checks: int = 0
+    last_check: sockets.SocketCheck | None = None
+    noticed: set[str] = field(default_factory=set)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], *, is_child: bool = False) -> "Shim":
+        """What the launcher and torch's agent told this process.
+
+        Raises:
+            UsageError: ST-USAG-001 when the process was not started by the launcher.
+            PolicyError: ST-PLCY-002 when the run's policy cannot be read.
+        """
+        try:
+            run = RunDir(Path(environ[RUN_DIR_VARIABLE]))
+            profile = NetworkProfile(environ[PROFILE_VARIABLE])
+            rank = int(environ.get("RANK", "0") if is_child else environ["RANK"])
+            attempt = int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        except (KeyError, ValueError) as error:
+            raise UsageError(
+                "ST-USAG-001",
+                f"not started by the launcher: {error}",
+                "securetrain.launch.worker",
+                "start the script with 'securetrain run'",
+            ) from error
+        policy = load_resolved(run.resolved_policy).policy
+        return cls(
+            run=run, policy=policy, profile=profile, rank=rank, attempt=attempt, is_child=is_child
+        )
+
+    def install(self) -> None:
+        """Start waiting for the modules that have seams."""
+        patches = self._patches()
+        PostImportFinder({name: self._recorded(name, patches[name]) for name in patches}).install()
+
+    def report(self, error: BaseException | None = None) -> None:
+        """Write this rank's report."""
+        if self.is_child:
+            return
+        workerlog.write_report(
+            self.run,
+            workerlog.WorkerReport(
+                rank=self.rank,
+                attempt=self.attempt,
+                protected=tuple(self.protected),
+                num_checks=self.num_checks,
+                sockets=self.last_check,
+                error=None if error is None else workerlog.describe(error),
+            ),
+        )
+
+    def check_sockets(self) -> None:
+        """Check what this process listens on.
+
+        Raises:
+            NetworkError: ST-NETW-002; the ledger and the rank's report say so first.
+        """
+        check = sockets.check_sockets(self.profile)
+        self.num_checks += 1
+        if check != self.last_check:
+            self.last_check = check
+            self.report()
+        if not check.ok:
+            error = sockets.violation(check)
+            self._refuse(Boundary.NETWORK, "socket-outside-network", error)
+            raise error
+
+    def _patches(self) -> dict[str, Patch]:
+        dist = "torch.distributed"
+        c10d: list[Patch] = [
+            functools.partial(seams.wrap, self._checking, "init_process_group"),
+            functools.partial(seams.wrap, self._checking, "new_group"),
+        ]
+        patches: dict[str, Patch] = {
+            "multiprocessing.spawn": seams.protect_spawned,
+            "multiprocessing.forkserver": seams.protect_forkserver,
+        }
+        checkpoint = self.policy.checkpoint
+        if checkpoint.unpickle is not UnpickleMode.OFF:
+            rules = Rules(checkpoint.unpickle, frozenset(checkpoint.allow_globals), self._on_pickle)
+            reader = make_unpickler(rules)
+            unpickler = functools.partial(seams.replace_unpickler, reader)
+            loads = functools.partial(seams.replace_pickle, SafePickle(reader))
+            torch_load = functools.partial(seams.restrict_torch_load, SafePickle(reader))
+            c10d.append(unpickler)
+            patches |= {
+                f"{dist}.rpc.internal": unpickler,
+                f"{dist}.checkpoint.filesystem": loads,
+                f"{dist}.checkpoint._pg_transport": loads,
+                f"{dist}.checkpoint.default_planner": functools.partial(
+                    torch_load, "DefaultLoadPlanner.load_bytes"
+                ),
+                f"{dist}.optim.zero_redundancy_optimizer": functools.partial(
+                    torch_load, "_broadcast_object"
+                ),
+            }
+        if not self.policy.debug.allow_servers:
+            patches[f"{dist}.debug"] = functools.partial(
+                seams.wrap, self._forbidding, "start_debug_server"
+            )
+        patches[f"{dist}.distributed_c10d"] = functools.partial(seams.apply_all, tuple(c10d))
+        return patches
+
+    def _recorded(self, name: str, patch: Patch) -> Patch:
+        def apply(module: Any) -> None:
+            patch(module)
+            self.protected.append(name)
+
+        return apply
+
+    def _checking(self, make_group: Callable[..., Any]) -> Callable[..., Any]:
+        """Check the sockets whenever `make_group` has made a process group."""
+
+        @functools.wraps(make_group)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            group = make_group(*args, **kwargs)
+            self.check_sockets()
+            return group
+
+        return checked
+
+    def _forbidding(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        """Refuse to start torch's debug server."""
+
+        @functools.wraps(start)
+        def start_debug_server(*_args: Any, **_kwargs: Any) -> None:
+            error = RuntimeRefusal(
+                "ST-RUNT-006",
+                "torch's debug server listens on every interface and asks nobody who they are",
+                "torch.distributed.debug.start_debug_server",
+                "set debug.allow_servers: true in the policy if the network is yours alone",
+            )
+            self._refuse(Boundary.DEBUG, "debug-server-refused", error)
+            raise error
+
+        return start_debug_server
+
+    def _on_pickle(self, mode: UnpickleMode, name: str, error: SecureTrainError) -> None:
+        """A pickle named something that it should not: record it, and say it once."""
+        if name in self.noticed:
+            return
+        self.noticed.add(name)
+        match mode:
+            case UnpickleMode.ENFORCE:
+                self._refuse(Boundary.CHECKPOINT, "pickle-refused", error, name)
+            case UnpickleMode.WARN:
+                self._say(f"warning: {error.what}; let through by checkpoint.unpickle: warn")
+                self._record(
+                    lambda ledger: ledger.observe(
+                        Boundary.CHECKPOINT, "pickle-let-through", name[:200], rank=self.rank
+                    )
+                )
+            case _:
+                raise ValueError(f"unknown mode {mode!r}")
+
+    def _refuse(
+        self, boundary: Boundary, event: str, error: SecureTrainError, subject: str = ""
+    ) -> None:
+        self._record(
+            lambda ledger: ledger.refuse(
+                boundary, event, error, (subject or f"rank {self.rank}")[:200]
+            )
+        )
+
+    def _record(self, write: Callable[[Any], None]) -> None:
+        """Write to the run's ledger; a refusal stands even when that fails."""
+        # Signing needs cryptography, which a worker that never refuses anything need not import.
+        from securetrain.identity.keys import PrivateKey  # noqa: PLC0415
+        from securetrain.ledger import Ledger  # noqa: PLC0415
+
+        try:
+            key = PrivateKey.load(self.run.key("worker"))
+            write(Ledger(self.run.ledger, key, f"rank-{self.rank}", _now))
+        except SecureTrainError as error:
+            self._say(f"the ledger could not be written: {error}")
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(f"securetrain rank {self.rank}: {text}\n")
+        sys.stderr.flush()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

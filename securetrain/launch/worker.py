@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The process that runs a training script under the shim.
+
+::
+
+    python -u -P -m securetrain.launch.worker [-m module | script.py] arguments...
+
+It installs the shim and then runs the script as ``python script.py`` or ``python -m module`` would:
+
+1. when the launcher dies this process dies with it (Linux, PR_SET_PDEATHSIG);
+2. the shim is installed; torch is not imported by it;
+3. ``sys.argv``, ``sys.path[0]`` and a ``__main__`` module of its own are what Python itself would
+   make them, so that pickling, ``multiprocessing`` and tracebacks work as always;
+4. an exception that ends the script is shown as Python shows it, and written to the rank's report
+   and to torch's error file, so that the launcher can say what happened without the script having
+   to import anything.
+
+``-P`` keeps the working directory off the path until the shim is there: a ``securetrain`` folder
+in it is not imported by accident.
+"""
+
+import builtins
+import ctypes
+import io
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Final, NoReturn
+
+from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.launch.shim import Shim
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run a training script under the shim.
+
+    Args:
+        argv: ``["-m", module, ...]`` or ``[script, ...]``.
+    """
+    die_with_parent()
+    try:
+        shim = Shim.from_environment(os.environ)
+        shim.install()
+        run = _program(list(argv))
+    except SecureTrainError as error:
+        sys.stderr.write(f"securetrain: {error}\n")
+        sys.exit(int(error.exit_code))
+    try:
+        run()
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            shim.report(leaving)
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever ends the script is reported
+        _end(shim, error)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the launcher is gone."""
+    with suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class _Program:
+    """What to run."""
+
+    def __init__(self, name: str, argv: list[str], *, is_module: bool) -> None:
+        self.name = name
+        self.argv = argv
+        self.is_module = is_module
+
+    def __call__(self) -> None:
+        sys.argv[:] = self.argv
+        main_module = _fresh_main()
+        if self.is_module:
+            _prepend(os.getcwd())  # noqa: PTH109 - what `python -m` does
+            runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]  # noqa: SLF001 - what `python -m` itself calls
+        elif pkgutil.get_importer(self.name) is not None:  # a directory or a zip file
+            sys.path.insert(0, self.name)
+            runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001 - what `python directory` itself calls
+        else:
+            path = str(Path(self.name).absolute())
+            _prepend(str(Path(self.name).resolve().parent))
+            main_module.__file__ = path
+            main_module.__loader__ = SourceFileLoader("__main__", path)
+            vars(main_module)["__cached__"] = None
+            exec(_code(self.name), vars(main_module))  # noqa: S102 - running the script is the job
+
+
+def _program(argv: list[str]) -> _Program:
+    is_module = argv[:1] == ["-m"]
+    rest = argv[1:] if is_module else argv
+    if not rest:
+        raise UsageError(
+            "ST-USAG-001", "no training script was given", "securetrain run", "name one"
+        )
+    if not is_module and not Path(rest[0]).exists():
+        raise UsageError("ST-USAG-002", "no such file", rest[0], "check the path of the script")
+    return _Program(rest[0], rest, is_module=is_module)
+
+
+def _fresh_main() -> ModuleType:
+    """A `__main__` like the interpreter's own, in place of this module."""
+    module = ModuleType("__main__")
+    vars(module).update(__builtins__=builtins, __annotations__={}, __package__=None)
+    sys.modules["__main__"] = module
+    return module
+
+
+def _prepend(folder: str) -> None:
+    """Python puts the script's folder first, unless it was told not to."""
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, folder)
+
+
+def _code(script: str) -> CodeType:
+    """The script's code, from source or from a compiled file."""
+    with io.open_code(str(Path(script).absolute())) as file:
+        compiled = pkgutil.read_code(file)
+    if compiled is not None:
+        return compiled  # type: ignore[no-any-return]
+    with io.open_code(str(Path(script).absolute())) as file:
+        source = file.read()
+    return compile(source, str(Path(script).absolute()), "exec", dont_inherit=True)
+
+
+def _end(shim: Shim, error: BaseException) -> NoReturn:
+    """Report the exception that ended the script, show it, and leave."""
+    trace = _without_our_frames(error.__traceback__)
+    with suppress(SecureTrainError, OSError):
+        shim.report(error)
+        _write_error_file(error, trace)
+    if isinstance(error, KeyboardInterrupt):
+        raise error.with_traceback(trace)  # Python then leaves by the signal
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    sys.exit(1)
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """What Python would have shown: the frames from the script on."""
+    start = trace
+    while start is not None and start.tb_frame.f_code.co_filename == __file__:
+        start = start.tb_next
+    return start or trace
+
+
+def _write_error_file(error: BaseException, trace: TracebackType | None) -> None:
+    """The file in which torch's agent looks for the cause, unless somebody wrote it already."""
+    name = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if not name or Path(name).exists():
+        return
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    message = {
+        "message": f"{type(error).__name__}: {error}"[:4000],
+        "extraInfo": {"py_callstack": text[-16000:], "timestamp": str(int(time.time()))},
+    }
+    Path(name).write_text(json.dumps({"message": message}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

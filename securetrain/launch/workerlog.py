@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker tells the launcher: one small JSON file for each rank and attempt.
+
+The worker writes it whole (``<run>/workers/rank-00000-attempt-0.json``), the launcher reads it
+after the workers have ended, with a size limit and a strict schema. A file that cannot be read is
+reported as missing, never as a pass.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from securetrain.core import canonical
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.files import make_private_dir, read_file, write_atomic
+from securetrain.core.rundir import RunDir
+from securetrain.launch.sockets import SocketCheck
+
+LIMIT: Final = 256 << 10
+TEXT_LIMIT: Final = 4 << 10
+_NAME: Final = re.compile(r"rank-(\d{5,10})-attempt-(\d{1,6})\.json")
+
+
+class WorkerError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The exception that ended a worker."""
+
+    kind: str
+    message: str
+    code: str = ""
+    """The refusal's code, when it was one of ours."""
+    where: str = ""
+    fix: str = ""
+
+
+class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one rank of one attempt has to say."""
+
+    rank: int
+    attempt: int
+    protected: tuple[str, ...] = ()
+    """The modules whose seams were closed, in the order in which they were imported."""
+    num_checks: int = 0
+    """How often the sockets were checked."""
+    sockets: SocketCheck | None = None
+    """The last check that found another set of listeners than the one before."""
+    error: WorkerError | None = None
+
+
+def report_path(run: RunDir, rank: int, attempt: int) -> Path:
+    """Where the report of a rank is."""
+    return run.root / "workers" / f"rank-{rank:05d}-attempt-{attempt}.json"
+
+
+def write_report(run: RunDir, report: WorkerReport) -> None:
+    """Write a worker's report, replacing an older one of the same rank and attempt."""
+    path = report_path(run, report.rank, report.attempt)
+    make_private_dir(path.parent)
+    write_atomic(path, canonical.encode(report), mode=0o600)
+
+
+def read_reports(run: RunDir) -> Iterator[tuple[str, WorkerReport | SecureTrainError]]:
+    """Every report of a run by file name, in order; the error instead of an unreadable one."""
+    folder = run.root / "workers"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    for name in names:
+        if not _NAME.fullmatch(name):
+            continue
+        try:
+            yield (
+                name,
+                canonical.decode(
+                    read_file(folder / name, LIMIT), WorkerReport, limit=LIMIT, where=name
+                ),
+            )
+        except SecureTrainError as error:
+            yield name, error
+
+
+def describe(error: BaseException) -> WorkerError:
+    """An exception as data, bounded."""
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    if isinstance(error, SecureTrainError):
+        return WorkerError(
+            kind=name,
+            message=error.what[:TEXT_LIMIT],
+            code=error.code,
+            where=error.where[:TEXT_LIMIT],
+            fix=error.fix[:TEXT_LIMIT],
+        )
+    return WorkerError(kind=name, message=str(error)[:TEXT_LIMIT])

@@ -1,0 +1,256 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The environment of the workers: what is pinned, what is removed, and why.
+
+torch's agent hands its whole environment to every worker, so this is where a stray variable turns
+into a listening socket on the wrong interface, a plugin, or a leaked token. Rules, in order; the
+first that applies to a variable decides:
+
+1. a **pinned** variable gets the launcher's value; another value that was set loses, and that is
+   said (the policy may allow fabric variables, but never those that choose the interface);
+2. ``--pass-env NAME`` lets one variable through; a pinned one cannot be passed (ST-NETW-003),
+   except for a compiler cache that points to a directory of the user's own;
+3. variables that the launcher or torch's agent set themselves are removed;
+4. fabric families (NCCL_*, GLOO_*, UCX_* ...) are removed unless the policy allows them;
+5. scheduler families (SLURM_* ...) are removed unless the policy passes them;
+6. debug endpoints are removed unless the policy allows debug servers;
+7. variables that make a process load code (LD_PRELOAD, PYTHONSTARTUP ...) are removed;
+8. unsafe entries of search paths (PYTHONPATH, LD_LIBRARY_PATH, PATH) are taken out;
+9. names and values that look like secrets are removed;
+10. everything else is passed.
+
+The result is a pure function of the arguments; the file system enters only through the judges.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from securetrain.core.errors import NetworkError
+from securetrain.core.rundir import RUN_DIR_VARIABLE
+from securetrain.core.vocabulary import NetworkProfile
+from securetrain.network import variables
+from securetrain.network.paths import PathJudge, cache_problem, path_problem
+from securetrain.policy.schema import Policy
+
+PROFILE_VARIABLE: Final = "SECURETRAIN_PROFILE"
+"""Tells the worker shim which network profile to check its sockets against."""
+
+EMPTY_NCCL_CONF: Final = "nccl.conf"
+"""An empty file below the run directory: NCCL then reads no other configuration."""
+
+CACHE_DIR: Final = "cache"
+
+_INTERFACE: Final = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "TP_SOCKET_IFNAME": "lo",
+    # A bare name is a prefix for NCCL; '=' asks for exactly this interface.
+    "NCCL_SOCKET_IFNAME": "=lo",
+    "NCCL_SOCKET_FAMILY": "AF_INET",
+}
+"""What makes the profile loopback true; no policy and no flag can change it."""
+
+
+class Reason(StrEnum):
+    """Why a variable, or a part of it, did not reach the workers."""
+
+    PINNED = "pinned to another value"
+    LAUNCHER = "set by the launcher itself"
+    FABRIC = "configures the fabric"
+    SCHEDULER = "set by the scheduler"
+    DEBUG = "opens a debug endpoint"
+    LOADER = "loads code into processes"
+    PATH = "unsafe entry of a search path"
+    SECRET = "looks like a secret"  # noqa: S105 - the reason, not a secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """A variable that was removed, or from which something was taken out."""
+
+    name: str
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEnvironment:
+    """What the workers get, and what people should know about it."""
+
+    env: Mapping[str, str]
+    pinned: Mapping[str, str]
+    removed: tuple[Removed, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One sentence for each removal that the user may not expect."""
+        return tuple(_sentence(entry) for entry in self.removed if entry.reason in _SAID)
+
+
+_SAID: Final = frozenset(
+    {Reason.PINNED, Reason.FABRIC, Reason.DEBUG, Reason.LOADER, Reason.PATH, Reason.SECRET}
+)
+
+
+def worker_environment(
+    base: Mapping[str, str],
+    policy: Policy,
+    profile: NetworkProfile,
+    run_dir: Path,
+    *,
+    pass_env: Collection[str] = (),
+    judge: PathJudge = path_problem,
+    judge_cache: PathJudge = cache_problem,
+) -> WorkerEnvironment:
+    """Compute the workers' environment.
+
+    Args:
+        base: The environment that the launcher was started with.
+        policy: The run's policy.
+        profile: The achieved network profile.
+        run_dir: The run directory, absolute.
+        pass_env: Names that the user lets through (``--pass-env``).
+        judge: Says why a directory is unsafe to load code from.
+        judge_cache: The same for directories of compiled code.
+
+    Raises:
+        NetworkError: ST-NETW-003 when a pinned variable is to be passed with another value.
+    """
+    pinned = _effective_pins(base, policy, pins(policy, profile, run_dir), pass_env, judge_cache)
+    env: dict[str, str] = {}
+    removed: list[Removed] = []
+    for name, value in sorted(base.items()):
+        if name in pinned:
+            if value != pinned[name]:
+                removed.append(Removed(name=name, reason=Reason.PINNED, detail=pinned[name]))
+        elif name in pass_env:
+            env[name] = value
+        elif reason := _reason(name, value, policy):
+            removed.append(Removed(name=name, reason=reason))
+        elif name in variables.SEARCH_PATHS:
+            _filter_path(name, value, judge, env, removed)
+        else:
+            env[name] = value
+    return WorkerEnvironment(env=env | pinned, pinned=pinned, removed=tuple(removed))
+
+
+def pins(policy: Policy, profile: NetworkProfile, run_dir: Path) -> dict[str, str]:
+    """The variables that the launcher sets for a profile.
+
+    Raises:
+        NetworkError: ST-NETW-001 for a profile that nothing here can pin.
+    """
+    if profile is not NetworkProfile.LOOPBACK:
+        raise NetworkError(
+            "ST-NETW-001",
+            f"no environment is defined for the profile {profile}",
+            fix="use a policy that accepts loopback",
+        )
+    fabric = {
+        "NCCL_NET": "Socket",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_NET_PLUGIN": "none",
+        "NCCL_RAS_ENABLE": "0",
+        "NCCL_CONF_FILE": str(run_dir / EMPTY_NCCL_CONF),
+    }
+    caches = {name: str(run_dir / CACHE_DIR / folder) for name, folder in variables.CACHES.items()}
+    own = {RUN_DIR_VARIABLE: str(run_dir), PROFILE_VARIABLE: str(profile)}
+    return own | _INTERFACE | caches | (fabric if policy.fabric.pin_environment else {})
+
+
+def _effective_pins(
+    base: Mapping[str, str],
+    policy: Policy,
+    pinned: Mapping[str, str],
+    pass_env: Collection[str],
+    judge_cache: PathJudge,
+) -> dict[str, str]:
+    """The pins without those that the policy or the user may and do replace (rules 1 and 2)."""
+    effective = dict(pinned)
+    for name in [n for n in pinned if base.get(n, pinned[n]) != pinned[n]]:
+        if _matches(name, policy.fabric.allow_environment) and name not in _INTERFACE:
+            del effective[name]
+        elif name in pass_env:
+            problem = judge_cache(base[name]) if name in variables.CACHES else ""
+            if problem or name not in variables.CACHES:
+                raise _cannot_pass(name, pinned[name], problem)
+            del effective[name]
+    return effective
+
+
+def _reason(name: str, value: str, policy: Policy) -> Reason | None:
+    """Rules 3 to 7 and 9: why a variable is removed."""
+    if _matches(name, variables.LAUNCHER) and name not in variables.LAUNCHER_KEEP:
+        return Reason.LAUNCHER
+    if _matches(name, variables.FABRIC):
+        allowed = not policy.fabric.pin_environment or _matches(
+            name, policy.fabric.allow_environment
+        )
+        return None if allowed else Reason.FABRIC
+    if _matches(name, variables.SCHEDULER):
+        passed = _matches(name, policy.scheduler.pass_environment)
+        return _secret(name, value) if passed else Reason.SCHEDULER
+    if name in variables.DEBUG_SERVERS:
+        return None if policy.debug.allow_servers else Reason.DEBUG
+    if _matches(name, variables.CODE_LOADERS):
+        return Reason.LOADER
+    return _secret(name, value)
+
+
+def _secret(name: str, value: str) -> Reason | None:
+    if name in variables.SECRET_NAME_KEEP:
+        return None
+    looks_secret = variables.SECRET_NAME.search(name) or variables.SECRET_VALUE.search(value)
+    return Reason.SECRET if looks_secret and value else None
+
+
+def _filter_path(
+    name: str, value: str, judge: PathJudge, env: dict[str, str], removed: list[Removed]
+) -> None:
+    kept = []
+    for entry in value.split(":") if value else []:
+        if problem := judge(entry):
+            removed.append(Removed(name=name, reason=Reason.PATH, detail=problem))
+        else:
+            kept.append(entry)
+    if kept:
+        env[name] = ":".join(kept)
+
+
+def _matches(name: str, patterns: Collection[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _sentence(entry: Removed) -> str:
+    match entry.reason:
+        case Reason.PINNED:
+            return f"{entry.name} is pinned to {entry.detail!r}; your value is not used"
+        case Reason.PATH:
+            return f"an entry of {entry.name} is not passed to the workers: {entry.detail}"
+        case Reason.FABRIC:
+            return (
+                f"{entry.name} is not passed to the workers: it {entry.reason};"
+                " allow it in the policy (fabric.allow_environment) or with --pass-env"
+            )
+        case _:
+            return (
+                f"{entry.name} is not passed to the workers: it {entry.reason};"
+                f" if they need it: --pass-env {entry.name}"
+            )
+
+
+def _cannot_pass(name: str, value: str, problem: str) -> NetworkError:
+    what = f"{name} is pinned to {value!r}"
+    if name in variables.CACHES:
+        what += f", and the directory that you set is not safe: {problem}"
+    return NetworkError(
+        "ST-NETW-003",
+        what,
+        f"--pass-env {name}",
+        f"unset {name}"
+        if name not in variables.CACHES
+        else "use a directory that only you may write to",
+    )

@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from securetrain.core.errors import NetworkError
+from securetrain.core.vocabulary import NetworkProfile
+from securetrain.network.environment import Reason, pins, worker_environment
+from securetrain.policy import load_policy
+
+RUN = Path("/runs/one")
+DEV = load_policy("dev").policy
+
+
+def compute(base, *, policy=DEV, pass_env=(), judge=lambda _: "", judge_cache=lambda _: ""):
+    return worker_environment(
+        base,
+        policy,
+        NetworkProfile.LOOPBACK,
+        RUN,
+        pass_env=pass_env,
+        judge=judge,
+        judge_cache=judge_cache,
+    )
+
+
+def with_policy(**sections):
+    return msgspec.structs.replace(
+        DEV,
+        **{
+            name: msgspec.structs.replace(getattr(DEV, name), **fields)
+            for name, fields in sections.items()
+        },
+    )
+
+
+def reasons(result):
+    return {entry.name: entry.reason for entry in result.removed}
+
+
+def test_pins_of_loopback():
+    env = compute({}).env
+    assert env["GLOO_SOCKET_IFNAME"] == env["TP_SOCKET_IFNAME"] == "lo"
+    assert env["NCCL_SOCKET_IFNAME"] == "=lo"
+    assert env["NCCL_RAS_ENABLE"] == "0"
+    assert env["NCCL_NET_PLUGIN"] == "none"
+    assert env["NCCL_CONF_FILE"] == "/runs/one/nccl.conf"
+    assert env["TORCHINDUCTOR_CACHE_DIR"] == "/runs/one/cache/inductor"
+    assert env["SECURETRAIN_RUN_DIR"] == "/runs/one"
+    assert env["SECURETRAIN_PROFILE"] == "loopback"
+
+
+@pytest.mark.parametrize("profile", [p for p in NetworkProfile if p is not NetworkProfile.LOOPBACK])
+def test_no_pins_for_a_profile_that_cannot_be_given(profile):
+    with pytest.raises(NetworkError) as caught:
+        pins(DEV, profile, RUN)
+    assert caught.value.code == "ST-NETW-001"
+
+
+def test_the_pin_wins_and_says_so():
+    result = compute({"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_FAMILY": "AF_INET"})
+    assert result.env["GLOO_SOCKET_IFNAME"] == "lo"
+    assert reasons(result) == {"GLOO_SOCKET_IFNAME": Reason.PINNED}
+    assert "pinned to 'lo'" in result.warnings[0]
+
+
+def test_a_pin_cannot_be_passed():
+    with pytest.raises(NetworkError) as caught:
+        compute({"NCCL_SOCKET_IFNAME": "eth"}, pass_env=["NCCL_SOCKET_IFNAME"])
+    assert caught.value.code == "ST-NETW-003"
+
+
+def test_a_policy_may_allow_fabric_variables_but_never_the_interface():
+    policy = with_policy(fabric={"allow_environment": ("NCCL_NET", "NCCL_SOCKET_IFNAME")})
+    env = compute({"NCCL_NET": "IB", "NCCL_SOCKET_IFNAME": "eth"}, policy=policy).env
+    assert env["NCCL_NET"] == "IB"
+    assert env["NCCL_SOCKET_IFNAME"] == "=lo"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("NCCL_COMM_ID", Reason.FABRIC),
+        ("NCCL_TUNER_PLUGIN", Reason.FABRIC),
+        ("UCX_TLS", Reason.FABRIC),
+        ("RANK", Reason.LAUNCHER),
+        ("MASTER_ADDR", Reason.LAUNCHER),
+        ("PET_RDZV_BACKEND", Reason.LAUNCHER),
+        ("TORCHELASTIC_USE_AGENT_STORE", Reason.LAUNCHER),
+        ("PMIX_RANK", Reason.SCHEDULER),
+        ("TORCH_WORKER_SERVER_SOCKET", Reason.DEBUG),
+        ("TORCH_FR_DUMP_TEMP_FILE", Reason.DEBUG),
+        ("LD_PRELOAD", Reason.LOADER),
+        ("PYTHONSTARTUP", Reason.LOADER),
+        ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", Reason.LOADER),
+        ("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", Reason.LOADER),
+        ("HF_TOKEN", Reason.SECRET),
+        ("AWS_SECRET_ACCESS_KEY", Reason.SECRET),
+        ("AWS_ACCESS_KEY_ID", Reason.SECRET),
+        ("WANDB_API_KEY", Reason.SECRET),
+        ("GOOGLE_APPLICATION_CREDENTIALS", Reason.SECRET),
+        ("SSH_AUTH_SOCK", Reason.SECRET),
+        ("PGPASSWORD", Reason.SECRET),
+    ],
+)
+def test_removed_unless_passed(name, reason):
+    result = compute({name: "value"})
+    assert name not in result.env
+    assert reasons(result) == {name: reason}
+    passed = compute({name: "value"}, pass_env=[name])
+    assert passed.env[name] == "value"
+    assert not passed.removed
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HOME", "PWD", "OLDPWD", "LANG", "TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS", "SLURM_JOB_ID",
+     "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "KEYBOARD", "TORCH_DISTRIBUTED_DEBUG", "MONKEY"],
+)  # fmt: skip
+def test_passed(name):
+    result = compute({name: "value"})
+    assert result.env[name] == "value"
+    assert not result.removed
+
+
+def test_a_password_in_a_url_is_a_secret():
+    result = compute({"INDEX": "https://me:hunter2@example.org/", "PLAIN": "https://example.org/"})
+    assert reasons(result) == {"INDEX": Reason.SECRET}
+    assert "hunter2" not in repr(result)
+    assert result.env["PLAIN"]
+
+
+def test_the_policy_switches_the_families():
+    base = {"NCCL_ALGO": "Ring", "SLURM_JOB_ID": "1", "TORCH_WORKER_SERVER_SOCKET": "/s"}
+    policy = with_policy(
+        fabric={"pin_environment": False},
+        scheduler={"pass_environment": ()},
+        debug={"allow_servers": True},
+    )
+    result = compute(base, policy=policy)
+    assert set(base) & set(result.env) == {"NCCL_ALGO", "TORCH_WORKER_SERVER_SOCKET"}
+    assert "NCCL_RAS_ENABLE" not in result.env
+    assert result.env["NCCL_SOCKET_IFNAME"] == "=lo"
+
+
+def test_unsafe_entries_leave_a_search_path():
+    result = compute(
+        {"PYTHONPATH": "/safe:/open:/also", "LD_LIBRARY_PATH": "/open"},
+        judge=lambda entry: "open to all" if entry == "/open" else "",
+    )
+    assert result.env["PYTHONPATH"] == "/safe:/also"
+    assert "LD_LIBRARY_PATH" not in result.env
+    assert [entry.reason for entry in result.removed] == [Reason.PATH, Reason.PATH]
+
+
+def test_a_private_compiler_cache_may_be_passed():
+    base = {"TRITON_CACHE_DIR": "/home/me/triton"}
+    assert compute(base).env["TRITON_CACHE_DIR"] == "/runs/one/cache/triton"
+    assert compute(base, pass_env=list(base)).env["TRITON_CACHE_DIR"] == "/home/me/triton"
+    with pytest.raises(NetworkError) as caught:
+        compute(base, pass_env=list(base), judge_cache=lambda _: "writable by others")
+    assert caught.value.code == "ST-NETW-003"
+
+
+def test_the_result_is_a_pure_function_of_its_arguments():
+    base = {"B": "2", "HF_TOKEN": "x", "A": "1"}
+    assert compute(base) == compute(dict(reversed(base.items())))
