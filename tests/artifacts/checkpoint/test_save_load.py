@@ -1,0 +1,397 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import os
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.stateful import Stateful
+
+from securetrain.artifacts import SaveContext, load, save, verify_path
+from securetrain.artifacts.checkpoint import load as load_module
+from securetrain.artifacts.checkpoint.errors import unwrap
+from securetrain.artifacts.layout import INDEX, STATEMENT
+from securetrain.artifacts.statements import GradientRecord, GradientVerdict
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
+from securetrain.core.hashtree import HashAlgorithm, TreeParams
+from securetrain.policy.load import load_policy
+
+SMALL = TreeParams(leaf_size=1024)
+
+
+@pytest.fixture
+def saved(keys, now, lineage, tmp_path):
+    def run(state, name="ckpt", *, params=None, key=None, **said):
+        context = SaveContext(
+            **{
+                "run_id": "run-1",
+                "step": 5,
+                "created": now,
+                **lineage,
+                "nodes": tuple(lineage["nodes"]),
+                **said,
+            }
+        )
+        return save(
+            state, tmp_path / name, key=key or keys.checkpoint, context=context, params=params
+        )
+
+    return run
+
+
+@pytest.fixture
+def load_it(trust, now):
+    return lambda state, path, **more: load(
+        state, path, **{"trust": trust, "policy": None, "now": now, **more}
+    )
+
+
+def rich_state():
+    torch.manual_seed(3)
+    return {
+        "model": {
+            "weight": torch.randn(300, 77),
+            "scalar": torch.tensor(3.5),
+            "half": torch.randn(33).half(),
+            "bf16": torch.randn(5, 5).bfloat16(),
+            "fp8": torch.randn(130).to(torch.float8_e4m3fn),
+            "complex": torch.randn(7, dtype=torch.complex64),
+            "conj": torch.randn(7, dtype=torch.complex64).conj(),
+            "flags": torch.tensor([True, False, True]),
+            "long": torch.arange(10),
+            "u16": torch.arange(9).to(torch.uint16),
+            "empty": torch.empty(0, 4),
+            "transposed": torch.randn(20, 30).t(),
+            "strided": torch.randn(40, 4)[::2, 1],
+            "large": torch.randn(200_000),
+        },
+        "optimizer": {"groups": [{"lr": 1e-3, "betas": (0.9, 0.95), "names": ["a", "b"]}]},
+        "step": 7,
+        "done": False,
+        "nothing": None,
+        "raw": b"\x00\xff",
+        "infinity": float("inf"),
+    }
+
+
+def blank(value):
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value.resolve_conj())
+    if isinstance(value, dict):
+        return {k: blank(v) for k, v in value.items()}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [blank(v) for v in value]
+    return "to be replaced"
+
+
+def assert_same(a, b, path="") -> None:
+    assert type(a) is type(b), path
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype, path
+        raw_a = a.resolve_conj().contiguous().reshape(-1).view(torch.uint8)
+        raw_b = b.resolve_conj().contiguous().reshape(-1).view(torch.uint8)
+        assert torch.equal(raw_a, raw_b), path
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        for key in a:
+            assert_same(a[key], b[key], f"{path}.{key}")
+    elif isinstance(a, list):
+        for n, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same(x, y, f"{path}[{n}]")
+    else:
+        assert a == b, path
+
+
+@pytest.mark.parametrize(
+    "params", [None, SMALL, TreeParams(algorithm=HashAlgorithm.SHA256, leaf_size=4096)]
+)
+def test_everything_comes_back_bit_by_bit(saved, load_it, trust, now, params):
+    state = rich_state()
+    result = saved(state, params=params)
+    target = blank(rich_state())
+    predicate = load_it(target, result.path)
+    assert_same(target, state)
+    assert predicate.step == 5
+    assert predicate.run_id == "run-1"
+    assert predicate.env["torch"] == str(torch.__version__)
+    assert predicate.save_id == result.save_id
+    checked = verify_path(result.path, trust=trust, policy=None, now=now)
+    assert checked.ok
+    assert checked.digest == result.digest
+
+
+def test_the_directory_holds_no_pickle(saved):
+    result = saved(rich_state())
+    assert sorted(p.name for p in result.path.iterdir()) == [
+        INDEX,
+        "rank-00000.bin",
+        "rank-00000.bin.leaves",
+        STATEMENT,
+    ]
+    assert [p.name for p in result.path.parent.iterdir()] == [result.path.name]
+
+
+def test_no_unpickler_runs_in_either_direction(saved, load_it, monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("unpickled")
+
+    for module in (pickle, torch.distributed.distributed_c10d):
+        monkeypatch.setattr(module, "Unpickler" if module is pickle else "_unpickler", never)
+    for name in ("load", "loads"):
+        monkeypatch.setattr(pickle, name, never)
+    monkeypatch.setattr(torch, "load", never)
+    monkeypatch.setattr(torch, "save", never)
+    state = {"w": torch.ones(3), "v": [1, 2]}
+    target = {"w": torch.zeros(3), "v": None}
+    load_it(target, saved(state).path)
+    assert_same(target, state)
+
+
+def test_targets_are_filled_in_place(saved, load_it):
+    state = {"a": torch.randn(5000), "b": torch.randn(30, 40)}
+    path = saved(state).path
+    a = torch.zeros(5000)
+    b = torch.zeros(40, 30).t()
+    load_it({"a": a, "b": b}, path)
+    assert torch.equal(a, state["a"])
+    assert torch.equal(b, state["b"])
+
+
+def test_another_dtype_is_converted_after_it_was_verified(saved, load_it):
+    state = {"a": torch.randn(100, 30)}
+    target = {"a": torch.zeros(100, 30, dtype=torch.float64)}
+    load_it(target, saved(state).path)
+    assert torch.equal(target["a"], state["a"].double())
+
+
+def test_large_rows_go_through_a_bounded_buffer(saved, load_it, monkeypatch):
+    monkeypatch.setattr(load_module, "SCRATCH", 10_000)
+    state = {"a": torch.randn(64, 900)}
+    target = {"a": torch.zeros(900, 64).t()}
+    load_it(target, saved(state, params=SMALL).path)
+    assert torch.equal(target["a"], state["a"])
+
+
+class Counter(Stateful):
+    def __init__(self, n):
+        self.n = n
+        self.t = torch.full((3,), float(n))
+
+    def state_dict(self):
+        return {"n": self.n, "t": self.t}
+
+    def load_state_dict(self, state_dict):
+        self.n = state_dict["n"]
+        self.t = state_dict["t"]
+
+
+def test_stateful_objects_and_real_modules(saved, load_it):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    state = {"counter": Counter(9), "model": model.state_dict()}
+    path = saved(state).path
+    fresh = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    counter = Counter(0)
+    load_it({"counter": counter, "model": fresh.state_dict()}, path)
+    assert counter.n == 9
+    assert_same(dict(fresh.state_dict()), dict(model.state_dict()))
+
+
+def test_only_a_part(saved, load_it):
+    path = saved({"a": torch.ones(3), "b": torch.ones(4)}).path
+    target = {"b": torch.zeros(4)}
+    load_it(target, path)
+    assert target["b"].sum() == 4
+    extra = {"b": torch.zeros(4), "c": torch.zeros(1)}
+    with pytest.raises(UsageError, match="ST-USAG-012"):
+        load_it(dict(extra), path)
+    load_it(extra, path, strict=False)
+    assert extra["b"].sum() == 4
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"a": torch.zeros(4)},
+        {"a": 5},
+        {"v": torch.zeros(1)},
+        {"z": torch.zeros(1)},
+    ],
+)
+def test_a_state_dict_that_does_not_fit(saved, load_it, target):
+    path = saved({"a": torch.ones(3), "v": 1}).path
+    with pytest.raises(UsageError) as caught:
+        load_it(target, path)
+    assert caught.value.code == "ST-USAG-012"
+    assert caught.value.fix
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+class Evil:
+    def __reduce__(self):
+        return (os.abort, ())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"x": Evil()},
+        {"x": {1, 2}},
+        {"x": torch.randn(3, 3).to_sparse()},
+        {"x": torch.randn(3).as_subclass(Sub)},
+        {"x": torch.empty(3, device="meta")},
+        {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}},
+        {},
+        {"x": {}},
+    ],
+)
+def test_what_the_format_cannot_hold_is_refused_before_anything_is_left(saved, state, tmp_path):
+    with pytest.raises(UsageError) as caught:
+        saved(state)
+    assert caught.value.code == "ST-USAG-013"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(saved, tmp_path):
+    first = saved({"a": torch.ones(3)})
+    before = (first.path / STATEMENT).read_bytes()
+    with pytest.raises(IntegrityError) as caught:
+        saved({"a": torch.zeros(3)})
+    assert caught.value.code == "ST-CKPT-201"
+    assert (first.path / STATEMENT).read_bytes() == before
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(IntegrityError):
+        saved({"a": torch.zeros(3)}, "link")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_coordinator_needs_a_key(now, tmp_path):
+    context = SaveContext(run_id="r", step=1, created=now)
+    with pytest.raises(UsageError, match="no key"):
+        save({"a": torch.ones(1)}, tmp_path / "c", key=None, context=context)
+
+
+def test_a_context_that_cannot_be_signed_leaves_nothing(saved, tmp_path, now):
+    with pytest.raises(UsageError):
+        saved({"a": torch.ones(1)}, created=now.replace(tzinfo=None))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_policy_asks(saved, load_it, now):
+    path = saved({"a": torch.ones(3)}).path
+    hardened = load_policy("hardened").policy
+    target = {"a": torch.zeros(3)}
+    assert load_it(target, path, policy=hardened).step == 5
+    late = now + timedelta(days=91)
+    with pytest.raises(IntegrityError) as caught:
+        load_it(target, path, policy=hardened, now=late)
+    assert caught.value.code == "ST-CKPT-150"
+    fips = msgspec.structs.replace(
+        hardened,
+        checkpoint=msgspec.structs.replace(hardened.checkpoint, algorithm=HashAlgorithm.SHA256),
+    )
+    with pytest.raises(IntegrityError) as caught:
+        load_it(target, path, policy=fips)
+    assert caught.value.code == "ST-CKPT-121"
+    refused = GradientRecord(verdict=GradientVerdict.REFUSED, judged=3, refused=3)
+    bad = saved({"a": torch.ones(3)}, "bad", gradients=refused).path
+    with pytest.raises(IntegrityError) as caught:
+        load_it(target, bad, policy=hardened)
+    assert caught.value.code == "ST-CKPT-121"
+    nameless = saved({"a": torch.ones(3)}, "nameless", run_id="").path
+    with pytest.raises(IntegrityError) as caught:
+        load_it(target, nameless, policy=hardened)
+    assert caught.value.code == "ST-CKPT-170"
+
+
+def test_errors_travel_between_processes():
+    error = IntegrityError("ST-CKPT-130", "what", "where", "fix")
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), back.to_dict()) == (IntegrityError, error.to_dict())
+    failure = CheckpointException("read", {2: (ValueError("x"), []), 1: (error, [])})  # type: ignore[dict-item]
+    assert unwrap(failure) is error
+    other = unwrap(CheckpointException("read", {0: (ValueError("x"), [])}))  # type: ignore[dict-item]
+    assert isinstance(other, SecureTrainError)
+    assert other.code == "ST-USAG-010"
+    stop = KeyboardInterrupt()
+    assert unwrap(CheckpointException("read", {0: (stop, [])})) is stop  # type: ignore[dict-item]
+
+
+KILLED = """
+import os, signal, sys
+from datetime import UTC, datetime
+from pathlib import Path
+import torch
+from securetrain.artifacts import SaveContext, save
+import securetrain.artifacts.checkpoint.save as module
+from securetrain.identity.keys import PrivateKey
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def at(name):
+    real = module.write_atomic
+    def write(path, data):
+        return die() if path.name == name else real(path, data)
+    module.write_atomic = write
+
+POINTS = {
+    "data": lambda: setattr(module.RankWriter, "write", die),
+    "table": lambda: at("rank-00000.bin.leaves"),
+    "index": lambda: at("index.json"),
+    "statement": lambda: at("statement.json"),
+    "rename": lambda: setattr(module, "commit_dir", die),
+}
+root = Path(sys.argv[1])
+for name, arm in POINTS.items():
+    pid = os.fork()
+    if pid == 0:
+        arm()
+        context = SaveContext(run_id="r", step=1, created=datetime.now(UTC))
+        state = {"w": torch.ones(1000)}
+        save(state, root / name, key=PrivateKey.load(root / "key.pem"), context=context)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (name, status)
+"""
+
+
+@pytest.mark.dist
+def test_a_kill_at_any_moment_leaves_a_temporary_only(keys, now, trust, tmp_path, saved):
+    keys.checkpoint.save(tmp_path / "key.pem")
+    subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        check=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    for name in ("data", "table", "index", "statement", "rename"):
+        assert not (tmp_path / name).exists()
+        (left,) = tmp_path.glob(f"{name}.tmp-*")
+        result = verify_path(left, trust=trust, policy=None, now=now)
+        if name != "rename":
+            # Only when everything was written and signed is the temporary complete.
+            assert [p.code for p in result.problems] == ["ST-CKPT-100"], name
+        # What was left is in nobody's way.
+        assert verify_path(
+            saved({"w": torch.ones(4)}, name).path, trust=trust, policy=None, now=now
+        ).ok
+
+
+def test_the_path_may_be_a_string_and_have_no_parent_yet(keys, now, tmp_path):
+    context = SaveContext(run_id="r", step=1, created=now)
+    result = save(
+        {"a": torch.ones(1)},
+        str(tmp_path / "x" / "y"),  # type: ignore[arg-type]
+        key=keys.checkpoint,
+        context=context,
+    )
+    assert Path(result.path, STATEMENT).exists()
