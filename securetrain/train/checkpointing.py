@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Save signed checkpoints, and start from one.
+
+Rules:
+
+1. the state is tensors and plain values under names: nothing that has to be unpickled;
+2. a checkpoint appears whole or not at all, is signed, and names its run, step, dataset and cursor,
+   policy, nodes, the verdict on its gradients and the checkpoint before it;
+3. nothing is loaded that the policy and the trust root do not allow, and nothing of it is used
+   before it was verified;
+4. resuming gives the run that was not interrupted, bit for bit, on the same number of ranks.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from securetrain.artifacts import SaveContext, load, save
+from securetrain.artifacts.statements import (
+    CheckpointPredicate,
+    DatasetRef,
+    GradientRecord,
+    GradientVerdict,
+    Parent,
+    ParentRole,
+    PolicyRef,
+    digest_of,
+)
+from securetrain.core import canonical
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import Boundary
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRoot
+from securetrain.ledger import Ledger
+from securetrain.policy import LoadedPolicy
+from securetrain.train.agree import rank_zero_decides
+from securetrain.train.config import AUTO, NEVER
+from securetrain.train.lineage import (
+    CHECKPOINT_SIGNED,
+    RunHistory,
+    check_newest,
+    newest_checkpoint,
+    step_of,
+)
+from securetrain.train.optim import optimizer_state
+from securetrain.train.trainer import Progress, Trainer
+
+PROGRESS: Final = "progress"
+GUARD: Final = "guard"
+GUARD_LIMIT: Final = 64 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoints:
+    """Saves and loads for one run; every method is collective."""
+
+    run: RunDir
+    run_id: str
+    trust: TrustRoot
+    policy: LoadedPolicy
+    key: PrivateKey
+    dataset_name: str
+    dataset_digest: str
+    code: dict[str, str]
+    history: RunHistory
+    """Rank 0's; empty on the other ranks."""
+    ledger: Ledger
+    first: bool
+    """Whether this is rank 0, which looks and writes for all."""
+    clock: Callable[[], datetime]
+    device: torch.device
+    _parent: str | None = None
+    _seq: int = 0
+    _saved_step: int = field(default=-1)
+
+    def save(self, trainer: Trainer) -> None:
+        """Save the state after the trainer's last step, unless that is saved already."""
+        step = trainer.progress.step
+        if step == self._saved_step:
+            return
+        path = self.run.checkpoint(step)
+        context = self._context(trainer)
+        saved = save(state_of(trainer), path, key=self.key if self.first else None, context=context)
+        if self.first:
+            self.ledger.allow(
+                Boundary.CHECKPOINT,
+                CHECKPOINT_SIGNED,
+                path.name,
+                step=step,
+                digest=saved.digest,
+                verdict=context.gradients.verdict.value,
+            )
+        self._parent, self._seq, self._saved_step = saved.digest, self._seq + 1, step
+
+    def resume(self, trainer: Trainer, choice: str) -> CheckpointPredicate | None:
+        """Load what `choice` (auto, never or a directory) names; None when there is nothing.
+
+        Raises:
+            IntegrityError: the checkpoint is refused (ST-CKPT).
+            UsageError: ST-USAG-005 when resume is 'never' but the run has checkpoints.
+        """
+        if choice in {AUTO, NEVER}:
+            step = rank_zero_decides(lambda: self._choose(choice), self.device)
+            if step < 0:
+                return None
+            path = self.run.checkpoint(step)
+        else:
+            path = Path(choice)
+        state = state_of(trainer)
+        predicate = load(state, path, trust=self.trust, policy=self.policy.policy, now=self.clock())
+        digest = digest_of(predicate)
+        if choice == AUTO:
+            self._check_same(predicate, path)
+            rank_zero_decides(
+                lambda: check_newest(self.history, predicate, digest, str(path)), self.device
+            )
+        restore(trainer, state)
+        self._check_cursor(predicate, trainer.progress, path)
+        if self.first:
+            self.ledger.allow(
+                Boundary.CHECKPOINT, "run-resumed", path.name, step=predicate.step, digest=digest
+            )
+        same_run = predicate.run_id == self.run_id
+        self._parent, self._saved_step = digest, predicate.step if same_run else -1
+        self._seq = predicate.seq + 1 if same_run else 0
+        return predicate
+
+    def _context(self, trainer: Trainer) -> SaveContext:
+        progress = trainer.progress
+        return SaveContext(
+            run_id=self.run_id,
+            step=progress.step,
+            seq=self._seq,
+            created=self.clock(),
+            dataset=DatasetRef(
+                name=self.dataset_name,
+                digest=self.dataset_digest,
+                cursor={"step": progress.step, "rows": trainer.job.data.batch_rows * progress.step},
+            ),
+            policy=PolicyRef(id=self.policy.policy.metadata.id, digest=self.policy.digest),
+            gradients=gradient_record(progress, watched=trainer.guard is not None),
+            parents=() if self._parent is None else (_previous(self._parent),),
+            nodes=self.history.nodes,
+            code=self.code,
+        )
+
+    def _check_same(self, predicate: CheckpointPredicate, path: Path) -> None:
+        found = (predicate.run_id, predicate.dataset.digest)
+        if found != (self.run_id, self.dataset_digest):
+            raise IntegrityError(
+                "ST-CKPT-170",
+                f"it is of run {predicate.run_id} on dataset {predicate.dataset.digest[:16]}, this"
+                f" is run {self.run_id} on dataset {self.dataset_digest[:16]}",
+                str(path),
+                f"to continue from it all the same: --resume {path}",
+            )
+
+    def _check_cursor(self, predicate: CheckpointPredicate, progress: Progress, path: Path) -> None:
+        if predicate.dataset.cursor.get("step") != progress.step or predicate.step != progress.step:
+            raise IntegrityError(
+                "ST-CKPT-170",
+                f"the statement says step {predicate.step}, the state says {progress.step}",
+                str(path),
+                "do not use it: a trusted key signed a false statement",
+            )
+
+    def _choose(self, choice: str) -> int:
+        """The step to start from; -1 for the beginning."""
+        path = newest_checkpoint(self.run)
+        last = self.history.last
+        if choice == NEVER and path is not None:
+            raise UsageError(
+                "ST-USAG-005",
+                "the run has checkpoints already, and resume is 'never'",
+                str(path),
+                "use a new run directory, or resume: auto",
+            )
+        if path is None and last is not None:
+            raise IntegrityError(
+                "ST-CKPT-150",
+                f"the ledger says that step {last.step} was saved, but there is no checkpoint",
+                str(self.run.checkpoints),
+                "put the checkpoints back, or use a new run directory",
+            )
+        return -1 if path is None else step_of(path)
+
+
+def gradient_record(progress: Progress, *, watched: bool) -> GradientRecord:
+    """What the statement says about the gradients that led to a state.
+
+    Refused steps were dropped and are not in the weights: they are counted. The verdict is refused
+    when a step that the guard did not like was applied all the same (response 'observe').
+    """
+    if not watched or progress.unwatched:
+        verdict = GradientVerdict.UNWATCHED
+    elif progress.observed:
+        verdict = GradientVerdict.REFUSED
+    else:
+        verdict = GradientVerdict.CLEAN
+    return GradientRecord(
+        verdict=verdict,
+        judged=progress.step - progress.unwatched,
+        refused=min(progress.step - progress.unwatched, progress.refused + progress.observed),
+    )
+
+
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    """The trainer's own tensors under names, and plain values."""
+    state: dict[str, Any] = {}
+    module = inner(trainer.model.module)
+    for name, parameter in module.named_parameters():
+        state[f"model.{name}"] = parameter.detach()
+    state.update((f"optim.{n}", t) for n, t in optimizer_state(module, trainer.optimizer))
+    state[PROGRESS] = asdict(trainer.progress)
+    # One value: its inner names change from step to step, and torch wants them equal on loading.
+    guard = trainer.guard.state_dict() if trainer.guard is not None else None
+    state[GUARD] = msgspec.json.encode(guard).decode()
+    return state
+
+
+def restore(trainer: Trainer, state: dict[str, Any]) -> None:
+    """Take over a state that was loaded into the tensors of `state_of`."""
+    trainer.progress = Progress(**state[PROGRESS])
+    guard = canonical.loads(state[GUARD].encode(), limit=GUARD_LIMIT, where=GUARD)
+    if trainer.guard is not None and guard is not None:
+        trainer.guard.load_state_dict(guard)
+
+
+def inner(module: nn.Module) -> nn.Module:
+    """The model without its wrapper, so that names are the same on every mesh."""
+    return module.module if isinstance(module, DistributedDataParallel) else module
+
+
+def _previous(digest: str) -> Parent:
+    return Parent(digest=digest, role=ParentRole.PREVIOUS)

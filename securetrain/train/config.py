@@ -1,0 +1,274 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The job file: what to train, on what, how. Free of torch: the command line reads it too.
+
+Rules:
+
+1. at most 64 KiB of the safe YAML subset, one document;
+2. unknown fields are errors; every error names the file, the field and what to write instead;
+3. numbers have bounds here, so that nothing absurd reaches torch;
+4. what the number of processes decides is checked by `check_world`, before any model is built.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.core.errors import PolicyError, UsageError
+from securetrain.core.files import read_file
+from securetrain.parallel.degrees import Degrees, fit
+from securetrain.parallel.plan import Precision
+from securetrain.policy.load import parse_yaml
+
+API_VERSION: Final = "securetrain.dev/job/v1"
+KIND: Final = "TrainJob"
+FILE_LIMIT: Final = 64 << 10
+NAME: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
+AUTO: Final = "auto"
+NEVER: Final = "never"
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A mapping of the job file."""
+
+
+class ModelJob(_Section, frozen=True, kw_only=True):
+    """The sizes of the byte-level model."""
+
+    dim: Annotated[int, Meta(ge=8, le=65536)] = 192
+    layers: Annotated[int, Meta(ge=1, le=1024)] = 4
+    heads: Annotated[int, Meta(ge=1, le=1024)] = 6
+    ffn: Annotated[int, Meta(ge=8, le=1 << 20)] = 512
+    rope_theta: Annotated[float, Meta(gt=1.0, le=1e9)] = 10_000.0
+
+
+class DataJob(_Section, frozen=True, kw_only=True):
+    """What the model reads."""
+
+    dataset: Annotated[str, Meta(min_length=1)] | None = None
+    """A signed dataset's directory; null is the run directory's own."""
+    train_split: Annotated[str, Meta(min_length=1)] = "train"
+    validation_split: Annotated[str, Meta(min_length=1)] | None = "validation"
+    """The held-out split; null trains without validation."""
+    seq_len: Annotated[int, Meta(ge=8, le=1 << 20)] = 128
+    batch_rows: Annotated[int, Meta(ge=1, le=1 << 20)] = 16
+    """Rows of one step, over all ranks."""
+
+
+class ParallelJob(_Section, frozen=True, kw_only=True):
+    """How ranks share the work."""
+
+    dp_replicate: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
+    dp_shard: Annotated[int, Meta(ge=1, le=1 << 20)] | Literal["auto"] = "auto"
+    reshard_after_forward: bool = True
+
+
+class OptimizerJob(_Section, frozen=True, kw_only=True):
+    """AdamW with warm-up and a cosine decay to a tenth."""
+
+    lr: Annotated[float, Meta(gt=0.0, le=1.0)] = 3e-3
+    warmup_steps: Annotated[int, Meta(ge=0)] = 40
+    weight_decay: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.1
+    betas: tuple[
+        Annotated[float, Meta(ge=0.0, lt=1.0)],
+        Annotated[float, Meta(ge=0.0, lt=1.0)],
+    ] = (0.9, 0.95)
+    clip: Annotated[float, Meta(gt=0.0, le=1e6)] = 1.0
+    """The largest norm of a step's gradient."""
+
+
+class CheckpointJob(_Section, frozen=True, kw_only=True):
+    """When to save, and what to start from."""
+
+    every: Annotated[int, Meta(ge=0)] = 100
+    """Steps between checkpoints; the last step always saves. 0: only the last."""
+    resume: Annotated[str, Meta(min_length=1)] = AUTO
+    """auto: the run's newest checkpoint, if any; never; or a checkpoint's directory."""
+
+
+class MetricsJob(_Section, frozen=True, kw_only=True):
+    """What is written down."""
+
+    every: Annotated[int, Meta(ge=1)] = 1
+    """Steps between lines of metrics.jsonl."""
+    console_every: Annotated[int, Meta(ge=0)] = 10
+    """Steps between lines on standard output; 0: none."""
+    tensorboard: bool = True
+
+
+class EvalJob(_Section, frozen=True, kw_only=True):
+    """Validation on the held-out split."""
+
+    every: Annotated[int, Meta(ge=0)] = 100
+    """Steps between evaluations; the last step always evaluates. 0: only the last."""
+    rows: Annotated[int, Meta(ge=1, le=1 << 20)] = 64
+
+
+class LaunchJob(_Section, frozen=True, kw_only=True):
+    """How many processes `securetrain train` starts."""
+
+    nproc_per_node: Annotated[int, Meta(ge=1, le=1024)] = 1
+    nnodes: Annotated[int, Meta(ge=1, le=65536)] = 1
+
+
+class JobConfig(_Section, frozen=True, kw_only=True):
+    """A whole job file."""
+
+    apiVersion: str  # noqa: N815 - the field's name in the file
+    kind: str
+    name: Annotated[str, Meta(pattern=NAME)]
+    seed: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
+    steps: Annotated[int, Meta(ge=1, le=1 << 40)]
+    precision: Precision = Precision.FP32
+    model: ModelJob = ModelJob()
+    data: DataJob = DataJob()
+    parallel: ParallelJob = ParallelJob()
+    optimizer: OptimizerJob = OptimizerJob()
+    checkpoint: CheckpointJob = CheckpointJob()
+    metrics: MetricsJob = MetricsJob()
+    eval: EvalJob = EvalJob()
+    launch: LaunchJob = LaunchJob()
+
+
+def load_job(path: Path) -> JobConfig:
+    """Read a job file.
+
+    Raises:
+        UsageError: ST-USAG-002 when it cannot be read, ST-USAG-007 naming file and field.
+    """
+    try:
+        text = read_file(path, FILE_LIMIT).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise bad_field("not UTF-8", str(path), "", "save it as UTF-8") from error
+    return parse_job(text, str(path))
+
+
+def parse_job(text: str, where: str) -> JobConfig:
+    """Parse and check the text of a job file; `where` names it in messages.
+
+    Raises:
+        UsageError: ST-USAG-007 naming `where` and the field.
+    """
+    try:
+        document = parse_yaml(text, where)
+    except PolicyError as error:
+        raise UsageError("ST-USAG-007", error.what, error.where, error.fix) from error
+    if not isinstance(document, dict):
+        raise bad_field("not a mapping", where, "", "start from examples/quickstart.yaml")
+    job = _convert(document, where)
+    _check(job, where)
+    return job
+
+
+def override(
+    job: JobConfig, where: str, *, steps: int | None = None, resume: str | None = None
+) -> JobConfig:
+    """The job with what the command line says, checked again.
+
+    Raises:
+        UsageError: ST-USAG-007.
+    """
+    document = msgspec.to_builtins(job)
+    if steps is not None:
+        document["steps"] = steps
+    if resume is not None:
+        document["checkpoint"]["resume"] = resume
+    changed = _convert(document, f"{where} with the command line's options")
+    _check(changed, where)
+    return changed
+
+
+def check_world(job: JobConfig, world: int, where: str) -> Degrees:
+    """The mesh's degrees for `world` processes, with what must divide by them.
+
+    Raises:
+        UsageError: ST-USAG-007 with the nearest valid choice.
+    """
+    shard = job.parallel.dp_shard
+    degrees = fit(
+        dp_replicate=job.parallel.dp_replicate,
+        dp_shard=None if shard == AUTO else int(shard),
+        world=world,
+        where=where,
+    )
+    for field, rows in (("data.batch_rows", job.data.batch_rows), ("eval.rows", job.eval.rows)):
+        if rows % degrees.dp:
+            above = -(-rows // degrees.dp) * degrees.dp
+            raise bad_field(
+                f"{rows} rows do not divide among {degrees.dp} data-parallel ranks",
+                where,
+                field,
+                f"{field.split('.')[1]}: {above}",
+            )
+    return degrees
+
+
+def bad_field(what: str, where: str, field: str, fix: str) -> UsageError:
+    """The one error of this module."""
+    return UsageError("ST-USAG-007", what, f"{where}: {field}" if field else where, fix)
+
+
+def _convert(document: dict[Any, Any], where: str) -> JobConfig:
+    try:
+        return msgspec.convert(document, JobConfig, strict=True)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        field = path.strip("`").removeprefix("$").removeprefix(".")
+        unknown = re.search(r"unknown field `([^`]*)`", what)
+        missing = re.search(r"missing required field `([^`]*)`", what)
+        if unknown or missing:
+            name = (unknown or missing)[1]  # type: ignore[index]
+            field = f"{field}.{name}" if field else name
+        fix = f"remove it, or use one of: {_names(field)}" if unknown else _fix(field)
+        raise bad_field(what, where, field, fix) from error
+
+
+def _names(field: str) -> str:
+    """The fields that the section of a wrong field has."""
+    struct: Any = JobConfig
+    for part in field.split(".")[:-1]:
+        struct = next(f.type for f in msgspec.structs.fields(struct) if f.name == part)
+    return ", ".join(f.name for f in msgspec.structs.fields(struct))
+
+
+def _fix(field: str) -> str:
+    """What to write instead: the default, where there is one."""
+    struct: Any = JobConfig
+    default: Any = msgspec.NODEFAULT
+    for part in re.sub(r"\[[^\]]*\]", "", field).split("."):
+        found = [f for f in msgspec.structs.fields(struct) if f.name == part]
+        if not found:
+            break
+        struct, default = found[0].type, found[0].default
+        if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct)):
+            break
+    if default is msgspec.NODEFAULT or isinstance(default, msgspec.Struct):
+        return "see examples/quickstart.yaml"
+    return f"for example {field.rsplit('.', 1)[-1]}: {msgspec.json.encode(default).decode()}"
+
+
+def _check(job: JobConfig, where: str) -> None:
+    """What the types cannot express."""
+    if job.apiVersion != API_VERSION or job.kind != KIND:
+        raise bad_field(
+            f"apiVersion {job.apiVersion!r}, kind {job.kind!r}",
+            where,
+            "apiVersion",
+            f"apiVersion: {API_VERSION} and kind: {KIND}",
+        )
+    model = job.model
+    if model.dim % model.heads or (model.dim // model.heads) % 2:
+        heads = next(
+            n for n in range(model.heads, 0, -1) if model.dim % n == 0 and model.dim // n % 2 == 0
+        ) if model.dim % 2 == 0 else 0  # fmt: skip
+        raise bad_field(
+            f"dim {model.dim} does not split into {model.heads} heads of an even size",
+            where,
+            "model.heads",
+            f"heads: {heads}" if heads else "an even dim",
+        )
+    if not job.checkpoint.resume.strip():
+        raise bad_field("empty", where, "checkpoint.resume", "auto, never or a directory")

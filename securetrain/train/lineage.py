@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What the run's own ledger says about its nodes and its checkpoints.
+
+A run directory lies on a disk that others may write. Its ledger is signed and chained, so it
+decides:
+
+1. which nodes took part, and what they proved (`node-admitted` of the current start);
+2. which checkpoint is the newest: a directory that was rolled back, or brought in from another run,
+   is not continued without being asked for by path (ST-CKPT-150, ST-CKPT-170).
+
+A crash may come between a checkpoint's last rename and its ledger entry, so one step further than
+the ledger is accepted, if that checkpoint names the ledger's last one as its parent.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from securetrain.artifacts.statements import CheckpointPredicate, NodeRef, ParentRole
+from securetrain.core.errors import IntegrityError
+from securetrain.core.files import read_file
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import Decision, NodeTier
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.ledger import Event, verify_ledger
+
+LEDGER_LIMIT: Final = 1 << 30
+NODE_ADMITTED: Final = "node-admitted"
+RUN_STARTED: Final = "run-started"
+CHECKPOINT_SIGNED: Final = "checkpoint-signed"
+_STEP: Final = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCheckpoint:
+    """The last checkpoint that the ledger knows."""
+
+    step: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHistory:
+    """What the ledger of a run says; empty for a run without a ledger."""
+
+    nodes: tuple[NodeRef, ...] = ()
+    last: SavedCheckpoint | None = None
+    num_checkpoints: int = 0
+
+
+def read_history(run: RunDir, trust: TrustRoot, world: int) -> RunHistory:
+    """Verify the ledger and read it.
+
+    Args:
+        run: The run's directory.
+        trust: Who may write ledgers.
+        world: How many ranks there are; a lone node has them all.
+
+    Raises:
+        IntegrityError: ST-LEDG-001 to 003.
+    """
+    if not run.ledger.exists():
+        return RunHistory()
+    data = read_file(run.ledger, LEDGER_LIMIT)
+    # Another process may be writing the last line at this moment.
+    whole = data[: data.rfind(b"\n") + 1]
+    verified = verify_ledger(whole, trust.keys_for(TrustRole.LEDGER), where=str(run.ledger))
+    events = [entry.body.event for entry in verified.entries]
+    saved = [
+        SavedCheckpoint(step=step, digest=digest)
+        for event in events
+        if event.event == CHECKPOINT_SIGNED
+        and isinstance(step := event.details.get("step"), int)
+        and isinstance(digest := event.details.get("digest"), str)
+    ]
+    return RunHistory(
+        nodes=_nodes(events, world),
+        last=saved[-1] if saved else None,
+        num_checkpoints=len(saved),
+    )
+
+
+def _nodes(events: Sequence[Event], world: int) -> tuple[NodeRef, ...]:
+    starts = [number for number, event in enumerate(events) if event.event == RUN_STARTED]
+    admitted: dict[str, NodeRef] = {}
+    for event in events[starts[-1] if starts else 0 :]:
+        if event.event == NODE_ADMITTED and event.decision is Decision.ALLOW:
+            admitted[event.subject] = NodeRef(
+                node=event.subject,
+                tier=NodeTier(str(event.details.get("tier", NodeTier.SELF_ASSERTED))),
+                label=str(event.details.get("label", "")),
+            )
+    nodes = tuple(admitted.values())
+    if len(nodes) == 1:
+        only = nodes[0]
+        ranks = list(range(world))
+        return (NodeRef(node=only.node, tier=only.tier, label=only.label, ranks=ranks),)
+    return nodes
+
+
+def newest_checkpoint(run: RunDir) -> Path | None:
+    """The finished checkpoint with the highest step; half-written ones have other names."""
+    if not run.checkpoints.is_dir():
+        return None
+    found = [p for p in run.checkpoints.iterdir() if _STEP.fullmatch(p.name) and p.is_dir()]
+    return max(found, key=step_of, default=None)
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint's directory."""
+    match = _STEP.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def check_newest(
+    history: RunHistory, predicate: CheckpointPredicate, digest: str, where: str
+) -> int:
+    """Refuse a checkpoint that is not where the ledger says the run stopped; returns its step.
+
+    Raises:
+        IntegrityError: ST-CKPT-150 when it is older, ST-CKPT-170 when it is not the run's own.
+    """
+    last = history.last
+    fix = f"to continue from it all the same: --resume {where}"
+    if last is not None and digest == last.digest:
+        return predicate.step
+    if last is not None and predicate.step <= last.step:
+        raise IntegrityError(
+            "ST-CKPT-150" if predicate.step < last.step else "ST-CKPT-170",
+            f"a checkpoint of step {predicate.step}, but the ledger's last is that of step"
+            f" {last.step} ({last.digest[:16]})",
+            where,
+            fix,
+        )
+    parents = [p.digest for p in predicate.parents if p.role is ParentRole.PREVIOUS]
+    if parents != ([] if last is None else [last.digest]):
+        raise IntegrityError(
+            "ST-CKPT-170",
+            "the ledger does not know it, and it does not follow the ledger's last checkpoint",
+            where,
+            fix,
+        )
+    return predicate.step

@@ -1,0 +1,184 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What rank 0 writes down while training: metrics.jsonl, TensorBoard events, lines for people.
+
+metrics.jsonl has one JSON object a line, written whole and flushed, so that a reader can follow it
+while it grows. Numbers that are not finite are null. A resumed run drops the lines of steps that it
+does again.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self, TextIO
+
+from securetrain.core.errors import os_error
+from securetrain.core.files import write_atomic
+
+LINE_LIMIT: Final = 1 << 20
+
+PEAK_FLOPS: Final[Mapping[str, float]] = {
+    # dense bf16, from the vendor's data sheets; the longest name that occurs in the device's wins
+    "A100": 312e12,
+    "H100": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H200": 989e12,
+    "B200": 2250e12,
+}
+
+
+def peak_flops(device_name: str | None) -> float | None:
+    """Dense bf16 FLOP/s of a GPU, or None for a CPU or a device that is not in the table."""
+    known = [name for name in PEAK_FLOPS if device_name is not None and name in device_name]
+    return PEAK_FLOPS[max(known, key=len)] if known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """One line of metrics.jsonl."""
+
+    step: int
+    loss: float
+    """Nats a byte, the mean over the step's tokens."""
+    bits_per_byte: float
+    grad_norm: float
+    """Before clipping."""
+    tokens_per_second: float
+    """Over all ranks."""
+    mfu: float | None
+    """Model FLOPs as a part of the GPUs' dense bf16 peak; null where the peak is not known."""
+    lr: float
+    seconds: float
+    """Wall time of the step."""
+    tokens: int
+    """Tokens of all steps so far."""
+    verdict: str
+    """clean, refused, observed or unwatched."""
+    val_bits_per_byte: float | None = None
+    """On the held-out split; null between evaluations."""
+    unigram_bits: float | None = None
+    """What byte frequencies alone achieve there; only beside val_bits_per_byte."""
+    bigram_bits: float | None = None
+    """What the byte before alone achieves there; only beside val_bits_per_byte."""
+
+    def line(self) -> str:
+        """The JSON text, with a newline."""
+        values = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in asdict(self).items()
+        }
+        return json.dumps(values, allow_nan=False) + "\n"
+
+
+class MetricsWriter:
+    """Writes for one run; a context manager."""
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        tensorboard: Path | None,
+        console: TextIO | None,
+        console_every: int,
+        steps: int,
+        resumed_at: int,
+    ) -> None:
+        """Open the files.
+
+        Args:
+            path: metrics.jsonl.
+            tensorboard: The folder of the event files, or None.
+            console: Where lines for people go, or None.
+            console_every: Steps between those lines.
+            steps: The run's last step.
+            resumed_at: The step that the run starts after; lines of later steps are dropped.
+        """
+        self._console = console if console_every else None
+        self._console_every = console_every
+        self._steps = steps
+        self._board: Any = None
+        drop_lines_after(path, resumed_at)
+        try:
+            self._file = path.open("a", encoding="ascii", buffering=1)
+        except OSError as error:
+            raise os_error(error, str(path)) from error
+        if tensorboard is not None:
+            from tensorboardX import SummaryWriter  # noqa: PLC0415 - only where it is asked for
+
+            self._board = SummaryWriter(
+                str(tensorboard), purge_step=resumed_at + 1 if resumed_at else None
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def write(self, metrics: StepMetrics) -> None:
+        """Record one step."""
+        try:
+            self._file.write(metrics.line())
+        except OSError as error:
+            raise os_error(error, self._file.name) from error
+        if self._board is not None:
+            for key, value in asdict(metrics).items():
+                if key != "step" and isinstance(value, int | float) and math.isfinite(value):
+                    self._board.add_scalar(f"train/{key}", value, metrics.step)
+        evaluated = metrics.val_bits_per_byte is not None
+        if self._console is not None and (evaluated or metrics.step % self._console_every == 0):
+            self.say(describe(metrics, self._steps))
+
+    def say(self, text: str) -> None:
+        """One line for people."""
+        if self._console is not None:
+            self._console.write(text + "\n")
+            self._console.flush()
+
+
+def describe(metrics: StepMetrics, steps: int) -> str:
+    """A step in one line."""
+    text = (
+        f"step {metrics.step:>{len(str(steps))}}/{steps}"
+        f"  {metrics.bits_per_byte:.3f} bits/byte"
+        f"  grad norm {metrics.grad_norm:.3f}"
+        f"  {metrics.tokens_per_second:,.0f} tokens/s"
+    )
+    if metrics.mfu is not None:
+        text += f"  MFU {metrics.mfu:.1%}"
+    if metrics.val_bits_per_byte is not None:
+        text += f"  validation {metrics.val_bits_per_byte:.3f}"
+        if metrics.bigram_bits is not None:
+            text += f" (bigram {metrics.bigram_bits:.3f})"
+    return text if metrics.verdict in {"clean", "unwatched"} else f"{text}  {metrics.verdict}"
+
+
+def drop_lines_after(path: Path, step: int, field: tuple[str, ...] = ("step",)) -> None:
+    """Keep the whole lines of a JSONL file whose `field` is at most `step`.
+
+    The file is the run's own diary and proves nothing, so lines that cannot be read are dropped.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            lines = iter(lambda: file.readline(LINE_LIMIT), "")
+            kept = [line for line in lines if _is_kept(line, step, field)]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+    write_atomic(path, "".join(kept).encode())
+
+
+def _is_kept(line: str, step: int, field: tuple[str, ...]) -> bool:
+    try:
+        number = json.loads(line)
+        for name in field:
+            number = number[name]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return line.endswith("\n") and isinstance(number, int) and number <= step

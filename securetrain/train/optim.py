@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""AdamW with warm-up and cosine decay, and its state as plain tensors.
+
+Every hyper-parameter comes from the job file and the step, so the state that a checkpoint carries
+is tensors under names and nothing else: there is no object to unpickle.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+from torch import nn
+
+from securetrain.train.config import OptimizerJob
+
+FLOOR: Final = 0.1
+"""The learning rate at the end, as a part of the highest."""
+STATES: Final = ("exp_avg", "exp_avg_sq")
+
+
+def make_optimizer(model: nn.Module, job: OptimizerJob) -> torch.optim.AdamW:
+    """AdamW over all parameters; vectors (norms) do not decay."""
+    parameters = list(model.parameters())
+    return torch.optim.AdamW(
+        [
+            {
+                "params": [p for p in parameters if p.ndim > 1],
+                "weight_decay": job.weight_decay,
+            },
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ],
+        lr=job.lr,
+        betas=job.betas,
+        fused=True,
+    )
+
+
+def lr_at(step: int, steps: int, job: OptimizerJob) -> float:
+    """The learning rate of step number `step` (from 1) of `steps`."""
+    if step <= job.warmup_steps:
+        return job.lr * step / job.warmup_steps
+    progress = (step - job.warmup_steps) / max(1, steps - job.warmup_steps)
+    return job.lr * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Use `lr` from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and tensors of the state, made where a parameter has none yet.
+
+    The tensors are the optimizer's own: filling them restores it.
+    """
+    for name, parameter in model.named_parameters():
+        state = optimizer.state[parameter]
+        if not state:
+            # What AdamW itself makes at its first step (fused: the count lies with the parameter).
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            for key in STATES:
+                state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        yield f"{name}.step", state["step"]
+        for key in STATES:
+            yield f"{name}.{key}", state[key]

@@ -1,0 +1,230 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A whole training run on one rank: resume, steps, and what happens between them.
+
+After every step, in this order: evaluate when due, write the metrics, record a refusal in the
+ledger, halt when the guard says so, save when due. Being asked to stop (a signal on any rank) ends
+the run after the step that is being done, with a checkpoint: never in the middle of one.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
+
+from securetrain.core.codes import ExitCode
+from securetrain.core.vocabulary import Boundary
+from securetrain.train.agree import rank_zero_decides, recorded
+from securetrain.train.baseline import Baselines, baselines
+from securetrain.train.config import JobConfig
+from securetrain.train.metrics import MetricsWriter, peak_flops
+from securetrain.train.model import num_parameters
+from securetrain.train.setup import Session, Worker, open_session
+from securetrain.train.trainer import StepResult
+
+FIRST_TIMEOUT: Final = timedelta(minutes=10)
+"""For everything up to the end of the first step: compilers, cold disks, slow ranks."""
+STEADY_TIMEOUT: Final = timedelta(minutes=3)
+"""Afterwards: a rank that is silent for this long is gone."""
+COLLECT_EVERY: Final = 50
+"""Steps between garbage collections, which all ranks do at the same time."""
+
+
+def run_job(
+    job: JobConfig, where: str, worker: Worker, *, stop_after: int | None = None
+) -> ExitCode:
+    """Train; collective.
+
+    Args:
+        job: What to do.
+        where: The job file's name, for messages.
+        worker: This process.
+        stop_after: Save and end after this step, although the job has more.
+
+    Returns:
+        OK, or INTERRUPTED when somebody asked the run to stop.
+
+    Raises:
+        SecureTrainError: something was refused, or the guard halted the run (ST-GRAD-005).
+    """
+    session = open_session(job, where, worker)
+    try:
+        with recorded(session.ledger, Boundary.CHECKPOINT, "checkpoint-refused", "resume"):
+            session.checkpoints.resume(session.trainer, job.checkpoint.resume)
+        last = job.steps if stop_after is None else min(stop_after, job.steps)
+        with _writer(session) as writer, _collected():
+            return _Loop(session, writer, _count(session)).run(last)
+    finally:
+        session.close()
+
+
+@dataclass(slots=True)
+class _Loop:
+    session: Session
+    writer: MetricsWriter | None
+    """Rank 0's; None on the others."""
+    baselines: Baselines | None
+    bits: float | None = None
+    """The last validation result."""
+
+    def run(self, last: int) -> ExitCode:
+        """Train up to step `last`."""
+        progress = self.session.trainer.progress
+        self._say(self._greeting(progress.step))
+        begin = progress.step
+        result: StepResult | None = None
+        while self.session.trainer.progress.step < last and not (result and result.stop):
+            result = self._step(last)
+            step = self.session.trainer.progress.step
+            if step == begin + 1:
+                self._tighten()
+            if step % COLLECT_EVERY == 0:
+                gc.collect()
+        step = self.session.trainer.progress.step
+        if step < last:
+            self._say(f"stopped after step {step}; the state is saved")
+            return ExitCode.INTERRUPTED
+        if result is not None and step == self.session.job.steps:
+            self._finish(result)
+        return ExitCode.OK
+
+    def _step(self, last: int) -> StepResult:
+        job, trainer = self.session.job, self.session.trainer
+        subject = str(self.session.dataset.path)
+        with recorded(self.session.ledger, Boundary.DATASET, "dataset-refused", subject):
+            result = trainer.train_step()
+            step = trainer.progress.step
+            ends = result.stop or step >= last
+            bits = trainer.evaluate() if _due(job.eval.every, step, ends=ends) else None
+        self.bits = self.bits if bits is None else bits
+        self._write(result, bits, ends=ends)
+        self._record(result)
+        if result.halt is not None:
+            raise result.halt
+        if _due(job.checkpoint.every, step, ends=ends):
+            self.session.checkpoints.save(trainer)
+        return result
+
+    def _write(self, result: StepResult, bits: float | None, *, ends: bool) -> None:
+        session = self.session
+        step = session.trainer.progress.step
+        # A refused step is always written: it is what people look for.
+        due = step % session.job.metrics.every == 0 or ends or bits is not None
+        if self.writer is None or not (due or result.refusal is not None):
+            return
+        device = session.worker.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+        self.writer.write(
+            session.trainer.metrics(
+                result,
+                peak=peak_flops(name),
+                world=dist.get_world_size(),
+                bits=bits,
+                baselines=self.baselines,
+            )
+        )
+
+    def _record(self, result: StepResult) -> None:
+        if result.refusal is None or not self.session.worker.first:
+            return
+        ledger, step = self.session.ledger, self.session.trainer.progress.step
+        ledger.refuse(Boundary.GRADIENTS, "step-refused", result.refusal, f"step {step}")
+        if result.halt is not None:
+            ledger.refuse(Boundary.GRADIENTS, "run-halted", result.halt, f"step {step}")
+
+    def _finish(self, result: StepResult) -> None:
+        """The figures of the run, signed: a report cannot overstate them."""
+        progress = self.session.trainer.progress
+        tokens = progress.step * self.session.trainer.tokens_per_step
+        if self.session.worker.first:
+            self.session.ledger.observe(
+                Boundary.GRADIENTS,
+                "training-finished",
+                f"step {progress.step}",
+                tokens=tokens,
+                refused=progress.refused,
+                observed=progress.observed,
+                loss=result.loss,
+                **({} if self.bits is None else {"validation_bits_per_byte": self.bits}),
+            )
+        text = f"done: {progress.step} steps, {tokens:,} tokens"
+        if self.bits is not None:
+            text += f", validation {self.bits:.3f} bits/byte"
+        if self.baselines is not None:
+            text += f" (unigram {self.baselines.unigram:.3f}, bigram {self.baselines.bigram:.3f})"
+        self._say(text)
+
+    def _tighten(self) -> None:
+        """After the first step a silent rank is a lost rank."""
+        for group in self.session.mesh.groups:
+            _set_pg_timeout(STEADY_TIMEOUT, group)
+
+    def _say(self, text: str) -> None:
+        if self.writer is not None:
+            self.writer.say(text)
+
+    def _greeting(self, step: int) -> str:
+        session = self.session
+        text = (
+            f"{session.job.name}: {num_parameters(session.trainer.shape):,} parameters,"
+            f" {session.trainer.model.kind} ({session.mesh.degrees}),"
+            f" {len(session.train):,} bytes of verified data"
+        )
+        return f"{text}, resumed after step {step}" if step else text
+
+
+def _due(every: int, step: int, *, ends: bool) -> bool:
+    return ends or (every > 0 and step % every == 0)
+
+
+def _count(session: Session) -> Baselines | None:
+    """Rank 0 counts bytes while the others wait, so that a refusal stops them too."""
+    found: list[Baselines] = []
+    held_out = session.held_out
+    if held_out is None:
+        return None
+
+    def count() -> int:
+        with recorded(
+            session.ledger, Boundary.DATASET, "dataset-refused", str(session.dataset.path)
+        ):
+            found.append(baselines(session.train, held_out))
+        return 0
+
+    rank_zero_decides(count, session.worker.device)
+    return found[0] if found else None
+
+
+@contextmanager
+def _writer(session: Session) -> Iterator[MetricsWriter | None]:
+    worker, job = session.worker, session.job
+    if not worker.first:
+        yield None
+        return
+    with MetricsWriter(
+        path=worker.run.metrics,
+        tensorboard=worker.run.tensorboard if job.metrics.tensorboard else None,
+        console=worker.console,
+        console_every=job.metrics.console_every,
+        steps=job.steps,
+        resumed_at=session.trainer.progress.step,
+    ) as writer:
+        yield writer
+
+
+@contextmanager
+def _collected() -> Iterator[None]:
+    """Garbage is collected between steps, on all ranks at once, not whenever one rank likes."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

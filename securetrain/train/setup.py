@@ -1,0 +1,238 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Open what the run directory holds and build one rank's trainer.
+
+Checked before the first step, in order: the policy and the trust root, the dataset's statement and
+listing, the mesh against the number of processes, and that the guard sees every gradient. A
+refusal goes into the ledger and ends the run.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TextIO
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from securetrain.artifacts import VerifiedDataset
+from securetrain.core import canonical
+from securetrain.core.files import read_file
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import Boundary
+from securetrain.guard import GradientGuard
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import LIMIT as TRUST_LIMIT
+from securetrain.identity.trust import TrustRoot
+from securetrain.ledger import Ledger
+from securetrain.parallel.mesh import Mesh, make_mesh
+from securetrain.parallel.parallelize import parallelize
+from securetrain.parallel.plan import Plan
+from securetrain.policy import LoadedPolicy
+from securetrain.policy.load import load_resolved
+from securetrain.policy.schema import Gradients, GuardMode
+from securetrain.train.agree import recorded
+from securetrain.train.checkpointing import Checkpoints
+from securetrain.train.config import JobConfig, check_world
+from securetrain.train.data import ByteSplit, Rows
+from securetrain.train.lineage import RunHistory, read_history
+from securetrain.train.model import ByteModel, ModelShape, init_weights
+from securetrain.train.optim import make_optimizer
+from securetrain.train.records import SketchWriter
+from securetrain.train.trainer import Shares, Stop, Trainer
+
+Clock = Callable[[], datetime]
+RUN_ID_DIGITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """This process and where it runs. The default process group exists."""
+
+    run: RunDir
+    device: torch.device
+    clock: Clock
+    stop: Stop
+    console: TextIO | None
+    """Where rank 0 tells people how it goes."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which writes things down."""
+        return dist.get_rank() == 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One rank's run, ready for its first step. Close it when done."""
+
+    job: JobConfig
+    worker: Worker
+    mesh: Mesh
+    policy: LoadedPolicy
+    ledger: Ledger
+    dataset: VerifiedDataset
+    train: ByteSplit
+    held_out: ByteSplit | None
+    trainer: Trainer
+    checkpoints: Checkpoints
+    sketches: SketchWriter
+
+    def close(self) -> None:
+        """Close the files."""
+        self.sketches.close()
+        self.dataset.close()
+
+
+def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
+    """Check and open everything (collective).
+
+    Args:
+        job: What to do.
+        where: The job file's name, for messages.
+        worker: This process.
+
+    Raises:
+        SecureTrainError: something was refused.
+    """
+    run = worker.run
+    world = dist.get_world_size()
+    degrees = check_world(job, world, where)
+    policy = load_resolved(run.resolved_policy)
+    trust = TrustRoot.load(run.trust, worker.clock())
+    ledger = Ledger(
+        run.ledger,
+        PrivateKey.load(run.key("worker")),
+        f"rank-{dist.get_rank()}",
+        worker.clock,
+    )
+    path = run.dataset if job.data.dataset is None else Path(job.data.dataset)
+    with recorded(ledger, Boundary.DATASET, "dataset-refused", str(path)):
+        dataset = VerifiedDataset.open(path, trust=trust, policy=policy.policy, now=worker.clock())
+    train, held_out = _splits(job, where, dataset)
+    mesh = make_mesh(degrees, worker.device.type)
+    sketches = SketchWriter(run.sketches)
+    trainer = build(
+        job,
+        worker,
+        mesh,
+        policy.policy.gradients,
+        (train, held_out),
+        sketches if worker.first else None,
+    )
+    if worker.first:
+        ledger.allow(
+            Boundary.DATASET,
+            "dataset-opened",
+            str(path),
+            digest=dataset.digest,
+            bytes=len(train),
+        )
+    checkpoints = Checkpoints(
+        run=run,
+        run_id=run_id_of(run, job),
+        trust=trust,
+        policy=policy,
+        key=PrivateKey.load(run.key("checkpoint")),
+        dataset_name=dataset.predicate.name,
+        dataset_digest=dataset.digest,
+        code={"job": hashlib.sha256(canonical.encode(job)).hexdigest()},
+        history=read_history(run, trust, world) if worker.first else RunHistory(),
+        ledger=ledger,
+        first=worker.first,
+        clock=worker.clock,
+        device=worker.device,
+    )
+    return Session(
+        job=job,
+        worker=worker,
+        mesh=mesh,
+        policy=policy,
+        ledger=ledger,
+        dataset=dataset,
+        train=train,
+        held_out=held_out,
+        trainer=trainer,
+        checkpoints=checkpoints,
+        sketches=sketches,
+    )
+
+
+def build(  # noqa: PLR0917 - one call, in the order of the docstring
+    job: JobConfig,
+    worker: Worker,
+    mesh: Mesh,
+    settings: Gradients,
+    splits: tuple[ByteSplit, ByteSplit | None],
+    sketches: SketchWriter | None = None,
+) -> Trainer:
+    """Model, optimizer, guard and data of one rank (collective).
+
+    Args:
+        job: What to do.
+        worker: This process.
+        mesh: The ranks.
+        settings: What the policy asks of the guard.
+        splits: Training data, and held-out data if there is any.
+        sketches: Takes the guard's records.
+    """
+    shape = shape_of(job)
+    model = ByteModel(shape)
+    init_weights(model, job.seed, shape)
+    plan = Plan(
+        blocks=blocks_of,
+        precision=job.precision,
+        reshard_after_forward=job.parallel.reshard_after_forward,
+    )
+    parallel = parallelize(model.to(worker.device), mesh, plan, worker.device)
+    guard = None
+    if settings.mode is not GuardMode.OFF:
+        guard = GradientGuard(
+            mesh.dp_group, settings, on_record=None if sketches is None else sketches.write
+        )
+        guard.attach(parallel.module)
+    seq_len = job.data.seq_len
+    train, held_out = splits
+    return Trainer(
+        job=job,
+        shape=shape,
+        model=parallel,
+        optimizer=make_optimizer(parallel.module, job.optimizer),
+        rows=Rows(train, seq_len, job.seed),
+        held_out=None if held_out is None else Rows(held_out, seq_len, job.seed),
+        shares=Shares(group=mesh.dp_group, rank=mesh.dp_rank, size=mesh.degrees.dp),
+        guard=guard,
+        max_refused=settings.max_refused_steps,
+        stop=worker.stop,
+    )
+
+
+def shape_of(job: JobConfig) -> ModelShape:
+    """The model's sizes."""
+    return ModelShape(**msgspec.structs.asdict(job.model))
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The layers, which are sharded one by one."""
+    assert isinstance(model, ByteModel)
+    return list(model.layers.values())
+
+
+def run_id_of(run: RunDir, job: JobConfig) -> str:
+    """The job's name and what no other run has: the digest of its trust root."""
+    digest = hashlib.sha256(read_file(run.trust, TRUST_LIMIT)).hexdigest()
+    return f"{job.name}-{digest[:RUN_ID_DIGITS]}"
+
+
+def _splits(
+    job: JobConfig, where: str, dataset: VerifiedDataset
+) -> tuple[ByteSplit, ByteSplit | None]:
+    train = ByteSplit(dataset, job.data.train_split, f"{where}: data.train_split")
+    if job.data.validation_split is None:
+        return train, None
+    name = job.data.validation_split
+    return train, ByteSplit(dataset, name, f"{where}: data.validation_split")

@@ -1,0 +1,282 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop.
+
+A step, in this order:
+
+1. forward and backward; the loss is the sum over this rank's tokens divided by the tokens of all
+   ranks, so that the result does not depend on how the rows were dealt out;
+2. the guard judges what every rank sent, before anything is done with the sum;
+3. one all-reduce carries the loss, whether every number is finite, and whether anybody was asked
+   to stop: all ranks decide the same;
+4. a step that is refused, or not finite, changes nothing: its gradients are dropped and it is
+   recorded; otherwise clip, then step;
+5. a step counts whether or not it was refused: the next one reads other rows.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from securetrain.core.errors import GuardError
+from securetrain.guard.verdict import Verdict
+from securetrain.parallel.gradients import clip_grads, grad_norm
+from securetrain.parallel.parallelize import ParallelModel
+from securetrain.train.baseline import Baselines
+from securetrain.train.config import JobConfig
+from securetrain.train.data import Rows, share
+from securetrain.train.metrics import StepMetrics
+from securetrain.train.model import ModelShape, flops_per_token
+from securetrain.train.optim import lr_at, set_lr
+
+LN2 = math.log(2)
+
+
+class Judge(Protocol):
+    """What the loop needs of `securetrain.guard.GradientGuard`."""
+
+    def judge(self, step: int) -> Verdict:
+        """The group's decision about this step; collective."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from them."""
+        ...
+
+
+class Stop(Protocol):
+    """Whether somebody asked the run to end."""
+
+    @property
+    def requested(self) -> bool:
+        """True once a signal has come."""
+        ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a checkpoint keeps besides tensors: plain integers."""
+
+    step: int = 0
+    """Steps done; also the data's cursor."""
+    refused: int = 0
+    """Steps whose gradients were dropped."""
+    refused_in_a_row: int = 0
+    observed: int = 0
+    """Steps that the guard did not like and that were applied all the same."""
+    unwatched: int = 0
+    """Steps that no guard saw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One step, the same on every rank."""
+
+    loss: float
+    grad_norm: float
+    lr: float
+    seconds: float
+    verdict: str
+    """clean, refused, observed or unwatched."""
+    refusal: GuardError | None
+    halt: GuardError | None
+    stop: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Which part of the work is this rank's."""
+
+    group: dist.ProcessGroup
+    """The data-parallel ranks."""
+    rank: int
+    size: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """One rank's part of a run. `train_step` and `evaluate` are collective."""
+
+    job: JobConfig
+    shape: ModelShape
+    model: ParallelModel
+    optimizer: torch.optim.Optimizer
+    rows: Rows
+    held_out: Rows | None
+    shares: Shares
+    guard: Judge | None
+    max_refused: int
+    """Steps in a row that may be refused before the run halts."""
+    stop: Stop
+    clock: Callable[[], float] = time.perf_counter
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one step over all ranks."""
+        return self.job.data.batch_rows * self.job.data.seq_len
+
+    def train_step(self) -> StepResult:
+        """Do the next step."""
+        begin = self.clock()
+        step = self.progress.step + 1
+        lr = lr_at(step, self.job.steps, self.job.optimizer)
+        set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad(set_to_none=True)
+        local_loss = self._forward_backward(step)
+        verdict = self.guard.judge(step) if self.guard is not None else None
+        refusal, halt = _refusal(verdict)
+        norm = self._norm() if refusal is None else None
+        loss, finite, stop = self._agree(local_loss, norm)
+        if refusal is None and not finite:
+            # The guard names the rank where there is one; this is what stands without it.
+            refusal = GuardError(
+                "ST-GRAD-001",
+                f"step {step}: the loss or the gradient's norm is not finite",
+                "gradients",
+                "lower optimizer.lr or optimizer.clip, and look at the rows of this step",
+            )
+        if refusal is None:
+            assert norm is not None
+            clip_grads(self.model.module.parameters(), norm, self.job.optimizer.clip)
+            self.optimizer.step()
+            self.progress.refused_in_a_row = 0
+        else:
+            self.progress.refused += 1
+            self.progress.refused_in_a_row += 1
+            halt = halt or self._too_many(step, refusal)
+        self.optimizer.zero_grad(set_to_none=True)
+        word = _word(verdict, refusal)
+        self.progress.step = step
+        self.progress.observed += int(word == "observed")
+        self.progress.unwatched += int(verdict is None)
+        return StepResult(
+            loss=loss,
+            grad_norm=math.nan if norm is None else float(norm),
+            lr=lr,
+            seconds=self.clock() - begin,
+            verdict=word,
+            refusal=refusal,
+            halt=halt,
+            stop=stop,
+        )
+
+    @torch.no_grad()
+    def evaluate(self) -> float | None:
+        """Bits a byte on the held-out split, the same on every rank; None without such a split."""
+        if self.held_out is None:
+            return None
+        rows = share(self.job.eval.rows, self.shares.rank, self.shares.size)
+        chunk = max(1, self.job.data.batch_rows // self.shares.size)
+        total = torch.zeros((), dtype=torch.float64, device=self.model.device)
+        self.model.module.eval()
+        for start in range(0, len(rows), chunk):
+            batch = self.held_out.spaced(self.job.eval.rows, rows[start : start + chunk])
+            total += self._loss_sum(*batch).double()
+        self.model.module.train()
+        dist.all_reduce(total, group=self.shares.group)
+        return float(total) / (self.job.eval.rows * self.job.data.seq_len) / LN2
+
+    def metrics(
+        self, result: StepResult, *, peak: float | None, world: int, bits: float | None,
+        baselines: Baselines | None,
+    ) -> StepMetrics:  # fmt: skip
+        """The line of metrics.jsonl for a step."""
+        speed = self.tokens_per_step / result.seconds
+        flops = flops_per_token(self.shape, self.job.data.seq_len)
+        shown = baselines if bits is not None else None
+        return StepMetrics(
+            step=self.progress.step,
+            loss=result.loss,
+            bits_per_byte=result.loss / LN2,
+            grad_norm=result.grad_norm,
+            tokens_per_second=speed,
+            mfu=None if peak is None else flops * speed / (peak * world),
+            lr=result.lr,
+            seconds=result.seconds,
+            tokens=self.progress.step * self.tokens_per_step,
+            verdict=result.verdict,
+            val_bits_per_byte=bits,
+            unigram_bits=shown.unigram if shown else None,
+            bigram_bits=shown.bigram if shown else None,
+        )
+
+    def _forward_backward(self, step: int) -> torch.Tensor:
+        """This rank's part of the step's mean loss, detached."""
+        rows = share(self.job.data.batch_rows, self.shares.rank, self.shares.size)
+        loss = self._loss_sum(*self.rows.batch(step, rows)) / self.tokens_per_step
+        (loss * self.model.loss_scale).backward()
+        return loss.detach()
+
+    def _loss_sum(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        device = self.model.device
+        positions = torch.arange(inputs.shape[1], device=device)
+        with self.model.autocast():
+            logits = self.model.module(inputs.to(device), positions)
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(), targets.to(device).flatten(), reduction="sum"
+        )
+
+    def _norm(self) -> torch.Tensor:
+        return grad_norm(self.model.module.parameters())
+
+    def _agree(
+        self, local_loss: torch.Tensor, norm: torch.Tensor | None
+    ) -> tuple[float, bool, bool]:
+        """The mean loss, whether all is finite on every rank, whether any rank is to stop."""
+        odd = not bool(local_loss.isfinite()) or (norm is not None and not bool(norm.isfinite()))
+        shared = torch.tensor(
+            [float(local_loss), float(odd), float(self.stop.requested)],
+            dtype=torch.float64,
+            device=self.model.device,
+        )
+        dist.all_reduce(shared, group=self.shares.group)
+        loss, odd_ranks, stops = shared.tolist()
+        return loss, odd_ranks == 0, stops > 0
+
+    def _too_many(self, step: int, refusal: GuardError) -> GuardError | None:
+        if self.progress.refused_in_a_row < self.max_refused:
+            return None
+        return GuardError(
+            "ST-GRAD-005",
+            f"step {step} is number {self.progress.refused_in_a_row} in a row that was refused;"
+            f" the last one because: {refusal.code} {refusal.what}",
+            "gradients.max_refused_steps",
+            "look at the data and hardware of the ranks that are named, then resume from the last"
+            " clean checkpoint",
+        )
+
+
+def _refusal(verdict: Verdict | None) -> tuple[GuardError | None, GuardError | None]:
+    """Why the guard refuses a step, and why it halts the run."""
+    if verdict is None or verdict.proceed:
+        return None, None
+    halt = None
+    try:
+        verdict.raise_if_halted()
+    except GuardError as error:
+        halt = error
+    code = verdict.codes[0] if verdict.codes else "ST-GRAD-002"
+    ranks = ", ".join(map(str, verdict.outliers)) or "none that can be named"
+    refusal = GuardError(
+        code, f"step {verdict.step}: {verdict.reason} (ranks: {ranks})", "gradients", ""
+    )
+    return refusal, halt
+
+
+def _word(verdict: Verdict | None, refusal: GuardError | None) -> str:
+    if refusal is not None:
+        return "refused"
+    if verdict is None:
+        return "unwatched"
+    return "clean" if verdict.ok else "observed"
