@@ -14,6 +14,7 @@ Rules, in order:
 """
 
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -27,6 +28,7 @@ import click
 from securetrain import __version__
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError, os_error
+from securetrain.core.text import printable
 
 TRACEBACK_VARIABLE: Final = "SECURETRAIN_TRACEBACK"
 
@@ -179,7 +181,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
     return (
         "--json" in own
         or "--format=json" in own
-        or any(pair == ("--format", "json") for pair in zip(own, own[1:], strict=False))
+        or any(pair == ("--format", "json") for pair in itertools.pairwise(own))
     )
 
 
@@ -209,11 +211,10 @@ def _origin(error: BaseException) -> str:
     """File and line of this package that an unforeseen error came from."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}securetrain{os.sep}" in frame.filename]
-    frame = (ours or list(frames) or [None])[-1]
-    if frame is None:
-        return ""
-    _, _, name = frame.filename.rpartition(f"{os.sep}securetrain{os.sep}")
-    return f"{name}:{frame.lineno}"
+    for frame in (ours or list(frames))[-1:]:
+        _, _, name = frame.filename.rpartition(f"{os.sep}securetrain{os.sep}")
+        return f"{name}:{frame.lineno}"
+    return ""
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:
@@ -236,11 +237,11 @@ def _report(error: BaseException, *, as_json: bool) -> int:
 def render(refusal: SecureTrainError) -> str:
     """``error CODE: what``, then where and fix on lines of their own."""
     head = click.style(f"error {refusal.code}:", fg="red", bold=True)
-    lines = [f"{head} {refusal.what or refusal.definition.title}"]
+    lines = [f"{head} {printable(refusal.what or refusal.definition.title)}"]
     if refusal.where:
-        lines.append(f"  where: {refusal.where}")
+        lines.append(f"  where: {printable(refusal.where)}")
     if refusal.fix:
-        lines.append(f"  fix:   {refusal.fix}")
+        lines.append(f"  fix:   {printable(refusal.fix)}")
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import click
 import pytest
@@ -19,17 +19,17 @@ HEAVY = ("torch", "numpy", "rich", "msgspec", "cryptography", "OpenSSL", "matplo
 
 
 @pytest.fixture
-def verb(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[], object]], None]]:
+def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Makes the verb `probe` do what a test says."""
 
     def install(body: Callable[[], object]) -> None:
         @click.command()
         @click.option("--json", "as_json", is_flag=True)
-        def command(as_json: bool) -> object:
+        def command(as_json: bool) -> object:  # noqa: FBT001 - click
             return body()
 
         monkeypatch.setattr(sys.modules[__name__], "command", command, raising=False)
-        monkeypatch.setitem(VERBS, "probe", Verb(f"{__name__}:command", "a probe"))  # type: ignore[arg-type]
+        monkeypatch.setitem(VERBS, "probe", Verb(f"{__name__}:command", "a probe"))
         monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
 
     return install
@@ -81,6 +81,15 @@ def test_a_refusal_says_what_where_and_fix_and_has_its_exit_code(verb, capsys):
         "  where: model/rank-0.bin",
         "  fix:   get it again",
     ]
+
+
+def test_escape_sequences_in_an_error_cannot_repaint_the_terminal(verb, capsys):
+    verb(raising(IntegrityError("ST-CKPT-141", "extra file", "a\x1b[2K\x1b[32mok\u202e\r", "x")))
+    assert main(["probe"]) == 14
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "\r" not in err
+    assert r"where: a\x1b[2K\x1b[32mok\u202e\r" in err
 
 
 def test_with_json_the_error_is_the_only_output(verb, capsys):

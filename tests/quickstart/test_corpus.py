@@ -34,8 +34,8 @@ def library(tmp_path: Path) -> Path:
     return root
 
 
-def collect(root: Path, **limits: int) -> corpus.Corpus:
-    return corpus.collect(root, min_text=limits.pop("min_text", 1000), **limits)
+def collect(root: Path, text_limit: int = corpus.TEXT_LIMIT) -> corpus.Corpus:
+    return corpus.collect(root, min_text=1000, text_limit=text_limit)
 
 
 def test_it_is_the_same_every_time_and_ordered_by_name(library: Path):
@@ -72,9 +72,7 @@ def test_a_text_that_appears_twice_is_taken_once(library: Path):
 
 def test_nothing_is_executed(library: Path, tmp_path: Path):
     witness = tmp_path / "executed"
-    (library / "evil.py").write_text(
-        f'"""{LONG} evil"""\nopen({str(witness)!r}, "w").close()\n'
-    )
+    (library / "evil.py").write_text(f'"""{LONG} evil"""\nopen({str(witness)!r}, "w").close()\n')
     text = "".join(document.text for document in collect(library).documents)
     assert "evil" in text
     assert not witness.exists()

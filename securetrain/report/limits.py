@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a run did not prove, in sentences that a person can act on."""
+
+from typing import Final
+
+from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, State
+from securetrain.report.boundaries import count
+from securetrain.report.model import BoundaryState, ProofState, RunRecord
+
+UNSIGNED: Final = (
+    "Curves, sketch distances, audit findings, drills and recorded verifications come from files"
+    " that are not signed. The ledger, the trust root and the statements are."
+)
+
+
+def of(record: RunRecord, *, keys_in_run: bool) -> tuple[str, ...]:
+    """The limits of a record.
+
+    Args:
+        record: everything else that the report says.
+        keys_in_run: whether the private key of the trust root lies in the run directory.
+    """
+    found = [
+        *_identity(record, keys_in_run=keys_in_run),
+        *_node(record),
+        *_evidence(record),
+        *_artifacts(record),
+        *_guard(record),
+        UNSIGNED,
+    ]
+    return tuple(found)
+
+
+def _identity(record: RunRecord, *, keys_in_run: bool) -> list[str]:
+    found = []
+    match record.trust.proof.state:
+        case ProofState.VERIFIED if keys_in_run:
+            found.append(
+                "The run made its own trust root, and its signing keys lie in its directory: whoever"
+                " can write there can sign anything. The signatures show that nothing changed"
+                " since, not who made it."
+            )
+        case ProofState.VERIFIED:
+            found.append(
+                "The trust root was taken from the run directory. Compare its digest"
+                f" ({record.trust.digest[:16]}...) with the one that the job's owner published."
+            )
+        case _:
+            found.append("There is no valid trust root, so no signature of this run counts.")
+    if record.ledger.proof.state is ProofState.VERIFIED and not record.ledger.closed:
+        found.append(
+            "The ledger has no closing entry: entries at its end may be missing, as after a crash."
+        )
+    return found
+
+
+def _node(record: RunRecord) -> list[str]:
+    texts = [reason for view in record.boundaries for reason in view.reasons]
+    found = []
+    if any(UNATTESTED.split()[0] in text for text in texts):
+        found.append(
+            f"The node is {UNATTESTED}: its evidence is only what it says about itself. No TPM,"
+            " virtual TPM or trusted execution environment stands behind it."
+        )
+    found += [
+        "The workers ran without the shim: their pickles and sockets were not checked."
+        for fact in record.facts
+        if fact.name == "worker shim"
+    ]
+    profiles = [fact.value for fact in record.facts if fact.name == "network"]
+    if NetworkProfile.LOOPBACK in profiles:
+        found.append(
+            "All traffic stayed on this machine's loopback: encryption between machines was not"
+            " needed, and not tried."
+        )
+    return found
+
+
+def _evidence(record: RunRecord) -> list[str]:
+    found = []
+    if record.audit is None:
+        found.append("No preflight audit is recorded.")
+    else:
+        unknown = sum(f.state is State.UNKNOWN for f in record.audit.findings)
+        failed = sum(f.state is State.FAIL for f in record.audit.findings)
+        if unknown:
+            found.append(
+                f"The audit has {count(unknown, 'finding')} without evidence: unknown is no pass."
+            )
+        if failed:
+            found.append(
+                f"The audit has {count(failed, 'failed finding')}; the policy let the run go on."
+            )
+    missing = [
+        view.boundary.value for view in record.boundaries if view.state is BoundaryState.NOT_CROSSED
+    ]
+    if missing:
+        found.append(f"Nothing is recorded about these boundaries: {', '.join(missing)}.")
+    return found
+
+
+def _artifacts(record: RunRecord) -> list[str]:
+    proven = {
+        result.digest
+        for result in record.verifications
+        if result.ok and result.kind == "checkpoint"
+    }
+    open_ones = [
+        checkpoint.name for checkpoint in record.checkpoints if checkpoint.digest not in proven
+    ]
+    if not record.checkpoints:
+        return ["The run has no checkpoint."]
+    if open_ones:
+        text = (
+            f"For {len(open_ones)} of {len(record.checkpoints)} checkpoints only the statement's"
+            " signature was checked; 'securetrain verify' reads every byte."
+        )
+        return [text]
+    return []
+
+
+def _guard(record: RunRecord) -> list[str]:
+    if record.guard is None:
+        return ["No gradient was judged in this run."]
+    ranks = {point.rank for point in record.guard.points}
+    if len(ranks) == 1:
+        return ["With one rank there is nobody to compare its gradients with."]
+    if len(ranks) == 2:
+        text = (
+            "With two ranks the guard can see that they differ, not which one is wrong: telling"
+            " needs at least three."
+        )
+        return [text]
+    return []

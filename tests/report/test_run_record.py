@@ -1,0 +1,261 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import shutil
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from securetrain.core.codes import ExitCode
+from securetrain.core.errors import UsageError
+from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.report.model import BoundaryState, ProofState, RunRecord
+from securetrain.report.run_record import exit_code_of, read_run
+from securetrain.testing.runs import SmallRun, make_run
+
+
+def read(run: SmallRun, hours: int = 1) -> RunRecord:
+    return read_run(run.run_dir.root, run.clock() + timedelta(hours=hours))
+
+
+def states(record: RunRecord) -> dict[Boundary, BoundaryState]:
+    return {view.boundary: view.state for view in record.boundaries}
+
+
+def test_everything_of_a_full_run_is_read_and_verified(full):
+    record = read(full)
+    assert record.problems == ()
+    assert record.trust.proof.state is ProofState.VERIFIED
+    assert record.ledger.proof.state is ProofState.VERIFIED
+    assert record.ledger.closed
+    assert record.ledger.num_entries == sum(record.ledger.counts.values()) == 9
+    assert [c.step for c in record.checkpoints] == [100, 200, 300]
+    assert all(c.proof.state is ProofState.VERIFIED for c in record.checkpoints)
+    assert record.checkpoints[2].parents == (record.checkpoints[1].digest,)
+    assert record.dataset is not None
+    assert record.checkpoints[0].dataset == record.dataset.digest
+    assert len(record.metrics) == 90
+    assert record.metrics[-1].bigram_bits == 3.77
+    assert record.guard is not None
+    assert {point.rank for point in record.guard.points} == {0, 1, 2}
+    assert record.audit is not None
+    assert record.drills[0].hardened.code == "ST-ADMN-002"
+    assert record.policy is not None
+    assert record.policy.digest == full.policy.digest
+    assert exit_code_of(record) == ExitCode.OK
+
+
+def test_the_states_of_the_boundaries_are_computed_from_evidence(full):
+    found = states(read(full))
+    assert found == {
+        Boundary.IDENTITY: BoundaryState.CHECKED,
+        Boundary.HOST: BoundaryState.UNKNOWN,
+        Boundary.NODE: BoundaryState.PARTIAL,
+        Boundary.SUPPLY_CHAIN: BoundaryState.CHECKED,
+        Boundary.SCHEDULER: BoundaryState.NOT_CROSSED,
+        Boundary.NETWORK: BoundaryState.CHECKED,
+        Boundary.RENDEZVOUS: BoundaryState.CHECKED,
+        Boundary.FABRIC: BoundaryState.UNKNOWN,
+        Boundary.DATASET: BoundaryState.CHECKED,
+        Boundary.GRADIENTS: BoundaryState.CHECKED,
+        Boundary.CHECKPOINT: BoundaryState.CHECKED,
+        Boundary.DEBUG: BoundaryState.CHECKED,
+    }
+
+
+def test_an_unattested_node_is_never_green_and_says_so(full):
+    node = next(v for v in read(full).boundaries if v.boundary is Boundary.NODE)
+    assert node.state is BoundaryState.PARTIAL
+    assert node.label == "UNATTESTED"
+    assert any("UNATTESTED" in limit for limit in read(full).limits)
+
+
+def test_a_refusal_makes_its_boundary_red(full, refuse):
+    refuse(full)
+    record = read(full)
+    assert states(record)[Boundary.RENDEZVOUS] is BoundaryState.REFUSED
+    assert record.ledger.refusals[0].code == "ST-ADMN-004"
+    assert not record.ledger.closed
+    assert any("no closing entry" in limit for limit in record.limits)
+
+
+def test_nothing_is_invented_for_a_bare_run(bare):
+    record = read(bare)
+    assert record.metrics == ()
+    assert record.guard is None
+    assert record.dataset is None
+    assert record.checkpoints == ()
+    assert record.audit is None
+    assert record.drills == ()
+    assert record.verifications == ()
+    assert record.outcome == "not recorded"
+    assert record.outcome_ok is None
+    found = states(record)
+    assert found.pop(Boundary.IDENTITY) is BoundaryState.CHECKED
+    assert set(found.values()) == {BoundaryState.NOT_CROSSED}
+    for words in ("no checkpoint", "No gradient", "No preflight audit"):
+        assert any(words in limit for limit in record.limits), words
+
+
+@pytest.mark.parametrize("damage", ["edited", "cut", "foreign"])
+def test_a_ledger_that_does_not_verify_counts_for_nothing(full, damage):
+    path = full.run_dir.ledger
+    data = path.read_bytes()
+    match damage:
+        case "edited":
+            path.write_bytes(data.replace(b"node-admitted", b"node-xdmitted"))
+            code = "ST-LEDG-003"
+        case "cut":
+            path.write_bytes(b"".join(data.splitlines(keepends=True)[1:]))
+            code = "ST-LEDG-002"
+        case "foreign":
+            other = make_run(full.run_dir.root.parent / "other")
+            path.write_bytes(other.run_dir.ledger.read_bytes())
+            code = "ST-LEDG-003"
+    record = read(full)
+    assert record.ledger.proof.state is ProofState.REFUSED
+    assert record.ledger.proof.code == code
+    assert record.ledger.num_entries == 0
+    assert record.ledger.last == ()
+    assert record.ledger.counts == {}
+    assert BoundaryState.CHECKED not in {
+        state for name, state in states(record).items()
+        if name not in {Boundary.IDENTITY, Boundary.DATASET, Boundary.CHECKPOINT}
+    }  # fmt: skip
+    assert exit_code_of(record) == ExitCode.INTEGRITY
+
+
+def test_an_unverified_ledger_makes_no_boundary_green_even_with_good_signatures(full):
+    full.run_dir.ledger.write_bytes(b"{}\n")
+    assert BoundaryState.CHECKED not in set(states(read(full)).values())
+
+
+def test_a_foreign_trust_root_refuses_everything(full, tmp_path):
+    other = make_run(tmp_path / "other")
+    shutil.copy(other.run_dir.trust, full.run_dir.trust)
+    record = read(full)
+    assert record.ledger.proof.state is ProofState.REFUSED
+    assert all(c.proof.code == "ST-CKPT-120" for c in record.checkpoints)
+    assert record.dataset is not None
+    assert record.dataset.proof.code == "ST-DATA-120"
+    assert states(record)[Boundary.CHECKPOINT] is BoundaryState.REFUSED
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage", "expired"])
+def test_without_a_valid_trust_root_no_signature_counts(full, damage):
+    hours = 1
+    match damage:
+        case "missing":
+            full.run_dir.trust.unlink()
+        case "garbage":
+            full.run_dir.trust.write_bytes(b"{}")
+        case "expired":
+            hours = 24 * 400
+    record = read(full, hours)
+    assert record.trust.proof.state is not ProofState.VERIFIED
+    assert record.ledger.proof.state is ProofState.REFUSED
+    assert all(c.proof.state is ProofState.REFUSED for c in record.checkpoints)
+    assert any("no signature of this run counts" in limit for limit in record.limits)
+    assert exit_code_of(record) == ExitCode.INTEGRITY
+
+
+def test_a_statement_with_one_flipped_byte_is_refused(full):
+    path = full.run_dir.checkpoint(200) / "statement.json"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    record = read(full)
+    assert [c.proof.state is ProofState.VERIFIED for c in record.checkpoints] == [True, False, True]
+    assert record.checkpoints[1].digest == ""
+    assert states(record)[Boundary.CHECKPOINT] is BoundaryState.REFUSED
+
+
+def test_a_checkpoint_without_a_statement_is_refused_and_a_staged_one_is_not_shown(full):
+    (full.run_dir.checkpoint(200) / "statement.json").unlink()
+    full.run_dir.checkpoints.joinpath("step-00000400.tmp-abc").mkdir()
+    record = read(full)
+    assert len(record.checkpoints) == 3
+    assert record.checkpoints[1].proof.code == "ST-CKPT-100"
+
+
+def test_an_unwatched_run_is_not_green_at_the_gradients(bare, fill):
+    fill(bare)
+    record = read(bare)
+    last = msgspec.structs.replace(record.checkpoints[-1], verdict="unwatched", num_judged=0)
+    from securetrain.report import boundaries
+
+    views = boundaries.judge(
+        ledger=record.ledger.proof,
+        entries=(),
+        audit=None,
+        trust=record.trust.proof,
+        dataset=record.dataset,
+        checkpoints=(*record.checkpoints[:-1], last),
+    )
+    view = next(v for v in views if v.boundary is Boundary.GRADIENTS)
+    assert view.state is not BoundaryState.CHECKED
+    assert "UNWATCHED" in view.labels
+
+
+@pytest.mark.parametrize("name", ["audit.json", "drills.json", "run.json", "policy.json"])
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"a":1,"a":2}', b"\xff", b"[" * 100_000])
+def test_malformed_files_are_named_and_not_fatal(full, name, content):
+    (full.run_dir.root / name).write_bytes(content)
+    record = read(full)
+    assert any(problem.startswith(name) for problem in record.problems)
+    assert exit_code_of(record) == ExitCode.INTEGRITY
+
+
+def test_bad_lines_of_the_metrics_are_counted(full):
+    with full.run_dir.metrics.open("a") as file:
+        file.write('{"step": "no"}\nnonsense\n{"step": NaN}\n')
+    record = read(full)
+    assert len(record.metrics) == 90
+    assert any("metrics.jsonl: 3 unreadable lines" in problem for problem in record.problems)
+
+
+def test_links_are_not_followed(full, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text(json.dumps({"findings": [], "counts": {"stolen": 1}}))
+    full.run_dir.audit.unlink()
+    full.run_dir.audit.symlink_to(secret)
+    record = read(full)
+    assert record.audit is None
+    assert any(problem.startswith("audit.json") for problem in record.problems)
+
+
+def test_a_fifo_does_not_hang_the_report(full):
+    full.run_dir.metrics.unlink()
+    os.mkfifo(full.run_dir.metrics)
+    assert any(problem.startswith("metrics.jsonl") for problem in read(full).problems)
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "file"])
+def test_what_is_not_a_run_directory_is_an_error(tmp_path, kind, bare):
+    path = tmp_path / "x"
+    if kind == "empty":
+        path.mkdir()
+    elif kind == "file":
+        path.write_text("")
+    with pytest.raises(UsageError) as caught:
+        read_run(path, bare.clock())
+    assert caught.value.code == "ST-USAG-002"
+    assert str(path) in caught.value.where
+
+
+def test_a_failed_run_or_drill_is_a_failure(full):
+    record = read(full)
+    assert exit_code_of(msgspec.structs.replace(record, outcome_ok=False)) == ExitCode.FAILURE
+    drill = msgspec.structs.replace(record.drills[0], ok=False)
+    assert exit_code_of(msgspec.structs.replace(record, drills=(drill,))) == ExitCode.FAILURE
+
+
+def test_the_record_is_json(full):
+    value = json.loads(msgspec.json.encode(read(full)))
+    assert value["ledger"]["counts"] == {
+        str(d): n for d, n in (("allow", 7), ("refuse", 0), ("observe", 2))
+    }
+    assert {b["boundary"] for b in value["boundaries"]} == {b.value for b in Boundary}
+    assert value["ledger"]["last"][-1]["decision"] == Decision.OBSERVE
