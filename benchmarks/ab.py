@@ -153,8 +153,11 @@ def summarize(benchmark: Benchmark, planned: Sequence[Pair], seconds: Sequence[f
         planned: The pairs in the order they were taken.
         seconds: Two samples for each pair.
     """
-    ratios, differences, noise = [], [], []
-    plain, ours = [], []
+    ratios: list[float] = []
+    differences: list[float] = []
+    noise: list[float] = []
+    plain: list[float] = []
+    ours: list[float] = []
     for index, pair in enumerate(planned):
         first, second = seconds[2 * index], seconds[2 * index + 1]
         if pair.is_noise:

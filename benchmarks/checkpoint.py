@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from benchmarks.ab import Benchmark, Goal, Side
 from securetrain import artifacts
@@ -53,7 +54,7 @@ def _folder() -> Iterator[Path]:
 def _save(side: Side, state: dict[str, torch.Tensor], path: Path, key: PrivateKey) -> None:
     match side:
         case Side.PLAIN:
-            dcp.save(state, checkpoint_id=path, no_dist=True)
+            dcp_save(state, checkpoint_id=path, no_dist=True)
         case Side.OURS:
             context = artifacts.SaveContext(run_id="bench", step=1, created=datetime.now(UTC))
             artifacts.save(state, path, key=key, context=context)
@@ -123,7 +124,7 @@ class Load:
                 started = time.perf_counter()
                 match side:
                     case Side.PLAIN:
-                        dcp.load(target, checkpoint_id=paths[side], no_dist=True)
+                        dcp_load(target, checkpoint_id=paths[side], no_dist=True)
                     case Side.OURS:
                         artifacts.load(target, paths[side], trust=trust, policy=None, now=now)
                     case _:

@@ -154,11 +154,13 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Raise | ast.JoinedStr):
         return
     for child in ast.iter_child_nodes(node):
-        wildcard = isinstance(child, ast.match_case) and (
-            isinstance(child.pattern, ast.MatchAs) and child.pattern.pattern is None
-        )
-        if not (wildcard and child.guard is None and isinstance(child.body[0], ast.Raise)):
-            yield from _walk(child)
+        match child:
+            case ast.match_case(
+                pattern=ast.MatchAs(pattern=None), guard=None, body=[ast.Raise(), *_]
+            ):
+                pass
+            case _:
+                yield from _walk(child)
 
 
 def _is_check(function: ast.expr) -> bool:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain import artifacts
 from securetrain.artifacts.statements import (
@@ -59,10 +60,10 @@ def plain(workdir: Path) -> Outcome:
     """Attack a stock checkpoint."""
     folder, marker = workdir / "stock", workdir / "marker"
     weights = _weights()
-    dcp.save(weights, checkpoint_id=folder, no_dist=True)
+    dcp_save(weights, checkpoint_id=folder, no_dist=True)
     _plant(folder, folder, marker)
     loaded = {"weight": torch.zeros(_SIZE)}
-    dcp.load(loaded, checkpoint_id=folder, no_dist=True)
+    dcp_load(loaded, checkpoint_id=folder, no_dist=True)
     same = torch.equal(loaded["weight"], weights["weight"])
     ran = marked_by(marker)
     return Outcome(
@@ -96,7 +97,7 @@ def hardened(workdir: Path) -> Outcome:
         nodes=(NodeRef(node="drill", tier=NodeTier.SELF_ASSERTED, ranks=[0]),),
     )
     weights = _weights()
-    dcp.save(weights, checkpoint_id=stock, no_dist=True)
+    dcp_save(weights, checkpoint_id=stock, no_dist=True)
     artifacts.save(weights, signed, key=key, context=context)
 
     def load(folder: Path) -> None:

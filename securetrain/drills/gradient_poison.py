@@ -55,7 +55,11 @@ class Curve:
 
 def plain(_workdir: Path) -> Outcome:
     """Poison a plain training."""
-    clean, poisoned = run_ranks(_both_plain, WORLD)[0]
+    return judge_plain(*run_ranks(_both_plain, WORLD)[0])
+
+
+def judge_plain(clean: Curve, poisoned: Curve) -> Outcome:
+    """The attack succeeded when the model is worse than at the start and than the clean one."""
     ruined = not poisoned.after < poisoned.before
     worse = not poisoned.after < clean.after + 1.0
     return Outcome(
@@ -72,7 +76,11 @@ def plain(_workdir: Path) -> Outcome:
 
 def hardened(_workdir: Path) -> Outcome:
     """Poison the same training with the guard attached."""
-    guarded = run_ranks(train, WORLD, POISON, True)[0]
+    return judge_guarded(run_ranks(train, WORLD, POISON, True)[0])
+
+
+def judge_guarded(guarded: Curve) -> Outcome:
+    """Refused means: every attacked step, by name, no honest one, and the model kept its loss."""
     attacked = range(ATTACK_FROM, STEPS)
     caught = [
         step
@@ -145,7 +153,7 @@ def train(poison: float, guarded: bool) -> Curve:  # noqa: FBT001 - called throu
             at_attack = held_out_loss()
         factor = poison if rank == ATTACKER and step >= ATTACK_FROM else 1.0
         optimizer.zero_grad()
-        (cross_entropy(wrapped(rows[:, :-1]), rows[:, -1]) * factor).backward()  # type: ignore[no-untyped-call]
+        (cross_entropy(wrapped(rows[:, :-1]), rows[:, -1]) * factor).backward()
         if guard is not None:
             verdict = guard.judge(step)
             if not verdict.ok:

@@ -6,11 +6,14 @@ torchelastic starts every worker in a session of its own, so killing a process g
 job: the tree is read first, then everything in it is killed.
 """
 
+import ipaddress
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,8 +47,17 @@ def kill_tree(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def listening_ports(pids: Iterable[int]) -> set[int]:
-    """The TCP ports on which any of `pids` listens, whatever the address."""
+@dataclass(frozen=True, slots=True, order=True)
+class Listener:
+    """A TCP port that somebody listens on."""
+
+    port: int
+    loopback: bool
+    """Whether it is bound to this machine's loopback address and nothing else."""
+
+
+def listeners(pids: Iterable[int]) -> list[Listener]:
+    """Where any of `pids` listens, by port."""
     inodes = set()
     for pid in pids:
         with suppress(OSError):
@@ -54,14 +66,25 @@ def listening_ports(pids: Iterable[int]) -> set[int]:
                     name = str(link.readlink())
                     if name.startswith("socket:["):
                         inodes.add(name[len("socket:[") : -1])
-    ports = set()
+    found = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in (_PROC / "net" / table).read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == _LISTEN and fields[9] in inodes:
-                    ports.add(int(fields[1].rpartition(":")[2], 16))
-    return ports
+                    address, _, port = fields[1].rpartition(":")
+                    found.add(Listener(int(port, 16), _address(address).is_loopback))
+    return sorted(found)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address as /proc/net writes it: 32-bit words in the machine's byte order, in hex."""
+    words = [int(text[i : i + 8], 16) for i in range(0, len(text), 8)]
+    data = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+    if len(data) == 4:
+        return ipaddress.IPv4Address(data)
+    address = ipaddress.IPv6Address(data)
+    return address.ipv4_mapped or address
 
 
 def wait_until(ready: Callable[[], bool], timeout: float, interval: float = 0.05) -> bool:

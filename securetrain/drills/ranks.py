@@ -76,15 +76,16 @@ def run_ranks(
 
 def _gather(receivers: "list[Connection[Any, Any]]", deadline: float) -> list[Any]:
     results: dict[int, Any] = {}
-    open_ranks = {receiver: rank for rank, receiver in enumerate(receivers)}
-    while open_ranks:
-        ready = wait(list(open_ranks), max(0.0, deadline - time.monotonic()))
+    while len(results) < len(receivers):
+        waiting = [rank for rank in range(len(receivers)) if rank not in results]
+        ready = wait([receivers[rank] for rank in waiting], max(0.0, deadline - time.monotonic()))
         if not ready:
-            raise RankError(f"ranks {sorted(open_ranks.values())} did not finish in time")
-        for receiver in ready:
-            rank = open_ranks.pop(receiver)  # type: ignore[call-overload]
+            raise RankError(f"ranks {waiting} did not finish in time")
+        for rank in waiting:
+            if receivers[rank] not in ready:
+                continue
             try:
-                good, value = receiver.recv()  # type: ignore[union-attr]
+                good, value = receivers[rank].recv()
             except EOFError:
                 raise RankError(f"rank {rank} died without a word") from None
             if not good:

@@ -9,7 +9,8 @@ Rules:
 2. an attack that fails against the plain stack proves nothing: ST-DRIL-001, whatever the hardened
    side did. An attack that is not refused is ST-DRIL-002; refused for another reason, ST-DRIL-003;
 3. each side is a process of its own, with a clean environment, bounded in time and killed with
-   all that it started; it writes below its own work directory and connects to loopback only;
+   all that it started; it connects to loopback only and writes below its own work directory, and
+   a temporary one of its own (short: a UNIX socket's path has 107 bytes) that is removed;
 4. a side that crashes, hangs or reports nothing has neither succeeded nor refused anything.
 
 This module never imports torch; the sides do, in their own processes.
@@ -18,6 +19,7 @@ This module never imports torch; the sides do, in their own processes.
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -206,7 +208,7 @@ def judge(drill: Drill, plain: Outcome, hardened: Outcome) -> DrillResult:
     )
 
 
-def clean_environment(home: Path) -> dict[str, str]:
+def clean_environment(home: Path, temporary: Path) -> dict[str, str]:
     """The environment of a side: nothing of the caller's, so neither his secrets nor settings."""
     root = str(Path(securetrain.__file__).resolve().parent.parent)
     return {
@@ -216,7 +218,7 @@ def clean_environment(home: Path) -> dict[str, str]:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]),
         "PYTHONPATH": root,
         "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(home),
+        "TMPDIR": str(temporary),
     }
 
 
@@ -245,11 +247,11 @@ def _run_side(drill: Drill, side: Side, workdir: Path) -> Outcome:
     make_private_dir(workdir)
     log = workdir / "side.log"
     started = time.monotonic()
-    with log.open("wb") as out:
+    with log.open("wb") as out, tempfile.TemporaryDirectory(prefix="drill-") as temporary:
         process = subprocess.Popen(
             [sys.executable, "-m", drill.module, side, str(workdir)],
             cwd=workdir,
-            env=clean_environment(workdir),
+            env=clean_environment(workdir, Path(temporary)),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -19,7 +19,7 @@ from typing import Final
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary, Decision
-from securetrain.drills.processes import descendants, kill_tree, listening_ports, wait_until
+from securetrain.drills.processes import Listener, descendants, kill_tree, listeners, wait_until
 from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
 from securetrain.drills.store_attack import Attack, attack_store, marked_by
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -76,8 +76,9 @@ def plain(workdir: Path) -> Outcome:
         kill_tree(agent)
     hit = agent.pid in marked_by(marker)
     evidence = (
-        f"One unauthenticated connection to port {port} listed {len(attack.keys)} keys, among them"
-        f" the random run id, and overwrote {', '.join(attack.overwritten) or 'nothing'}."
+        f"One unauthenticated connection to port {port} listed the store's keys"
+        f" ({', '.join(attack.keys) or 'none'}) and overwrote"
+        f" {', '.join(attack.overwritten) or 'nothing'}."
     )
     if hit:
         evidence += f" The torchrun agent (pid {agent.pid}) unpickled it and ran the payload."
@@ -100,8 +101,8 @@ def hardened(workdir: Path) -> Outcome:
         running = wait_until(
             lambda: (workdir / "running").exists() or launcher.poll() is not None, _START
         )
-        ports = sorted(listening_ports(descendants(launcher.pid))) if running else []
-        attacks = [attack_store(port, marker, run_id=run_dir.root.name) for port in ports]
+        doors = listeners(descendants(launcher.pid)) if running else []
+        attacks = [attack_store(door.port, marker, run_id=run_dir.root.name) for door in doors]
         refusals: list[Entry] = []
 
         def recorded() -> bool:
@@ -116,31 +117,38 @@ def hardened(workdir: Path) -> Outcome:
             exit_code = None
     finally:
         kill_tree(launcher)
-    return _judge(run_dir, workdir, attacks, marked_by(marker), exit_code)
+    ended_well = exit_code == 0 and (workdir / "done").exists()
+    return _judge(run_dir, doors, attacks, marked_by(marker), ended_well=ended_well)
 
 
 def _judge(
-    run_dir: RunDir, workdir: Path, attacks: list[Attack], marked: list[int], exit_code: int | None
+    run_dir: RunDir,
+    doors: list[Listener],
+    attacks: list[Attack],
+    marked: list[int],
+    *,
+    ended_well: bool,
 ) -> Outcome:
     refusals = _refusals(run_dir)
     codes = Counter(entry.body.event.code for entry in refusals)
     closed = [a.port for a in attacks if a.connected and not a.spoke_store]
     stores = [a.port for a in attacks if a.spoke_store]
-    ended_well = exit_code == 0 and (workdir / "done").exists()
-    refused = bool(closed) and codes[CODE] > 0 and not marked and ended_well
+    exposed = [door.port for door in doors if not door.loopback]
+    refused = bool(closed) and codes[CODE] > 0 and not (marked or exposed) and ended_well
     said = ", ".join(f"{code} x{count}" for code, count in codes.items()) or "nothing"
     store = (
-        f"The workers' store (port {_ports(stores)}, on loopback) took the value as any store"
-        " does, but no rendezvous state lives there and nobody unpickles it."
+        f"The workers' store (port {_ports(stores)}) took the value as any store does, but no"
+        " rendezvous state lives there and nobody unpickles it."
         if stores
         else "No port of the job answered as an open store."
     )
     evidence = (
-        f"The same bytes went to every port that the job listens on ({len(attacks)})."
+        f"The same bytes went to every port that the job listens on ({len(attacks)}; reachable from"
+        f" other machines: {_ports(exposed)})."
         f" The coordinator (port {_ports(closed)}) speaks only TLS 1.3 with certificates of the"
         f" job: it closed the connection, and the run's ledger says {said}."
-        f" {store} Processes that ran the payload: {marked or 'none'}. The job ended"
-        f" {'well' if ended_well else f'with exit code {exit_code}'}."
+        f" {store} Processes that ran the payload: {marked or 'none'}."
+        f" The job {'ended well' if ended_well else 'did not end well'}."
     )
     code = CODE if codes[CODE] else next(iter(codes), "")
     return Outcome(

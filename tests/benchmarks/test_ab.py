@@ -82,8 +82,11 @@ def test_the_order_is_random_balanced_and_warmed_up():
 
 @pytest.mark.parametrize("seconds", [[], [1.0], [float("nan")] * 6, [0.0] * 6, [float("inf")] * 6])
 def test_samples_that_cannot_be_are_refused(seconds):
-    benchmark = FakeBenchmark()
-    benchmark.run = lambda _order: seconds
+    class Broken(FakeBenchmark):
+        def run(self, order):
+            return seconds
+
+    benchmark = Broken()
     with pytest.raises(ValueError, match="6 samples"):
         _measure(benchmark, pairs=1)
 

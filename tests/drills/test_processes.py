@@ -6,7 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from securetrain.drills.processes import descendants, kill_tree, listening_ports, wait_until
+import pytest
+
+from securetrain.drills.processes import (
+    Listener,
+    _address,
+    descendants,
+    kill_tree,
+    listeners,
+    wait_until,
+)
 
 _PARENT = """\
 import subprocess, sys, time
@@ -20,6 +29,7 @@ def test_a_tree_is_seen_and_killed_across_sessions():
     parent = subprocess.Popen(
         [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, start_new_session=True
     )
+    assert parent.stdout is not None
     with parent.stdout:
         child = int(parent.stdout.readline())
     assert descendants(parent.pid) == [parent.pid, child]
@@ -37,9 +47,25 @@ def test_killing_a_process_that_has_ended_is_fine():
 def test_only_the_ports_of_the_named_processes_count():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert port in listening_ports([os.getpid()])
-        assert port not in listening_ports([])
-    assert port not in listening_ports([os.getpid()])
+        assert Listener(port, loopback=True) in listeners([os.getpid()])
+        assert listeners([]) == []
+    assert port not in {door.port for door in listeners([os.getpid()])}
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "loopback"),
+    [
+        ("0100007F", "127.0.0.1", True),
+        ("00000000", "0.0.0.0", False),
+        ("00000000000000000000000001000000", "::1", True),
+        ("00000000000000000000000000000000", "::", False),
+        ("0000000000000000FFFF00000100007F", "127.0.0.1", True),
+    ],
+)
+@pytest.mark.skipif(sys.byteorder != "little", reason="the table is written for little endian")
+def test_addresses_of_the_kernel_are_read(text, address, loopback):
+    assert str(_address(text)) == address
+    assert _address(text).is_loopback is loopback
 
 
 def test_waiting_ends():

@@ -87,7 +87,7 @@ def test_an_unknown_drill_is_a_usage_error(tmp_path):
 
 
 def test_a_good_drill_is_told_step_by_step(tmp_path):
-    told = []
+    told: list[str] = []
     result = run_sides(DRILL, tmp_path / "good", told.append)
     assert result.ok
     assert result.plain.seconds > 0

@@ -2,14 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies judged with fake evidence; and real verifiers that refuse it."""
 
-import msgspec
 import pytest
 
+from securetrain.attest.evidence import Evidence
 from securetrain.attest.verifier import Verifier
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import UNATTESTED, NodeTier
 from securetrain.policy import load_policy
-from securetrain.testing.attester import FAKE_APPRAISERS, appraise_fake, fake_verifier, join
+from securetrain.testing.attester import (
+    FAKE_APPRAISERS,
+    FAKE_TYPE,
+    appraise_fake,
+    fake_verifier,
+    join,
+)
 from securetrain.testing.clock import SettableClock
 
 
@@ -47,7 +53,7 @@ def test_a_real_verifier_does_not_know_fake_evidence():
 def test_only_a_claim_is_believed():
     (appraiser,) = FAKE_APPRAISERS.values()
     assert appraiser is appraise_fake
-    evidence = msgspec.defstruct("E", [("body", bytes)])(b'{"tier":"better"}')
+    evidence = Evidence(media_type=FAKE_TYPE, body=b'{"tier":"better"}', binding=b"", signature=b"")
     with pytest.raises(AttestationError) as caught:
         appraise_fake(evidence, b"")
     assert caught.value.code == "ST-ATTS-001"

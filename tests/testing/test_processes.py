@@ -17,6 +17,7 @@ def _sum_of_ranks(offset):
     value = torch.tensor([float(dist.get_rank() + offset)], requires_grad=True)
     (value * 2).sum().backward()  # autograd works after the fork
     dist.all_reduce(value.data)
+    assert value.grad is not None
     return float(value), float(value.grad)
 
 

@@ -31,7 +31,8 @@ def test_every_package_has_a_reason():
     ],
 )
 def test_installing(is_root, apt, answers, calls, says):
-    told, ran = [], []
+    told: list[str] = []
+    ran: list[list[str]] = []
     pending = iter(answers)
 
     def run(command):
@@ -47,7 +48,7 @@ def test_installing(is_root, apt, answers, calls, says):
 
 def test_what_is_missing_is_named_and_nothing_fails(monkeypatch, capsys):
     monkeypatch.setattr(system_packages, "missing", lambda _: [FAKE])
-    monkeypatch.setattr(system_packages.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert system_packages.main() == 0
     out = capsys.readouterr().out
     assert "fake-package is missing" in out
