@@ -189,7 +189,7 @@ class Member:
                     return Round(
                         membership=membership, rank=own.rank, host=store.host, port=store.port
                     )
-                seen = membership
+                seen, deadline = membership, self._monotonic() + patience
                 if own.rank == 0:
                     port = open_store(membership)
                     self._link.post(Store(epoch=membership.epoch, host=self._address, port=port))

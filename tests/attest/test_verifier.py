@@ -1,0 +1,332 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The verifier against every kind of bad evidence; `test_honest_evidence` is the control."""
+
+import dataclasses
+import sys
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from securetrain.attest.attester import SoftwareAttester, sign_evidence
+from securetrain.attest.binding import Binding
+from securetrain.attest.evidence import SELF_ASSERTED_TYPE
+from securetrain.attest.verifier import (
+    APPRAISERS,
+    MAX_NONCES,
+    RESULT_TYPE,
+    Appraisal,
+    Verifier,
+    verify_result,
+)
+from securetrain.core import canonical
+from securetrain.core.errors import AttestationError, IdentityError, UsageError
+from securetrain.core.vocabulary import UNATTESTED, NodeTier
+from securetrain.identity import dsse
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.policy import load_policy
+from securetrain.policy.schema import SelfAsserted
+
+KEY = PrivateKey.generate(KeyKind.P256)
+ATTESTER = SoftwareAttester(key=KEY, executable=Path(sys.executable))
+START = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+class World:
+    """A verifier with clocks that a test moves."""
+
+    def __init__(self, policy="dev", node=None, appraisers=APPRAISERS):
+        self.now, self.seconds, self.count = START, 0.0, 0
+        loaded = load_policy(policy)
+        settings = loaded.policy
+        if node:
+            settings = msgspec.structs.replace(
+                settings, node=msgspec.structs.replace(settings.node, **node)
+            )
+        self.verifier = Verifier(
+            policy=settings,
+            policy_digest=loaded.digest,
+            clock=lambda: self.now,
+            monotonic=lambda: self.seconds,
+            random=self.random,
+            appraisers=appraisers,
+        )
+
+    def random(self, size):
+        self.count += 1
+        return self.count.to_bytes(size, "big")
+
+    def binding(self, **changes):
+        fields = {
+            "nonce": changes.get("nonce") or self.verifier.challenge(),
+            "session": bytes(16),
+            "job": "job-1",
+            "client_spki": KEY.public.spki,
+            "server_spki": b"server",
+            "exporter": bytes(32),
+        }
+        return Binding(**{**fields, **changes})
+
+    def appraise(self, evidence, binding, node="node-0", key=KEY):
+        return self.verifier.appraise(evidence, binding, node=node, key=key.public)
+
+    def join(self, node="node-0"):
+        binding = self.binding()
+        return self.appraise(ATTESTER.collect(binding), binding, node)
+
+    def refused(self, code, evidence, binding, **more):
+        with pytest.raises(AttestationError) as caught:
+            self.appraise(evidence, binding, **more)
+        assert caught.value.code == code, caught.value
+        return caught.value
+
+
+def test_honest_evidence():
+    world = World()
+    result = world.join()
+    assert result.tier is NodeTier.SELF_ASSERTED
+    assert result.label == UNATTESTED
+    assert result.key_id == KEY.key_id
+    assert result.expires == START + timedelta(minutes=10)
+    assert set(result.trust_vector.values()) == {0}, "software evidence affirms nothing"
+
+
+# Freshness.
+
+
+def test_a_nonce_is_good_once():
+    world = World()
+    binding = world.binding()
+    evidence = ATTESTER.collect(binding)
+    world.appraise(evidence, binding)
+    world.refused("ST-ATTS-002", evidence, binding)
+
+
+def test_a_failed_attempt_spends_the_nonce_too():
+    world = World()
+    binding = world.binding()
+    evidence = ATTESTER.collect(binding)
+    world.refused("ST-ATTS-003", dataclasses.replace(evidence, binding=bytes(32)), binding)
+    world.refused("ST-ATTS-002", evidence, binding)
+
+
+@pytest.mark.parametrize(("age", "good"), [(0.0, True), (29.9, True), (30.0, False), (1e6, False)])
+def test_a_nonce_lives_half_a_minute(age, good):
+    world = World()
+    binding = world.binding()
+    world.seconds = age
+    evidence = ATTESTER.collect(binding)
+    if good:
+        world.appraise(evidence, binding)
+    else:
+        assert "expired" in world.refused("ST-ATTS-002", evidence, binding).what
+
+
+def test_a_nonce_of_our_own_making():
+    world = World()
+    binding = world.binding(nonce=b"\xff" * 32)
+    world.refused("ST-ATTS-002", ATTESTER.collect(binding), binding)
+
+
+def test_open_challenges_are_bounded_and_expire():
+    world = World()
+    for _ in range(MAX_NONCES):
+        world.verifier.challenge()
+    with pytest.raises(AttestationError, match="ST-ATTS-002"):
+        world.verifier.challenge()
+    world.seconds = 30.0
+    world.join()
+    assert len(world.verifier._nonces) == 0
+
+
+# Binding.
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"session": b"\x01" * 16},
+        {"job": "job-2"},
+        {"server_spki": b"impostor"},
+        {"client_spki": b"other"},
+        {"exporter": b"\x01" * 32},
+        {"wireguard": b"other"},
+        {"ak_name": b"other"},
+    ],
+)
+def test_evidence_made_for_something_else(change):
+    world = World()
+    binding = world.binding()
+    evidence = ATTESTER.collect(dataclasses.replace(binding, **change))
+    world.refused("ST-ATTS-003", evidence, binding)
+
+
+def test_another_manifest_under_the_same_binding():
+    world = World()
+    binding = world.binding()
+    evidence = ATTESTER.collect(binding)
+    body = evidence.body.replace(b'"tainted":"', b'"tainted":"9', 1)
+    assert body != evidence.body
+    world.refused("ST-ATTS-003", dataclasses.replace(evidence, body=body), binding)
+
+
+def test_a_binding_without_the_nodes_signature():
+    world = World()
+    binding = world.binding()
+    evidence = ATTESTER.collect(binding)
+    world.refused("ST-ATTS-003", dataclasses.replace(evidence, signature=b""), binding)
+
+
+def test_signed_by_another_key():
+    world = World()
+    binding = world.binding()
+    other = dataclasses.replace(ATTESTER, key=PrivateKey.generate(KeyKind.P256))
+    world.refused("ST-ATTS-003", other.collect(binding), binding)
+
+
+def test_the_signature_covers_the_media_type():
+    world = World(appraisers={**APPRAISERS, "b": APPRAISERS[SELF_ASSERTED_TYPE]})
+    binding = world.binding()
+    evidence = dataclasses.replace(ATTESTER.collect(binding), media_type="b")
+    world.refused("ST-ATTS-003", evidence, binding)
+
+
+# Kinds and bodies.
+
+
+def test_an_unknown_kind():
+    world = World()
+    binding = world.binding()
+    evidence = sign_evidence("application/tpm-quote", b"{}", binding, KEY)
+    world.refused("ST-ATTS-006", evidence, binding)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"\x80\x04.", b'{"tier":"tpm"}'])
+def test_a_body_that_is_no_evidence(body):
+    world = World()
+    binding = world.binding()
+    world.refused("ST-ATTS-001", sign_evidence(SELF_ASSERTED_TYPE, body, binding, KEY), binding)
+
+
+def test_a_tier_in_the_body_is_refused_not_believed():
+    world = World()
+    binding = world.binding()
+    body = canonical.loads(ATTESTER.collect(binding).body)
+    body["tier"] = "tpm"
+    evidence = sign_evidence(SELF_ASSERTED_TYPE, canonical.dumps(body), binding, KEY)
+    world.refused("ST-ATTS-001", evidence, binding)
+
+
+def test_an_unexpected_error_is_a_refusal():
+    def broken(evidence, binding):
+        raise ZeroDivisionError
+
+    world = World(appraisers={SELF_ASSERTED_TYPE: broken})
+    binding = world.binding()
+    error = world.refused("ST-ATTS-001", ATTESTER.collect(binding), binding)
+    assert "ZeroDivisionError" in error.what
+
+
+def test_a_malformed_binding_is_a_refusal():
+    world = World()
+    binding = world.binding()
+    evidence = ATTESTER.collect(binding)
+    world.refused("ST-ATTS-001", evidence, dataclasses.replace(binding, exporter=b""))
+
+
+# Policy.
+
+
+@pytest.mark.parametrize("policy", ["baseline", "hardened"])
+def test_policies_that_want_hardware(policy):
+    world = World(policy)
+    binding = world.binding()
+    world.refused("ST-ATTS-005", ATTESTER.collect(binding), binding)
+
+
+def tier_appraiser(tier):
+    return {SELF_ASSERTED_TYPE: lambda e, b: Appraisal(tier=tier, trust_vector={})}
+
+
+@pytest.mark.parametrize("tier", list(NodeTier))
+@pytest.mark.parametrize("policy", ["baseline", "hardened"])
+def test_every_tier_against_the_policy(tier, policy):
+    world = World(policy, appraisers=tier_appraiser(tier))
+    binding = world.binding()
+    evidence = ATTESTER.collect(binding)
+    if tier >= world.verifier.policy.node.min_tier:
+        assert world.appraise(evidence, binding).label == tier.value
+    else:
+        code = "ST-ATTS-005" if tier is NodeTier.SELF_ASSERTED else "ST-ATTS-004"
+        world.refused(code, evidence, binding)
+
+
+def test_a_software_tpm_is_below_an_unattested_node():
+    world = World("dev", appraisers=tier_appraiser(NodeTier.TEST_ONLY))
+    binding = world.binding()
+    world.refused("ST-ATTS-004", ATTESTER.collect(binding), binding)
+
+
+def exception(**changes):
+    return {"allow_self_asserted": SelfAsserted(**{"max_nodes": 2, "reason": "r", **changes})}
+
+
+def test_an_exception_lets_unattested_nodes_in_below_the_minimum():
+    assert World("hardened", exception()).join().label == UNATTESTED
+
+
+def test_no_more_unattested_nodes_than_allowed():
+    world = World("baseline", exception())
+    world.join("a")
+    world.join("b")
+    with pytest.raises(AttestationError, match="2 unattested nodes are in, 2 are allowed"):
+        world.join("c")
+    world.join("a")  # its own renewal takes no second place
+    world.verifier.release("b")
+    world.join("c")
+
+
+def test_an_expired_lease_makes_room():
+    world = World("baseline", exception(max_nodes=1))
+    world.join("a")
+    world.now = START + timedelta(minutes=10, seconds=1)
+    world.join("b")
+
+
+def test_a_refused_node_takes_no_place():
+    world = World("baseline", exception(max_nodes=1))
+    binding = world.binding()
+    evidence = dataclasses.replace(ATTESTER.collect(binding), signature=b"")
+    world.refused("ST-ATTS-003", evidence, binding, node="a")
+    world.join("b")
+
+
+@pytest.mark.parametrize(("day", "good"), [(1, True), (2, True), (3, False)])
+def test_the_last_day_of_an_exception(day, good):
+    world = World("baseline", exception(until=date(2026, 6, 2)))
+    world.now = datetime(2026, 6, day, 23, 59, tzinfo=UTC)
+    if good:
+        world.join()
+    else:
+        with pytest.raises(AttestationError, match="ended on 2026-06-02"):
+            world.join()
+
+
+# The result as a document.
+
+
+def test_a_result_is_signed_and_read_back():
+    result = World().join()
+    key = PrivateKey.generate(KeyKind.P256)
+    assert verify_result(result.sign(key), key.public) == result
+    with pytest.raises(IdentityError):
+        verify_result(result.sign(KEY), key.public)
+
+
+def test_a_signed_document_of_another_shape_is_no_result():
+    with pytest.raises(UsageError, match="ST-USAG-008"):
+        verify_result(dsse.sign(b"{}", RESULT_TYPE, [KEY]), KEY.public)
+    with pytest.raises(IdentityError, match="ST-IDEN-004"):
+        verify_result(dsse.sign(World().join().document(), dsse.IN_TOTO, [KEY]), KEY.public)

@@ -1,0 +1,619 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on the coordinator and on members, over real sockets.
+
+Each is the honest join of `test_an_honest_raw_node_is_admitted` with one thing wrong: that test is
+their positive control. What plain torch does with a stranger is in test_torchrun and test_store.
+"""
+
+import dataclasses
+import socket
+import threading
+from datetime import timedelta
+
+import pytest
+from OpenSSL import SSL
+
+from securetrain.core import canonical
+from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
+from securetrain.core.vocabulary import Boundary
+from securetrain.identity.ca import JobCA
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.spiffe import Role
+from securetrain.rendezvous.channel import Channel
+from securetrain.rendezvous.identity_dir import NodeIdentity
+from securetrain.rendezvous.protocol import (
+    Admit,
+    Challenge,
+    Close,
+    Formed,
+    Heartbeat,
+    Proof,
+    Ready,
+    Refuse,
+    Store,
+    encode_frame,
+)
+from securetrain.rendezvous.tls import PeerCheck, TlsIdentity, make_connection, make_context
+from securetrain.testing.tcpstore_client import HELLO, NotAStoreError, StoreClient
+
+
+def raw_send(channel: Channel, data: bytes) -> None:
+    channel._tls.sendall(data)
+    channel._flush(channel._monotonic() + 10)
+
+
+def careless_handshake(channel):
+    """TLS as a client that checks nothing; returns how the coordinator ended it."""
+    while True:
+        try:
+            channel._tls.do_handshake()
+            break
+        except SSL.WantReadError:
+            channel._flush(channel._monotonic() + 10)
+        channel._fill(channel._monotonic() + 10)
+    with pytest.raises(AdmissionError) as caught:
+        channel.receive(channel._monotonic() + 10)
+    return caught.value
+
+
+def frame(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def refused(job, tools, channel, code):
+    """The peer is told, and the ledger says so."""
+    message = tools.answer(channel)
+    assert isinstance(message, Refuse), message
+    assert message.code == code
+    channel.close()
+    return job.expect(code)
+
+
+def test_an_honest_raw_node_is_admitted(job, tools):
+    job.start()
+    identity = job.identity()
+    channel, challenge = job.challenged(identity)
+    binding = tools.binding_of(channel, challenge, identity)
+    channel.send(tools.prove(job.attester(identity), binding), tools.soon())
+    assert isinstance(tools.answer(channel), Admit)
+    channel.close()
+
+
+# Who may connect.
+
+
+def test_no_client_certificate(job, tools):
+    job.start()
+    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    context.set_alpn_protos([b"securetrain-rdzv/1"])
+    error = careless_handshake(job.connect(job.identity(), context))
+    assert "certificate required" in error.what  # the alert; nothing of ours was said
+    assert "certificate" in job.expect("ST-ADMN-002").details["what"]
+
+
+def stranger(job, tools, certificate, key, ca=None):
+    identity = TlsIdentity(key=key, certificate=certificate, ca=ca or job.ca.certificate)
+    channel = job.connect(job.identity("bystander"), make_context(identity, server=False))
+    with pytest.raises(AdmissionError):
+        channel.handshake(tools.soon())
+        channel.receive(tools.soon())
+    channel.close()
+
+
+def test_a_self_signed_certificate(job, tools):
+    job.start()
+    other = JobCA.create("securetrain.local", "job-1", tools.now())
+    stranger(job, tools, other.certificate, other.key)
+    job.expect("ST-ADMN-002")
+
+
+def test_a_certificate_of_another_ca_with_the_same_names(job, tools):
+    job.start()
+    other = JobCA.create("securetrain.local", "job-1", tools.now())
+    identity = job.identity("node-0", other)
+    stranger(job, tools, identity.certificate, identity.key)
+    job.expect("ST-ADMN-002")
+
+
+@pytest.mark.parametrize("days", [-3, 3])
+def test_an_expired_certificate_and_one_that_is_not_valid_yet(job, tools, days):
+    job.start()
+    key = PrivateKey.generate(KeyKind.P256)
+    at = tools.now() + timedelta(days=days)
+    leaf = job.ca.issue(Role.NODE, key.public, at, node="node-0", lifetime=timedelta(hours=1))
+    stranger(job, tools, leaf, key)
+    assert "valid from" in job.expect("ST-ADMN-002").details["what"]
+
+
+def test_a_certificate_of_another_job_by_the_same_ca(job, tools):
+    job.start()
+    elsewhere = dataclasses.replace(job.ca, job="job-2")
+    identity = job.identity("node-0", elsewhere)
+    stranger(job, tools, identity.certificate, identity.key)
+    assert "job-2" in job.expect("ST-ADMN-004").details["what"]
+
+
+def test_a_coordinators_certificate_is_no_nodes(job, tools):
+    job.start()
+    key = PrivateKey.generate(KeyKind.P256)
+    leaf = job.ca.issue(
+        Role.COORDINATOR, key.public, tools.now(), lifetime=timedelta(hours=1)
+    )
+    stranger(job, tools, leaf, key)
+    job.expect("ST-ADMN-003")
+
+
+def test_tls_1_2(job, tools):
+    job.start()
+    identity = job.identity()
+    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_max_proto_version(SSL.TLS1_2_VERSION)
+    context.use_certificate(identity.certificate)
+    context.use_privatekey(identity.key.native)
+    with pytest.raises(AdmissionError):
+        job.connect(identity, context).handshake(tools.soon())
+    job.expect("ST-ADMN-002")
+
+
+def test_another_application_protocol(job, tools):
+    job.start()
+    identity = job.identity()
+    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    context.use_certificate(identity.certificate)
+    context.use_privatekey(identity.key.native)
+    context.set_alpn_protos([b"h2"])
+    careless_handshake(job.connect(identity, context))
+    assert "securetrain-rdzv/1" in job.expect("ST-ADMN-002").details["what"]
+
+
+def test_a_session_is_never_resumed(job, tools):
+    job.start()
+    identity = job.identity()
+    context = make_context(identity.tls, server=False)
+    sessions = []
+    for _ in range(2):
+        channel = job.connect(identity, context)
+        if sessions:
+            channel._tls.set_session(sessions[0])
+        channel.handshake(tools.soon())
+        channel.send(tools.make_hello(identity), tools.soon())
+        assert isinstance(tools.answer(channel), Challenge)  # any ticket has arrived by now
+        session = channel._tls.get_session()
+        if session is not None:
+            sessions.append(session)
+        assert SSL._lib.SSL_session_reused(channel._tls._ssl) == 0
+        channel.close()
+        tools.wait_until(lambda: not job.coordinator._nodes, "the coordinator saw the end")
+
+
+# A coordinator that is none.
+
+
+def impostor(job, identity):
+    """A TCP server that answers TLS with `identity`; returns its address."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        sock, _ = server.accept()
+        check = PeerCheck(
+            ca=job.ca.certificate,
+            role=Role.NODE,
+            trust_domain="securetrain.local",
+            job=job.name,
+            clock=lambda: identity.certificate.not_valid_before_utc + timedelta(hours=1),
+        )
+        connection = make_connection(make_context(identity, server=True), check, server=True)
+        channel = Channel(sock, connection)
+        try:
+            channel.handshake(channel._monotonic() + 10)
+            channel.receive(channel._monotonic() + 10)
+        except SecureTrainError:
+            pass
+        finally:
+            channel.close()
+            server.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    job.host, job.port = server.getsockname()
+    return thread
+
+
+def test_a_node_cannot_play_the_coordinator(job):
+    other = job.identity("node-7")
+    thread = impostor(job, other.tls)
+    with pytest.raises(AdmissionError) as caught:
+        job.join("node-0")
+    thread.join()
+    assert caught.value.code == "ST-ADMN-003"
+    assert "node-7" in caught.value.what
+
+
+def test_a_coordinator_of_another_ca(job, tools):
+    other = JobCA.create("securetrain.local", "job-1", tools.now())
+    key = PrivateKey.generate(KeyKind.P256)
+    leaf = other.issue(Role.COORDINATOR, key.public, tools.now(), lifetime=timedelta(hours=1))
+    thread = impostor(job, TlsIdentity(key=key, certificate=leaf, ca=other.certificate))
+    with pytest.raises(AdmissionError, match="ST-ADMN-002"):
+        job.join("node-0")
+    thread.join()
+
+
+# What an authenticated node may say.
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"job": "job-2"}, "ST-ADMN-004"),
+        ({"node": "node-1"}, "ST-ADMN-009"),
+        ({"protocol": "securetrain-rdzv/0"}, "ST-ADMN-001"),
+        ({"address": "evil.example"}, "ST-ADMN-001"),
+    ],
+)
+def test_a_hello_that_is_not_what_the_certificate_says(job, tools, change, code):
+    job.start()
+    identity = job.identity()
+    channel = job.connect(identity)
+    channel.handshake(tools.soon())
+    channel.send(tools.make_hello(identity, **change), tools.soon())
+    refused(job, tools, channel, code)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param((64 * 1024 + 1).to_bytes(4, "big") + b"{" * 100000, id="oversize"),
+        pytest.param(b"\xff\xff\xff\xff", id="4 GiB"),
+        pytest.param(bytes(4), id="empty frame"),
+        pytest.param(frame(b"not json"), id="not json"),
+        pytest.param(frame(b'{"type":"ready","type":"ready"}'), id="duplicate key"),
+        pytest.param(frame(b'{"type":"ready","more":1}'), id="unknown field"),
+        pytest.param(frame(b'{"type":"reboot"}'), id="unknown type"),
+        pytest.param(frame(b'{"type": "ready"}'), id="not canonical"),
+        pytest.param(frame(b'{"type":"hello","local_world":NaN}'), id="NaN"),
+        pytest.param(frame(b"[" * 60000), id="deep"),
+        pytest.param(frame(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00."), id="pickle"),
+        pytest.param(encode_frame(Ready()), id="ready before hello"),
+        pytest.param(encode_frame(Close()), id="close before hello"),
+    ],
+)
+def test_bad_frames_after_authentication(job, tools, data):
+    job.start()
+    channel = job.connect(job.identity())
+    channel.handshake(tools.soon())
+    raw_send(channel, data)
+    event = refused(job, tools, channel, "ST-ADMN-001")
+    assert event.subject.endswith("/node/node-0"), "an authenticated peer is named"
+
+
+def test_messages_that_only_the_coordinator_sends(job, tools):
+    job.start()
+    member = job.join()
+    member._link.post(Formed(membership="{}"))
+    event = job.expect("ST-ADMN-001", "node-evicted")
+    assert "Formed" in event.details["what"]
+
+
+def test_a_pickle_bomb_in_a_frame_runs_nowhere(job, tools, tmp_path):
+    import pickle
+
+    marker = tmp_path / "marker"
+
+    class Bomb:
+        def __reduce__(self):
+            return marker.touch, ()
+
+    bomb = pickle.dumps(Bomb())
+    pickle.loads(bomb)
+    assert marker.exists(), "the bomb works"
+    marker.unlink()
+    job.start()
+    channel = job.connect(job.identity())
+    channel.handshake(tools.soon())
+    raw_send(channel, frame(bomb))
+    refused(job, tools, channel, "ST-ADMN-001")
+    assert not marker.exists()
+
+
+def test_evidence_may_be_large_but_nothing_else(job, tools):
+    job.start()
+    identity = job.identity()
+    channel, _ = job.challenged(identity)
+    raw_send(channel, ((4 << 20) + 1).to_bytes(4, "big"))
+    refused(job, tools, channel, "ST-ADMN-001")
+    tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
+    channel, challenge = job.challenged(identity)
+    proof = tools.prove(job.attester(identity), tools.binding_of(channel, challenge, identity))
+    large = Proof(
+        media_type=proof.media_type,
+        body=bytes(2 << 20),
+        binding=proof.binding,
+        signature=proof.signature,
+    )
+    channel.send(large, tools.soon())
+    refused(job, tools, channel, "ST-ATTS-003")  # it was read, and judged
+
+
+# Evidence.
+
+
+def test_evidence_of_another_session_is_refused(job, tools):
+    """A relay: the node is honest, but another connection presents its evidence."""
+    job.start()
+    identity = job.identity()
+    first, challenge = job.challenged(identity)
+    stolen = tools.prove(job.attester(identity), tools.binding_of(first, challenge, identity))
+    first.close()
+    tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
+    second, _ = job.challenged(identity)
+    second.send(stolen, tools.soon())
+    event = refused(job, tools, second, "ST-ATTS-003")
+    assert event.boundary is Boundary.NODE
+
+
+def test_evidence_for_another_wireguard_key_is_refused(job, tools):
+    job.start()
+    identity = job.identity()
+    channel, challenge = job.challenged(identity, wireguard="A" * 43 + "=")
+    binding = tools.binding_of(channel, challenge, identity)  # without the WireGuard key
+    channel.send(tools.prove(job.attester(identity), binding), tools.soon())
+    refused(job, tools, channel, "ST-ATTS-003")
+
+
+def test_evidence_signed_by_another_key_is_refused(job, tools):
+    job.start()
+    identity, other = job.identity(), job.identity("node-9")
+    channel, challenge = job.challenged(identity)
+    binding = tools.binding_of(channel, challenge, identity)
+    channel.send(tools.prove(job.attester(other), binding), tools.soon())
+    refused(job, tools, channel, "ST-ATTS-003")
+
+
+def test_a_second_proof_for_one_challenge_is_refused(job, tools):
+    job.start()
+    identity = job.identity()
+    channel, challenge = job.challenged(identity)
+    proof = tools.prove(job.attester(identity), tools.binding_of(channel, challenge, identity))
+    channel.send(proof, tools.soon())
+    assert isinstance(tools.answer(channel), Admit)
+    channel.send(proof, tools.soon())
+    refused(job, tools, channel, "ST-ADMN-001")
+
+
+def test_more_unattested_nodes_than_the_policy_allows(job, tools):
+    job.start(2, 2, policy=tools.make_policy(max_nodes=1))
+    first = job.join("node-0")
+    with pytest.raises(AttestationError, match="ST-ATTS-005"):
+        job.join("node-1")
+    job.expect("ST-ATTS-005", "node-refused")
+    first.leave()
+    tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
+    job.join("node-1")
+
+
+def test_nobody_is_in_whom_the_ledger_does_not_know(job, tools):
+    """The disk is full, the ledger a directory: whatever it is, the node stays out."""
+    job.start()
+    job.ledger.path.unlink()
+    job.ledger.path.mkdir()
+    with pytest.raises(AdmissionError, match="ST-ADMN-012"):
+        job.join()
+    assert job.coordinator.admissions == []
+    tools.wait_until(lambda: job.coordinator.problem, "the problem is kept")
+    job.coordinator._problem = None
+    job.ledger.path.rmdir()
+
+
+# Twins, rank 0, other people's stores.
+
+
+def test_the_same_node_twice_is_refused_and_both_are_noted(job, tools):
+    job.start(2, 2)
+    identity = job.identity()
+    first = job.join(identity=identity)
+    with pytest.raises(AdmissionError) as caught:
+        job.join(identity=identity)
+    assert caught.value.code == "ST-ADMN-011"
+    job.expect("ST-ADMN-011", "node-refused")
+    assert "node-has-twin" in [e.event for e in job.events()]
+    assert first.connected, "the one that was there first stays"
+
+
+def formed_pair(job):
+    job.start(2, 2)
+    members = [job.join(f"node-{n}") for n in range(2)]
+    found = []
+
+    def wait(member):
+        found.append(member.next_round(lambda membership: 20000))
+
+    threads = [threading.Thread(target=wait, args=(m,)) for m in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(found) == 2
+    return members, found[0].membership.epoch
+
+
+def test_only_rank_0_may_announce_the_store(job):
+    members, epoch = formed_pair(job)
+    members[1]._link.post(Store(epoch=epoch, host="127.0.0.1", port=666))
+    event = job.expect("ST-ADMN-001", "node-evicted")
+    assert "node-1 announced a store" in event.details["what"]
+
+
+def test_rank_0_may_not_redirect_the_workers(job, tools):
+    job.start(1, 1)
+    member = job.join()
+    member._address = "192.0.2.7"
+    with pytest.raises(AdmissionError):
+        member.next_round(lambda membership: 20000, 5)
+    job.expect("ST-ADMN-001", "node-evicted")
+
+
+def test_a_member_refuses_a_store_that_is_not_rank_0s(job, tools):
+    """Even from the coordinator: the membership is what is signed."""
+    members, epoch = formed_pair(job)
+    session = job.coordinator._nodes["node-1"]
+    session.post(Store(epoch=epoch, host="192.0.2.7", port=666))
+    tools.wait_until(lambda: not members[1].connected, "the member ends the connection")
+    with pytest.raises(AdmissionError, match="ST-ADMN-009"):
+        _ = members[1].num_waiting
+
+
+def test_an_old_membership_comes_back(job, tools):
+    job.start(1, 1)
+    sent = []
+    member = job.join()
+    session = job.coordinator._nodes["node-0"]
+    post = session.post
+    session.__class__.post, original = (
+        lambda self, message: (sent.append(message), original(self, message)),
+        session.__class__.post,
+    )
+    try:
+        member.next_round(lambda membership: 20000)
+        member.next_round(lambda membership: 20001)
+    finally:
+        session.__class__.post = original
+    old = next(m for m in sent if isinstance(m, Formed))
+    post(old)
+    tools.wait_until(lambda: not member.connected, "the member ends the connection")
+    with pytest.raises(AdmissionError) as caught:
+        _ = member.num_waiting
+    assert caught.value.code == "ST-ADMN-006"
+    assert "goes back" in caught.value.what
+
+
+# Strangers who waste our time.
+
+
+def test_the_bytes_of_a_tcpstore_client(job):
+    """The attack on stock torchrun begins like this; see test_torchrun for how it ends there."""
+    job.start()
+    with StoreClient(job.host, job.port) as client:
+        client.hello()
+        with pytest.raises(NotAStoreError):
+            client.ping()
+    event = job.expect("ST-ADMN-002", "connection-refused")
+    assert event.boundary is Boundary.RENDEZVOUS
+    assert event.subject.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(70000), HELLO, b"\x00"]
+)
+def test_garbage(job, tools, data):
+    job.start()
+    with socket.create_connection((job.host, job.port)) as sock:
+        sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(20)
+        try:
+            while sock.recv(4096):
+                pass
+        except ConnectionError:
+            pass
+    job.expect("ST-ADMN-002")
+
+
+def test_a_connection_that_says_nothing_times_out(job, tools):
+    job.start(policy=tools.make_policy(handshake_timeout_seconds=1))
+    with socket.create_connection((job.host, job.port)) as sock:
+        sock.settimeout(20)
+        assert sock.recv(1) == b""
+    job.expect("ST-ADMN-005", "connection-refused")
+
+
+def test_a_byte_now_and_then_does_not_move_the_deadline(job, tools):
+    job.start(policy=tools.make_policy(handshake_timeout_seconds=1))
+    with socket.create_connection((job.host, job.port)) as sock:
+        sock.sendall(b"\x16\x03\x01\x02\x00")
+        sock.settimeout(0.1)
+        for _ in range(100):
+            try:
+                sock.sendall(b"\x01")
+                if sock.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("still open")
+    assert job.expect("ST-ADMN-005")
+
+
+def test_idle_connections_cannot_keep_a_member_out(job, tools):
+    job.start(policy=tools.make_policy(max_unauthenticated=4))
+    idle = [socket.create_connection((job.host, job.port)) for _ in range(30)]
+    member = job.join()
+    assert member.connected
+    assert job.coordinator.num_unauthenticated <= 4
+    event = job.expect("ST-ADMN-010", "connection-refused")
+    assert event.boundary is Boundary.RENDEZVOUS
+    tools.wait_until(
+        lambda: sum(t.name.startswith("session-") for t in threading.enumerate()) <= 6,
+        "threads of evicted strangers end",
+    )
+    for sock in idle:
+        sock.close()
+
+
+def test_an_authenticated_node_that_never_proves_counts_as_a_stranger(job, tools):
+    job.start(1, 8, policy=tools.make_policy(max_unauthenticated=2))
+    held = [job.challenged(job.identity(f"node-{n}"))[0] for n in range(3)]
+    job.expect("ST-ADMN-010", "node-refused")
+    assert job.coordinator.num_unauthenticated <= 2
+    for channel in held:
+        channel.close()
+
+
+def test_a_flood_does_not_fill_the_ledger(job, tools):
+    coordinator = job.start()
+    for _ in range(70):
+        with StoreClient(job.host, job.port) as client:
+            client.hello()
+            with pytest.raises(NotAStoreError):
+                client.ping()
+    tools.wait_until(lambda: not coordinator._sessions, "all of them are judged")
+    coordinator.stop()
+    events = job.events()
+    assert sum(e.code == "ST-ADMN-002" for e in events) == 50
+    (rest,) = (e for e in events if e.event == "refusals-not-listed")
+    assert (rest.subject, rest.details["count"]) == ("ST-ADMN-002", 20)
+
+
+def test_a_bad_connection_does_not_disturb_a_member(job, tools):
+    job.start()
+    member = job.join()
+    with socket.create_connection((job.host, job.port)) as sock:
+        sock.sendall(HELLO)
+    job.expect("ST-ADMN-002")
+    member._link.post(Heartbeat())
+    assert member.next_round(lambda membership: 20000).rank == 0
+
+
+def test_nothing_is_said_to_a_stranger(job):
+    """Before TLS is done the coordinator sends TLS records only, no text of ours."""
+    job.start()
+    with socket.create_connection((job.host, job.port)) as sock:
+        sock.settimeout(20)
+        sock.sendall(HELLO)
+        data = b""
+        try:
+            while piece := sock.recv(4096):
+                data += piece
+        except ConnectionError:
+            pass
+    assert b"securetrain" not in data
+    assert len(data) <= 7  # one TLS alert
+
+
+def test_canonical_is_what_makes_frames_unique():
+    assert canonical.dumps({"type": "ready"}) == encode_frame(Ready())[4:]
+    assert NodeIdentity is not None

@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What the control plane must never do, checked over its source and its imports."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import securetrain
+
+_PACKAGE = Path(securetrain.__file__).parent
+_ROOMS = ("rendezvous", "attest", "identity", "core", "policy")
+_SOURCES = [
+    *(path for room in _ROOMS for path in sorted((_PACKAGE / room).rglob("*.py"))),
+    _PACKAGE / "ledger.py",
+]
+_FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle"}
+_FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+
+
+def offences(source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                found += [a.name for a in names if a.name.split(".")[0] in _FORBIDDEN_MODULES]
+            case ast.ImportFrom(module=str(module)) if module.split(".")[0] in _FORBIDDEN_MODULES:
+                found.append(module)
+            case ast.Call(func=ast.Name(id=name)) if name in _FORBIDDEN_CALLS:
+                found.append(name)
+            case ast.keyword(arg="shell"):
+                found.append("shell=")
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("path", _SOURCES, ids=lambda p: str(p.relative_to(_PACKAGE)))
+def test_no_pickle_no_eval_no_shell(path):
+    assert offences(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "bad", ["import pickle", "from pickle import loads", "eval('1')", "run('x', shell=True)"]
+)
+def test_the_check_itself_notices(bad):
+    assert offences(bad)
+
+
+def imported_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(out.stdout.split())
+
+
+def test_the_coordinator_starts_without_torch():
+    modules = imported_by(
+        "import securetrain.rendezvous.coordinator, securetrain.rendezvous.member"
+    )
+    assert "securetrain.rendezvous.coordinator" in modules
+    assert not {"torch", "numpy", "pickle"} & modules
+
+
+def test_the_entry_point_costs_torch_nothing():
+    """torch imports it in every process that imports torch.distributed."""
+    modules = imported_by("import securetrain.rendezvous.entry as e; e.get_creator()")
+    assert {m for m in modules if m.startswith("securetrain")} == {
+        "securetrain",
+        "securetrain.rendezvous",
+        "securetrain.rendezvous.entry",
+    }
+    assert not {"OpenSSL", "cryptography", "msgspec", "torch", "json", "socket"} & modules

@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The torchelastic handler and the workers' store, in this process."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousParameters,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from securetrain.core.errors import AdmissionError, IdentityError, NetworkError, UsageError
+from securetrain.rendezvous.handler import as_rendezvous_error
+from securetrain.rendezvous.listeners import own_listeners, require_only
+from securetrain.rendezvous.member import SpareNodeError
+from securetrain.rendezvous.store import connect_store, host_store
+from securetrain.testing.tcpstore_client import NotAStoreError, StoreClient
+
+_SOON = timedelta(seconds=10)
+
+
+@pytest.fixture
+def handlers(job):
+    made = []
+
+    def make(node="node-0", nodes=(1, 1), **config) -> RendezvousHandler:
+        folder = job.root / f"id-{node}-{id(None)}"
+        if not folder.exists():
+            job.identity(node)
+        config = {"identity": str(folder), **config}
+        parameters = RendezvousParameters(
+            backend="securetrain",
+            endpoint=f"{job.host}:{job.port}",
+            run_id=config.pop("run_id", job.name),
+            min_nodes=nodes[0],
+            max_nodes=nodes[1],
+            **config,
+        )
+        made.append(get_rendezvous_handler(parameters))
+        return made[-1]
+
+    yield make
+    for handler in made:
+        if handler.member is not None:
+            handler.member.leave()
+
+
+def test_a_plain_tcpstore_answers_everybody_on_every_address():
+    """The control: what torch does by itself, and what our check says about it."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store.set("secret", "gradient")
+    with StoreClient("127.0.0.2", store.port) as stranger:
+        stranger.hello()
+        assert stranger.ping()
+        assert "/secret" in stranger.list_keys()
+        assert stranger.get("/secret") == b"gradient"
+        stranger.set("/secret", b"poison")
+        assert stranger.num_keys() >= 1
+    assert store.get("secret") == b"poison"
+    with pytest.raises(NetworkError, match="ST-NETW-002"):
+        require_only("127.0.0.1", store.port)
+
+
+def test_our_store_listens_on_one_address():
+    hosted = host_store("127.0.0.1", _SOON)
+    assert {e.address for e in own_listeners() if e.port == hosted.port} == {"127.0.0.1"}
+    with pytest.raises(ConnectionRefusedError):
+        StoreClient("127.0.0.2", hosted.port)
+    client = connect_store("127.0.0.1", hosted.port, _SOON)
+    client.set("k", "v")
+    assert hosted.store.get("k") == b"v"
+
+
+def test_an_address_of_another_machine():
+    with pytest.raises(UsageError, match="ST-USAG-002"):
+        host_store("192.0.2.1", _SOON)
+
+
+def test_a_store_that_is_not_there():
+    with pytest.raises(AdmissionError, match="ST-ADMN-007"):
+        connect_store("127.0.0.1", 1, timedelta(seconds=1))
+
+
+def test_one_node(job, handlers):
+    job.start()
+    handler = handlers()
+    before = {(e.address, e.port) for e in own_listeners()}
+    found = handler.next_rendezvous()
+    assert (found.rank, found.world_size) == (0, 1)
+    assert handler.use_agent_store
+    assert handler.get_backend() == "securetrain"
+    assert handler.get_run_id() == "job-1"
+    assert handler.num_nodes_waiting() == 0
+    assert not handler.is_closed()
+    where = found.bootstrap_store_info
+    assert {(e.address, e.port) for e in own_listeners()} - before == {
+        ("127.0.0.1", where.master_port)
+    }
+    found.store.set("key", "value")
+    with StoreClient(where.master_addr, where.master_port) as local:
+        local.hello()
+        assert local.get(f"/securetrain/{0}/key") == b"value"
+    assert handler.shutdown()
+    assert handler.is_closed()
+
+
+def test_two_nodes_share_the_store_and_each_round_is_fresh(job, handlers):
+    job.start(2, 2)
+    both = [handlers(f"node-{n}", (2, 2)) for n in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        first = list(pool.map(lambda h: h.next_rendezvous(), both))
+        assert [info.rank for info in first] == [0, 1]
+        first[1].store.set("old", "round")
+        assert first[0].store.get("old") == b"round"
+        second = list(pool.map(lambda h: h.next_rendezvous(), both))
+    ports = {info.bootstrap_store_info.master_port for info in second}
+    assert len(ports) == 1
+    assert ports != {first[0].bootstrap_store_info.master_port}
+    assert not second[1].store.check(["old"])
+
+
+def test_a_closed_job(job, handlers):
+    job.start(1, 2, last_call=0)
+    one, late = handlers("node-0", (1, 2)), handlers("node-1", (1, 2))
+    one.next_rendezvous()
+    one.set_closed()
+    assert one.is_closed()
+    with pytest.raises(RendezvousClosedError, match="ST-ADMN-008"):
+        one.next_rendezvous()
+    with pytest.raises(RendezvousClosedError, match="ST-ADMN-008") as caught:
+        late.next_rendezvous()
+    assert isinstance(caught.value.__cause__, AdmissionError)
+
+
+def test_too_few_nodes(job, handlers):
+    job.start(2, 2)
+    with pytest.raises(RendezvousTimeoutError, match="ST-ADMN-005"):
+        handlers(nodes=(2, 2), join_timeout="1").next_rendezvous()
+
+
+def test_no_coordinator(job, handlers):
+    job.host, job.port = "127.0.0.1", 1
+    with pytest.raises(RendezvousConnectionError, match="ST-ADMN-007"):
+        handlers().next_rendezvous()
+
+
+def test_the_coordinator_dies(job, handlers, tools):
+    coordinator = job.start()
+    handler = handlers()
+    handler.next_rendezvous()
+    coordinator.stop()
+    tools.wait_until(lambda: not handler.member.connected, "it notices")
+    with pytest.raises(RendezvousConnectionError, match="ST-ADMN-007"):
+        handler.num_nodes_waiting()
+    assert handler.shutdown(), "there is nobody left to tell"
+
+
+def test_other_numbers_of_nodes_than_the_coordinators(job, handlers):
+    job.start(1, 1)
+    with pytest.raises(RendezvousConnectionError, match=r"--nnodes 1:1"):
+        handlers(nodes=(1, 2)).next_rendezvous()
+
+
+def test_before_the_first_round_nobody_waits(job, handlers):
+    job.start()
+    handler = handlers()
+    assert handler.num_nodes_waiting() == 0
+    assert not handler.is_closed()
+    assert handler.shutdown()
+    assert handler.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        ({"identity": ""}, "no identity"),
+        ({"token": "hunter2"}, "unknown setting 'token'"),
+        ({"local_world": "two"}, "local_world"),
+        ({"run_id": "job-2"}, "the identity is for job job-1"),
+    ],
+)
+def test_bad_settings(job, handlers, config, what):
+    job.start()
+    with pytest.raises(UsageError, match=what) as caught:
+        handlers(**config)
+    assert "hunter2" not in str(caught.value), "a value may be a secret that does not belong here"
+
+
+@pytest.mark.parametrize("endpoint", ["", "host", "host:", "host:x", "host:0", "host:70000", ":1"])
+def test_bad_endpoints(job, endpoint):
+    job.identity()
+    parameters = RendezvousParameters(
+        "securetrain", endpoint, job.name, 1, 1, identity=str(job.root / f"id-node-0-{id(None)}")
+    )
+    with pytest.raises(UsageError, match="--rdzv-endpoint"):
+        get_rendezvous_handler(parameters)
+
+
+def test_a_bad_identity_is_refused_before_anything_is_connected(job, tmp_path):
+    parameters = RendezvousParameters(
+        "securetrain", "127.0.0.1:1", job.name, 1, 1, identity=str(tmp_path)
+    )
+    with pytest.raises((IdentityError, UsageError)):
+        get_rendezvous_handler(parameters)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (AdmissionError("ST-ADMN-008", "closed"), RendezvousClosedError),
+        (SpareNodeError("ST-ADMN-008", "closed"), RendezvousGracefulExitError),
+        (AdmissionError("ST-ADMN-005", "late"), RendezvousTimeoutError),
+        (AdmissionError("ST-ADMN-006", "forged"), RendezvousStateError),
+        (AdmissionError("ST-ADMN-009", "forged"), RendezvousStateError),
+        (AdmissionError("ST-ADMN-002", "stranger"), RendezvousConnectionError),
+        (NetworkError("ST-NETW-002", "everywhere"), RendezvousConnectionError),
+    ],
+)
+def test_torchelastic_gets_the_errors_it_knows(error, kind):
+    mapped = as_rendezvous_error(error)
+    assert type(mapped) is kind
+    assert error.code in str(mapped)
+
+
+def test_a_stranger_is_told_apart_from_a_store(job):
+    job.start()
+    with StoreClient(job.host, job.port) as client:
+        client.hello()
+        with pytest.raises(NotAStoreError):
+            client.list_keys()
+    job.expect("ST-ADMN-002")
+    assert Path(sys.executable).exists()

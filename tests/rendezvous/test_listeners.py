@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import socket
+
+import pytest
+
+from securetrain.core.errors import NetworkError
+from securetrain.rendezvous.listeners import Listener, own_listeners, require_only
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "::"])
+def test_every_kind_of_address_is_found(address):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
+        port = server.getsockname()[1]
+        assert Listener(address, port) in own_listeners()
+        require_only(address, port)
+    assert Listener(address, port) not in own_listeners()
+
+
+def test_a_connection_is_no_listener():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client:
+            port = client.getsockname()[1]
+            assert port not in {entry.port for entry in own_listeners()}
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "127.0.0.2"])
+def test_listening_elsewhere_is_refused(address):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
+        with pytest.raises(NetworkError, match="ST-NETW-002"):
+            require_only("127.0.0.1", server.getsockname()[1])
+
+
+def test_listening_on_a_second_address_as_well_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with socket.create_server(("127.0.0.2", port)):
+            with pytest.raises(NetworkError, match=r"127\.0\.0\.2"):
+                require_only("127.0.0.1", port)
+
+
+def test_not_listening_at_all_is_refused():
+    with pytest.raises(NetworkError, match="nothing"):
+        require_only("127.0.0.1", 1)
+
+
+def test_no_proc_is_a_refusal(tmp_path):
+    with pytest.raises(NetworkError, match="ST-NETW-002"):
+        require_only("127.0.0.1", 1, tmp_path)

@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Real torchrun agents: an unmodified script under our backend, and the attack on the stock one."""
+
+import base64
+import os
+import pickle
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from securetrain.testing.tcpstore_client import NotAStoreError, StoreClient
+
+pytestmark = pytest.mark.dist
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+# It knows nothing of securetrain.
+SCRIPT = """
+import os, pathlib, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+t = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(t)
+rank, restart = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+pathlib.Path(sys.argv[1], f"out-{rank}-{restart}").write_text(
+    f"{t.item()} {os.environ['MASTER_ADDR']} {os.environ['TORCHELASTIC_USE_AGENT_STORE']}")
+dist.barrier()
+if restart == 0:
+    sys.exit(rank)
+dist.destroy_process_group()
+"""
+
+
+class Marker:
+    """Unpickles to nothing, and leaves the unpickling process's id in a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return exec, (f"import os; open({str(self.path)!r}, 'w').write(str(os.getpid()))",)
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+@pytest.mark.slow
+def test_an_unmodified_script_runs_and_restarts(job, tmp_path):
+    """Rank 1 fails at first: the agent asks for another round, whose store is a fresh one."""
+    job.start()
+    job.identity()
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [
+            *(*TORCHRUN, "--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1"),
+            *("--monitor-interval", "0.1"),
+            *("--rdzv-backend", "securetrain", "--rdzv-id", job.name),
+            *("--rdzv-endpoint", f"{job.host}:{job.port}"),
+            *("--rdzv-conf", f"identity={tmp_path}/id-node-0-{id(None)},local_world=2"),
+            *(str(script), str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    for rank in range(2):
+        assert (tmp_path / f"out-{rank}-1").read_text() == "3.0 127.0.0.1 True"
+    events = [e.event for e in job.events()]
+    assert events.count("node-admitted") == 1
+    assert events.count("round-formed") == 2
+    assert events[-2:] == ["job-closed", "node-left"]
+    assert job.coordinator.membership.members[0].local_world == 2
+
+
+def test_the_attack_that_takes_over_a_stock_agent_is_refused_by_ours(job, tmp_path, tools):
+    """One connection, no credentials: SET a pickle where the agent will load it."""
+    marker = tmp_path / "marker"
+    bomb = base64.b64encode(pickle.dumps(Marker(marker)))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    agent = subprocess.Popen(
+        [
+            *(*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1"),
+            *("--rdzv-backend", "c10d", "--rdzv-id", os.urandom(16).hex()),
+            *("--rdzv-endpoint", f"localhost:{port}", "none.py"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+    try:
+        tools.wait_until(lambda: overwrite(port, bomb), "the agent's state was overwritten")
+        tools.wait_until(lambda: marker.exists() and marker.read_text(), "the agent loaded it")
+        assert int(marker.read_text()) == agent.pid, "it ran inside the agent itself"
+    finally:
+        agent.kill()
+        agent.wait()
+    marker.unlink()
+
+    job.start()
+    member = job.join()
+    with pytest.raises(NotAStoreError):
+        attack(job.host, job.port, bomb)
+    job.expect("ST-ADMN-002", "connection-refused")
+    assert member.next_round(lambda membership: 20000).rank == 0, "the job does not notice"
+    assert not marker.exists()
+
+
+def attack(host, port, bomb):
+    """The whole attack, against any port."""
+    with StoreClient(host, port) as client:
+        client.hello()
+        client.ping()
+        keys = [k for k in client.list_keys() if "torch.rendezvous." in k]
+        for key in keys:
+            client.set(key, bomb)
+        return keys
+
+
+def overwrite(port, bomb):
+    try:
+        return attack("127.0.0.1", port, bomb)
+    except (OSError, NotAStoreError):
+        return []
