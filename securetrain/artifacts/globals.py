@@ -9,6 +9,8 @@ loads, failures included, and hold the list to what they see. The load path send
 
 from typing import Final
 
+from securetrain.artifacts.index import DTYPES
+
 PLAN_GLOBALS: Final = (
     "torch.Size",
     "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
@@ -24,4 +26,19 @@ PLAN_GLOBALS: Final = (
     "torch.distributed.checkpoint.storage.WriteResult",
     "torch.serialization._get_layout",
 )
-"""Plans and results of a save or load that succeeds (and the dtypes below)."""
+"""Plans and results of a save or load that succeeds, but for the dtypes."""
+
+DTYPE_GLOBALS: Final = tuple(f"torch.{name}" for name in DTYPES)
+"""Dtypes are pickled by name; these are the ones that the format holds."""
+
+ERROR_GLOBALS: Final = (
+    "securetrain.core.errors.IntegrityError",
+    "securetrain.core.errors.UsageError",
+    "torch.distributed.checkpoint.api.CheckpointException",
+    "traceback.FrameSummary",
+    "traceback.StackSummary",
+)
+"""What a refusal of one rank brings to the others."""
+
+DCP_GLOBALS: Final = (*PLAN_GLOBALS, *DTYPE_GLOBALS, *ERROR_GLOBALS)
+"""All of them, as 'module.name'."""
