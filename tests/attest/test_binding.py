@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
 import hashlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ BINDING = Binding(
     wireguard=b"wg",
 )
 
-CHANGES = {
+CHANGES: dict[str, Any] = {
     "nonce": bytes(32),
     "session": b"\x01" * 16,
     "job": "job-2",
@@ -30,6 +31,10 @@ CHANGES = {
     "ak_name": b"",
     "wireguard": b"",
 }
+
+
+def changed(**changes: Any) -> Binding:
+    return dataclasses.replace(BINDING, **changes)
 
 
 def test_the_value_is_what_the_description_says():
@@ -57,7 +62,7 @@ def test_the_value_is_what_the_description_says():
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_field_changes_the_value(name):
-    other = dataclasses.replace(BINDING, **{name: CHANGES[name]})
+    other = changed(**{name: CHANGES[name]})
     assert other.value(b"manifest") != BINDING.value(b"manifest")
 
 
@@ -72,7 +77,7 @@ def test_the_manifest_changes_the_value():
 @pytest.mark.parametrize("name", ["nonce", "session", "exporter"])
 def test_fields_of_fixed_size(name):
     with pytest.raises(ValueError, match=name):
-        dataclasses.replace(BINDING, **{name: b"short"}).value(b"")
+        changed(**{name: b"short"}).value(b"")
 
 
 @given(st.text(max_size=6), st.binary(max_size=6), st.binary(max_size=6), st.integers(0, 6))

@@ -97,7 +97,12 @@ class Job:
         return self.coordinator
 
     def identity(self, node: str = "node-0", ca: JobCA | None = None) -> NodeIdentity:
-        return write_identity(self.root / f"id-{node}-{id(ca)}", ca or self.ca, node, now())
+        folder = self.folder(node) if ca is None else self.root / f"foreign-{node}"
+        return write_identity(folder, ca or self.ca, node, now())
+
+    def folder(self, node: str = "node-0") -> Path:
+        """Where `identity` writes."""
+        return self.root / f"id-{node}"
 
     def attester(self, identity: NodeIdentity) -> SoftwareAttester:
         return SoftwareAttester(key=identity.key, executable=Path(sys.executable))

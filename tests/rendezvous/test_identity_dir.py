@@ -1,6 +1,5 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-import os
 from datetime import timedelta
 
 import pytest
@@ -34,7 +33,7 @@ def test_an_existing_key_is_kept(ca, tools, tmp_path):
 
 def test_a_key_that_others_may_read(ca, tools, tmp_path):
     write_identity(tmp_path / "id", ca, "node-0", tools.now())
-    os.chmod(tmp_path / "id/node.pem", 0o640)
+    (tmp_path / "id/node.pem").chmod(0o640)
     with pytest.raises(IdentityError, match="ST-IDEN-010"):
         load_identity(tmp_path / "id", tools.now())
 
@@ -54,9 +53,7 @@ def test_expired(ca, tools, tmp_path):
 
 def test_a_coordinators_certificate(ca, tools, tmp_path):
     identity = write_identity(tmp_path / "id", ca, "node-0", tools.now())
-    leaf = ca.issue(
-        Role.COORDINATOR, identity.key.public, tools.now(), lifetime=timedelta(hours=1)
-    )
+    leaf = ca.issue(Role.COORDINATOR, identity.key.public, tools.now(), lifetime=timedelta(hours=1))
     (tmp_path / "id/node.crt").write_bytes(certificate_pem(leaf))
     with pytest.raises(IdentityError, match="ST-IDEN-005"):
         load_identity(tmp_path / "id", tools.now())

@@ -5,6 +5,7 @@
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def pool():
         yield executor
 
 
-def rounds(pool, members, timeout=20.0) -> list[Future]:
+def rounds(pool, members, timeout=20.0) -> list[Future[Any]]:
     return [pool.submit(member.next_round, open_store, timeout) for member in members]
 
 

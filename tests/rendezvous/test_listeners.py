@@ -19,26 +19,31 @@ def test_every_kind_of_address_is_found(address):
 
 
 def test_a_connection_is_no_listener():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        with socket.create_connection(server.getsockname()) as client:
-            port = client.getsockname()[1]
-            assert port not in {entry.port for entry in own_listeners()}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
+        assert client.getsockname()[1] not in {entry.port for entry in own_listeners()}
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "127.0.0.2"])
 def test_listening_elsewhere_is_refused(address):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family) as server:
-        with pytest.raises(NetworkError, match="ST-NETW-002"):
-            require_only("127.0.0.1", server.getsockname()[1])
+    with (
+        socket.create_server((address, 0), family=family) as server,
+        pytest.raises(NetworkError, match="ST-NETW-002"),
+    ):
+        require_only("127.0.0.1", server.getsockname()[1])
 
 
 def test_listening_on_a_second_address_as_well_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as first:
         port = first.getsockname()[1]
-        with socket.create_server(("127.0.0.2", port)):
-            with pytest.raises(NetworkError, match=r"127\.0\.0\.2"):
-                require_only("127.0.0.1", port)
+        with (
+            socket.create_server(("127.0.0.2", port)),
+            pytest.raises(NetworkError, match=r"127\.0\.0\.2"),
+        ):
+            require_only("127.0.0.1", port)
 
 
 def test_not_listening_at_all_is_refused():

@@ -60,7 +60,7 @@ def test_an_unmodified_script_runs_and_restarts(job, tmp_path):
             *("--monitor-interval", "0.1"),
             *("--rdzv-backend", "securetrain", "--rdzv-id", job.name),
             *("--rdzv-endpoint", f"{job.host}:{job.port}"),
-            *("--rdzv-conf", f"identity={tmp_path}/id-node-0-{id(None)},local_world=2"),
+            *("--rdzv-conf", f"identity={job.folder()},local_world=2"),
             *(str(script), str(tmp_path)),
         ],
         capture_output=True,

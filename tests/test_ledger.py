@@ -1,0 +1,253 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger against an attacker who can write the file but has no key of the run."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securetrain.core.errors import AdmissionError, IntegrityError, UsageError
+from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.identity.keys import PrivateKey
+from securetrain.ledger import GENESIS, LINE_LIMIT, Ledger, verify_ledger
+
+KEY, SECOND, STRANGER = (PrivateKey.generate() for _ in range(3))
+KEYS = {key.key_id: key.public for key in (KEY, SECOND)}
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def make(path, key=KEY, writer="agent") -> Ledger:
+    return Ledger(path, key, writer, lambda: NOW)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+@pytest.fixture
+def lines(path):
+    """A closed ledger of two writers, as lines."""
+    agent, worker = make(path), make(path, SECOND, "rank-0")
+    agent.allow(Boundary.NODE, "node-admitted", "node-0", tier="self-asserted")
+    worker.observe(Boundary.CHECKPOINT, "checkpoint-signed", "step-1", step=1, ok=True)
+    error = AdmissionError("ST-ADMN-002", "no certificate" + "x" * 1000)
+    agent.refuse(Boundary.RENDEZVOUS, "connection-refused", error, "192.0.2.1")
+    agent.close()
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def refused(code, data, *, keys=KEYS, require_closed=False):
+    with pytest.raises(IntegrityError) as caught:
+        verify_ledger(data, keys, require_closed=require_closed, where="ledger.jsonl")
+    assert caught.value.code == code, caught.value
+
+
+def test_an_honest_ledger(lines):
+    found = verify_ledger(b"".join(lines), KEYS, require_closed=True)
+    assert [e.body.seq for e in found.entries] == [0, 1, 2, 3]
+    assert [e.body.writer for e in found.entries] == ["agent", "rank-0", "agent", "agent"]
+    assert found.entries[0].body.prev == GENESIS
+    assert found.closed
+    assert found.counts == {Decision.ALLOW: 1, Decision.OBSERVE: 2, Decision.REFUSE: 1}
+    refusal = found.entries[2].body.event
+    assert (refusal.code, refusal.subject) == ("ST-ADMN-002", "192.0.2.1")
+    assert len(str(refusal.details["what"])) == 500, "what an attacker sends is cut"
+
+
+def test_an_empty_ledger():
+    found = verify_ledger(b"", KEYS)
+    assert (found.entries, found.head, found.closed) == ((), GENESIS, False)
+    refused("ST-LEDG-004", b"", require_closed=True)
+
+
+def test_the_file_is_private(lines, path):
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+# Tampering.
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_changed_entry(lines, number):
+    for old, new in ((b'"seq":', b'"seq":9'), (b"2026", b"2027"), (b"agent", b"sgent")):
+        changed = lines[number].replace(old, new, 1)
+        if changed == lines[number]:
+            continue
+        with pytest.raises(IntegrityError) as caught:
+            verify_ledger(b"".join([*lines[:number], changed, *lines[number + 1 :]]), KEYS)
+        assert caught.value.code in {"ST-LEDG-002", "ST-LEDG-003"}
+
+
+def test_a_refusal_made_an_allow(lines):
+    lines[2] = lines[2].replace(b'"decision":"refuse"', b'"decision":"allow"')
+    refused("ST-LEDG-003", b"".join(lines))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_removed_line(lines, number):
+    del lines[number]
+    refused("ST-LEDG-002", b"".join(lines))
+
+
+def test_reordered_lines(lines):
+    lines[1], lines[2] = lines[2], lines[1]
+    refused("ST-LEDG-002", b"".join(lines))
+
+
+def test_a_repeated_line(lines):
+    refused("ST-LEDG-002", b"".join([*lines[:2], lines[1], *lines[2:]]))
+
+
+def test_lines_of_another_ledger_with_the_same_keys(lines, tmp_path):
+    other = make(tmp_path / "other")
+    for _ in range(4):
+        other.observe(Boundary.HOST, "something-else")
+    foreign = (tmp_path / "other").read_bytes().splitlines(keepends=True)
+    refused("ST-LEDG-002", b"".join([*lines[:2], *foreign[2:]]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_lines_cut_off_the_end_of_a_closed_ledger(lines, count):
+    data = b"".join(lines[:count])
+    assert not verify_ledger(data, KEYS).closed, "only the missing end shows it"
+    refused("ST-LEDG-004", data, require_closed=True)
+
+
+@given(st.integers(1, 200))
+def test_a_cut_in_the_middle_of_a_line(cut):
+    line = LINE[:-cut] if cut < len(LINE) else LINE[:-1]
+    refused("ST-LEDG-004", line)
+
+
+def test_a_foreign_key(path):
+    make(path, STRANGER).observe(Boundary.HOST, "hello")
+    refused("ST-LEDG-003", path.read_bytes())
+
+
+def test_a_strangers_entry_behind_an_honest_ledger(lines, path):
+    make(path, STRANGER).allow(Boundary.NODE, "node-admitted", "evil")
+    refused("ST-LEDG-003", path.read_bytes())
+
+
+def test_a_stranger_who_claims_a_known_key(lines, path):
+    make(path, STRANGER).allow(Boundary.NODE, "node-admitted", "evil")
+    data = path.read_bytes().replace(STRANGER.key_id.encode(), KEY.key_id.encode())
+    refused("ST-LEDG-003", data)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"{}\n",
+        b"null\n",
+        b"\x80\x04.\n",
+        b"[" * 100_000 + b"\n",
+        b'{"body":' + b"1" * LINE_LIMIT + b"}\n",
+    ],
+)
+def test_a_line_that_is_no_entry(lines, line):
+    refused("ST-LEDG-001", b"".join([*lines, line]))
+    refused("ST-LEDG-001", line)
+
+
+def test_another_spelling_of_an_entry(lines):
+    refused("ST-LEDG-001", lines[0].replace(b":", b": ", 1))
+    refused("ST-LEDG-001", b" " + lines[0])
+    twice = lines[0].replace(b'{"body"', b'{"keyid":"x","body"', 1)
+    refused("ST-LEDG-001", twice)
+
+
+def _one_line() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder) / "l").observe(Boundary.HOST, "hello")
+        return (Path(folder) / "l").read_bytes()
+
+
+LINE = _one_line()
+
+
+@given(st.integers(0, len(LINE) - 2), st.integers(1, 255))
+def test_no_byte_of_a_line_can_change(position, flip):
+    data = bytearray(LINE)
+    data[position] ^= flip
+    with pytest.raises(IntegrityError):
+        verify_ledger(bytes(data), KEYS)
+
+
+# Writing.
+
+
+def test_nothing_is_appended_to_a_damaged_file(lines, path):
+    path.write_bytes(b"".join(lines)[:-1])
+    with pytest.raises(IntegrityError, match="ST-LEDG-004"):
+        make(path).observe(Boundary.HOST, "hello")
+    assert path.read_bytes() == b"".join(lines)[:-1]
+
+
+def test_a_link_is_not_followed(tmp_path, path):
+    (tmp_path / "target").touch()
+    path.symlink_to(tmp_path / "target")
+    with pytest.raises(UsageError, match="ST-USAG-002"):
+        make(path).observe(Boundary.HOST, "hello")
+    assert (tmp_path / "target").read_bytes() == b""
+
+
+def test_a_full_disk_is_one_clear_error(monkeypatch, path):
+    """A short write is what a full disk looks like."""
+    monkeypatch.setattr(os, "write", lambda fd, data: 0)
+    with pytest.raises(UsageError, match="ST-USAG-006"):
+        make(path).observe(Boundary.HOST, "hello")
+
+
+def test_threads_of_one_process(path):
+    def write(number):
+        ledger = make(path, (KEY, SECOND)[number % 2], f"rank-{number}")
+        for step in range(20):
+            ledger.observe(Boundary.GRADIENTS, "step", step=step)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = verify_ledger(path.read_bytes(), KEYS)
+    assert len(found.entries) == 120
+    for number in range(6):
+        own = [e for e in found.entries if e.body.writer == f"rank-{number}"]
+        assert [e.body.event.details["step"] for e in own] == list(range(20))
+
+
+_WRITER = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from securetrain.core.vocabulary import Boundary
+from securetrain.identity.keys import PrivateKey
+from securetrain.ledger import Ledger
+ledger = Ledger(Path(sys.argv[1]), PrivateKey.load(Path(sys.argv[2])), sys.argv[3],
+                lambda: datetime.now(UTC))
+for step in range(30):
+    ledger.observe(Boundary.GRADIENTS, "step", step=step)
+"""
+
+
+def test_several_processes(path, tmp_path):
+    KEY.save(tmp_path / "key.pem")
+    writers = [
+        subprocess.Popen([sys.executable, "-c", _WRITER, path, tmp_path / "key.pem", f"rank-{n}"])
+        for n in range(3)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    found = verify_ledger(path.read_bytes(), KEYS)
+    assert len(found.entries) == 90
+    assert {e.body.writer for e in found.entries} == {"rank-0", "rank-1", "rank-2"}
