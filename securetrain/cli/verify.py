@@ -138,12 +138,14 @@ def _print(result: "VerifyResult", policy: "LoadedPolicy | None", trust_file: Pa
     from rich.table import Table
     from rich.text import Text
 
+    from securetrain.core.text import printable
+
     console = Console(highlight=False, soft_wrap=True)
     verdict = Text("VERIFIED", "bold green") if result.ok else Text("REFUSED", "bold red")
-    console.print(Text.assemble(verdict, f"  {result.kind} {result.path}"))
+    console.print(Text.assemble(verdict, printable(f"  {result.kind} {result.path}", keep="")))
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(result, policy, trust_file):
-        facts.add_row(Text(name), Text(value))
+        facts.add_row(Text(printable(name, keep="")), Text(printable(value, keep="")))
     console.print(facts)
     if result.problems:
         _print_problems(console, result)
@@ -210,11 +212,14 @@ def _print_problems(console: "Console", result: "VerifyResult") -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from securetrain.core.text import printable
+
     table = Table(title=f"{len(result.problems)} problems", title_justify="left", expand=False)
     for heading in ("code", "where", "what"):
         table.add_column(heading, overflow="fold")
     for problem in result.problems:
-        table.add_row(Text(problem.code, "red"), Text(problem.place), Text(problem.what))
+        place, what = printable(problem.place, keep=""), printable(problem.what, keep="")
+        table.add_row(Text(problem.code, "red"), Text(place), Text(what))
     console.print(table)
     if result.truncated:
         console.print(f"There are more; the first {len(result.problems)} are listed.")

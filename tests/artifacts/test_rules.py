@@ -90,6 +90,18 @@ def test_the_algorithm(check):
     assert check(change=fields) == ["ST-CKPT-121"]
 
 
+def test_gradients_that_nobody_watched(check):
+    # Even when the verdict need not be clean, a policy that watches wants it watched.
+    change = {"checkpoint": {"require_clean_verdict": False}}
+    assert check(change=change, gradients=GradientRecord()) == ["ST-CKPT-121"]
+
+
+def test_a_refused_verdict_where_it_need_not_be_clean(check):
+    change = {"checkpoint": {"require_clean_verdict": False}}
+    refused = GradientRecord(verdict=GradientVerdict.REFUSED, judged=2, refused=1)
+    assert check(change=change, gradients=refused) == []
+
+
 def test_young_enough(check, now):
     assert check("hardened", created=now - timedelta(days=89)) == []
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import base64
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -114,7 +115,7 @@ def test_the_subject_must_be_the_files(keys, trust, now):
     assert "subject" in caught.value.what
 
 
-UNSOUND = {
+UNSOUND: dict[str, dict[str, Any]] = {
     "no files": {"files": []},
     "no splits": {"splits": []},
     "unsorted": {

@@ -15,6 +15,8 @@ from securetrain.artifacts import index as index_file
 from securetrain.artifacts import verify
 from securetrain.artifacts.dataset import sign_documents
 from securetrain.artifacts.layout import INDEX, STATEMENT, Kind
+from securetrain.artifacts.listing import check_listing
+from securetrain.artifacts.problems import most_telling
 from securetrain.artifacts.statements import CheckpointPredicate, GradientRecord, digest_of
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import UsageError
@@ -55,7 +57,7 @@ def dataset(tmp_path, keys, now):
 
 def codes(result):
     assert not result.ok
-    assert result.exit_code == CODES[verify.most_telling(result.problems).code].exit
+    assert result.exit_code == CODES[most_telling(result.problems).code].exit
     return [problem.code for problem in result.problems]
 
 
@@ -322,7 +324,7 @@ def test_progress_and_large_files(forge, check, tmp_path, monkeypatch):
 
 
 def test_a_file_that_vanishes_under_the_check(checkpoint, check, monkeypatch):
-    real = verify.check_listing
+    real = check_listing
 
     def listing(root, predicate):
         found = real(root, predicate)

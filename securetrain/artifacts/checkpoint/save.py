@@ -142,6 +142,8 @@ class _Planner(DefaultSavePlanner):
         plan = super().create_local_plan()
         for item in plan.items:
             name = item.index.fqn
+            if name == _FILE:
+                raise UsageError(_PLAN, "a name that securetrain keeps for itself", name)
             if item.type is WriteItemType.BYTE_IO:
                 self.coded[name] = codec.encode(self.lookup_object(item.index), name)
             else:

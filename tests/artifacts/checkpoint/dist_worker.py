@@ -53,7 +53,7 @@ def model() -> torch.nn.Module:
 
 def wrapped(mesh: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     made = model()
-    for layer in made:
+    for layer in made.children():
         fully_shard(layer, mesh=mesh)
     fully_shard(made, mesh=mesh)
     return made, torch.optim.AdamW(made.parameters(), lr=0.01)
@@ -106,12 +106,14 @@ def damaged(name: str, source: str, file: str, offset: int) -> Path:
 def main() -> dict[str, Any]:
     report: dict[str, Any] = {}
     mesh = init_device_mesh("cpu", (2,))
-    distributed_c10d._unpickler = Recording  # type: ignore[attr-defined]
+    distributed_c10d._unpickler = Recording
 
     # FSDP2, model and optimizer, saved by two ranks and loaded by two.
     made, optimizer = wrapped(mesh)
     train(made, optimizer)
-    states = dict(zip(("model", "optim"), get_state_dict(made, optimizer), strict=True))
+    states: dict[str, Any] = dict(
+        zip(("model", "optim"), get_state_dict(made, optimizer), strict=True)
+    )
     state = {**states, "step": 2, "note": {"tokens": 123, "ids": (1, 2)}}
     result = store(state, "fsdp")
     report["digest"], report["save_id"] = result.digest, result.save_id
@@ -122,8 +124,10 @@ def main() -> dict[str, Any]:
     with torch.no_grad():
         for parameter in fresh.parameters():
             parameter.zero_()
-    again = dict(zip(("model", "optim"), get_state_dict(fresh, fresh_optimizer), strict=True))
-    target = {**again, "step": 0, "note": {"tokens": 0, "ids": ()}}
+    again: dict[str, Any] = dict(
+        zip(("model", "optim"), get_state_dict(fresh, fresh_optimizer), strict=True)
+    )
+    target: dict[str, Any] = {**again, "step": 0, "note": {"tokens": 0, "ids": ()}}
     predicate = read(target, result.path)
     set_state_dict(
         fresh,

@@ -251,6 +251,7 @@ class Evil:
         {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}},
         {},
         {"x": {}},
+        {"securetrain:file": 1, "y": 2},
     ],
 )
 def test_what_the_format_cannot_hold_is_refused_before_anything_is_left(saved, state, tmp_path):

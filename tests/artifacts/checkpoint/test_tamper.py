@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain.artifacts import SaveContext, load, save
 from securetrain.artifacts import index as index_file
@@ -85,11 +86,11 @@ def find(path: Path, tensor: torch.Tensor) -> int:
 
 def test_a_flipped_bit_stock_loads_it_ours_refuses(tmp_path, saved, refusal):
     good = state()
-    stock(dcp.save, good, checkpoint_id=tmp_path / "stock")
+    stock(dcp_save, good, checkpoint_id=tmp_path / "stock")
     (data,) = (tmp_path / "stock").glob("*.distcp")
     flip(data, find(data, good["first"]) + 2000)
     target = blank()
-    stock(dcp.load, target, checkpoint_id=tmp_path / "stock")
+    stock(dcp_load, target, checkpoint_id=tmp_path / "stock")
     assert (target["first"] != good["first"]).sum() == 1  # silently wrong
 
     ours = saved()
@@ -111,7 +112,7 @@ class Payload:
 
 def test_a_pickle_in_torchs_index_runs_with_stock_and_never_with_ours(tmp_path, saved, refusal):
     marker = tmp_path / "ran"
-    stock(dcp.save, state(), checkpoint_id=tmp_path / "stock")
+    stock(dcp_save, state(), checkpoint_id=tmp_path / "stock")
     metadata = tmp_path / "stock" / ".metadata"
     metadata.write_bytes(pickle.dumps(Payload(marker)))
 
@@ -130,7 +131,7 @@ def test_a_pickle_in_torchs_index_runs_with_stock_and_never_with_ours(tmp_path, 
 
     # Control: the same file runs when torch loads the checkpoint.
     with pytest.raises(BaseException):  # noqa: B017, PT011 - CheckpointException is a BaseException
-        stock(dcp.load, blank(), checkpoint_id=tmp_path / "stock")
+        stock(dcp_load, blank(), checkpoint_id=tmp_path / "stock")
     assert marker.exists()
 
 
@@ -138,8 +139,8 @@ def test_a_pickle_in_place_of_a_value_runs_with_stock_and_has_no_place_in_ours(
     tmp_path, saved, refusal
 ):
     marker = tmp_path / "ran"
-    stock(dcp.save, {"step": Payload(marker)}, checkpoint_id=tmp_path / "stock")
-    stock(dcp.load, {"step": None}, checkpoint_id=tmp_path / "stock")
+    stock(dcp_save, {"step": Payload(marker)}, checkpoint_id=tmp_path / "stock")
+    stock(dcp_load, {"step": None}, checkpoint_id=tmp_path / "stock")
     assert marker.exists()
 
     ours = saved()

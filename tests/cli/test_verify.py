@@ -1,0 +1,217 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import hashlib
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import CliRunner
+
+from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.layout import INDEX, STATEMENT
+from securetrain.artifacts.statements import (
+    CheckpointPredicate,
+    DatasetRef,
+    GradientRecord,
+    GradientVerdict,
+    IndexFile,
+    NodeRef,
+    Parent,
+    PolicyRef,
+    TreeInfo,
+    sign,
+)
+from securetrain.cli.main import main
+from securetrain.cli.verify import command
+from securetrain.core.errors import IdentityError
+from securetrain.core.hashtree import TreeParams
+from securetrain.core.vocabulary import NodeTier
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRole, sign_root
+from securetrain.policy.load import load_policy
+
+
+@pytest.fixture(scope="module")
+def key():
+    return PrivateKey.generate()
+
+
+@pytest.fixture
+def trust(tmp_path, key):
+    now = datetime.now(UTC)
+    roles = {TrustRole.CHECKPOINT: [key.public], TrustRole.DATASET: [key.public]}
+    path = tmp_path / "trust.json"
+    path.write_bytes(
+        sign_root(roles, PrivateKey.generate(), now - timedelta(hours=1), now + timedelta(days=30))
+    )
+    return path
+
+
+@pytest.fixture
+def dataset(tmp_path, key):
+    return sign_documents(
+        [("train", "a", b"x" * 100_000), ("validation", "b", b"y")],
+        tmp_path / "data",
+        name="corpus",
+        key=key,
+        now=datetime.now(UTC),
+        metadata={"license": "CC0-1.0"},
+    ).path
+
+
+@pytest.fixture
+def checkpoint(tmp_path, key):
+    """A checkpoint that holds one value and no tensors: enough for what is said about it."""
+    root = tmp_path / "step-00000009"
+    root.mkdir()
+    index = b'{"tensors":[],"values":[{"fqn":"step","value":9}],"version":1}'
+    (root / INDEX).write_bytes(index)
+    predicate = CheckpointPredicate(
+        run_id="run-1",
+        step=9,
+        seq=1,
+        save_id="0" * 32,
+        created=datetime.now(UTC),
+        world_size=1,
+        tree=TreeInfo.of(TreeParams()),
+        files=[],
+        index=IndexFile(name=INDEX, size=len(index), sha256=hashlib.sha256(index).hexdigest()),
+        parents=[Parent(digest="ee" * 32)],
+        dataset=DatasetRef(name="corpus", digest="ab" * 32, cursor={"row": 5}),
+        policy=PolicyRef(id="dev", digest=load_policy("dev").digest),
+        gradients=GradientRecord(verdict=GradientVerdict.CLEAN, judged=9),
+        nodes=[NodeRef(node="n0", tier=NodeTier.SELF_ASSERTED, label="UNATTESTED")],
+    )
+    (root / STATEMENT).write_bytes(sign(predicate, root.name, key))
+    return root
+
+
+def run(*arguments, env=None):
+    result = CliRunner().invoke(
+        command, [str(a) for a in arguments], env=env, standalone_mode=False
+    )
+    if result.exception is not None:
+        raise result.exception
+    return result.return_value, result.stdout
+
+
+def test_a_good_checkpoint(checkpoint, trust, key):
+    code, out = run(checkpoint, "--trust", trust)
+    assert code == 0
+    for text in (
+        "VERIFIED",
+        f"key {key.key_id[:16]}",
+        "run-1, step 9, checkpoint 1",
+        "corpus (abababababababab), row 5",
+        "dev (",
+        "clean: 9 steps judged, 0 refused",
+        "n0: self-asserted - UNATTESTED",
+        "previous eeeeeeeeeeeeeeee",
+        "none given: integrity and signature only",
+    ):
+        assert text in out, text
+
+
+def test_a_policy_is_named_and_compared(checkpoint, trust):
+    code, out = run(checkpoint, "--trust", trust, "--policy", "dev")
+    assert code == 0
+    assert "the one given here" in out
+    code, out = run(checkpoint, "--trust", trust, "--policy", "baseline")
+    assert code == 12
+    assert "REFUSED" in out
+    assert "another than the one given here" in out
+    assert "ST-CKPT-121" in out
+    assert "node n0 is self-asserted" in out
+
+
+def test_a_changed_dataset(dataset, trust):
+    code, out = run(dataset, "--trust", trust)
+    assert code == 0
+    assert "corpus, version 0, 4 files" in out
+    assert "CC0-1.0" in out
+    with (dataset / "train.bin").open("r+b") as file:
+        file.seek(70_000)
+        file.write(b"!")
+    code, out = run(dataset, "--trust", trust)
+    assert code == 13
+    assert "REFUSED" in out
+    assert "ST-DATA-130" in out
+    assert "train.bin bytes 65536..100000" in out
+    assert "fix: ST-DATA-130:" in out
+
+
+@pytest.mark.parametrize("flags", [["--json"], ["--format", "json"]])
+def test_json(checkpoint, dataset, trust, flags):
+    code, out = run(checkpoint, "--trust", trust, "--policy", "dev", *flags)
+    said = json.loads(out)
+    assert (code, said["ok"], said["exit"], said["kind"]) == (0, True, 0, "checkpoint")
+    assert said["statement"]["runId"] == "run-1"
+    assert said["policy"]["id"] == "dev"
+    (dataset / "extra").write_bytes(b"")
+    code, out = run(dataset, "--trust", trust, *flags)
+    said = json.loads(out)
+    assert (code, said["ok"], said["exit"]) == (14, False, 14)
+    (problem,) = said["problems"]
+    assert (problem["code"], problem["file"]) == ("ST-DATA-141", "extra")
+    assert problem["fix"]
+
+
+def test_the_trust_root_has_no_default(checkpoint, trust):
+    with pytest.raises(IdentityError) as caught:
+        run(checkpoint)
+    assert caught.value.code == "ST-IDEN-007"
+    assert "--trust FILE" in caught.value.fix
+    assert "SECURETRAIN_TRUST" in caught.value.fix
+    assert run(checkpoint, env={"SECURETRAIN_TRUST": str(trust)})[0] == 0
+
+
+def test_an_unsigned_directory(tmp_path, trust):
+    (tmp_path / "nothing").mkdir()
+    code, out = run(tmp_path / "nothing", "--trust", trust)
+    assert code == 10
+    assert "nobody that this trust root names" in out
+    assert "unknown: there is no statement that verifies" in out
+
+
+def test_through_the_one_place_where_errors_end(tmp_path, trust, capsys, monkeypatch):
+    monkeypatch.delenv("SECURETRAIN_TRUST", raising=False)
+    assert main(["verify", str(tmp_path)]) == 2
+    assert "ST-IDEN-007" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path / "no"), "--trust", str(trust), "--json"]) == 20
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "ST-USAG-002"
+    assert main(["verify", str(tmp_path / "no"), "--trust", str(tmp_path / "no")]) == 20
+
+
+def test_hostile_names_are_printed_as_text(dataset, trust):
+    (dataset / "[bold red]x[").write_bytes(b"")
+    (dataset / "\x1b[2Jgone").write_bytes(b"")
+    code, out = run(dataset, "--trust", trust)
+    assert code == 14
+    assert "[bold red]x[" in out
+    assert "\\x1b[2Jgone" in out
+    assert "\x1b" not in out
+
+
+def test_help_has_examples():
+    _, out = run("--help")
+    assert "securetrain verify runs/r1/checkpoints" in out
+    assert "Exit codes" in out
+
+
+def test_verifying_imports_no_torch(dataset, trust):
+    program = (
+        "import sys\n"
+        "from securetrain.cli.main import main\n"
+        "code = main(sys.argv[1:])\n"
+        "bad = {'torch', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(99 if bad else code)\n"
+    )
+    arguments = ["verify", str(dataset), "--trust", str(trust), "--policy", "dev"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], timeout=60, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done
+    # Standard error is not a terminal here: no progress bar in it.
+    assert done.stderr == b""

@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import json
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securetrain.core import canonical
+from securetrain.core.errors import UsageError
+
+
+class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    x: int
+    name: str = ""
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def refused(data, **more) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        canonical.decode(data, Point, where="doc", **more)
+    assert caught.value.code == "ST-USAG-008"
+    assert caught.value.where == "doc"
+    return caught.value
+
+
+@given(values)
+def test_one_value_has_one_spelling(value):
+    data = canonical.dumps(value)
+    assert canonical.loads(data) == value
+    assert canonical.dumps(canonical.loads(data)) == data
+    # Any other spelling of it leads back to the same bytes.
+    assert canonical.dumps(json.loads(json.dumps(value, indent=1))) == data
+
+
+def test_rfc_8785_examples():
+    # https://www.rfc-editor.org/rfc/rfc8785#section-3.2.2 and 3.2.3
+    assert canonical.dumps({"\u20ac": 1, "\r": 2, "1": 3}) == b'{"\\r":2,"1":3,"\xe2\x82\xac":1}'
+    assert canonical.dumps([333333333.33333329, 1e30, 4.5, 2e-3, 1e-27]) == (
+        b"[333333333.3333333,1e+30,4.5,0.002,1e-27]"
+    )
+
+
+def test_structs():
+    assert canonical.encode(Point(1, "a")) == b'{"name":"a","x":1}'
+    assert canonical.decode(b'{"x":1}', Point) == Point(1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b'{"x":1}x',
+        b'{"x":1,"x":2}',
+        b'{"x":1,"y":2}',
+        b'{"x":"1"}',
+        b'{"x":1.0}',
+        b'{"x":NaN}',
+        b'{"x":Infinity}',
+        b'\xef\xbb\xbf{"x":1}',
+        b'{"x":1,"name":"\xff"}',
+        b"[" * 100_000,
+        b"[1]",
+        b"null",
+    ],
+)
+def test_what_is_refused(data):
+    refused(data)
+
+
+def test_the_name_of_a_duplicate_is_told():
+    assert "'x'" in refused(b'{"x":1,"x":2}').what
+
+
+def test_the_limit_is_checked_before_parsing():
+    assert "limit" in refused(b'{"x":1}', limit=6).what
+    assert canonical.decode(b'{"x":1}', Point, limit=7) == Point(1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{ "x":1}',
+        b'{"x":1,"name":"a"}',
+        b'{"x":1}\n',
+        b'{"name":"\\u0061","x":1}',
+        b'{"x":9007199254740993}',
+    ],
+)
+def test_other_spellings_are_refused_where_bytes_are_signed(data):
+    assert "canonical" in refused(data, canonical=True).what or b"9007" in data
+    canonical.decode(data, Point)  # control: it is only the spelling
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_escape_the_error_tree(data):
+    with suppress(UsageError):
+        canonical.decode(data, Point)
