@@ -157,7 +157,7 @@ def parse_job(text: str, where: str) -> JobConfig:
     except PolicyError as error:
         raise UsageError("ST-USAG-007", error.what, error.where, error.fix) from error
     if not isinstance(document, dict):
-        raise bad_field("not a mapping", where, "", "start from examples/quickstart.yaml")
+        raise bad_field("not a mapping", where, "", "start from examples/fsdp.yaml")
     job = _convert(document, where)
     _check(job, where)
     return job
@@ -246,7 +246,7 @@ def _fix(field: str) -> str:
         if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct)):
             break
     if default is msgspec.NODEFAULT or isinstance(default, msgspec.Struct):
-        return "see examples/quickstart.yaml"
+        return "see examples/fsdp.yaml"
     return f"for example {field.rsplit('.', 1)[-1]}: {msgspec.json.encode(default).decode()}"
 
 

@@ -101,7 +101,9 @@ class _Loop:
             result = trainer.train_step()
             step = trainer.progress.step
             ends = result.stop or step >= last
-            bits = trainer.evaluate() if _due(job.eval.every, step, ends=ends) else None
+            # Somebody who asks to stop does not want to wait for an evaluation.
+            due = _due(job.eval.every, step, ends=step >= last)
+            bits = trainer.evaluate() if due else None
         self.bits = self.bits if bits is None else bits
         self._write(result, bits, ends=ends)
         self._record(result)

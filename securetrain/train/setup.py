@@ -21,13 +21,11 @@ from torch import nn
 
 from securetrain.artifacts import VerifiedDataset
 from securetrain.core import canonical
-from securetrain.core.files import read_file
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.guard import GradientGuard
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import LIMIT as TRUST_LIMIT
-from securetrain.identity.trust import TrustRoot
+from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
 from securetrain.parallel.mesh import Mesh, make_mesh
 from securetrain.parallel.parallelize import parallelize
@@ -134,13 +132,13 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         )
     checkpoints = Checkpoints(
         run=run,
-        run_id=run_id_of(run, job),
+        run_id=run_id_of(trust),
         trust=trust,
         policy=policy,
         key=PrivateKey.load(run.key("checkpoint")),
         dataset_name=dataset.predicate.name,
         dataset_digest=dataset.digest,
-        code={"job": hashlib.sha256(canonical.encode(job)).hexdigest()},
+        code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
         history=read_history(run, trust, world) if worker.first else RunHistory(),
         ledger=ledger,
         first=worker.first,
@@ -222,10 +220,9 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return list(model.layers.values())
 
 
-def run_id_of(run: RunDir, job: JobConfig) -> str:
-    """The job's name and what no other run has: the digest of its trust root."""
-    digest = hashlib.sha256(read_file(run.trust, TRUST_LIMIT)).hexdigest()
-    return f"{job.name}-{digest[:RUN_ID_DIGITS]}"
+def run_id_of(trust: TrustRoot) -> str:
+    """The launcher's job id: the root key's, which belongs to one run directory alone."""
+    return f"job-{trust.document.roles[TrustRole.ROOT].keys[0][:RUN_ID_DIGITS]}"
 
 
 def _splits(

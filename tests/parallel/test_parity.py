@@ -146,8 +146,8 @@ def test_every_mesh_equals_one_process():
         assert norm < 0.05
     assert not passes(alone["bf16"], reference)
 
-    # Negative controls. Halved gradients: a loss curve hardly shows it, because AdamW and clipping do
-    # not notice a constant factor. The norm does.
+    # Negative controls. Halved gradients: a loss curve hardly shows it, because AdamW and clipping
+    # do not notice a constant factor. The norm does.
     loss, norm = differences(got["half"], reference)
     assert not passes(got["half"], reference)
     assert norm == pytest.approx(0.5, abs=0.01)
@@ -157,7 +157,7 @@ def test_every_mesh_equals_one_process():
 
 def sharded_norms() -> list[float]:
     """The norm over a mesh, the same from whole tensors, and with a pending sum in between."""
-    from torch.distributed.tensor import DTensor, Partial, Shard  # noqa: PLC0415
+    from torch.distributed.tensor import DTensor, Partial, Shard
 
     trainer = make_trainer("{dp_shard: 2}")
     trainer._forward_backward(1)

@@ -54,7 +54,8 @@ class MemorySource:
 
 def memory_source() -> MemorySource:
     """The documents, one file each."""
-    files, splits = {}, {}
+    files: dict[str, bytes] = {}
+    splits: dict[str, tuple[str, ...]] = {}
     for split, texts in documents().items():
         names = tuple(f"{split}-{n}" for n in range(len(texts)))
         files.update(zip(names, texts, strict=True))

@@ -103,7 +103,6 @@ def test_rows_must_divide_among_the_ranks():
     assert caught.value.fix == "batch_rows: 6"
 
 
-
 def test_reading_a_job_needs_no_torch():
     code = (
         "import sys, securetrain.train.config, securetrain.parallel.degrees;"

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-import torch
 import pytest
+import torch
 
 from securetrain.core.errors import UsageError
 from securetrain.train.baseline import baselines

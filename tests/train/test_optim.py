@@ -45,7 +45,9 @@ def test_state_made_early_is_what_adamw_makes_itself():
     for seed in (1, 2):
         step(early, early_opt, seed)
         step(late, late_opt, seed)
-    assert all(torch.equal(a, b) for a, b in zip(early.parameters(), late.parameters()))
+    assert all(
+        torch.equal(a, b) for a, b in zip(early.parameters(), late.parameters(), strict=True)
+    )
     want = dict(optimizer_state(late, late_opt))
     assert list(want) == names
     for name, tensor in optimizer_state(early, early_opt):
@@ -66,7 +68,9 @@ def test_filling_the_tensors_restores_the_optimizer():
         for name, parameter in other.named_parameters():
             parameter.copy_(weights[name])
     step(other, other_opt, 2)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_norms_and_biases_do_not_decay():

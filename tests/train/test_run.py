@@ -1,0 +1,282 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs: what is written, what is refused, and that a resumed run is the same run."""
+
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from securetrain.artifacts.verify import verify_path
+from securetrain.core.codes import ExitCode
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import Decision
+from securetrain.guard.verdict import StepRecord
+from securetrain.identity.trust import TrustRole
+from securetrain.ledger import verify_ledger
+from securetrain.testing.processes import run_ranks
+from securetrain.testing.runs import SmallRun
+from securetrain.train.config import JobConfig, override, parse_job
+from securetrain.train.run import run_job
+from securetrain.train.setup import Worker
+from tests.train.conftest import now
+from tests.train.jobs import JOB
+
+NewRun = Callable[..., SmallRun]
+
+
+@dataclass
+class StopAt:
+    """Asks to stop when it has been asked this often."""
+
+    calls: int = 10**9
+
+    @property
+    def requested(self) -> bool:
+        self.calls -= 1
+        return self.calls < 0
+
+
+def worker(run: RunDir, stop: StopAt | None = None, console: io.StringIO | None = None) -> Worker:
+    return Worker(
+        run=run,
+        device=torch.device("cpu"),
+        clock=now,
+        stop=stop or StopAt(),
+        console=console,
+    )
+
+
+def train(
+    run: RunDir,
+    job: JobConfig | None = None,
+    *,
+    resume: str | None = None,
+    stop: StopAt | None = None,
+    stop_after: int | None = None,
+) -> ExitCode:
+    job = override(job or parse_job(JOB, "job.yaml"), "job.yaml", resume=resume)
+    return run_job(job, "job.yaml", worker(run, stop), stop_after=stop_after)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def curve(run: RunDir) -> list[tuple[Any, ...]]:
+    keys = ("step", "loss", "grad_norm", "lr", "val_bits_per_byte", "tokens", "verdict")
+    return [tuple(line[key] for key in keys) for line in lines(run.metrics)]
+
+
+def events(run: SmallRun) -> list[tuple[str, str, str]]:
+    data = run.run_dir.ledger.read_bytes()
+    verified = verify_ledger(data, run.trust.keys_for(TrustRole.LEDGER))
+    return [
+        (e.body.event.event, e.body.event.decision, e.body.event.code) for e in verified.entries
+    ]
+
+
+def weights(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.glob("rank-*.bin")}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_rank() -> Iterator[None]:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_run_writes_what_it_should(new_run: NewRun):
+    made = new_run()
+    run = made.run_dir
+    console = io.StringIO()
+    job = parse_job(
+        JOB.replace("console_every: 0, tensorboard: false", "console_every: 2"), "job.yaml"
+    )
+    assert run_job(job, "job.yaml", worker(run, console=console)) is ExitCode.OK
+    metrics = lines(run.metrics)
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
+    assert {line["verdict"] for line in metrics} == {"clean"}
+    assert [line["val_bits_per_byte"] is not None for line in metrics] == [0, 0, 1, 0, 0, 1]
+    assert metrics[-1]["bigram_bits"] < metrics[-1]["unigram_bits"] < 8
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+    assert metrics[0]["mfu"] is None
+    assert metrics[-1]["tokens"] == 6 * 4 * 32
+    records = [json.loads(line) for line in run.sketches.read_text().splitlines()]
+    assert [r["verdict"]["step"] for r in records] == [1, 2, 3, 4, 5, 6]
+    assert set(records[0]) == set(StepRecord.__struct_fields__)
+    assert list(run.tensorboard.glob("events.out.tfevents.*"))
+    text = console.getvalue()
+    assert "step 2/6" in text
+    assert "done: 6 steps" in text
+    assert events(made)[1:] == [
+        ("dataset-opened", Decision.ALLOW, ""),
+        ("checkpoint-signed", Decision.ALLOW, ""),
+        ("checkpoint-signed", Decision.ALLOW, ""),
+        ("training-finished", Decision.OBSERVE, ""),
+    ]
+    names = sorted(p.name for p in run.checkpoints.iterdir())
+    assert names == ["step-00000003", "step-00000006"]
+    # What was trained is proven by its statement alone.
+    for name in names:
+        result = verify_path(run.checkpoints / name, trust=made.trust, policy=None, now=now())
+        assert result.ok, result.problems
+    said: Any = result.statement
+    assert said.step == 6
+    assert said.gradients.verdict == "clean"
+    assert said.gradients.judged == 6
+    assert said.dataset.cursor["step"] == 6
+    assert said.policy.digest == made.policy.digest
+    assert len(said.parents) == 1
+    assert said.run_id.startswith("job-")
+    assert said.code["job"] == "tiny"
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(new_run: NewRun):
+    whole, cut = new_run("whole"), new_run("cut")
+    assert train(whole.run_dir) is ExitCode.OK
+    # Stopped by a signal in step 4, between two checkpoints; then killed while writing a line.
+    assert train(cut.run_dir, stop=StopAt(3)) is ExitCode.INTERRUPTED
+    assert [p.name for p in sorted(cut.run_dir.checkpoints.iterdir())][-1] == "step-00000004"
+    with cut.run_dir.metrics.open("a") as file:
+        file.write('{"step": 5, "lo')
+    assert train(cut.run_dir) is ExitCode.OK
+    assert curve(cut.run_dir) == curve(whole.run_dir)
+    last = "step-00000006"
+    assert weights(cut.run_dir.checkpoints / last) == weights(whole.run_dir.checkpoints / last)
+    found = [name for name, _, _ in events(cut)]
+    assert found.count("run-resumed") == 1
+    # A finished run has nothing left to do.
+    before = cut.run_dir.metrics.read_bytes()
+    assert train(cut.run_dir) is ExitCode.OK
+    assert cut.run_dir.metrics.read_bytes() == before
+
+
+def two_rank_runs(whole: Path, cut: Path) -> None:
+    assert train(RunDir(whole)) is ExitCode.OK
+    assert train(RunDir(cut), stop_after=3) is ExitCode.OK
+    assert train(RunDir(cut)) is ExitCode.OK
+
+
+@pytest.mark.dist
+def test_resuming_on_two_ranks_and_on_another_number(new_run: NewRun):
+    alone, whole, cut = new_run("alone"), new_run("whole"), new_run("cut")
+    run_ranks(two_rank_runs, 2, whole.run_dir.root, cut.run_dir.root, timeout=120)
+    assert curve(cut.run_dir) == curve(whole.run_dir)
+    last = "step-00000006"
+    assert weights(cut.run_dir.checkpoints / last) == weights(whole.run_dir.checkpoints / last)
+    assert len(weights(cut.run_dir.checkpoints / last)) == 2
+    # Two ranks saved step 3; one rank goes on and computes the same, up to the order of sums.
+    from_two = cut.run_dir.checkpoints / "step-00000003"
+    with pytest.raises(SecureTrainError) as caught:
+        train(alone.run_dir, resume=str(from_two))
+    assert caught.value.code == "ST-CKPT-120", "another run's key is not trusted here"
+    shutil.rmtree(cut.run_dir.checkpoints / last)
+    job = parse_job(JOB, "job.yaml")
+    assert train(cut.run_dir, job, resume=str(from_two)) is ExitCode.OK
+    for got, want in zip(curve(cut.run_dir), curve(whole.run_dir), strict=True):
+        assert got[:1] == want[:1]
+        assert got[1:3] == pytest.approx(want[1:3], rel=1e-4)
+
+
+def refused(run: SmallRun, **options: Any) -> str:
+    with pytest.raises(SecureTrainError) as caught:
+        train(run.run_dir, **options)
+    assert events(run)[-1][1:] == (Decision.REFUSE, caught.value.code)
+    return caught.value.code
+
+
+def test_a_changed_byte_of_the_dataset_is_refused(new_run: NewRun):
+    made = new_run()
+    path = made.run_dir.dataset / "train.bin"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    # A plain loader takes what is there.
+    assert torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)[100] == data[100]
+    assert refused(made) == "ST-DATA-130"
+    assert not run_has_trained(made)
+
+
+def test_an_unsigned_dataset_is_refused(new_run: NewRun):
+    made = new_run()
+    (made.run_dir.dataset / "statement.json").unlink()
+    assert refused(made) == "ST-DATA-100"
+    assert not run_has_trained(made)
+
+
+def test_a_dataset_that_others_signed_is_refused(new_run: NewRun):
+    made, other = new_run(), new_run("other")
+    job = parse_job(
+        JOB.replace("{seq_len: 32", f"{{dataset: {other.run_dir.dataset}, seq_len: 32"), "job.yaml"
+    )
+    assert refused(made, job=job) == "ST-DATA-120"
+
+
+def run_has_trained(run: SmallRun) -> bool:
+    return run.run_dir.metrics.exists() and bool(run.run_dir.metrics.read_text())
+
+
+def test_a_changed_checkpoint_is_refused(new_run: NewRun):
+    made = new_run()
+    train(made.run_dir, stop_after=3)
+    path = made.run_dir.checkpoint(3) / "rank-00000.bin"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    assert refused(made) == "ST-CKPT-130"
+
+
+def test_a_checkpoint_that_was_rolled_back_is_refused_unless_asked_for(new_run: NewRun):
+    made = new_run()
+    train(made.run_dir)
+    shutil.rmtree(made.run_dir.checkpoint(6))
+    # Signed, whole and allowed by the policy: only the ledger knows that it is not the newest.
+    old = made.run_dir.checkpoint(3)
+    assert verify_path(old, trust=made.trust, policy=None, now=now()).ok
+    assert refused(made) == "ST-CKPT-150"
+    shutil.rmtree(made.run_dir.checkpoint(3))
+    assert refused(made) == "ST-CKPT-150"
+
+
+def test_an_old_checkpoint_under_a_new_name_is_refused(new_run: NewRun):
+    made = new_run()
+    train(made.run_dir)
+    shutil.copytree(made.run_dir.checkpoint(3), made.run_dir.checkpoint(9))
+    assert refused(made) == "ST-CKPT-150"
+
+
+def test_asking_by_path_goes_back(new_run: NewRun):
+    made = new_run()
+    train(made.run_dir)
+    before = curve(made.run_dir)
+    old = made.run_dir.checkpoint(3)
+    shutil.rmtree(made.run_dir.checkpoint(6))
+    assert train(made.run_dir, resume=str(old)) is ExitCode.OK
+    assert curve(made.run_dir) == before
+
+
+def test_never_does_not_write_over_a_run(new_run: NewRun):
+    made = new_run()
+    train(made.run_dir, stop_after=3)
+    with pytest.raises(SecureTrainError) as caught:
+        train(made.run_dir, resume="never")
+    assert caught.value.code == "ST-USAG-005"
+
+
+def test_another_split_is_a_clear_error(new_run: NewRun):
+    job = parse_job(JOB.replace("seq_len: 32", "seq_len: 32, train_split: tests"), "job.yaml")
+    with pytest.raises(SecureTrainError) as caught:
+        train(new_run().run_dir, job)
+    assert caught.value.code == "ST-USAG-007"
+    assert caught.value.where == "job.yaml: data.train_split"
