@@ -39,7 +39,7 @@ from securetrain.rendezvous.protocol import (
 )
 from securetrain.rendezvous.tls import PeerCheck, make_connection, make_context, spki_of
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def now() -> datetime:

@@ -79,6 +79,52 @@ def test_an_unmodified_script_runs_and_restarts(job, tmp_path):
     assert job.coordinator.membership.members[0].local_world == 2
 
 
+# Needs no torch: it says where it is, and ends only in a world of two.
+WAITER = """
+import os, pathlib, sys, time
+env = os.environ
+where = pathlib.Path(sys.argv[1])
+(where / f"out-{env['WORLD_SIZE']}-{env['RANK']}").write_text(env["MASTER_PORT"])
+while env["WORLD_SIZE"] == "1":
+    time.sleep(0.05)
+"""
+
+
+def test_two_agents_scale_up(job, tmp_path, tools):
+    """The first agent starts alone; when the second joins, its worker is restarted in a world
+    of two. No worker failed, so no restart is counted."""
+    job.start(1, 2, last_call=0.5)
+    script = tmp_path / "waiter.py"
+    script.write_text(WAITER)
+
+    def agent(node):
+        job.identity(node)
+        return subprocess.Popen(
+            [
+                *(*TORCHRUN, "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "0"),
+                *("--monitor-interval", "0.1"),
+                *("--rdzv-backend", "securetrain", "--rdzv-id", job.name),
+                *("--rdzv-endpoint", f"{job.host}:{job.port}"),
+                *("--rdzv-conf", f"identity={job.folder(node)}", str(script), str(tmp_path)),
+            ],
+            env=environment(),
+        )
+
+    agents = [agent("node-0")]
+    try:
+        tools.wait_until((tmp_path / "out-1-0").exists, "the first agent runs alone")
+        agents.append(agent("node-1"))
+        assert [process.wait(60) for process in agents] == [0, 0]
+    finally:
+        for process in agents:
+            process.kill()
+            process.wait()
+    ports = {(tmp_path / f"out-2-{rank}").read_text() for rank in range(2)}
+    assert len(ports) == 1
+    assert (tmp_path / "out-1-0").read_text() not in ports
+    assert [m.node for m in job.coordinator.membership.members] == ["node-0", "node-1"]
+
+
 def test_the_attack_that_takes_over_a_stock_agent_is_refused_by_ours(job, tmp_path, tools):
     """One connection, no credentials: SET a pickle where the agent will load it."""
     marker = tmp_path / "marker"
