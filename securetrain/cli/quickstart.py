@@ -63,12 +63,13 @@ def command(
         nproc_per_node=nproc_per_node,
         drills=not no_drills,
     )
+    existed = options.run_dir.exists()
     screen = QuietScreen() if as_json else RichScreen(Console())
     story = Story(options=options, screen=screen, clock=clock)
     try:
         result = tell(story)
     except BaseException:
-        if options.run_dir.exists():
+        if options.run_dir.exists() and not existed:
             click.echo(f"what was made is kept in {options.run_dir}", err=True)
         raise
     if as_json:

@@ -30,14 +30,16 @@ from typing import IO, Final
 from securetrain.core.codes import CODES
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 
-MARK_VARIABLE: Final = "SECURETRAIN_QUICKSTART_CHILD"
+MARK_VARIABLE: Final = "ST_QUICKSTART_MARK"
+"""Not SECURETRAIN_*: the launcher keeps those from its workers, and this must reach them."""
 POLITE_SECONDS: Final = 12.0
 KILL_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 0.5
 TAIL_LINES: Final = 200
 _LINE_BYTES: Final = 8192
 _PROC: Final = Path("/proc")
-_ERROR: Final = re.compile(r"error (ST-[A-Z]{4}-\d{3}): (.*)")
+_ERROR: Final = re.compile(r"^(?:error |\[rank\d+\]: ?)?(ST-[A-Z]{4}-\d{3}): (.*)")
+_WORKER_FAILED: Final = "ST-RUNT-004"
 
 
 @dataclass(slots=True)
@@ -69,27 +71,35 @@ class Child:
             raise self.failure()
 
     def failure(self) -> SecureTrainError:
-        """The refusal that the child printed last, or ST-RUNT-004."""
+        """The refusal that the child printed last, or ST-RUNT-004.
+
+        A worker's own refusal tells more than the launcher's word that a worker failed.
+        """
         self.reader.join(DRAIN_SECONDS)
         lines = list(self.tail)
-        for index in range(len(lines) - 1, -1, -1):
-            found = _ERROR.search(lines[index])
-            if found and found[1] in CODES:
-                rest = {
-                    name: text.strip()
-                    for line in lines[index + 1 : index + 3]
-                    for name, colon, text in [line.strip().partition(":")]
-                    if colon and name in {"where", "fix"}
-                }
-                return SecureTrainError(
-                    found[1], found[2], rest.get("where", str(self.log)), rest.get("fix", "")
-                )
+        refusals = list(_refusals(lines, str(self.log)))
+        telling = [error for error in refusals if error.code != _WORKER_FAILED]
+        if found := (telling or refusals)[-1:]:
+            return found[0]
         code = self.process.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         last = next((line for line in reversed(lines) if line.strip()), "nothing was printed")
-        return RuntimeRefusal(
-            "ST-RUNT-004", f"the command {how}: {last.strip()[:300]}", str(self.log), "see the log"
-        )
+        what = f"the command {how}; the last that it printed: {last.strip()[:300]}"
+        return RuntimeRefusal(_WORKER_FAILED, what, str(self.log), "see the log")
+
+
+def _refusals(lines: Sequence[str], log: str) -> Iterator[SecureTrainError]:
+    """Every refusal in the output, as data."""
+    for index, line in enumerate(lines):
+        found = _ERROR.search(line)
+        if found and found[1] in CODES:
+            rest = {
+                name: text.strip()
+                for after in lines[index + 1 : index + 3]
+                for name, colon, text in [after.strip().partition(":")]
+                if colon and name in {"where", "fix"}
+            }
+            yield SecureTrainError(found[1], found[2], rest.get("where", log), rest.get("fix", ""))
 
 
 @contextmanager

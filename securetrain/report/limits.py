@@ -37,9 +37,9 @@ def _identity(record: RunRecord, *, keys_in_run: bool) -> list[str]:
     match record.trust.proof.state:
         case ProofState.VERIFIED if keys_in_run:
             found.append(
-                "The run made its own trust root, and its signing keys lie in its directory: whoever"
-                " can write there can sign anything. The signatures show that nothing changed"
-                " since, not who made it."
+                "The run made its own trust root, and its signing keys lie in the run directory:"
+                " whoever can write there can sign anything. The signatures show that nothing"
+                " changed since, not who made it."
             )
         case ProofState.VERIFIED:
             found.append(

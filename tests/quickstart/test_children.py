@@ -109,6 +109,19 @@ def test_the_childs_refusal_is_passed_on(tmp_path):
     )  # fmt: skip
 
 
+def test_a_workers_refusal_tells_more_than_the_launchers(tmp_path):
+    command = fake(
+        "print('ST-CKPT-170: another run\\n  where: step-1\\nnoise')\n"
+        "print('error ST-RUNT-004: rank 1 failed'); sys.exit(1)"
+    )
+    with (
+        pytest.raises(SecureTrainError) as caught,
+        children.child(command, tmp_path / "log", ENVIRON) as running,
+    ):
+        running.wait(lambda: None, 0.01)
+    assert (caught.value.code, caught.value.where) == ("ST-CKPT-170", "step-1")
+
+
 def test_the_output_goes_to_the_log(tmp_path):
     command = fake("os._exit(0)")
     log = tmp_path / "log"
