@@ -14,7 +14,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -39,6 +39,20 @@ class Interrupted(BaseException):
 
 
 @contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    # A mask would not do: another thread of the process would take the signal.
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
 def interruptible() -> Iterator[None]:
     """Turn the ending signals into `Interrupted`; the old handlers come back at the end.
 
@@ -48,29 +62,15 @@ def interruptible() -> Iterator[None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number)
 
-    if current_thread() is not main_thread():
+    with _handled(interrupt):
         yield
-        return
-    before = {number: signal.signal(number, interrupt) for number in ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let the ending signals wait: what is closed here takes seconds at most."""
-    if current_thread() is not main_thread():
+    """Let the ending signals do nothing: what is closed here takes seconds at most."""
+    with _handled(lambda _number, _frame: None):
         yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        yield
-    finally:
-        with suppress(Interrupted, KeyboardInterrupt):  # it was ending already
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.launch import agent, failures, summary, workerlog
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
-from securetrain.launch.processes import end_stragglers, undisturbed
+from securetrain.launch.processes import end_stragglers, interruptible, undisturbed
 from securetrain.launch.setup import NODE_KEY, RunSetup, node_name
 from securetrain.launch.supply import check_torch
 from securetrain.ledger import Ledger
@@ -139,7 +139,8 @@ class Session:
             self._announce(endpoint)
             self._write_summary(summary.Outcome.RUNNING)
             job = self.options.torch.rdzv_id if self.options.joins else self.setup.job
-            return agent.run_agent(plan, endpoint=endpoint, run_id=job, identity=identity)
+            with interruptible():  # torch leaves its own handlers behind
+                return agent.run_agent(plan, endpoint=endpoint, run_id=job, identity=identity)
 
     def _begin(self) -> None:
         """The first entry, and an empty place for what this run will write."""

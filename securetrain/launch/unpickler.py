@@ -6,8 +6,8 @@ Plain containers, strings and numbers need no global and always pass. Rules for 
 
 1. a global passes when it is on the allow-list, in the policy's ``checkpoint.allow_globals``, or
    declared safe by the training script itself (`torch.serialization.add_safe_globals`);
-2. functions are handed out inside a `functools.partial`, so that a pickle's BUILD opcode cannot
-   change them; classes are compared with what they were when the pickle has been read;
+2. functions are handed out inside a new `functools.partial`, so that a pickle's BUILD opcode cannot
+   change them; classes are compared with what they were before, and put back;
 3. four names get a stand-in: tensor storages are read with ``weights_only=True`` (torch's own way
    to unpickle them is an unrestricted nested pickle), ``_codecs.encode`` knows latin-1 only,
    ``bytearray`` takes no size, ``getattr`` finds members of enums and two methods of torch's RPC;
@@ -17,6 +17,7 @@ Plain containers, strings and numbers need no global and always pass. Rules for 
 This protects a rank from its peers. It does not protect a process from the script that it runs.
 """
 
+import _compat_pickle
 import builtins
 import enum
 import functools
@@ -63,9 +64,10 @@ class AllowListUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         """Find a global under rules 1 to 3."""
+        module_name, global_name = _todays_name(module_name, global_name)
         name = f"{module_name}.{global_name}"
         if stand_in := _STAND_INS.get(name):
-            return stand_in
+            return functools.partial(stand_in)
         if not is_allowed(module_name, global_name, self.rules.allowed):
             _refuse(name, self.rules)
         found = super().find_class(module_name, global_name)
@@ -80,6 +82,7 @@ class AllowListUnpickler(pickle.Unpickler):
         value = super().load()
         for cls, before in self._classes.items():
             if _contents(cls) != before:
+                _restore(cls, before)
                 name = f"{cls.__module__}.{cls.__qualname__}"
                 error = _refused(f"a pickle from another rank changed the class {name}", name)
                 self.rules.on_event(UnpickleMode.ENFORCE, name, error)
@@ -115,6 +118,7 @@ def is_allowed(module: str, name: str, extra: frozenset[str]) -> bool:
 class SafePickle:
     """The names of the `pickle` module that torch's modules use, with the restricted reader."""
 
+    __name__ = "pickle"
     dump = staticmethod(pickle.dump)
     dumps = staticmethod(pickle.dumps)
     Pickler = pickle.Pickler
@@ -133,6 +137,13 @@ class SafePickle:
     def loads(self, data: bytes, **options: Any) -> Any:
         """As `pickle.loads`."""
         return self.Unpickler(io.BytesIO(data), **options).load()
+
+
+def _todays_name(module: str, name: str) -> tuple[str, str]:
+    """What Python 2's name, which protocols below 3 use, means: it is judged under today's."""
+    if (module, name) in _compat_pickle.NAME_MAPPING:
+        return _compat_pickle.NAME_MAPPING[module, name]
+    return _compat_pickle.IMPORT_MAPPING.get(module, module), name
 
 
 def _refuse(name: str, rules: Rules) -> None:
@@ -179,6 +190,15 @@ def _check_size(file: IO[bytes], rules: Rules) -> None:
 def _contents(cls: type) -> dict[str, object]:
     # copyreg caches __slotnames__ on a class the first time that anybody pickles an instance.
     return {name: value for name, value in vars(cls).items() if name != "__slotnames__"}
+
+
+def _restore(cls: type, before: Mapping[str, object]) -> None:
+    for name in _contents(cls):
+        if name not in before:
+            delattr(cls, name)
+    for name, value in before.items():
+        if vars(cls).get(name) is not value:
+            setattr(cls, name, value)
 
 
 def _is_subclass(found: object, base: type) -> bool:
@@ -241,8 +261,8 @@ def _getattr(owner: object, name: str) -> Any:
 
 
 _STAND_INS: Final[Mapping[str, Callable[..., Any]]] = {
-    "torch.storage._load_from_bytes": functools.partial(_load_storage),
-    "_codecs.encode": functools.partial(_encode),
-    "builtins.bytearray": functools.partial(_bytearray),
-    "builtins.getattr": functools.partial(_getattr),
+    "torch.storage._load_from_bytes": _load_storage,
+    "_codecs.encode": _encode,
+    "builtins.bytearray": _bytearray,
+    "builtins.getattr": _getattr,
 }

@@ -61,11 +61,11 @@ def main(argv: Sequence[str]) -> None:
     try:
         run()
     except SystemExit as leaving:
-        if leaving.code not in (None, 0):
-            shim.report(leaving)
+        _report(shim, leaving if leaving.code not in (None, 0) else None)
         raise
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is reported
         _end(shim, error)
+    _report(shim, None)
 
 
 def die_with_parent() -> None:
@@ -89,7 +89,7 @@ class _Program:
             _prepend(os.getcwd())  # noqa: PTH109 - what `python -m` does
             runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]  # noqa: SLF001 - what `python -m` itself calls
         elif pkgutil.get_importer(self.name) is not None:  # a directory or a zip file
-            sys.path.insert(0, self.name)
+            sys.path.insert(0, str(Path(self.name).absolute()))
             runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001 - what `python directory` itself calls
         else:
             path = str(Path(self.name).absolute())
@@ -137,11 +137,19 @@ def _code(script: str) -> CodeType:
     return compile(source, str(Path(script).absolute()), "exec", dont_inherit=True)
 
 
+def _report(shim: Shim, error: BaseException | None) -> None:
+    """Write the rank's report; the script's own end stands even when that fails."""
+    try:
+        shim.report(error)
+    except SecureTrainError as problem:
+        sys.stderr.write(f"securetrain: this rank's report could not be written: {problem}\n")
+
+
 def _end(shim: Shim, error: BaseException) -> NoReturn:
     """Report the exception that ended the script, show it, and leave."""
     trace = _without_our_frames(error.__traceback__)
-    with suppress(SecureTrainError, OSError):
-        shim.report(error)
+    _report(shim, error)
+    with suppress(OSError):
         _write_error_file(error, trace)
     if isinstance(error, KeyboardInterrupt):
         raise error.with_traceback(trace)  # Python then leaves by the signal

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securetrain.core.rundir import RunDir
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.ledger import VerifiedLedger, verify_ledger
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A finished `securetrain run`."""
+
+    code: int
+    out: str
+    err: str
+    run: RunDir
+
+    @property
+    def ledger(self) -> VerifiedLedger:
+        keys = TrustRoot.load(self.run.trust, datetime.now(UTC)).keys_for(TrustRole.LEDGER)
+        return verify_ledger(self.run.ledger.read_bytes(), keys, require_closed=True)
+
+    def events(self, name: str) -> list[Any]:
+        return [e.body.event for e in self.ledger.entries if e.body.event.event == name]
+
+    @property
+    def codes(self) -> set[str]:
+        return {e.body.event.code for e in self.ledger.entries} - {""}
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.run.summary.read_text())
+        return found
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    keep = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV"}
+    base = {name: value for name, value in os.environ.items() if name in keep}
+    return {**base, "OMP_NUM_THREADS": "1", **extra}
+
+
+def run_command(run_dir: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "securetrain", "run", "--run-dir", str(run_dir), *arguments]
+
+
+@pytest.fixture(scope="session", name="clean_environment")
+def _clean_environment() -> Callable[..., dict[str, str]]:
+    """Makes an environment without what this test run was started with."""
+    return clean_environment
+
+
+@pytest.fixture(scope="session", name="run_command")
+def _run_command() -> Callable[..., list[str]]:
+    """Makes the command line of `securetrain run`."""
+    return run_command
+
+
+@pytest.fixture(scope="session")
+def launch() -> Callable[..., Launched]:
+    def start(run_dir: Path, *arguments: str, cwd: Path | None = None, **env: str) -> Launched:
+        done = subprocess.run(
+            run_command(run_dir, *arguments),
+            env=clean_environment(**env),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            cwd=cwd,
+            check=False,
+        )
+        return Launched(done.returncode, done.stdout, done.stderr, RunDir(run_dir))
+
+    return start

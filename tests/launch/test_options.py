@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+from pathlib import Path
+
+import pytest
+
+from securetrain.core.errors import RuntimeRefusal, UsageError
+from securetrain.core.vocabulary import NetworkProfile
+from securetrain.launch import options
+from securetrain.launch.options import parse, scan
+
+
+@pytest.fixture(scope="module")
+def torch_actions() -> list[argparse.Action]:
+    from torch.distributed.run import get_args_parser
+
+    return [a for a in get_args_parser()._actions if a.option_strings and a.dest != "help"]
+
+
+def test_the_scan_knows_every_option_of_torch(torch_actions):
+    valued = {o for a in torch_actions if a.nargs != 0 for o in a.option_strings if "_" not in o}
+    flags = {o for a in torch_actions if a.nargs == 0 for o in a.option_strings if "_" not in o}
+    assert valued == options.TORCH_VALUED
+    assert flags == options.TORCH_FLAGS
+
+
+def test_every_option_of_torch_passes_in_every_spelling(torch_actions):
+    values = {
+        "rdzv_backend": "securetrain",
+        "monitor_interval": "0.5",
+        "start_method": "fork",
+        "numa_binding": "node",
+        "nnodes": "1:1",
+    }
+    numbers = {"max_restarts", "node_rank", "master_port", "shutdown_timeout"}
+    for action in torch_actions:
+        for option in action.option_strings:
+            value = values.get(action.dest, "3" if action.dest in numbers else "word")
+            given = [option] if action.nargs == 0 else [option, value]
+            argv = [*given, "--run-dir", "r", "script.py", "--policy", "ppo"]
+            parsed = parse(argv, scan(argv))
+            found = getattr(parsed.torch, action.dest)
+            expected = True if action.nargs == 0 else value
+            assert str(found) == str(expected) or found == [value] or float(found) == float(value)
+            assert parsed.script == "script.py"
+            assert parsed.torch.training_script_args == ["--policy", "ppo"]
+            assert parsed.scan.run_dir == Path("r")
+            if action.nargs != 0 and option.startswith("--"):
+                joined = [f"{option}={value}", "script.py"]
+                assert parse(joined, scan(joined)).script == "script.py"
+
+
+def test_what_the_script_is_given_is_the_scripts():
+    argv = ["--standalone", "train.py", "--policy", "ppo", "--json", "--help", "--run-dir", "x"]
+    scanned = scan(argv)
+    assert scanned.policy == "dev"
+    assert scanned.run_dir is None
+    assert not scanned.json
+    assert not scanned.help
+    assert parse(argv, scanned).torch.training_script_args == argv[2:]
+
+
+@pytest.mark.parametrize(
+    ("argv", "policy", "source"),
+    [
+        (["s.py"], "baseline", "default for jobs without --standalone"),
+        (["--standalone", "s.py"], "dev", "default for --standalone"),
+        (["--stand", "s.py"], "dev", "default for --standalone"),
+        (["--policy=hardened", "--standalone", "s.py"], "hardened", "given"),
+        (["--standalone", "--policy", "p.yaml", "s.py"], "p.yaml", "given"),
+        (["-r3", "-t", "1", "-m", "--policy", "p.yaml", "mod"], "p.yaml", "given"),
+    ],
+)
+def test_the_policy(argv, policy, source):
+    scanned = scan(argv)
+    assert (scanned.policy, scanned.policy_source) == (policy, source)
+    assert parse(argv, scanned).scan is scanned
+
+
+def test_ours():
+    argv = ["--require", "loopback", "--pass-env", "A", "--pass-env=B", "--json", "s.py"]
+    parsed = parse(argv, scan(argv))
+    assert parsed.require == (NetworkProfile.LOOPBACK,)
+    assert parsed.pass_env == ("A", "B")
+    assert parsed.scan.json
+    assert not parsed.joins
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static", "etcd", "etcd-v2", "mine"])
+def test_another_backend_is_refused(backend):
+    argv = ["--rdzv-backend", backend, "s.py"]
+    with pytest.raises(RuntimeRefusal) as caught:
+        parse(argv, scan(argv))
+    assert caught.value.code == "ST-RUNT-002"
+
+
+def test_a_backend_from_the_environment_is_refused_too(monkeypatch):
+    monkeypatch.setenv("PET_RDZV_BACKEND", "c10d")
+    with pytest.raises(RuntimeRefusal) as caught:
+        parse(["s.py"], scan(["s.py"]))
+    assert caught.value.code == "ST-RUNT-002"
+
+
+def test_standalone_and_torchruns_defaults_become_ours():
+    for argv in (["s.py"], ["--standalone", "--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "s.py"]):
+        parsed = parse(argv, scan(argv))
+        assert parsed.torch.rdzv_backend == "securetrain"
+        assert not parsed.joins
+    argv = ["--rdzv-backend=securetrain", "--rdzv-endpoint=host:29400", "s.py"]
+    assert parse(argv, scan(argv)).joins
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["--nproc-per-nod"], ["--no-such-flag", "s.py"], ["--require", "vpn", "s.py"]]
+)
+def test_a_bad_command_line(argv):
+    with pytest.raises(UsageError) as caught:
+        parse(argv, scan(argv))
+    assert caught.value.code == "ST-USAG-001"
+
+
+def test_a_policy_that_the_scan_did_not_see_is_refused():
+    # As if a newer torch had an option with a value that this version does not know.
+    argv = ["--standalone", "--policy", "hardened", "s.py"]
+    with pytest.raises(UsageError) as caught:
+        parse(argv, scan(["--standalone", "s.py"]))
+    assert "--policy" in caught.value.what
+
+
+def test_help_shows_usage_then_ours_then_torchs():
+    text = options.format_help()
+    order = [
+        text.index(part)
+        for part in ("usage: securetrain run", "examples:", "--pass-env", "torchrun's own")
+    ]
+    assert order == sorted(order)
+    assert text.index("torchrun's own") < text.index("--virtual-local-rank")
+    assert scan(["--help"]).help

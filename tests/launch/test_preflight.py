@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import json
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.core.vocabulary import Severity
+from securetrain.launch.preflight import run_preflight
+from securetrain.launch.session import agent_ledger
+from securetrain.launch.setup import prepare_run
+from securetrain.policy.schema import PreflightMode
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+# Whatever the machine is like, this fails: a fabric variable that names no interface exactly.
+FAILING = {"PATH": "/usr/bin", "LD_PRELOAD": "/tmp/x.so"}
+
+
+@pytest.fixture
+def setup(tmp_path):
+    return prepare_run(tmp_path / "run", "dev", NOW)
+
+
+def policy_of(setup, **fields):
+    policy = setup.policy.policy
+    return msgspec.structs.replace(policy, host=msgspec.structs.replace(policy.host, **fields))
+
+
+def run(setup, environ=None, **fields):
+    ledger = agent_ledger(setup, lambda: NOW)
+    return run_preflight(setup.run, policy_of(setup, **fields), environ or FAILING, ledger, NOW)
+
+
+def events(setup):
+    lines = setup.run.ledger.read_text().splitlines()
+    return [json.loads(line)["body"]["event"] for line in lines]
+
+
+def test_warn_records_and_goes_on(setup):
+    preflight = run(setup, fail_on=Severity.INFO)
+    assert preflight.result is not None
+    assert json.loads(setup.run.audit.read_text())["node"] == preflight.result.node
+    (event,) = events(setup)
+    assert event["event"] in {"preflight-warned", "preflight-passed"}
+    assert event["details"]["fail"] == preflight.result.counts["fail"]
+    assert preflight.failures()
+    lines = preflight.warnings(Severity.INFO, limit=1)
+    assert len(lines) <= 2
+    assert "ST-" in lines[0]
+
+
+def test_enforce_refuses(setup):
+    with pytest.raises(RuntimeRefusal) as caught:
+        run(setup, preflight=PreflightMode.ENFORCE, fail_on=Severity.INFO)
+    assert caught.value.code == "ST-RUNT-003"
+    assert "checks failed" in caught.value.what
+    assert setup.run.audit.exists()
+    (event,) = events(setup)
+    assert (event["event"], event["code"]) == ("preflight-refused", "ST-RUNT-003")
+
+
+def test_enforce_refuses_too_little_evidence(setup, monkeypatch):
+    from securetrain.launch import preflight as module
+
+    real = vars(module)["audit"]
+    monkeypatch.setattr(
+        module,
+        "audit",
+        lambda *a: msgspec.structs.replace(
+            real(*a), findings=(), counts={"unknown": 7}, exit_code=3
+        ),
+    )
+    with pytest.raises(RuntimeRefusal) as caught:
+        run(setup, preflight=PreflightMode.ENFORCE)
+    assert "7 checks are unknown" in caught.value.what
+
+
+def test_off_checks_nothing_and_says_so(setup):
+    preflight = run(setup, preflight=PreflightMode.OFF)
+    assert preflight.result is None
+    assert "not checked" in preflight.sentence
+    assert not setup.run.audit.exists()
+    assert events(setup)[0]["event"] == "preflight-skipped"

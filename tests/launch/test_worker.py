@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The worker entry against plain Python, with scripts that never import torch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from datetime import UTC, datetime
+
+import pytest
+
+from securetrain.launch.setup import prepare_run
+from securetrain.launch.workerlog import WorkerReport, read_reports
+
+SCRIPT = """\
+import json, multiprocessing, pickle, sys
+
+class Local:
+    pass
+
+def child(_):
+    return "securetrain.launch.child" in sys.modules, __name__
+
+if __name__ == "__main__":
+    main = sys.modules["__main__"]
+    seen = {
+        "name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0],
+        "spec": None if __spec__ is None else __spec__.name, "package": __package__,
+        "names": sorted(n for n in vars(main) if n.startswith("__")),
+        "pickles": isinstance(pickle.loads(pickle.dumps(Local())), Local),
+        "torch": "torch" in sys.modules,
+    }
+    with open(sys.argv[1], "w") as file:
+        json.dump(seen, file)
+    if sys.argv[2] == "children":
+        found = []
+        for method in ("spawn", "forkserver"):
+            with multiprocessing.get_context(method).Pool(1) as pool:
+                found += pool.map(child, [0])
+        print(json.dumps(found))
+    elif sys.argv[2] == "raise":
+        {}["missing"]
+    elif sys.argv[2] == "exit":
+        sys.exit(7)
+    elif sys.argv[2] == "interrupt":
+        raise KeyboardInterrupt
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return prepare_run(tmp_path_factory.mktemp("run"), "dev", datetime.now(UTC)).run
+
+
+@pytest.fixture
+def start(run, tmp_path, clean_environment):
+    """Runs arguments under plain Python or under the worker, in tmp_path."""
+
+    def start(*arguments, plain=False):
+        env = clean_environment(
+            SECURETRAIN_RUN_DIR=str(run.root),
+            SECURETRAIN_PROFILE="loopback",
+            RANK="3",
+            TORCHELASTIC_RESTART_COUNT="1",
+            TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"),
+        )
+        entry = [] if plain else ["-u", "-P", "-m", "securetrain.launch.worker"]
+        return subprocess.run(
+            [sys.executable, *entry, *arguments],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return start
+
+
+@pytest.mark.parametrize("kind", ["script", "folder/script", "module", "package", "zip"])
+def test_the_script_sees_what_plain_python_shows(start, tmp_path, kind):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "pkg").mkdir()
+    for name in ("script.py", "folder/script.py", "mod.py", "pkg/__main__.py"):
+        (tmp_path / name).write_text(SCRIPT)
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("__main__.py", SCRIPT)
+    command = {
+        "script": ["script.py"],
+        "folder/script": ["folder/script.py"],
+        "module": ["-m", "mod"],
+        "package": ["pkg"],
+        "zip": ["archive.zip"],
+    }[kind]
+    for name, plain in (("plain", True), ("ours", False)):
+        done = start(*command, name, "--flag", plain=plain)
+        assert done.returncode == 0, done.stderr
+    plain, ours = (json.loads((tmp_path / name).read_text()) for name in ("plain", "ours"))
+    plain["argv"][1] = ours["argv"][1] = ""
+    assert ours == plain
+    assert not ours["torch"]
+
+
+def test_children_are_protected(start, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = start("script.py", "out", "children")
+    assert json.loads(done.stdout) == [[True, "__mp_main__"], [True, "__mp_main__"]]
+    plain = start("script.py", "out", "children", plain=True)
+    assert json.loads(plain.stdout) == [[False, "__mp_main__"], [False, "__mp_main__"]]
+
+
+def test_an_exception_is_shown_and_reported(start, run, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = start("script.py", "out", "raise")
+    plain = start("script.py", "out", "raise", plain=True)
+    assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr)
+    ((_, report),) = read_reports(run)
+    assert isinstance(report, WorkerReport)
+    assert report.error is not None
+    assert (report.attempt, report.error.kind, report.error.message) == (1, "KeyError", "'missing'")
+    message = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert message["message"] == "KeyError: 'missing'"
+    assert "script.py" in message["extraInfo"]["py_callstack"]
+    assert "securetrain" not in message["extraInfo"]["py_callstack"]
+
+
+def test_exit_codes_and_signals_are_pythons(start, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert start("script.py", "out", "exit").returncode == 7
+    assert start("script.py", "out", "interrupt").returncode == -signal.SIGINT
+
+
+def test_nothing_is_run_without_a_policy(start, run, tmp_path):
+    (tmp_path / "script.py").write_text("open('ran', 'w')")
+    stored = run.resolved_policy.read_bytes()
+    try:
+        run.resolved_policy.write_bytes(b"{}")
+        done = start("script.py")
+    finally:
+        run.resolved_policy.write_bytes(stored)
+    assert done.returncode == 2
+    assert "ST-PLCY-002" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["-m"], ["missing.py"]])
+def test_no_script(start, arguments):
+    done = start(*arguments)
+    assert done.returncode != 0
+    assert "ST-USAG-00" in done.stderr
+
+
+def test_it_says_who_starts_it(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "securetrain.launch.worker", "x.py"],
+        env={k: v for k, v in os.environ.items() if not k.startswith("SECURETRAIN_")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "securetrain run" in done.stderr
