@@ -14,7 +14,7 @@ Rules:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -23,7 +23,7 @@ from msgspec import Meta
 from packaging.version import InvalidVersion, Version
 
 from securetrain.audit.facts import EVIDENCE
-from securetrain.audit.fields import Missing, Path, View, evidence_name, resolve
+from securetrain.audit.fields import Missing, Path, View, resolve
 from securetrain.audit.functions import FUNCTIONS, Function, Judgement
 from securetrain.audit.predicates import Compiler, Predicate, missing_reasons, shown_values
 from securetrain.core.errors import AuditError
@@ -212,13 +212,11 @@ def _judge_of_assert(spec: CheckSpec, predicate: dict[str, Any], compiler: Compi
     path, item = compiler.collection(predicate[quantifier], f"assert.{quantifier}")
     if path != collection:
         raise compiler.refuse("assert is over another collection than the subject", "assert")
-    inner = replace(compiler, shown=[])
-    where = inner.element(predicate["where"], item, "assert.where")
-    relative = [p for p in inner.shown if evidence_name(p) is None]
-    return _each(path, where, bad=quantifier == "none", shown=relative)
+    where = compiler.element(predicate["where"], item, "assert.where")
+    return _each(path, where, bad=quantifier == "none")
 
 
-def _each(path: Path, where: Predicate, *, bad: bool, shown: list[Path]) -> Judge:
+def _each(path: Path, where: Predicate, *, bad: bool) -> Judge:
     def judge(view: View) -> list[Judgement]:
         items = resolve(view, path)
         if isinstance(items, Missing):
@@ -228,7 +226,7 @@ def _each(path: Path, where: Predicate, *, bad: bool, shown: list[Path]) -> Judg
             there = view.on(item)
             holds = where(there)
             good = ~holds if bad else holds
-            evidence = {} if good.value else shown_values(there, shown)
+            evidence = {} if good.value else msgspec.to_builtins(item)
             judged.append(Judgement(label=item.label, good=good, evidence=evidence))
         return judged
 

@@ -47,7 +47,8 @@ class Waiver(_Base, frozen=True, kw_only=True):
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     check: CheckId
-    subject: _Name
+    subject: Annotated[str, Meta(min_length=1, max_length=400)]
+    """A glob over the finding's subject; '[' of a subject is written '[[]'."""
     justification: Annotated[str, Meta(min_length=10, max_length=2000)]
     owner: _Name
     approved_by: _Name

@@ -119,9 +119,10 @@ def _show(report: "Report") -> None:
         console.print(table)
         console.print()
     for problem in report.problems:
-        console.print(f"ST-THRT-002 {problem.model}: {problem.where}: {problem.what}", style="red")
+        line = f"ST-THRT-002 {problem.model}: {problem.where}: {problem.what}"
+        console.print(line, style="red", soft_wrap=True)
     for line in report.unchecked:
-        console.print(f"not looked at: {line}", style="yellow")
+        console.print(f"not looked at: {line}", style="yellow", soft_wrap=True)
     threats = sum(len(model.threats) for model in report.models)
     console.print(
         f"{len(report.models)} models, {threats} threats, {len(report.problems)} problems,"

@@ -40,6 +40,7 @@ class Fixtures:
 
     def case(self, name: str) -> Case:
         document, policy = copy.deepcopy(self.reference), self.policy
+        edits: list[dict[str, Any]]
         if name == "reference":
             edits = []
         elif name not in self.mutations and name.startswith("no-"):

@@ -117,7 +117,8 @@ def test_one_finding_for_each_element_with_a_fingerprint_of_its_own(run, fixture
 
 def test_findings_show_what_decided_and_never_a_secret(run):
     listener = next(f for f in run("service-on-any-address").findings if f.state is State.FAIL)
-    assert listener.evidence == {"scope": "any", "port": 8888}
+    assert listener.evidence["port"] == 8888
+    assert listener.evidence["scope"] == "any"
     token = next(f for f in run("token-in-env").findings if f.state is State.FAIL)
     assert token.subject == "node.env[HF_TOKEN]"
-    assert "value" not in token.evidence
+    assert token.evidence["value"] is None

@@ -112,6 +112,8 @@ def test_only_the_named_subject_is_covered(run):
 def test_missing_evidence_cannot_be_waived(run):
     result = run(GOOD | {"subject": "*"}, fixture="no-listeners")
     assert state(result) == {State.UNKNOWN}
+    assert result.waivers[0].status == "unused"
+    assert state(run(GOOD | {"subject": "*"})) == {State.WAIVED}
 
 
 def test_the_same_id_twice_covers_nothing_the_second_time(run):

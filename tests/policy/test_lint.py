@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from datetime import date
+
+import pytest
+
+from securetrain.policy.lint import Level, lint_policy
+
+TODAY = date(2026, 11, 20)
+KNOWN = {"ST-NET-011", *(f"ST-RDZ-{number:03}" for number in range(29))}
+
+
+def remarks(name):
+    return lint_policy(name, today=TODAY, known_checks=KNOWN)
+
+
+@pytest.mark.parametrize("name", ["baseline", "hardened"])
+def test_strict_policies_have_nothing_to_remark(name):
+    assert remarks(name) == []
+
+
+def test_the_development_policy_says_what_it_leaves_open():
+    found = {r.field: r.level for r in remarks("dev")}
+    assert set(found) == {"node.allow_self_asserted.until", "host.preflight", "host.max_unknown"}
+    assert set(found.values()) == {Level.WARNING}
+
+
+GUARD_OFF = """\
+gradients: {mode: 'off', threshold: 9.0}
+checkpoint: {require_clean_verdict: false}
+"""
+EXCEPTION = "node: {allow_self_asserted: {max_nodes: 2, reason: spare nodes"
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "word"),
+    [
+        (f"{EXCEPTION}}}}}\n", "node.allow_self_asserted.until", "for ever"),
+        (f"{EXCEPTION}, until: 2026-12-01}}}}\n", "node.allow_self_asserted", "below min_tier"),
+        ("host: {preflight: 'off'}\n", "host.preflight", "not looked at"),
+        ("host: {preflight: warn}\n", "host.preflight", "whatever"),
+        ("host: {skip_checks: [ST-NET-011]}\n", "host.skip_checks", "ST-NET-011"),
+        ("host: {skip_checks: [ST-NET-999]}\n", "host.skip_checks", "there is no check"),
+        ("host: {max_unknown: 30}\n", "host.max_unknown", "all 30"),
+        ("supply_chain: {torch_min: 2.6.0}\n", "supply_chain.torch_min", "holes"),
+        ("supply_chain: {allow_entry_points: [x]}\n", "supply_chain.allow_entry_points", "x"),
+        ("debug: {allow_servers: true}\n", "debug.allow_servers", "servers"),
+        ("network: {require: [rdma-trusted]}\n", "network.require", "without protection"),
+        ("fabric: {pin_environment: false}\n", "fabric.pin_environment", "users decide"),
+        ("fabric: {allow_environment: ['NCCL_*']}\n", "fabric.allow_environment", "NCCL_NET_PLU"),
+        ("dataset: {require_signed: false}\n", "dataset.require_signed", "no effect"),
+        ("checkpoint: {require_signed: false}\n", "checkpoint.require_signed", "no effect"),
+        ("checkpoint: {unpickle: warn}\n", "checkpoint.unpickle", "any code"),
+        ("checkpoint: {unpickle: 'off'}\n", "checkpoint.unpickle", "any code"),
+        ("checkpoint: {allow_globals: [os.system]}\n", "checkpoint.allow_globals", "os.system"),
+        ("checkpoint: {require_lineage: false}\n", "checkpoint.require_lineage", "no run"),
+        ("checkpoint: {require_clean_verdict: false}\n", "checkpoint.require_clean_verdict", ""),
+        ("gradients: {response: observe}\n", "gradients.response", "applied all the same"),
+        (GUARD_OFF, "gradients.threshold", "no effect"),
+        (GUARD_OFF, "gradients.mode", "nobody watches"),
+    ],
+)
+def test_an_open_door_is_a_warning(write, body, field, word):
+    found = [r for r in remarks(write(body)) if r.field == field and word in r.what]
+    assert found, remarks(write(body))
+    assert all(r.level is Level.WARNING and r.fix for r in found)
+
+
+def test_every_variable_that_loads_code_is_named_whatever_pattern_allows_it(write):
+    allowed = write("fabric: {allow_environment: [NCCL_DEBUG, 'NCCL_*_PLUGIN']}\n")
+    (found,) = [r for r in remarks(allowed) if r.field == "fabric.allow_environment"]
+    assert "NCCL_TUNER_PLUGIN" in found.what
+    assert "NCCL_COMM_ID" not in found.what
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (f"{EXCEPTION}, until: 2026-11-19}}}}\n", "node.allow_self_asserted.until"),
+        ("supply_chain: {torch_min: newest}\n", "supply_chain.torch_min"),
+    ],
+)
+def test_what_cannot_work_is_an_error(write, body, field):
+    (error,) = [r for r in remarks(write(body)) if r.level is Level.ERROR]
+    assert error.field == field
+
+
+def test_the_last_day_of_an_exception_is_inclusive(write):
+    levels = {r.level for r in remarks(write(f"{EXCEPTION}, until: 2026-11-20}}}}\n"))}
+    assert levels == {Level.WARNING}
+
+
+def test_a_policy_that_does_not_load_is_one_error_with_its_code(write):
+    (error,) = remarks(write("colour: red\n"))
+    assert (error.level, error.code) == (Level.ERROR, "ST-PLCY-002")
+
+
+def test_without_a_catalogue_check_ids_are_not_judged(write):
+    path = write("host: {skip_checks: [ST-NET-999]}\n")
+    found = lint_policy(path, today=TODAY)
+    assert not [r for r in found if "there is no check" in r.what]

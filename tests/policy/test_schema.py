@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The schema documents itself; a field that nobody enforces does not belong there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from securetrain.core.vocabulary import Boundary
+from securetrain.policy.explain import documented_fields
+from securetrain.policy.schema import SECTIONS
+
+ENFORCERS = {"run", "audit", "verify"}
+FIELDS = documented_fields()
+
+
+def test_there_is_a_section_for_each_boundary():
+    assert sorted(name.replace("_", "-") for name in SECTIONS) == sorted(Boundary)
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=[".".join(f.path) for f in FIELDS])
+def test_every_field_says_what_it_means_and_who_enforces_it(field):
+    assert len(field.description) >= 10, field.path
+    assert field.enforced_by, field.path
+    assert set(field.enforced_by) <= ENFORCERS, field.path
+
+
+def test_nested_fields_are_documented_too():
+    assert ("node", "allow_self_asserted", "max_nodes") in {f.path for f in FIELDS}
+
+
+ALWAYS = {"require_signed"}
+"""Enforced whatever the policy says: nothing unsigned is ever read or verified."""
+
+ROOMS = {
+    "audit": ("audit", "../policies/checks"),
+    "verify": ("artifacts",),
+}
+
+
+@pytest.mark.parametrize(("enforcer", "rooms"), ROOMS.items())
+def test_a_field_that_names_an_enforcer_is_read_by_it(enforcer, rooms):
+    """Not a proof that it is enforced well, but one that nobody claims what nobody reads."""
+    package = Path(__file__).parents[2] / "securetrain"
+    text = "\n".join(
+        path.read_text()
+        for room in rooms
+        for path in (package / room).resolve().rglob("*")
+        if path.suffix in {".py", ".yaml"}
+    )
+    claimed = [f for f in FIELDS if enforcer in f.enforced_by]
+    names = {f.path[-1] for f in claimed} - ALWAYS
+    unread = [name for name in sorted(names) if not re.search(rf"\b{name}\b", text)]
+    assert unread == []
