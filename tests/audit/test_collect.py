@@ -465,3 +465,31 @@ def test_the_operating_systems_own_start_up_file_is_claimed(tmp_path, machine):
     listed = {"/var/lib/dpkg/info/libpython3-stdlib.list": f"{lib}/sitecustomize.py\n"}
     host = machine(listed, search_path=(str(lib),))
     assert [f.claimed_by for f in software.python(host).startup_files] == ["system"]
+
+
+# --- against the real thing ----------------------------------------------------------------------
+
+STORE = """
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+input()
+"""
+
+
+@pytest.mark.dist
+def test_a_stock_tcpstore_that_was_told_loopback_is_found_on_all_addresses(now, fixtures):
+    """TCPStore ignores the host that it is given (pytorch#173909); the port is nobody's default."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        facts = collect_node({"HOME": "/nonexistent"}, now=now)
+    finally:
+        process.communicate("\n", timeout=60)
+    result = audit(facts, load_checks(), fixtures.policy, now)
+    mine = [f for f in result.of(State.FAIL) if f.subject.endswith(f":{port}]")]
+    assert {f.check for f in mine} == {"ST-RDZ-002", "ST-NET-011"}
+    assert all(f.evidence["process"]["loads_torch"] for f in mine)
