@@ -67,7 +67,8 @@ class Checkpoints:
     run_id: str
     trust: TrustRoot
     policy: LoadedPolicy
-    key: PrivateKey
+    key: PrivateKey | None
+    """Rank 0 signs for all; None on the other ranks."""
     dataset_name: str
     dataset_digest: str
     code: dict[str, str]
@@ -89,7 +90,7 @@ class Checkpoints:
             return
         path = self.run.checkpoint(step)
         context = self._context(trainer)
-        saved = save(state_of(trainer), path, key=self.key if self.first else None, context=context)
+        saved = save(state_of(trainer), path, key=self.key, context=context)
         if self.first:
             self.ledger.allow(
                 Boundary.CHECKPOINT,

@@ -212,26 +212,27 @@ def bad_field(what: str, where: str, field: str, fix: str) -> UsageError:
 
 
 def _convert(document: dict[Any, Any], where: str) -> JobConfig:
+    _check_names(document, JobConfig, "", where)
     try:
         return msgspec.convert(document, JobConfig, strict=True)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".")
-        unknown = re.search(r"unknown field `([^`]*)`", what)
-        missing = re.search(r"missing required field `([^`]*)`", what)
-        if unknown or missing:
-            name = (unknown or missing)[1]  # type: ignore[index]
-            field = f"{field}.{name}" if field else name
-        fix = f"remove it, or use one of: {_names(field)}" if unknown else _fix(field)
-        raise bad_field(what, where, field, fix) from error
+        if missing := re.search(r"missing required field `([^`]*)`", what):
+            field = f"{field}.{missing[1]}" if field else missing[1]
+        raise bad_field(what, where, field, _fix(field)) from error
 
 
-def _names(field: str) -> str:
-    """The fields that the section of a wrong field has."""
-    struct: Any = JobConfig
-    for part in field.split(".")[:-1]:
-        struct = next(f.type for f in msgspec.structs.fields(struct) if f.name == part)
-    return ", ".join(f.name for f in msgspec.structs.fields(struct))
+def _check_names(section: dict[Any, Any], struct: Any, path: str, where: str) -> None:
+    """Refuse unknown fields, with the known ones as the fix. Recurses only as deep as the schema."""
+    known = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    for name, value in section.items():
+        if name not in known:
+            fix = f"remove it, or use one of: {', '.join(known)}"
+            raise bad_field("unknown field", where, f"{path}{name}", fix)
+        inner = known[name]
+        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, _Section):
+            _check_names(value, inner, f"{path}{name}.", where)
 
 
 def _fix(field: str) -> str:

@@ -21,6 +21,7 @@ from torch import nn
 
 from securetrain.artifacts import VerifiedDataset
 from securetrain.core import canonical
+from securetrain.core.errors import UsageError
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.guard import GradientGuard
@@ -109,6 +110,13 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         worker.clock,
     )
     path = run.dataset if job.data.dataset is None else Path(job.data.dataset)
+    if not path.is_dir():
+        raise UsageError(
+            "ST-USAG-007",
+            f"there is no dataset at {path}",
+            f"{where}: data.dataset",
+            "name the directory of a dataset that a key of this run's trust root has signed",
+        )
     with recorded(ledger, Boundary.DATASET, "dataset-refused", str(path)):
         dataset = VerifiedDataset.open(path, trust=trust, policy=policy.policy, now=worker.clock())
     train, held_out = _splits(job, where, dataset)
@@ -135,7 +143,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         run_id=run_id_of(trust),
         trust=trust,
         policy=policy,
-        key=PrivateKey.load(run.key("checkpoint")),
+        key=PrivateKey.load(run.key("checkpoint")) if worker.first else None,
         dataset_name=dataset.predicate.name,
         dataset_digest=dataset.digest,
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},

@@ -274,6 +274,15 @@ def test_never_does_not_write_over_a_run(new_run: NewRun):
     assert caught.value.code == "ST-USAG-005"
 
 
+def test_a_missing_dataset_is_a_clear_error(new_run: NewRun):
+    made = new_run()
+    shutil.rmtree(made.run_dir.dataset)
+    with pytest.raises(SecureTrainError) as caught:
+        train(made.run_dir)
+    assert caught.value.code == "ST-USAG-007"
+    assert caught.value.where == "job.yaml: data.dataset"
+
+
 def test_another_split_is_a_clear_error(new_run: NewRun):
     job = parse_job(JOB.replace("seq_len: 32", "seq_len: 32, train_split: tests"), "job.yaml")
     with pytest.raises(SecureTrainError) as caught:
