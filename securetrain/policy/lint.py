@@ -60,9 +60,6 @@ DANGEROUS_GLOBALS: Final = (
 """Globals that make unpickling the same as running code."""
 
 
-_NO_EFFECT: Final = "has no effect: what is not signed is refused whatever the policy says"
-
-
 class Level(StrEnum):
     """How bad."""
 
@@ -243,10 +240,6 @@ def _network(policy: Policy) -> Iterator[Remark]:
 
 def _artifacts(policy: Policy) -> Iterator[Remark]:
     checkpoint = policy.checkpoint
-    if not policy.dataset.require_signed:
-        yield _warn("dataset.require_signed", _NO_EFFECT, "require_signed: true")
-    if not checkpoint.require_signed:
-        yield _warn("checkpoint.require_signed", _NO_EFFECT, "require_signed: true")
     if checkpoint.unpickle is not UnpickleMode.ENFORCE:
         yield _warn(
             "checkpoint.unpickle",

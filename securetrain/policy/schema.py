@@ -174,11 +174,8 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Data that the job reads."""
+    """Data that the job reads. What is not signed is refused, whatever the policy says."""
 
-    require_signed: Annotated[
-        bool, _meta("the trainer reads signed datasets only", "run", "verify")
-    ] = True
     max_age_days: Annotated[
         Annotated[int, Meta(ge=1, le=36500)] | None,
         _meta("the oldest signature that is accepted", "run", "verify"),
@@ -207,11 +204,8 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Checkpoints that the job writes and reads."""
+    """Checkpoints that the job writes and reads. What is not signed is always refused."""
 
-    require_signed: Annotated[
-        bool, _meta("only signed checkpoints are loaded", "run", "verify")
-    ] = True
     algorithm: Annotated[HashAlgorithm, _meta("the hash tree's function", "run", "verify")] = (
         HashAlgorithm.BLAKE3
     )

@@ -48,8 +48,6 @@ EXCEPTION = "node: {allow_self_asserted: {max_nodes: 2, reason: spare nodes"
         ("network: {require: [rdma-trusted]}\n", "network.require", "without protection"),
         ("fabric: {pin_environment: false}\n", "fabric.pin_environment", "users decide"),
         ("fabric: {allow_environment: ['NCCL_*']}\n", "fabric.allow_environment", "NCCL_NET_PLU"),
-        ("dataset: {require_signed: false}\n", "dataset.require_signed", "no effect"),
-        ("checkpoint: {require_signed: false}\n", "checkpoint.require_signed", "no effect"),
         ("checkpoint: {unpickle: warn}\n", "checkpoint.unpickle", "any code"),
         ("checkpoint: {unpickle: 'off'}\n", "checkpoint.unpickle", "any code"),
         ("checkpoint: {allow_globals: [os.system]}\n", "checkpoint.allow_globals", "os.system"),
