@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Randomness that no rank knows before its gradient is delivered: commit and reveal by hash chains.
+
+A sketch whose seed is known can be evaded (sketch.py), so the seed must not exist before the
+gradient has left the rank. Rules, in order:
+
+1. **commit.** Each rank draws 32 secret bytes `x`, hashes them `n` times and all-gathers the end
+   of the chain, `H^n(x)`. This commits it to the next `n` draws at once (Lamport's one-time
+   chains, 1981), so that a draw costs **one** all-gather of 32 bytes instead of two.
+2. **deliver.** The ordinary collective (reduce-scatter, all-reduce) of a batch of gradients ends.
+3. **reveal.** Each rank all-gathers the next preimage of its chain; every rank checks that it
+   hashes to the value before. A value that does not is a fault of that rank, named.
+4. seed = SHA-256(label, context, all preimages in order of rank).
+
+Argument. One honest rank's preimage is unpredictable until step 3 and enters the seed, so nobody
+knows the seed in step 2. All others are bound by step 1: the last to speak can withhold its value
+(the collective then never ends: a loud failure) but cannot choose it. Copying another rank's
+chain gains nothing, for the honest values stay in the hash. The gradient sketched after step 3 is
+the one delivered in step 2, because a rank that sketches something else breaks `sketch(reduced) =
+mean of sketches` (integrity.py) under a seed that it did not know.
+
+What it does not give: on an accelerator a collective ends when the device has run it, so the
+caller synchronises before it draws (hooks.py does). Preimages are secret until used, live in
+memory only and never enter a checkpoint. A library collective is not a broadcast channel: ranks
+that were told different values derive different seeds, which the transcript digest in the table
+of sketches shows (guard.py, ST-GRAD-004).
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from securetrain.guard.channel import Channel
+
+SIZE: Final = 32
+CHAIN: Final = 4096
+"""Draws per commitment: 128 KiB of memory and a few milliseconds of hashing."""
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(b"securetrain-chain-v1|" + data).digest()
+
+
+class HashChain:
+    """One rank's chain: `anchor`, then its preimages one by one."""
+
+    def __init__(self, secret: bytes, length: int = CHAIN) -> None:
+        if len(secret) != SIZE or length < 1:
+            raise ValueError(f"a chain needs {SIZE} secret bytes and a length of at least 1")
+        self._links = [secret]
+        for _ in range(length):
+            self._links.append(_hash(self._links[-1]))
+        self.anchor = self._links.pop()
+
+    @property
+    def remaining(self) -> int:
+        """Preimages left."""
+        return len(self._links)
+
+    def next(self) -> bytes:
+        """The next preimage; each is given once."""
+        return self._links.pop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One seed, and which ranks did not open their commitment."""
+
+    seed: bytes
+    liars: tuple[int, ...]
+
+
+class Beacon:
+    """The group's shared randomness. All methods are collective.
+
+    Args:
+        channel: the group.
+        randomness: gives n unpredictable bytes (`secrets.token_bytes`).
+        length: draws per commitment.
+    """
+
+    def __init__(
+        self, channel: Channel, randomness: Callable[[int], bytes], length: int = CHAIN
+    ) -> None:
+        self._channel = channel
+        self._randomness = randomness
+        self._length = length
+        self._chain: HashChain | None = None
+        self._last: list[bytes] = []
+
+    def commit(self) -> None:
+        """Draw a new chain and exchange the anchors."""
+        self._chain = HashChain(self._randomness(SIZE), self._length)
+        self._last = self._channel.all_gather(self._chain.anchor)
+
+    def draw(self, context: str) -> Draw:
+        """Reveal, check and combine. Call it only after what the seed must not influence."""
+        if self._chain is None or not self._chain.remaining:
+            self.commit()
+        assert self._chain is not None
+        revealed = self._channel.all_gather(self._chain.next())
+        liars = tuple(
+            rank
+            for rank, (value, last) in enumerate(zip(revealed, self._last, strict=True))
+            if _hash(value) != last
+        )
+        self._last = revealed
+        digest = hashlib.sha256(f"securetrain-seed-v1|{context}|{len(revealed)}|".encode())
+        for value in revealed:
+            digest.update(value)
+        return Draw(seed=digest.digest(), liars=liars)

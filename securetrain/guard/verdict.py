@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What the guard decided about a step: data only, no torch.
+
+Numbers that are not finite cannot stand in JSON: they are null, and `finite` says so.
+
+===========  =================================================================================
+ST-GRAD-001  a rank's gradient holds NaN or infinity
+ST-GRAD-002  a rank's gradient is unlike the others' or unlike its own past
+ST-GRAD-003  the reduced gradient is not the mean of what the ranks sketched
+ST-GRAD-004  the ranks hold different tables, or a rank did not open its commitment
+ST-GRAD-005  the run halts: the policy says so, or too many steps in a row were refused
+===========  =================================================================================
+"""
+
+import math
+from enum import StrEnum
+
+import msgspec
+
+from securetrain.core.errors import GuardError
+from securetrain.policy.schema import GuardResponse
+
+
+class Test(StrEnum):
+    """The tests that can flag a rank or a step."""
+
+    __test__ = False  # pytest: not a test class
+
+    FINITE = "finite"
+    NORM = "norm"
+    FAR = "far"
+    CLOSE = "close"
+    COSINE = "cosine"
+    DIRECTION = "direction"
+    HISTORY = "history"
+    PAIR = "pair"
+    SPIKE = "spike"
+
+
+class RankScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rank in one step."""
+
+    rank: int
+    finite: bool
+    norm: float | None = None
+    """Estimated norm of the local gradient."""
+    z: float | None = None
+    """The largest of the tests' robust z-scores."""
+    distance: float | None = None
+    """Median distance to the other ranks, over the median norm."""
+    nearest: float | None = None
+    """Distance to the nearest other rank, over the median norm."""
+    cosine: float | None = None
+    """Cosine with the others' consensus."""
+    direction: float | None = None
+    """z of the cosine summed over time."""
+    history: float | None = None
+    """z of the residual summed over time."""
+    flags: tuple[Test, ...] = ()
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Counts since the run began; they survive checkpoints."""
+
+    judged: int = 0
+    calibrating: int = 0
+    """Of these, steps of the warm-up, judged by coarse limits."""
+    refused: int = 0
+    refused_in_a_row: int = 0
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The group's decision; equal on every rank."""
+
+    step: int
+    ok: bool
+    response: GuardResponse
+    """What to do now: observe = go on."""
+    codes: tuple[str, ...] = ()
+    outliers: tuple[int, ...] = ()
+    attributed: bool = True
+    """False: the step is bad, but the evidence does not name one rank."""
+    calibrating: bool = False
+    integrity: float | None = None
+    """Largest difference of the reduction as a multiple of its limit; null when not comparable."""
+    reason: str = ""
+    table: tuple[RankScore, ...] = ()
+
+    @property
+    def proceed(self) -> bool:
+        """Whether the optimizer may step on these gradients."""
+        return self.response is GuardResponse.OBSERVE
+
+    def raise_if_halted(self) -> None:
+        """Raise when the policy halts the run.
+
+        Raises:
+            GuardError: ST-GRAD-005, naming the ranks and the codes behind it.
+        """
+        if self.response is GuardResponse.HALT:
+            raise GuardError(
+                "ST-GRAD-005",
+                f"step {self.step} was refused and the policy halts the run: {self.reason}",
+                "gradients",
+                "look at the named ranks' hardware and data, then resume from the last checkpoint "
+                "whose verdict is clean",
+            )
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of the run's sketches file: a verdict, the totals after it, and what it cost."""
+
+    verdict: Verdict
+    totals: Totals
+    world_size: int
+    batches: int
+    """Commit-and-reveal rounds in this step."""
+    sent_bytes: int
+    """Bytes that this rank sent for the guard in this step."""
+
+
+def finite_or_none(value: float) -> float | None:
+    """NaN and infinities are null."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+from securetrain.guard.integrity import check, unit_roundoff
+from securetrain.guard.sketch import SketchShape, derive, shape_for, sketch, sketch_part
+
+D = 4096
+
+
+def gradients(kind, ranks, generator):
+    noise = torch.randn(ranks, D, generator=generator)
+    match kind:
+        case "dense":
+            return noise + 0.3 * torch.randn(D, generator=generator)
+        case "one coordinate":
+            x = noise * 1e-6
+            x[:, 77] = 1000 + noise[:, 77]
+            return x
+        case "heavy":
+            return noise * torch.exp(3 * torch.randn(D, generator=generator))
+        case "rows":  # an embedding: most rows untouched
+            x = noise.view(ranks, 64, -1)
+            x[:, torch.randperm(64, generator=generator)[:58]] = 0
+            return x.reshape(ranks, D)
+        case "one rank":
+            noise[0] *= 1e4
+            return noise
+    raise AssertionError(kind)
+
+
+def reduce(x, dtype):
+    """A reduction that rounds at every addition, in the dtype of the collective."""
+    total = x[0].to(dtype)
+    for row in x[1:]:
+        total = (total.float() + row.float()).to(dtype)
+    return (total.float() / len(x)).to(dtype)
+
+
+def tables(x, y, parts, seed, shape):
+    ranks = len(x)
+    p = derive(seed, "c", numel=D // parts, parts=parts, shape=shape)
+    sent = torch.stack([sketch(row, p) for row in x]).float().double()
+    pieces = y.view(parts, -1)
+    received = torch.stack(
+        [sketch_part(pieces[r if parts > 1 else 0], p, r if parts > 1 else 0) for r in range(ranks)]
+    )
+    return sent, received.float().double()
+
+
+KINDS = ["dense", "one coordinate", "heavy", "rows", "one rank"]
+
+
+def test_thousand_clean_reductions_raise_no_alarm():
+    generator = torch.Generator().manual_seed(3)
+    worst, checks = 0.0, 0
+    for round_ in range(70):
+        for kind in KINDS:
+            for ranks, sharded in ((2, True), (4, True), (8, False)):
+                dtype = torch.bfloat16 if round_ % 7 == 0 else torch.float32
+                x = gradients(kind, ranks, generator).to(dtype)
+                shape = shape_for(ranks)
+                sent, received = tables(
+                    x, reduce(x, dtype), ranks if sharded else 1, bytes([round_]) * 32, shape
+                )
+                result = check(sent, received, roundoff=unit_roundoff(dtype), shape=shape)
+                assert result.ok, (kind, ranks, dtype, result)
+                worst = max(worst, result.ratio)
+                checks += 1
+    assert checks >= 1000
+    assert worst < 0.9, "a margin is left"
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_a_single_element_in_fp32_is_found_and_located(sharded):
+    generator = torch.Generator().manual_seed(4)
+    shape, ranks = shape_for(4), 4
+    for trial in range(40):
+        x = gradients("dense", ranks, generator)
+        y = reduce(x, torch.float32)
+        index = int(torch.randint(0, D, (), generator=generator))
+        y[index] += 5e-6 * y.norm()
+        sent, received = tables(x, y, ranks if sharded else 1, bytes([trial]) * 32, shape)
+        result = check(sent, received, roundoff=unit_roundoff(torch.float32), shape=shape)
+        expected = (index // (D // ranks),) if sharded else (0, 1, 2, 3)
+        assert result.bad_parts == expected
+        assert result.ratio > 1
+
+
+def test_smallest_single_element_that_is_always_found():
+    # The docstring's number: 1e-6 of the norm when ranks agree (signal above noise).
+    generator = torch.Generator().manual_seed(5)
+    shape, found = shape_for(4), 0
+    for trial in range(50):
+        base = torch.randn(D, generator=generator)
+        x = base + 0.1 * torch.randn(4, D, generator=generator)
+        y = reduce(x, torch.float32)
+        y[trial * 13] += 1.2e-6 * y.norm()
+        sent, received = tables(x, y, 4, bytes([trial]) * 32, shape)
+        found += not check(sent, received, roundoff=2.0**-24, shape=shape).ok
+    assert found == 50
+
+
+def test_bit_flips_that_matter_are_found():
+    generator = torch.Generator().manual_seed(6)
+    shape = shape_for(4)
+    for bit in range(20, 31):
+        x = gradients("dense", 4, generator)
+        y = reduce(x, torch.float32)
+        wrong = y.clone()
+        wrong.view(torch.int32)[1234] ^= 1 << bit
+        change = float((wrong - y).double().norm() / y.double().norm())
+        sent, received = tables(x, wrong, 4, bytes([bit]) * 32, shape)
+        result = check(sent, received, roundoff=2.0**-24, shape=shape)
+        assert (not result.ok) or change < 5e-6, (bit, change)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_result_that_is_not_finite_fails(bad):
+    x = gradients("dense", 4, torch.Generator().manual_seed(7))
+    y = reduce(x, torch.float32)
+    y[5] = bad
+    sent, received = tables(x, y, 4, b"s" * 32, shape_for(4))
+    result = check(sent, received, roundoff=2.0**-24, shape=shape_for(4))
+    assert result.bad_parts == (0,)
+    assert result.ratio == float("inf")
+
+
+def test_all_zero_gradients_are_fine_and_a_number_out_of_nothing_is_not():
+    shape = SketchShape()
+    sent = torch.zeros(4, 4, shape.size, dtype=torch.float64)
+    received = torch.zeros(4, shape.size, dtype=torch.float64)
+    assert check(sent, received, roundoff=2.0**-24, shape=shape).ok
+    received[2, 0] = 1e-30
+    assert check(sent, received, roundoff=2.0**-24, shape=shape).bad_parts == (2,)
+
+
+def test_what_cannot_be_checked_is_refused():
+    with pytest.raises(ValueError, match="cannot be checked"):
+        unit_roundoff(torch.int8)
+    shape = SketchShape()
+    with pytest.raises(ValueError, match="3 parts for 4 ranks"):
+        check(torch.zeros(4, 3, shape.size), torch.zeros(4, shape.size), roundoff=1e-7, shape=shape)
+
+
+def test_an_owner_that_lies_twice_about_its_own_shard_is_the_stated_limit():
+    x = gradients("dense", 4, torch.Generator().manual_seed(8))
+    y = reduce(x, torch.float32)
+    sent, received = tables(x, y, 4, b"s" * 32, shape_for(4))
+    sent[1, 1] += 400.0
+    received[1] += 100.0
+    assert check(sent, received, roundoff=2.0**-24, shape=shape_for(4)).ok  # documented
+    sent[1, 2] += 400.0  # any other owner's shard: found
+    assert check(sent, received, roundoff=2.0**-24, shape=shape_for(4)).bad_parts == (2,)

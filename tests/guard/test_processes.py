@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Real ranks: four gloo processes are started once and run every scenario of workers.py."""
+
+import json
+import math
+import multiprocessing
+import runpy
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from securetrain.guard.guard import GradientGuard, GuardState
+from securetrain.guard.verdict import StepRecord
+from securetrain.policy.schema import Gradients
+
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
+SIZE = 4
+ATTACK = [12, 13]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    out = tmp_path_factory.mktemp("guard")
+    # One server imports torch; the ranks are its forks.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "securetrain.guard.guard"])
+    processes = [
+        context.Process(
+            target=runpy.run_path,
+            args=(
+                str(Path(__file__).with_name("workers.py")),
+                {"RANK": rank, "SIZE": SIZE, "INIT": str(out / "init"), "OUT": str(out)},
+                "worker",
+            ),
+        )
+        for rank in range(SIZE)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(250)
+        if process.is_alive():
+            process.kill()
+    results = [
+        json.loads(path.read_text()) if path.exists() else {"error": "no result"}
+        for path in (out / f"rank-{rank}.json" for rank in range(SIZE))
+    ]
+    for result in results:
+        assert "error" not in result, result["error"]
+    return results
+
+
+def refused(verdicts):
+    return [v for v in verdicts if not v["ok"]]
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+@pytest.mark.parametrize("draws", ["one draw", "many draws"])
+def test_guarded_training_is_bit_for_bit_the_unguarded(seen, kind, draws):
+    for result in seen:
+        case = result[f"equal {kind}"][draws]
+        assert case["losses"]
+        assert case["parameters"]
+        assert case["refused"] == 0
+        assert case["integrity"] < 0.9
+        assert (case["batches"] == 1) == (draws == "one draw")
+        record = msgspec.json.decode(case["lines"][0], type=StepRecord)
+        assert record.world_size == SIZE
+        assert record.sent_bytes < 8192
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_a_sign_flip_is_named_and_its_steps_are_skipped(seen, kind):
+    for result in seen:
+        case = result[f"flip {kind}"]
+        # The plain stack averages it in: the loss rises instead of falling.
+        assert case["plain"][1] > case["plain"][0]
+        assert case["plain"][1] > case["guarded"][1] + 0.5
+        assert case["guarded"][1] < case["guarded"][0] - 0.3
+        assert case["as if skipped"], "nothing of the refused steps is left"
+        bad = refused(case["verdicts"])
+        assert [v["step"] for v in bad] == ATTACK
+        assert all(v["codes"] == ["ST-GRAD-002"] for v in bad)
+        assert all(v["outliers"] == [2] and v["attributed"] for v in bad)
+        assert all(v["response"] == "skip-step" for v in bad)
+        assert case["totals"] == {
+            "judged": 18,
+            "calibrating": 8,
+            "refused": 2,
+            "refused_in_a_row": 0,
+        }
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_a_poisoned_sample_is_named_before_it_spreads(seen, kind):
+    for result in seen:
+        case = result[f"nan {kind}"]
+        assert not case["plain_finite"], "one NaN on one rank ruins every parameter"
+        assert math.isnan(case["plain"][1])
+        assert case["as if skipped"]
+        bad = refused(case["verdicts"])
+        assert [v["step"] for v in bad] == ATTACK
+        assert all(v["codes"] == ["ST-GRAD-001"] and v["outliers"] == [2] for v in bad)
+        assert [s["finite"] for s in bad[0]["table"]] == [True, True, False, True]
+        assert bad[0]["table"][2]["norm"] is None
+
+
+def test_all_ranks_decide_the_same(seen):
+    for name, case in seen[0].items():
+        others = [result[name] for result in seen[1:]]
+        if name == "told another table":  # the rank that was told otherwise saw it otherwise
+            parts = [[(v["codes"], v["step"]) for v in c] for c in (case, *others)]
+            assert all(part == parts[0] for part in parts)
+            assert all(other[16:] == case[16:] for other in others), "nothing of it was learned"
+        elif isinstance(case, list):
+            assert all(other == case for other in others), name
+        elif "verdicts" in case:
+            assert all(other["verdicts"] == case["verdicts"] for other in others), name
+            assert all(other["state"] == case["state"] for other in others), name
+
+
+def test_the_state_is_plain_json(seen):
+    state = seen[0]["flip fsdp"]["state"]
+    assert msgspec.convert(state, GuardState).detector.ranks == SIZE
+    guard = GradientGuard(None, Gradients())
+    guard.load_state_dict(state)  # one rank now: totals go on, thresholds are learned anew
+    assert guard.totals.refused == 2
+    assert guard.state_dict()["detector"]["steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("tampered shard", "shard of rank 3"), ("tampered copy", "copy at rank 3")]
+)
+def test_a_tampered_reduction_is_found_and_located(seen, name, text):
+    bad = refused(seen[0][name])
+    assert [v["step"] for v in bad] == [15]
+    assert bad[0]["codes"] == ["ST-GRAD-003"]
+    assert text in bad[0]["reason"]
+    assert bad[0]["integrity"] > 10
+    assert not bad[0]["attributed"]
+    assert bad[0]["outliers"] == []
+
+
+def test_a_rank_that_sketches_something_else_is_found(seen):
+    bad = refused(seen[0]["lying sketch"])
+    assert [v["step"] for v in bad] == ATTACK
+    assert all(v["codes"] == ["ST-GRAD-003"] for v in bad)
+
+
+def test_a_rank_that_was_told_another_table_is_found(seen):
+    bad = refused(seen[0]["told another table"])
+    assert [v["step"] for v in bad] == [15]
+    assert "ST-GRAD-004" in bad[0]["codes"]
+
+
+def test_a_rank_that_does_not_open_its_commitment_is_named(seen):
+    bad = refused(seen[0]["broken commitment"])
+    assert [v["step"] for v in bad] == [10, 11]  # what it revealed is its commitment from then on
+    assert all(v["codes"] == ["ST-GRAD-004"] and v["outliers"] == [2] for v in bad)
+
+
+def test_what_the_guard_would_not_see_is_refused(seen):
+    assert seen[0]["refusals"] == dict.fromkeys(seen[0]["refusals"], "ST-GRAD-006")
+    assert len(seen[0]["refusals"]) == 7
+
+
+def test_accumulation_narrow_reduction_and_observe_change_nothing(seen):
+    for result in seen:
+        others = result["others"]
+        assert others["micro fsdp"] == [True, 0]
+        assert others["micro ddp"] == [True, 0]
+        assert others["bf16"] == [True, 0]
+        assert others["observe"] == [True, 2], "observed, refused twice, and applied"
+
+
+def test_too_many_refused_steps_halt(seen):
+    first, second, _ = seen[0]["others"]["halt"]
+    assert first["response"] == "skip-step"
+    assert second["response"] == "halt"
+    assert second["codes"] == ["ST-GRAD-002", "ST-GRAD-005"]
+
+
+def test_a_refusal_reaches_the_other_pieces_of_a_replica(seen):
+    # Ranks 0 and 2 hold one piece of the model, 1 and 3 the other; rank 2 is poisoned.
+    for rank, result in enumerate(seen):
+        bad = refused(result["others"]["peers"])
+        assert [v["step"] for v in bad] == ATTACK
+        code = "ST-GRAD-001" if rank in (0, 2) else "ST-GRAD-002"
+        assert all(v["codes"] == [code] for v in bad)

@@ -1,0 +1,355 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of the process tests: runs every scenario in turn and writes what it saw.
+
+Started by test_processes.py with `runpy`, so that all scenarios share one set of processes.
+Globals given by the starter: RANK, SIZE, INIT, OUT.
+"""
+
+import json
+import traceback
+import warnings
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from securetrain.core.errors import SecureTrainError
+from securetrain.guard import GradientGuard
+from securetrain.guard import hooks as hooks_module
+from securetrain.guard.channel import GroupChannel
+from securetrain.policy.schema import Gradients, GuardResponse
+
+RANK, SIZE, INIT, OUT = (globals()[name] for name in ("RANK", "SIZE", "INIT", "OUT"))
+SETTINGS = Gradients(warmup_steps=8)
+CULPRIT = 2
+ATTACK = range(12, 14)
+CACHE = {}
+STEPS = 18
+
+
+def build(kind, *, reduce_dtype=None):
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Linear(32, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 8)
+    )
+    if kind == "ddp":
+        return DistributedDataParallel(model, bucket_cap_mb=0.02)
+    mesh = init_device_mesh("cpu", (SIZE,))
+    policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model
+
+
+def plain_training(kind, **options):
+    key = (kind, *sorted(options.items()))
+    if key not in CACHE:
+        CACHE[key] = train(kind, **options)
+    return CACHE[key]
+
+
+def batch(step, rank):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    teacher = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(64, 32, generator=generator)
+    return x, (x @ teacher).argmax(dim=1)
+
+
+def train(
+    kind,
+    guard=None,
+    *,
+    attack=None,
+    during=ATTACK,
+    skip=(),
+    steps=STEPS,
+    micro=1,
+    reduce_dtype=None,
+    model=None,
+):
+    """Losses of this rank, verdicts, and the trained parameters."""
+    model = model or build(kind, reduce_dtype=reduce_dtype)
+    if guard is not None:
+        guard.attach(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses, verdicts = [], []
+    for step in range(steps):
+        if step in skip:
+            continue
+        for part in range(micro):
+            last = part == micro - 1
+            if isinstance(model, FSDPModule):
+                model.set_requires_gradient_sync(last)
+            x, y = batch(step * micro + part, RANK)
+            if attack == "nan" and RANK == CULPRIT and step in during:
+                x[3, 5] = float("nan")
+            loss = nn.functional.cross_entropy(model(x), y)
+            sign = -8.0 if attack == "flip" and RANK == CULPRIT and step in during else 1.0
+            if isinstance(model, DistributedDataParallel) and not last:
+                with model.no_sync():
+                    (sign * loss).backward()
+            else:
+                (sign * loss).backward()
+        if guard is not None:
+            verdicts.append(guard.judge(step))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    parameters = [
+        p.full_tensor() if hasattr(p, "full_tensor") else p.detach().clone()
+        for p in model.parameters()
+    ]
+    return losses, verdicts, parameters
+
+
+def data(verdicts):
+    return [msgspec.to_builtins(v) for v in verdicts]
+
+
+def equal_training(kind):
+    plain = plain_training(kind)
+    result = {}
+    for name, options in {"one draw": {}, "many draws": {"retain_bytes": 1}}.items():
+        records = []
+        guard = GradientGuard(None, SETTINGS, on_record=records.append, **options)
+        guarded = train(kind, guard)
+        result[name] = {
+            "losses": plain[0] == guarded[0],
+            "parameters": all(torch.equal(a, b) for a, b in zip(plain[2], guarded[2], strict=True)),
+            "refused": guard.totals.refused,
+            "batches": records[-1].batches,
+            "integrity": max(r.verdict.integrity for r in records),
+            "lines": [msgspec.json.encode(r).decode() for r in records[-1:]],
+        }
+    return result
+
+
+def attacked(kind, attack):
+    """A rank attacks in two steps; the control lets it attack to the end, unguarded."""
+    plain = plain_training(kind, attack=attack, during=range(4, STEPS))
+    guard = GradientGuard(None, SETTINGS)
+    guarded = train(kind, guard, attack=attack)
+    without = plain_training(kind, skip=ATTACK)
+    return {
+        "plain": [plain[0][3], plain[0][-1]],
+        "plain_finite": all(bool(torch.isfinite(p).all()) for p in plain[2]),
+        "as if skipped": all(
+            torch.equal(a, b) for a, b in zip(guarded[2], without[2], strict=True)
+        ),
+        "guarded": [guarded[0][3], guarded[0][-1]],
+        "verdicts": data(guarded[1]),
+        "totals": msgspec.to_builtins(guard.totals),
+        "state": guard.state_dict(),
+    }
+
+
+def tampered_shard():
+    """Rank 3's part of the reduction changes in flight: one element, by 1e-4 of it."""
+    steps = iter(range(10**6))
+
+    def reduction(output, local, group, op):
+        hooks_module.mean_reduction(output, local, group, op)
+        if next(steps) == 3 * 15 and RANK == 3:
+            output[7] += 1e-4 * output.norm()
+
+    model = build("fsdp")
+    guard = GradientGuard(None, SETTINGS)
+    original = hooks_module.attach_sharded
+    guard_module = __import__("securetrain.guard.guard", fromlist=["attach_sharded"])
+    guard_module.attach_sharded = lambda *a: original(*a, reduction=reduction)
+    try:
+        _, verdicts, _ = train("fsdp", guard, model=model)
+    finally:
+        guard_module.attach_sharded = original
+    return data(verdicts)
+
+
+def tampered_copy():
+    """Rank 3's copy of the all-reduced gradient changes: replicas would drift apart."""
+    real = dist.all_reduce
+    count = iter(range(10**6))
+
+    def all_reduce(tensor, **options):
+        work = real(tensor, **options)
+        if options.get("async_op") and next(count) == 2 * 15 and RANK == 3:
+            work.wait()
+            tensor[11] += 1e-4 * tensor.norm()
+        return work
+
+    dist.all_reduce = all_reduce
+    try:
+        _, verdicts, _ = train("ddp", GradientGuard(None, SETTINGS))
+    finally:
+        dist.all_reduce = real
+    return data(verdicts)
+
+
+def lying_sketch():
+    """Rank 2 sends a gradient times -5 and sketches the honest one."""
+    model = build("fsdp")
+    guard = GradientGuard(None, SETTINGS)
+
+    def reduction(output, local, group, op):
+        sent = local * -5.0 if RANK == CULPRIT and step[0] in ATTACK else local
+        hooks_module.mean_reduction(output, sent, group, op)
+
+    guard.attach(model)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            hook = module._get_fsdp_state()._fsdp_param_groups[0]._reduce_scatter_comm
+            hook._reduction = reduction
+    step, verdicts = [0], []
+    for step[0] in range(STEPS):
+        x, y = batch(step[0], RANK)
+        nn.functional.cross_entropy(model(x), y).backward()
+        verdicts.append(guard.judge(step[0]))
+        model.zero_grad()
+    return data(verdicts)
+
+
+def told_another_table():
+    """Rank 1 is told another table than the rest in step 15."""
+    guard = GradientGuard(None, SETTINGS)
+    channel = guard._channel
+    real, calls = GroupChannel.all_gather, [0]
+
+    class Told:
+        rank, size = channel.rank, channel.size
+
+        def all_gather(self, row):
+            rows = real(channel, row)
+            calls[0] += len(row) > 64
+            if RANK == 1 and len(row) > 64 and calls[0] == 16:
+                rows[0] = rows[0][:200] + bytes([rows[0][200] ^ 1]) + rows[0][201:]
+            return rows
+
+    guard._channel = Told()
+    _, verdicts, _ = train("ddp", guard)
+    return data(verdicts)
+
+
+def broken_commitment():
+    """Rank 2 reveals something that it was not committed to."""
+    guard = GradientGuard(None, SETTINGS)
+    model = build("fsdp")
+    guard.attach(model)
+    verdicts = []
+    for step in range(12):
+        x, y = batch(step, RANK)
+        nn.functional.cross_entropy(model(x), y).backward()
+        if RANK == CULPRIT and step == 10:
+            guard._collector._beacon._chain.next = lambda: b"\7" * 32
+        verdicts.append(guard.judge(step))
+        if RANK == CULPRIT and step == 10:
+            del guard._collector._beacon._chain.next
+        model.zero_grad()
+    return data(verdicts)
+
+
+def refusals():
+    """What attach and judge refuse."""
+    result = {}
+
+    def attempt(name, call):
+        try:
+            call()
+            result[name] = None
+        except SecureTrainError as error:
+            result[name] = error.code
+
+    attempt("plain module", lambda: GradientGuard(None, SETTINGS).attach(nn.Linear(4, 4)))
+    guard = GradientGuard(None, SETTINGS)
+    attempt("not attached", lambda: guard.judge(0))
+    model = build("fsdp")
+    guard.attach(model)
+    attempt("no backward", lambda: guard.judge(0))
+    attempt("twice", lambda: guard.attach(model))
+    ddp = build("ddp")
+    GradientGuard(None, SETTINGS).attach(ddp)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        attempt("second hook", lambda: GradientGuard(None, SETTINGS).attach(ddp))
+    hybrid = nn.Linear(8, 8)
+    mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("replicate", "shard"))
+    fully_shard(hybrid, mesh=mesh)
+    attempt("hybrid", lambda: GradientGuard(None, SETTINGS).attach(hybrid))
+    half = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    fully_shard(half[0], mesh=init_device_mesh("cpu", (SIZE,)))
+    attempt("half sharded", lambda: GradientGuard(None, SETTINGS).attach(half))
+    return result
+
+
+def others():
+    """Accumulated gradients, bf16 reduction, observe, peers."""
+    result = {}
+    for kind in ("fsdp", "ddp"):
+        plain = train(kind, micro=2, steps=5)
+        guard = GradientGuard(None, SETTINGS)
+        guarded = train(kind, guard, micro=2, steps=5)
+        result[f"micro {kind}"] = [plain[0] == guarded[0], guard.totals.refused]
+    plain = train("fsdp", reduce_dtype=torch.bfloat16, steps=12)
+    guard = GradientGuard(None, SETTINGS)
+    guarded = train("fsdp", guard, reduce_dtype=torch.bfloat16, steps=12)
+    result["bf16"] = [plain[0] == guarded[0], guard.totals.refused]
+    observe = msgspec.structs.replace(SETTINGS, response=GuardResponse.OBSERVE)
+    guard = GradientGuard(None, observe)
+    ruined = train("ddp", guard, attack="flip", steps=16)
+    result["observe"] = [
+        ruined[0] == train("ddp", attack="flip", steps=16)[0],
+        guard.totals.refused,
+    ]
+    halt = msgspec.structs.replace(SETTINGS, max_refused_steps=2)
+    guard = GradientGuard(None, halt)
+    _, verdicts, _ = train("fsdp", guard, attack="flip", steps=15)
+    result["halt"] = data(verdicts[12:15])
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    guard = GradientGuard(columns[RANK % 2], SETTINGS, peers=pairs[RANK // 2])
+    torch.manual_seed(RANK % 2)
+    model = DistributedDataParallel(nn.Linear(32, 8), process_group=columns[RANK % 2])
+    _, verdicts, _ = train("ddp", guard, attack="nan", model=model, steps=16)
+    result["peers"] = data(verdicts)
+    return result
+
+
+SCENARIOS = {
+    "equal fsdp": lambda: equal_training("fsdp"),
+    "equal ddp": lambda: equal_training("ddp"),
+    "flip fsdp": lambda: attacked("fsdp", "flip"),
+    "flip ddp": lambda: attacked("ddp", "flip"),
+    "nan fsdp": lambda: attacked("fsdp", "nan"),
+    "nan ddp": lambda: attacked("ddp", "nan"),
+    "tampered shard": tampered_shard,
+    "tampered copy": tampered_copy,
+    "lying sketch": lying_sketch,
+    "told another table": told_another_table,
+    "broken commitment": broken_commitment,
+    "refusals": refusals,
+    "others": others,
+}
+
+
+def main():
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    dist.init_process_group("gloo", init_method=f"file://{INIT}", rank=RANK, world_size=SIZE)
+    seen = {}
+    try:
+        for name, scenario in SCENARIOS.items():
+            seen[name] = scenario()
+    except BaseException:
+        seen["error"] = traceback.format_exc()
+        raise
+    finally:
+        Path(OUT, f"rank-{RANK}.json").write_text(json.dumps(seen))
+    dist.destroy_process_group()
+
+
+main()
