@@ -3,8 +3,8 @@
 """The one policy schema: a section for each trust boundary, every field with who enforces it.
 
 Each field carries its description and ``enforced_by`` (any of run, audit, verify) as metadata,
-which `securetrain policy explain` and the reference page print. A field that nothing enforces does not
-belong here. Unknown keys are errors.
+which `securetrain policy explain` and the reference page print. A field that nothing enforces does
+not belong here. Unknown keys are errors.
 """
 
 from datetime import date
