@@ -20,10 +20,14 @@ from securetrain.artifacts.statements import (
     Split,
     TreeInfo,
 )
-from securetrain.attest import evidence
+from securetrain.attest import evidence, verifier
+from securetrain.audit.catalogue import load_check_file
+from securetrain.audit.collect.node import collect_node
+from securetrain.audit.facts import decode_facts
+from securetrain.audit.waivers import parse_waivers
 from securetrain.core import canonical
 from securetrain.core.hashtree import HashAlgorithm
-from securetrain.core.vocabulary import Boundary
+from securetrain.core.vocabulary import Boundary, NodeTier
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
@@ -32,8 +36,17 @@ from securetrain.ledger import verify_ledger
 from securetrain.policy.load import bundled_dir, load_policy
 from securetrain.policy.schema import Policy
 from securetrain.rendezvous import protocol
+from securetrain.rendezvous.membership import (
+    Expected,
+    Member,
+    Membership,
+    sign_membership,
+    verify_membership,
+)
 from securetrain.testing.clock import START
 from securetrain.testing.runs import SmallRun, make_run
+from securetrain.threats.model import load_model
+from securetrain.train.config import load_job
 from tools.fuzz import Parser
 
 _HEX: Final = "ab" * 32
@@ -50,10 +63,11 @@ def parsers(folder: Path) -> list[Parser]:
         Parser("canonical", _documents, canonical.loads),
         Parser("canonical-struct", _resolved_policy, _decode_policy),
         *_identity(),
-        Parser("policy", _policies, lambda data: _load_policy(folder, data)),
+        *_yaml(folder),
         _ledger(run),
         *_rendezvous(),
-        Parser("evidence", _evidence, evidence.parse_software),
+        *_attestation(run),
+        Parser("facts", lambda: [_facts(folder)], lambda data: decode_facts(data, "facts")),
         *_artifacts(run),
     ]
 
@@ -97,14 +111,64 @@ def _identity() -> list[Parser]:
     ]
 
 
-def _policies() -> list[bytes]:
-    return [path.read_bytes() for path in sorted(bundled_dir("policies").glob("*.yaml"))]
+def _yaml(folder: Path) -> list[Parser]:
+    def shipped(kind: str, *below: str) -> Callable[[], list[bytes]]:
+        home = bundled_dir(kind).joinpath(*below)
+        return lambda: [path.read_bytes() for path in sorted(home.glob("*.yaml"))]
+
+    def from_file(load: Callable[[Path], object]) -> Callable[[bytes], object]:
+        def parse(data: bytes) -> object:
+            path = folder / "input.yaml"
+            path.write_bytes(data)
+            return load(path)
+
+        return parse
+
+    return [
+        Parser(
+            "policy", shipped("policies"), from_file(lambda path: load_policy(str(path))), share=0.5
+        ),
+        # Long files in a slow parser.
+        Parser("checks", shipped("policies", "checks"), from_file(load_check_file), share=0.1),
+        Parser("threat-model", shipped("threat_models"), from_file(load_model), share=0.02),
+        Parser("waivers", lambda: [_WAIVERS], lambda data: parse_waivers(data, "waivers")),
+        Parser("job", lambda: [_JOB], from_file(load_job)),
+    ]
 
 
-def _load_policy(folder: Path, data: bytes) -> object:
-    path = folder / "policy.yaml"
-    path.write_bytes(data)
-    return load_policy(str(path))
+_WAIVERS: Final = b"""\
+apiVersion: securetrain.dev/policy/v1
+kind: Waivers
+items:
+  - id: w-1
+    check: ST-RDZ-001
+    subject: "*"
+    justification: a reason that is long enough
+    owner: someone
+    approved_by: another
+    ticket: T-1
+    created: 2026-01-01
+    expires: 2026-02-01
+    compensating: [ST-NET-001]
+"""
+
+_JOB: Final = b"""\
+apiVersion: securetrain.dev/job/v1
+kind: TrainJob
+name: small
+steps: 10
+parallel:
+  dp_shard: 2
+optimizer:
+  lr: 0.001
+"""
+
+
+def _facts(folder: Path) -> bytes:
+    """A node of which nothing can be read: every section is there, with its reason."""
+    empty = folder / "root"
+    empty.mkdir(exist_ok=True)
+    return collect_node({}, now=START, search_path=[], root=empty).to_json()
 
 
 def _ledger(run: SmallRun) -> Parser:
@@ -142,6 +206,76 @@ def _rendezvous() -> list[Parser]:
             protocol.decode_message,
         ),
         Parser("rendezvous-stream", lambda: [*frames, b"".join(frames)], read_stream),
+    ]
+
+
+def _attestation(run: SmallRun) -> list[Parser]:
+    key = run.keys["agent"]
+    own = Member(
+        rank=0,
+        node="node-1",
+        certificate=_HEX,
+        tier=NodeTier.TPM,
+        result=_HEX,
+        address="127.0.0.1",
+        local_world=2,
+    )
+    membership = Membership(
+        job="job-1",
+        coordinator="spiffe://a.b/job/job-1/coordinator",
+        epoch=1,
+        round=0,
+        policy=_HEX,
+        issued=START,
+        members=(own,),
+    )
+    expected = Expected(
+        job="job-1",
+        coordinator=membership.coordinator,
+        key=key.public,
+        policy=_HEX,
+        epoch=0,
+        node="node-1",
+        certificate=_HEX,
+        results={_HEX: NodeTier.TPM},
+        address="127.0.0.1",
+        local_world=2,
+    )
+    result = verifier.AttestationResult(
+        job="job-1",
+        node="node-1",
+        key_id=_HEX,
+        tier=NodeTier.TPM,
+        label="tpm",
+        media_type="a/b",
+        evidence=_HEX,
+        policy=_HEX,
+        issued=START,
+        expires=START + timedelta(minutes=10),
+        trust_vector={"hardware": 2},
+    )
+
+    def read_membership(data: bytes) -> object:
+        return verify_membership(data.decode("utf-8", "replace"), expected)
+
+    return [
+        Parser("evidence", _evidence, evidence.parse_software),
+        Parser(
+            "attestation-result",
+            lambda: [result.sign(key)],
+            lambda data: verifier.verify_result(data, key.public),
+        ),
+        Parser(
+            "membership",
+            lambda: [sign_membership(membership, key).encode()],
+            read_membership,
+        ),
+        # Behind the signature, so that mutations reach the schema.
+        Parser(
+            "membership-document",
+            lambda: [canonical.encode(membership)],
+            lambda data: canonical.decode(data, Membership, canonical=True),
+        ),
     ]
 
 

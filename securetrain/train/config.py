@@ -224,7 +224,7 @@ def _convert(document: dict[Any, Any], where: str) -> JobConfig:
 
 
 def _check_names(section: dict[Any, Any], struct: Any, path: str, where: str) -> None:
-    """Refuse unknown fields, with the known ones as the fix. Recurses only as deep as the schema."""
+    """Refuse unknown fields and name the known ones; goes only as deep as the schema."""
     known = {field.name: field.type for field in msgspec.structs.fields(struct)}
     for name, value in section.items():
         if name not in known:
