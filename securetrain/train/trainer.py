@@ -26,7 +26,7 @@ import torch.nn.functional as F
 
 from securetrain.core.errors import GuardError
 from securetrain.guard.verdict import Verdict
-from securetrain.parallel.gradients import clip_grads, grad_norm
+from securetrain.parallel.gradients import clip_grads, grad_norm, is_finite
 from securetrain.parallel.parallelize import ParallelModel
 from securetrain.train.baseline import Baselines
 from securetrain.train.config import JobConfig
@@ -234,7 +234,7 @@ class Trainer:
         self, local_loss: torch.Tensor, norm: torch.Tensor | None
     ) -> tuple[float, bool, bool]:
         """The mean loss, whether all is finite on every rank, whether any rank is to stop."""
-        odd = not bool(local_loss.isfinite()) or (norm is not None and not bool(norm.isfinite()))
+        odd = not is_finite(local_loss, *([] if norm is None else [norm]))
         shared = torch.tensor(
             [float(local_loss), float(odd), float(self.stop.requested)],
             dtype=torch.float64,
