@@ -7,8 +7,9 @@
 
 A parser is handed valid inputs that were changed a little (bits, bytes, numbers, brackets, pieces
 of another valid input), or a lot. It may accept, or raise a SecureTrainError. Anything else that
-comes out, an input that takes more than five seconds of processor time, and one that needs more than
-512 MiB are defects: the input is printed and, with --save, kept. The same seed gives the same inputs.
+comes out, an input that takes more than five seconds of processor time, and one that needs more
+than 512 MiB are defects: the input is printed and, with --save, kept. The same seed gives the same
+inputs.
 """
 
 import argparse

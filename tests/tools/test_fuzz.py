@@ -62,7 +62,7 @@ def test_only_refusals_come_out(all_parsers, name):
     assert tally.accepted + tally.refused == math.ceil(INPUTS * all_parsers[name].share)
     # Mutations that never reach behind the first check, or are never refused, test nothing.
     assert tally.refused or name == "statement-kind"
-    assert tally.accepted
+    assert tally.accepted or all_parsers[name].share < 0.1  # a few inputs, all broken
 
 
 def _broken(exception):
@@ -161,7 +161,8 @@ def test_policies_with_absurd_values_are_refused(tmp_path, text):
         load_policy(str(path))
 
 
-def test_a_job_field_with_a_dot_in_its_name_is_refused():
+@pytest.mark.parametrize("line", ["op.lr: 1", "parallel: {dp_shard.x: 1}", "steps.x: 1"])
+def test_a_job_field_with_a_dot_in_its_name_is_refused(line):
     with pytest.raises(UsageError) as caught:
-        parse_job("apiVersion: securetrain.dev/job/v1\nkind: TrainJob\nop.lr: 1\n", "job.yaml")
+        parse_job(f"apiVersion: securetrain.dev/job/v1\nkind: TrainJob\n{line}\n", "job.yaml")
     assert caught.value.code == "ST-USAG-007"

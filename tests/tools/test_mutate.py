@@ -95,9 +95,10 @@ def test_a_good_test_kills_and_a_weak_one_does_not(copy, monkeypatch):
     tests = copy / "tests/core/test_gate.py"
     for text, fate in ((GOOD, mutate.Fate.KILLED), (WEAK, mutate.Fate.SURVIVED)):
         tests.write_text(text)
-        assert mutate.run_tests(copy, Path("tests/core/test_gate.py"), 60)
         assert mutate.judge(_key_check(), SOURCE, copy, 60) is fate
         assert (copy / "securetrain/core/gate.py").read_bytes() == SOURCE
+    monkeypatch.setattr(mutate, "run_tests", lambda *_: True)
+    assert mutate.judge(_key_check(), SOURCE, copy, 60) is mutate.Fate.SURVIVED
     monkeypatch.setitem(mutate.EQUIVALENT, ("core/gate.py", "_check_key(key)"), "the test says so")
     assert mutate.judge(_key_check(), SOURCE, copy, 60) is mutate.Fate.EQUIVALENT
 
