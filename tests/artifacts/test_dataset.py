@@ -301,6 +301,13 @@ def test_a_file_that_becomes_a_link_after_opening(signed, open_it, tmp_path):
         assert refused(data.read, "shards/b.bin", 0, 1).code == "ST-DATA-140"
         path.write_bytes(b"short")
         assert refused(data.read, "shards/b.bin", 0, 1).code == "ST-DATA-131"
+        path.write_bytes(b"b" * 1025)
+        assert refused(data.read, "shards/b.bin", 0, 1).code == "ST-DATA-131"
+        path.write_bytes(b"b" * 1024)
+        os.link(path, tmp_path / "second-name")
+        assert refused(data.read, "shards/b.bin", 0, 1).code == "ST-DATA-142"
+        (tmp_path / "second-name").unlink()
+        assert data.read("shards/b.bin", 0, 1) == b"b"
 
 
 def test_a_file_that_shrinks_while_it_is_read(signed, open_it):

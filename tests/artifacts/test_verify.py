@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 import os
 import pickle
 import random
@@ -297,6 +298,12 @@ def test_nothing_to_verify_is_never_ok(tmp_path, check):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError):
         check(tmp_path / "file")
+
+
+def test_a_result_without_anything_checked_is_not_ok(checkpoint, check):
+    result = dataclasses.replace(check(checkpoint), num_files=0)
+    assert not result.ok
+    assert result.exit_code is ExitCode.FAILURE
 
 
 def test_an_unsigned_dataset_is_told_as_one(dataset, check):

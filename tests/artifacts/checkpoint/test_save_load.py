@@ -15,10 +15,13 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from securetrain.artifacts import SaveContext, load, save, verify_path
 from securetrain.artifacts.checkpoint import load as load_module
+from securetrain.artifacts.checkpoint import save as save_module
 from securetrain.artifacts.checkpoint.errors import unwrap
+from securetrain.artifacts.checkpoint.writing import RankWriter
 from securetrain.artifacts.layout import INDEX, STATEMENT
 from securetrain.artifacts.statements import GradientRecord, GradientVerdict
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
+from securetrain.core.files import write_atomic
 from securetrain.core.hashtree import HashAlgorithm, TreeParams
 from securetrain.policy.load import load_policy
 
@@ -272,6 +275,33 @@ def test_nothing_is_overwritten(saved, tmp_path):
     with pytest.raises(IntegrityError):
         saved({"a": torch.zeros(3)}, "link")
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_name_that_is_taken_is_refused_before_anything_is_written(saved, monkeypatch):
+    saved({"a": torch.ones(3)})
+
+    def never(*args):
+        raise AssertionError("written")
+
+    monkeypatch.setattr(RankWriter, "create", never)
+    with pytest.raises(IntegrityError) as caught:
+        saved({"a": torch.zeros(3)})
+    assert caught.value.code == "ST-CKPT-201"
+
+
+def test_a_name_that_is_taken_meanwhile_is_not_overwritten(saved, monkeypatch, tmp_path):
+    real = write_atomic
+
+    def write(path, data):
+        (tmp_path / "ckpt").mkdir(exist_ok=True)
+        real(path, data)
+
+    monkeypatch.setattr(save_module, "write_atomic", write)
+    with pytest.raises(IntegrityError) as caught:
+        saved({"a": torch.zeros(3)})
+    assert caught.value.code == "ST-CKPT-201"
+    assert list((tmp_path / "ckpt").iterdir()) == []
+    assert [p.name for p in tmp_path.iterdir()] == ["ckpt"]
 
 
 def test_the_coordinator_needs_a_key(now, tmp_path):
