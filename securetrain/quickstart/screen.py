@@ -148,13 +148,11 @@ class RichScreen:
 
     def result(self, text: str) -> None:
         """A line with a tick."""
-        self._console.print(
-            Text.assemble(("     \u2713 ", "green"), printable(text)), soft_wrap=True
-        )
+        self._marked(Text("\u2713", "green"), text)
 
     def warn(self, text: str) -> None:
         """A line with a mark."""
-        self._console.print(Text.assemble(("     ! ", "yellow"), printable(text)), soft_wrap=True)
+        self._marked(Text("!", "yellow"), text)
 
     def finding(self, head: str, text: str, fix: str) -> None:
         """Two lines: what, and how to mend it."""
@@ -183,6 +181,11 @@ class RichScreen:
         for command, why in commands:
             self._line(why, "dim")
             self._console.print(Text(printable(f"     {command}"), style="cyan"), soft_wrap=True)
+
+    def _marked(self, mark: Text, text: str) -> None:
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_row(mark, Text(printable(text), overflow="fold"))
+        self._console.print(Padding(grid, (0, 0, 0, 5)))
 
     def _line(self, text: str, style: str = "") -> None:
         self._console.print(Text(printable(f"     {text}"), style=style), soft_wrap=True)

@@ -90,7 +90,10 @@ def preflight(story: Story) -> str:
     if done.result is None:
         story.screen.warn("this policy asks for no audit")
         return "not audited"
-    story.screen.result(done.sentence)
+    if done.result.of(State.FAIL, State.UNKNOWN):
+        story.screen.warn(done.sentence)
+    else:
+        story.screen.result(done.sentence)
     _show_findings(story, done.result)
     _say_what_a_laptop_cannot_do(story)
     return done.sentence

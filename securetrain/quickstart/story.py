@@ -21,6 +21,8 @@ from securetrain.report.html import write_report
 
 NEEDED: Final = {"train": ("torch", "numpy", "tensorboardX"), "report": ("jinja2", "matplotlib")}
 DISK_BYTES: Final = 400 << 20
+PLACE: Final = 4096
+"""Offset of the byte that a person is asked to change."""
 
 
 def tell(story: Story) -> StoryResult:
@@ -185,11 +187,13 @@ def _report(story: Story) -> str:
 def try_next(story: Story) -> list[tuple[str, str]]:
     """Three commands and why one would type them."""
     run, checkpoint = story.options.run_dir, story.checkpoint
+    assert checkpoint is not None, "the story has been told"
+    data = checkpoint / "rank-00000.bin"
     prove = f"securetrain verify {checkpoint} --trust {run}/trust.json"
     return [
         (prove, "Prove the checkpoint again: nothing but the files and the trust root is needed."),
         (
-            f"printf x | dd of={checkpoint}/rank-00000.bin bs=1 seek=4096 conv=notrunc; {prove}",
+            f"printf {_other_byte(data)} | dd of={data} bs=1 seek={PLACE} conv=notrunc; {prove}",
             "Break it: change one byte and see which file and which tensor no longer hold.",
         ),
         (
@@ -197,3 +201,10 @@ def try_next(story: Story) -> list[tuple[str, str]]:
             "See what this machine would need for a policy that people share a cluster under.",
         ),
     ]
+
+
+def _other_byte(data: Path) -> str:
+    """A letter that is not the one at `PLACE` already."""
+    with data.open("rb") as file:
+        file.seek(PLACE)
+        return "y" if file.read(1) == b"x" else "x"

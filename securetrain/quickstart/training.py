@@ -110,6 +110,7 @@ class Job:
         Raises:
             SecureTrainError: what the child refused.
         """
+        bar.update(0, None, "starting the launcher")
 
         def poll() -> None:
             for line in self.ledger.look():

@@ -61,7 +61,7 @@ def judge(
             [entry for entry in entries if entry.body.event.boundary is boundary],
             [f for f in audit.findings if f.boundary is boundary] if audit else [],
             artifacts.get(boundary, []),
-            extra_labels=_unwatched(verified) if boundary is Boundary.GRADIENTS else (),
+            guarded=verified[-1] if verified and boundary is Boundary.GRADIENTS else None,
         )
         for boundary in Boundary
     )
@@ -74,13 +74,15 @@ def _judge(
     findings: Sequence[FindingView],
     proofs: Sequence[Proof],
     *,
-    extra_labels: Sequence[str] = (),
+    guarded: ArtifactView | None = None,
 ) -> BoundaryView:
     decisions = [entry.body.event.decision for entry in entries]
     allowed, refused = decisions.count(Decision.ALLOW), decisions.count(Decision.REFUSE)
     bad = [proof for proof in proofs if proof.state is ProofState.REFUSED]
     good = [proof for proof in proofs if proof.state is ProofState.VERIFIED]
-    labels = (*labels_of(entries), *extra_labels)
+    labels = labels_of(entries)
+    if guarded is not None and guarded.verdict == UNWATCHED:
+        labels = (*labels, "UNWATCHED")
     failed = [finding for finding in findings if finding.state is State.FAIL]
     undecided = [finding for finding in findings if finding.state is State.UNKNOWN]
     waived = [finding for finding in findings if finding.state is State.WAIVED]
@@ -89,6 +91,11 @@ def _judge(
     reasons = [f"{p.code}: {p.what}" for p in bad]
     reasons += [_refusal(entry) for entry in entries if _is_refusal(entry)]
     reasons += _allowed(entries)
+    if guarded is not None:
+        reasons.append(
+            f"{guarded.verdict}: {guarded.num_judged} steps judged, {guarded.num_refused} refused,"
+            f" says the signed statement of {guarded.name}"
+        )
     reasons += [f"{count(len(good), 'signature')} verified for this report"] if good else []
     reasons += [f"audit: {count(passed, 'check')} passed"] if passed else []
     reasons += [f"audit: {f.check} {f.state} ({f.severity}): {f.title}" for f in failed]
@@ -118,10 +125,6 @@ def _judge(
         num_allowed=allowed,
         num_refused=refused,
     )
-
-
-def _unwatched(checkpoints: Sequence[ArtifactView]) -> tuple[str, ...]:
-    return ("UNWATCHED",) if any(c.verdict == UNWATCHED for c in checkpoints[-1:]) else ()
 
 
 def labels_of(entries: Iterable[Entry]) -> tuple[str, ...]:
