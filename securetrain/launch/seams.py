@@ -64,6 +64,14 @@ def wrap(
     vars(module)[name] = wrapper(_find(module, name))
 
 
+def wrap_if_there(
+    wrapper: Callable[[Callable[..., Any]], Callable[..., Any]], name: str, module: ModuleType
+) -> None:
+    """As `wrap`, for a part of torch that some builds leave out."""
+    if hasattr(module, name):
+        wrap(wrapper, name, module)
+
+
 def protect_spawned(module: ModuleType) -> None:
     """multiprocessing.spawn: a spawned interpreter installs the shim before anything else."""
     original = _find(module, "get_command_line")

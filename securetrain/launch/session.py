@@ -75,6 +75,7 @@ class Session:
     plan: agent.Plan | None = None
     coordinator: Coordinator | None = None
     num_stragglers: int = 0
+    finished: bool = False
 
     def __post_init__(self) -> None:
         self.ledger = agent_ledger(self.setup, self.clock)
@@ -196,7 +197,13 @@ class Session:
     def _finish(
         self, outcome: summary.Outcome, exit_code: int, error: SecureTrainError | None = None
     ) -> None:
-        """Record the end: reports, ledger, ``run.json``, one line for people."""
+        """Record the end, once: reports, ledger, ``run.json``, one line for people."""
+        if self.finished:
+            return
+        self.finished = True
+        problem = self.coordinator.problem if self.coordinator is not None else None
+        if problem is not None and error is None:
+            outcome, exit_code, error = summary.Outcome.FAILED, int(problem.exit_code), problem
         self._record_reports()
         self.ledger.observe(
             Boundary.IDENTITY,
@@ -207,8 +214,6 @@ class Session:
             code=error.code if error else "",
             stragglers=self.num_stragglers,
         )
-        if self.coordinator is not None and self.coordinator.problem is not None:
-            raise self.coordinator.problem
         self.ledger.close()
         self._write_summary(outcome, exit_code, error)
         if self.options.scan.json and error is None:
@@ -217,6 +222,8 @@ class Session:
             nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
             self._say(f"succeeded; {nodes or 'no node of ours'}; ledger closed")
             self._say(f"run directory {self.setup.run.root}")
+        if problem is not None and error is problem:
+            raise problem  # the ledger has a gap
 
     def _reports(self) -> list[workerlog.WorkerReport]:
         found = workerlog.read_reports(self.setup.run)
@@ -294,8 +301,10 @@ class Session:
         self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
         for line in self.preflight.warnings(policy.host.fail_on):
             self._say(f"warning: {line}")
-        for warning in (*self.environment.warnings, *self.plan.notes):
+        for warning in self.environment.warnings:
             self._say(f"warning: {warning}")
+        for note in self.plan.notes:
+            self._say(f"note: {note}")
 
     def _say(self, text: str) -> None:
         sys.stderr.write(f"securetrain: {text}\n")

@@ -7,6 +7,7 @@ What is closed when the module that has it is imported, and only then:
 =================================================  ===============================================
 torch.distributed.distributed_c10d                 object collectives unpickle under the allow-list;
                                                    sockets are checked when a group has been made
+torch.distributed.rpc                              sockets are checked when RPC has started
 torch.distributed.rpc.internal                     RPC arguments, likewise
 torch.distributed.checkpoint.filesystem            ``.metadata`` files, likewise
 torch.distributed.checkpoint.default_planner       objects in stock checkpoints, likewise
@@ -125,6 +126,7 @@ class Shim:
         patches: dict[str, Patch] = {
             "multiprocessing.spawn": seams.protect_spawned,
             "multiprocessing.forkserver": seams.protect_forkserver,
+            f"{dist}.rpc": functools.partial(seams.wrap_if_there, self._checking, "init_rpc"),
         }
         checkpoint = self.policy.checkpoint
         if checkpoint.unpickle is not UnpickleMode.OFF:

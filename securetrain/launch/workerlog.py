@@ -82,6 +82,7 @@ def read_reports(run: RunDir) -> Iterator[tuple[str, WorkerReport | SecureTrainE
 
 def describe(error: BaseException) -> WorkerError:
     """An exception as data, bounded."""
+    error = _unwrapped(error)
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
@@ -95,3 +96,13 @@ def describe(error: BaseException) -> WorkerError:
             fix=error.fix[:TEXT_LIMIT],
         )
     return WorkerError(kind=name, message=str(error)[:TEXT_LIMIT])
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """Our own error inside torch's CheckpointException, which holds one for each rank."""
+    failures = getattr(error, "failures", None)
+    for found in failures.values() if isinstance(failures, dict) else ():
+        inner = found[0] if isinstance(found, tuple) and found else found
+        if isinstance(inner, SecureTrainError):
+            return inner
+    return error

@@ -22,7 +22,7 @@ first that applies to a variable decides:
 The result is a pure function of the arguments; the file system enters only through the judges.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -43,6 +43,9 @@ EMPTY_NCCL_CONF: Final = "nccl.conf"
 """An empty file below the run directory: NCCL then reads no other configuration."""
 
 CACHE_DIR: Final = "cache"
+
+_SHOWN: Final = 5
+"""Names in one warning."""
 
 _INTERFACE: Final = {
     "GLOO_SOCKET_IFNAME": "lo",
@@ -86,13 +89,13 @@ class WorkerEnvironment:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One sentence for each removal that the user may not expect."""
-        return tuple(_sentence(entry) for entry in self.removed if entry.reason in _SAID)
-
-
-_SAID: Final = frozenset(
-    {Reason.PINNED, Reason.FABRIC, Reason.DEBUG, Reason.LOADER, Reason.PATH, Reason.SECRET}
-)
+        """What the user may not expect, one sentence for each reason or pin."""
+        lines: list[str] = []
+        for reason in Reason:
+            entries = [entry for entry in self.removed if entry.reason is reason]
+            if entries:
+                lines += _sentences(reason, entries)
+        return tuple(lines)
 
 
 def worker_environment(
@@ -195,7 +198,7 @@ def _reason(name: str, value: str, policy: Policy) -> Reason | None:
         return _secret(name, value) if passed else Reason.SCHEDULER
     if name in variables.DEBUG_SERVERS:
         return None if policy.debug.allow_servers else Reason.DEBUG
-    if _matches(name, variables.CODE_LOADERS):
+    if value and _matches(name, variables.CODE_LOADERS):
         return Reason.LOADER
     return _secret(name, value)
 
@@ -224,22 +227,27 @@ def _matches(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _sentence(entry: Removed) -> str:
-    match entry.reason:
+def _sentences(reason: Reason, entries: Sequence[Removed]) -> list[str]:
+    names = [entry.name for entry in entries]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    listed = ", ".join(names[:_SHOWN]) + more
+    match reason:
         case Reason.PINNED:
-            return f"{entry.name} is pinned to {entry.detail!r}; your value is not used"
+            return [f"{e.name} is pinned to {e.detail!r}; your value is not used" for e in entries]
         case Reason.PATH:
-            return f"an entry of {entry.name} is not passed to the workers: {entry.detail}"
+            return [f"an entry of {e.name} does not reach the workers: {e.detail}" for e in entries]
+        case Reason.LAUNCHER:
+            return []
         case Reason.FABRIC:
-            return (
-                f"{entry.name} is not passed to the workers: it {entry.reason};"
-                " allow it in the policy (fabric.allow_environment) or with --pass-env"
-            )
+            how = "policy: fabric.allow_environment, or"
+        case Reason.SCHEDULER:
+            how = "policy: scheduler.pass_environment, or"
+        case Reason.DEBUG | Reason.LOADER | Reason.SECRET:
+            how = "if the workers need them:"
         case _:
-            return (
-                f"{entry.name} is not passed to the workers: it {entry.reason};"
-                f" if they need it: --pass-env {entry.name}"
-            )
+            raise ValueError(f"unknown reason {reason!r}")
+    flags = " ".join(f"--pass-env {name}" for name in names[:_SHOWN])
+    return [f"not passed to the workers ({reason}): {listed}; {how} {flags}"]
 
 
 def _cannot_pass(name: str, value: str, problem: str) -> NetworkError:

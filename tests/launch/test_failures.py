@@ -1,9 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from traceback import StackSummary
+
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
 from securetrain.launch.agent import Failure
 from securetrain.launch.failures import as_error, log_file, root_cause
-from securetrain.launch.workerlog import WorkerError, WorkerReport
+from securetrain.launch.workerlog import WorkerError, WorkerReport, describe
 
 
 def failure(rank, exit_code, timestamp=100):
@@ -64,3 +66,12 @@ def test_the_latest_attempt_counts(tmp_path):
 def test_workers_that_the_agent_ended_come_last():
     assert root_cause([failure(0, -15, 1), failure(1, 2, 5)]).rank == 1
     assert root_cause([failure(1, 2, 5), failure(0, 2, 5)]).rank == 0
+
+
+def test_our_error_inside_torchs_checkpoint_exception_is_found():
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    inner = IntegrityError("ST-CKPT-130", "changed", "rank-00000.bin", "get it again")
+    found = describe(CheckpointException("load", {1: (inner, StackSummary())}))
+    assert (found.code, found.message, found.where) == ("ST-CKPT-130", "changed", "rank-00000.bin")
+    assert describe(ValueError("x")).kind == "ValueError"

@@ -8,11 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from securetrain.core.vocabulary import Decision
+from securetrain.identity.ca import JobCA
+from securetrain.policy import load_policy
+from securetrain.rendezvous.coordinator import Coordinator
+from securetrain.rendezvous.identity_dir import write_identity
 
 STORY = """\
 import json, os, signal, sys
@@ -252,6 +257,34 @@ def test_a_pickle_from_a_peer(launch, clean_environment, tmp_path):
     assert {event.decision for event in refused} == {Decision.REFUSE}
     assert {event.subject for event in refused} == {"os.makedirs"}
     assert done.summary["code"] == "ST-RUNT-001"
+
+
+@pytest.mark.dist
+def test_joining_a_coordinator_that_runs_elsewhere(launch, tmp_path):
+    now = datetime.now(UTC)
+    policy = load_policy("dev")
+    ca = JobCA.create(policy.policy.identity.trust_domain, "shared", now)
+    write_identity(tmp_path / "id", ca, "node-7", now)
+    coordinator = Coordinator(
+        "shared", ca, policy, None, min_nodes=1, max_nodes=1, clock=lambda: datetime.now(UTC)
+    )
+    host, port = coordinator.start()
+    script = tmp_path / "hello.py"
+    script.write_text("import os; print('job', os.environ['TORCHELASTIC_RUN_ID'])")
+    try:
+        done = launch(
+            tmp_path / "run",
+            *("--policy", "dev", "--rdzv-backend", "securetrain", "--rdzv-id", "shared"),
+            *("--rdzv-endpoint", f"{host}:{port}", "--rdzv-conf", f"identity={tmp_path / 'id'}"),
+            str(script),
+        )
+        admitted = [admission.node for admission in coordinator.admissions]
+    finally:
+        coordinator.stop()
+    assert done.code == 0, done.err
+    assert done.out == "job shared\n"
+    assert f"joined at {host}:{port}" in done.err
+    assert admitted == ["node-7"]
 
 
 REFUSALS = {

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -145,6 +147,43 @@ def test_nothing_is_run_without_a_policy(start, run, tmp_path):
     assert done.returncode == 2
     assert "ST-PLCY-002" in done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+PARENT = """\
+import subprocess, sys
+subprocess.Popen([sys.executable, *sys.argv[1:]]).wait()
+"""
+
+
+def test_a_worker_dies_with_its_launcher(run, tmp_path, clean_environment):
+    script, ready = tmp_path / "wait.py", tmp_path / "ready"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
+        "time.sleep(60)\n"
+    )
+    worker = ["-P", "-m", "securetrain.launch.worker", str(script), str(ready)]
+    env = clean_environment(
+        SECURETRAIN_RUN_DIR=str(run.root), SECURETRAIN_PROFILE="loopback", RANK="0"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, *worker], env=env)
+    deadline = time.monotonic() + 30
+    while not (ready.exists() and ready.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    pid = int(ready.read_text())
+    parent.kill()
+    parent.wait()
+    while is_running(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.parametrize("arguments", [[], ["-m"], ["missing.py"]])

@@ -167,3 +167,20 @@ def test_a_private_compiler_cache_may_be_passed():
 def test_the_result_is_a_pure_function_of_its_arguments():
     base = {"B": "2", "HF_TOKEN": "x", "A": "1"}
     assert compute(base) == compute(dict(reversed(base.items())))
+
+
+def test_warnings_are_one_line_for_each_reason():
+    base = {f"PMIX_{n}": "1" for n in range(40)} | {"HF_TOKEN": "t", "A_TOKEN": "t", "RANK": "0"}
+    scheduler, secret = compute(base).warnings
+    assert "and 35 more" in scheduler
+    assert "scheduler.pass_environment" in scheduler
+    assert secret.endswith("--pass-env A_TOKEN --pass-env HF_TOKEN")
+    every = compute(
+        {"NCCL_ALGO": "x", "LD_PRELOAD": "/x", "TORCH_WORKER_SERVER_SOCKET": "/s", "PATH": "."},
+        judge=lambda _: "relative",
+    )
+    assert len(every.warnings) == 4
+
+
+def test_an_empty_loader_variable_is_harmless():
+    assert not compute({"LD_PRELOAD": ""}).removed
