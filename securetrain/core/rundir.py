@@ -18,7 +18,10 @@
       audit.json         the preflight audit
       run.json           what happened, for the report
       tensorboard/       event files
-      logs/              standard output and error of every worker
+      logs/              output of the workers, with --tee or --redirects
+      workers/           each worker's own account: what its shim did, its sockets
+      cache/             private compile caches of torch, one owner
+      nccl.conf          empty: NCCL reads this file and no other
       report.html
 """
 
