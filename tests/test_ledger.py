@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger against an attacker who can write the file but has no key of the run."""
 
+import base64
 import os
 import subprocess
 import sys
@@ -14,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, IntegrityError, UsageError
 from securetrain.core.vocabulary import Boundary, Decision
 from securetrain.identity.keys import PrivateKey
-from securetrain.ledger import GENESIS, LINE_LIMIT, Ledger, verify_ledger
+from securetrain.ledger import GENESIS, LINE_LIMIT, Body, Entry, Event, Ledger, verify_ledger
 
 KEY, SECOND, STRANGER = (PrivateKey.generate() for _ in range(3))
 KEYS = {key.key_id: key.public for key in (KEY, SECOND)}
@@ -144,6 +146,19 @@ def test_a_stranger_who_claims_a_known_key(lines, path):
     refused("ST-LEDG-003", data)
 
 
+def test_a_number_that_does_not_follow_although_the_chain_does():
+    """Signed with a key of the run: a writer that is wrong, or an insider who hides entries."""
+    event = Event(boundary=Boundary.HOST, decision=Decision.OBSERVE, event="hello")
+    for seq, code in ((0, None), (1, "ST-LEDG-002")):
+        body = Body(seq=seq, prev=GENESIS, time=NOW, writer="agent", event=event)
+        signature = base64.b64encode(KEY.sign(canonical.encode(body))).decode()
+        line = canonical.encode(Entry(body, KEY.key_id, signature)) + b"\n"
+        if code is None:
+            assert len(verify_ledger(line, KEYS).entries) == 1
+        else:
+            refused(code, line)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -200,6 +215,18 @@ def test_a_link_is_not_followed(tmp_path, path):
     with pytest.raises(UsageError, match="ST-USAG-002"):
         make(path).observe(Boundary.HOST, "hello")
     assert (tmp_path / "target").read_bytes() == b""
+
+
+def test_refusals_and_the_end_are_on_the_disk_before_the_call_returns(monkeypatch, path):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    ledger = make(path)
+    ledger.observe(Boundary.HOST, "hello")
+    assert len(synced) == 0
+    ledger.refuse(Boundary.HOST, "no", AdmissionError("ST-ADMN-001", "bad"))
+    assert len(synced) == 1
+    ledger.close()
+    assert len(synced) == 2
 
 
 def test_a_full_disk_is_one_clear_error(monkeypatch, path):

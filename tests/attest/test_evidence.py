@@ -91,6 +91,12 @@ def test_an_empty_machine(tmp_path):
     assert parse_software(canonical.encode(found)) == found
 
 
+@pytest.mark.parametrize("value", ["\u00b2 kB", "-5 kB", "", "many kB"])
+def test_numbers_that_are_none(machine, value):
+    (machine / "proc/meminfo").write_text(f"MemTotal: {value}\n")
+    assert collect(machine).hardware.memory_bytes == 0
+
+
 def test_long_files_are_cut(machine):
     (machine / "proc/cmdline").write_text("x" * 100_000)
     assert len(collect(machine).kernel.command_line) == 4096

@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -27,6 +29,22 @@ def test_a_connection_is_no_listener():
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "127.0.0.2"])
+def test_another_process_on_the_same_port_is_not_ours():
+    code = (
+        "import socket, sys; s = socket.create_server(('127.0.0.2', int(sys.argv[1])));"
+        "print('up', flush=True); sys.stdin.read()"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"up\n"
+            require_only("127.0.0.1", port)
+            other.communicate(b"")
+
+
 def test_listening_elsewhere_is_refused(address):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with (

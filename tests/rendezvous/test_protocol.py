@@ -111,6 +111,13 @@ def test_the_length_is_judged_before_the_body_has_come():
     assert reader.next(DOCUMENT_LIMIT) is None, "where a document may come, it may be larger"
 
 
+def test_an_empty_frame_is_refused_at_its_length():
+    reader = FrameReader()
+    reader.feed(bytes(4))
+    with pytest.raises(AdmissionError, match="a frame of 0 bytes"):
+        reader.next(FRAME_LIMIT)
+
+
 def test_nothing_too_large_is_sent():
     with pytest.raises(AdmissionError, match="ST-ADMN-001"):
         encode_frame(Refuse(code="ST-ADMN-001", what="w" * FRAME_LIMIT, fix=""))
