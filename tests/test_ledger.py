@@ -218,7 +218,7 @@ def test_a_link_is_not_followed(tmp_path, path):
 
 
 def test_refusals_and_the_end_are_on_the_disk_before_the_call_returns(monkeypatch, path):
-    synced = []
+    synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     ledger = make(path)
     ledger.observe(Boundary.HOST, "hello")
