@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import ab
 
-MODULES: Final = ("step", "checkpoint", "startup")
+MODULES: Final = ("step", "guard", "checkpoint", "startup")
 
 
 def benchmarks(names: list[str]) -> list[ab.Benchmark]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 RANKS: Final = 2
-STEPS: Final = 4
-"""Steps in a block."""
 _ROWS: Final = 8
 _LENGTH: Final = 128
 _SEED: Final = 1
@@ -35,6 +33,8 @@ class Step:
 
     wrapper: str
     pairs: int = 15
+    steps: int = 4
+    """Steps in a block."""
 
     @property
     def goal(self) -> Goal:
@@ -49,16 +49,14 @@ class Step:
     @property
     def title(self) -> str:
         """What is compared."""
-        return (
-            f"{STEPS} training steps with the guard against without, {self.wrapper}, {RANKS} ranks"
-        )
+        return f"{self.steps} steps with the guard against without, {self.wrapper}, {RANKS} ranks"
 
     def run(self, order: Sequence[Side]) -> list[float]:
         """Take one block for each entry, in ranks of their own."""
-        return run_ranks(_blocks, RANKS, self.wrapper, list(order), timeout=_TIMEOUT)[0]
+        return run_ranks(_blocks, RANKS, self.wrapper, self.steps, list(order), timeout=_TIMEOUT)[0]
 
 
-def _blocks(wrapper: str, order: list[Side]) -> list[float]:
+def _blocks(wrapper: str, steps: int, order: list[Side]) -> list[float]:
     import torch
     import torch.distributed as dist
 
@@ -70,7 +68,7 @@ def _blocks(wrapper: str, order: list[Side]) -> list[float]:
     for side in order:
         dist.barrier()
         started = time.perf_counter()
-        for _ in range(STEPS):
+        for _ in range(steps):
             trainers[side](rows)
         dist.barrier()
         seconds.append(time.perf_counter() - started)
