@@ -121,6 +121,6 @@ def _unknown(seam: str) -> RuntimeRefusal:
         "ST-RUNT-007",
         f"{seam} is not what it was in the versions of torch that this package knows",
         seam,
-        "install a torch that this version of securetrain supports (docs/reference/compatibility.md),"
+        "install a torch that this version knows (docs/reference/compatibility.md),"
         " or set checkpoint.unpickle: off in the policy",
     )
