@@ -36,6 +36,7 @@ def command(
     Takes about two minutes and no root. Everything is kept in the run directory, also when a step
     fails or you press Ctrl-C.
     """
+    import os
     import signal
     from datetime import UTC, datetime
     from types import FrameType
@@ -65,7 +66,14 @@ def command(
     )
     existed = options.run_dir.exists()
     screen = QuietScreen() if as_json else RichScreen(Console())
-    story = Story(options=options, screen=screen, clock=clock)
+    story = Story(
+        options=options,
+        screen=screen,
+        clock=clock,
+        environ=dict(os.environ),
+        program=_program(),
+        here=Path.cwd(),
+    )
     try:
         result = tell(story)
     except BaseException:
@@ -75,3 +83,18 @@ def command(
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(result)).decode())
     return 0
+
+
+def _program() -> str:
+    """How to start this command again from here: it may not be on the PATH."""
+    import shlex
+    import shutil
+    import sys
+
+    beside = Path(sys.executable).with_name("securetrain")
+    if shutil.which("securetrain") is not None:
+        return "securetrain"
+    if not beside.exists():
+        return f"{shlex.quote(sys.executable)} -m securetrain"
+    here = Path.cwd()
+    return shlex.quote(str(beside.relative_to(here) if beside.is_relative_to(here) else beside))

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the steps of the story share: options, tools, and what earlier steps found."""
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,7 +18,7 @@ from securetrain.policy import LoadedPolicy
 from securetrain.quickstart.screen import Screen
 
 POLICY: Final = "dev"
-STEPS: Final = 300
+STEPS: Final = 220
 """Optimizer steps: about a minute on two idle cores."""
 
 
@@ -65,7 +64,11 @@ class Story:
     options: Options
     screen: Screen
     clock: Callable[[], datetime]
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environ: Mapping[str, str]
+    program: str = "securetrain"
+    """How this person starts the command, for the commands to try next."""
+    here: Path = field(default_factory=Path)
+    """The person's working directory: paths below it are shown relative to it."""
     policy: LoadedPolicy | None = None
     checkpoint: Path | None = None
     """The last checkpoint."""

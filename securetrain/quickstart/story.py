@@ -7,6 +7,7 @@ with its error, and what was made so far is kept; this process never imports tor
 which it shows depends on what the training did to itself.
 """
 
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -32,7 +33,7 @@ def tell(story: Story) -> StoryResult:
         SecureTrainError: what ended the story.
     """
     check_machine(story.options.run_dir)
-    story.screen.opening(str(story.options.run_dir))
+    story.screen.opening(shown(story.options.run_dir, story.here))
     outcomes: list[StepOutcome] = []
 
     def run(title: str, sentence: str, body: Callable[[], str]) -> None:
@@ -92,7 +93,7 @@ def tell(story: Story) -> StoryResult:
         )
     run("Report", "Everything above on one page.", lambda: _report(story))
     commands = try_next(story)
-    story.screen.closing(str(story.run.report), commands)
+    story.screen.closing(shown(story.run.report, story.here), commands)
     return StoryResult(
         ok=True,
         run_dir=str(story.options.run_dir),
@@ -186,21 +187,28 @@ def _report(story: Story) -> str:
 
 def try_next(story: Story) -> list[tuple[str, str]]:
     """Three commands and why one would type them."""
-    run, checkpoint = story.options.run_dir, story.checkpoint
-    assert checkpoint is not None, "the story has been told"
-    data = checkpoint / "rank-00000.bin"
-    prove = f"securetrain verify {checkpoint} --trust {run}/trust.json"
+    assert story.checkpoint is not None, "the story has been told"
+    data = story.checkpoint / "rank-00000.bin"
+    checkpoint, trust, place = (
+        shown(path, story.here) for path in (story.checkpoint, story.run.trust, data)
+    )
+    prove = f"{story.program} verify {checkpoint} --trust {trust}"
     return [
         (prove, "Prove the checkpoint again: nothing but the files and the trust root is needed."),
         (
-            f"printf {_other_byte(data)} | dd of={data} bs=1 seek={PLACE} conv=notrunc; {prove}",
+            f"printf {_other_byte(data)} | dd of={place} bs=1 seek={PLACE} conv=notrunc; {prove}",
             "Break it: change one byte and see which file and which tensor no longer hold.",
         ),
         (
-            "securetrain audit --node --policy baseline",
+            f"{story.program} audit --node --policy baseline",
             "See what this machine would need for a policy that people share a cluster under.",
         ),
     ]
+
+
+def shown(path: Path, here: Path) -> str:
+    """A path as a person at `here` would type it."""
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def _other_byte(data: Path) -> str:

@@ -41,7 +41,7 @@ eval: {{every: {every}, rows: 64}}
 def write_job(story: Story) -> None:
     """Write the job file into the run directory."""
     steps = story.options.steps
-    text = JOB.format(steps=steps, warmup=min(40, steps // 4), every=max(1, min(100, steps // 3)))
+    text = JOB.format(steps=steps, warmup=min(40, steps // 4), every=min(100, -(-steps // 3)))
     write_atomic(story.job_file, text.encode())
 
 

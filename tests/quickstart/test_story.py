@@ -187,8 +187,9 @@ def test_the_commands_that_it_names_work(finished: Any, tmp_path: Path):
     assert run(*prove.split()[1:]).returncode == 0
     copy = tmp_path / "copy"
     shutil.copytree(finished.result["checkpoint"], copy)
+    program = prove.split()[0]
     script = flip.replace(finished.result["checkpoint"], str(copy)).replace(
-        "securetrain verify", f"{sys.executable} -m securetrain verify"
+        f"{program} verify", f"{sys.executable} -m securetrain verify"
     )
     done = subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, check=False, timeout=60
