@@ -206,14 +206,14 @@ def test_a_lease_that_cannot_be_renewed_ends_closed(job, tools):
     honest = job.attester(identity)
     calls = []
 
-    class OnlyOnce:
+    class FirstTimeOnly:
         def collect(self, binding):
             calls.append(binding)
             if len(calls) > 1:
                 raise AttestationError("ST-ATTS-001", "the attester broke")
             return honest.collect(binding)
 
-    member = job.join(identity=identity, attester=OnlyOnce())
+    member = job.join(identity=identity, attester=FirstTimeOnly())
     tools.wait_until(lambda: not member.connected, "the node is out")
     with pytest.raises(SecureTrainError):
         _ = member.num_waiting
