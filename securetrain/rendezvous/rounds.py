@@ -49,7 +49,7 @@ class Rounds:
     @property
     def num_waiting(self) -> int:
         """What agents poll: above zero means stop the workers and ask for the next round."""
-        return max(len(self.waiting), int(self.evicted and self.complete))
+        return max(len(self.waiting), int(self.evicted))
 
     def join(self, node: str, now: float) -> None:
         """A node asks for the next round.
@@ -106,7 +106,7 @@ class Rounds:
         for group in (self.participants, self.waiting, self.spare):
             if node in group:
                 group.remove(node)
-        if not self.complete and len(self.participants) < self.min_nodes:
+        if len(self.participants) < self.min_nodes:
             self.deadline = None
         return was_in
 
