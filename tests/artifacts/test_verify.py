@@ -347,7 +347,7 @@ def test_verifying_and_reading_need_no_torch():
         "import sys\n"
         "import securetrain.artifacts as a\n"
         "a.verify_path, a.VerifiedDataset, a.SaveContext\n"
-        "import securetrain.artifacts.globals, securetrain.cli.verify\n"
+        "import securetrain.artifacts.wire_globals, securetrain.cli.verify\n"
         "assert set(a.__all__) == {'SaveContext','VerifiedDataset','load','save','verify_path'}\n"
         "bad = {'torch', 'numpy'} & set(sys.modules)\n"
         "assert not bad, bad\n"
