@@ -197,12 +197,12 @@ class Session:
             return
         try:
             refusal = Refuse(code=error.code, what=error.what[:2000], fix=error.fix[:2000])
-            self.channel.send(refusal, self._soon(1.0))
+            self.channel.send(refusal, self._soon())
         except SecureTrainError:
             return  # it is gone; the ledger has the reason
 
-    def _soon(self, seconds: float | None = None) -> float:
-        return self.terms.monotonic() + (seconds or self.terms.handshake_timeout)
+    def _soon(self) -> float:
+        return self.terms.monotonic() + self.terms.handshake_timeout
 
     def _admit(self) -> None:
         self.peer = self.channel.handshake(self._soon())

@@ -74,7 +74,9 @@ class PeerCheck:
     def _judge(self, certificate: x509.Certificate) -> SpiffeId:
         now = self.clock()
         if not self.ca.not_valid_before_utc <= now <= self.ca.not_valid_after_utc:
-            raise unauthenticated("the job CA's certificate has expired", "start the job again")
+            raise unauthenticated(
+                "the job CA's certificate is not valid now", "start the job again"
+            )
         try:
             peer = check_leaf(certificate, self.ca, self.role, now)
         except IdentityError as error:

@@ -70,12 +70,7 @@ def refused(job, tools, channel, code):
 
 def test_an_honest_raw_node_is_admitted(job, tools):
     job.start()
-    identity = job.identity()
-    channel, challenge = job.challenged(identity)
-    binding = tools.binding_of(channel, challenge, identity)
-    channel.send(tools.prove(job.attester(identity), binding), tools.soon())
-    assert isinstance(tools.answer(channel), Admit)
-    channel.close()
+    admitted(job, tools).close()
 
 
 # Who may connect.
@@ -407,6 +402,47 @@ def test_nobody_is_in_whom_the_ledger_does_not_know(job, tools):
     tools.wait_until(lambda: job.coordinator.problem, "the problem is kept")
     job.coordinator._problem = None
     job.ledger.path.rmdir()
+
+
+def admitted(job, tools, node="node-0"):
+    identity = job.identity(node)
+    channel, challenge = job.challenged(identity)
+    binding = tools.binding_of(channel, challenge, identity)
+    channel.send(tools.prove(job.attester(identity), binding), tools.soon())
+    assert isinstance(tools.answer(channel), Admit)
+    return channel
+
+
+def test_beating_is_not_renewing(job, tools):
+    """A node that is alive but does not answer a challenge in time is out."""
+    job.start(lease=0.4)
+    channel = admitted(job, tools)
+    message = None
+    while not isinstance(message, Refuse):
+        channel.send(Heartbeat(), tools.soon())
+        message = tools.answer(channel)
+        assert not isinstance(message, SecureTrainError), message
+    assert message.code == "ST-ATTS-007"
+    event = job.expect("ST-ATTS-007", "node-evicted")
+    assert event.boundary is Boundary.NODE
+
+
+def test_a_node_that_goes_before_it_has_proven_anything_is_a_refusal(job, tools):
+    job.start()
+    channel, _ = job.challenged(job.identity())
+    channel.close()
+    job.expect("ST-ADMN-007", "node-refused")
+
+
+def test_the_first_verdict_stands(job, tools):
+    job.start()
+    job.join()
+    session = job.coordinator._nodes["node-0"]
+    abort, session.channel.abort = session.channel.abort, lambda: None
+    session.evict(AdmissionError("ST-ADMN-010", "first"))
+    session.channel.abort = abort
+    session.evict(AdmissionError("ST-ADMN-005", "second"))
+    job.expect("ST-ADMN-010", "node-evicted")
 
 
 # Twins, rank 0, other people's stores.

@@ -112,6 +112,13 @@ def test_an_eviction_asks_for_a_new_round_and_a_departure_does_not():
     assert rounds.num_waiting == 0, "the new round has begun"
 
 
+def test_a_departure_after_an_eviction_does_not_hide_it():
+    rounds = full("a", "b", "c")
+    rounds.remove("a", 1, evicted=True)
+    rounds.remove("b", 2)
+    assert rounds.num_waiting == 1
+
+
 def test_evicting_somebody_who_was_not_in_is_no_reason():
     rounds = full("a", "b")
     rounds.join("s", 1)

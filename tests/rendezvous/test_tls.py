@@ -126,11 +126,37 @@ def test_the_server_does_not_ask_what_openssl_thinks_of_the_time_only():
     """The clock that is handed in counts too: here it says that everything has expired."""
     later = NOW + timedelta(days=30)
     refusal = refused_by_server("ST-ADMN-002", *sides(server_check=check(Role.NODE, later)))
-    assert "job CA's certificate has expired" in refusal.what
+    assert "job CA's certificate is not valid now" in refusal.what
     refused_by_server(
         "ST-ADMN-002", *sides(server_check=check(Role.NODE, NOW + timedelta(hours=2)))
     )
-    refused_by_server("ST-ADMN-002", *sides(server_check=check(Role.NODE, NOW - timedelta(days=9))))
+    early = check(Role.NODE, NOW - timedelta(days=9))
+    refusal = refused_by_server("ST-ADMN-002", *sides(server_check=early))
+    assert "job CA's certificate is not valid now" in refusal.what
+
+
+def test_what_openssl_refuses_is_never_overruled():
+    """By the clock that is handed in all is well; by the machine's, the leaf has expired."""
+    then = NOW - timedelta(days=2)
+    old = JobCA.create("securetrain.local", "job-1", NOW - timedelta(days=3))
+    key = PrivateKey.generate(KeyKind.P256)
+    leaf = old.issue(Role.NODE, key.public, then, node="node-0", lifetime=timedelta(hours=1))
+    client = TlsIdentity(key=key, certificate=leaf, ca=old.certificate)
+    server = TlsIdentity(
+        key=COORDINATOR.key, certificate=COORDINATOR.certificate, ca=old.certificate
+    )
+    verdict = PeerCheck(
+        ca=old.certificate,
+        role=Role.NODE,
+        trust_domain="securetrain.local",
+        job="job-1",
+        clock=lambda: then,
+    )
+    contexts = (careless(False), make_context(server, server=True))
+    contexts[0].use_certificate(client.certificate)
+    contexts[0].use_privatekey(client.key.native)
+    refusal = refused_by_server("ST-ADMN-002", *sides(contexts=contexts, server_check=verdict))
+    assert "OpenSSL refused the chain" in refusal.what
 
 
 def test_a_node_that_plays_the_server():
@@ -205,6 +231,22 @@ def test_a_key_that_is_not_the_certificates():
     mixed = TlsIdentity(key=COORDINATOR.key, certificate=NODE.certificate, ca=CA.certificate)
     with pytest.raises(IdentityError, match="ST-IDEN-005"):
         make_context(mixed, server=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SSL.Error(), "Error"),
+        (SSL.Error("plain"), "plain"),
+        (
+            SSL.Error([("SSL", "f", "wrong version"), ("SSL", "g", "wrong version")]),
+            "wrong version",
+        ),
+        (SSL.SysCallError(-1, "Unexpected EOF"), "(-1, 'Unexpected EOF')"),
+    ],
+)
+def test_every_tls_error_has_a_text(error, text):
+    assert reason_of(error) == text
 
 
 def test_a_certificate_that_cannot_be_read_is_refused_and_raises_nothing():
