@@ -214,7 +214,9 @@ def _print_problems(console: "Console", result: "VerifyResult") -> None:
 
     from securetrain.core.text import printable
 
-    table = Table(title=f"{len(result.problems)} problems", title_justify="left", expand=False)
+    count = len(result.problems)
+    title = f"{count} problem{'s' if count != 1 else ''}"
+    table = Table(title=title, title_justify="left", expand=False)
     for heading in ("code", "where", "what"):
         table.add_column(heading, overflow="fold")
     for problem in result.problems:
