@@ -12,6 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""The name since torch 2.13, or the one before."""
+
 
 class Channel(Protocol):
     """What the guard needs from a group."""
@@ -51,9 +54,9 @@ class GroupChannel:
     def all_gather(self, data: bytes) -> list[bytes]:
         """Gather; blocks until every rank has sent."""
         mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self._device)
-        out = torch.empty(self.size, len(data), dtype=torch.uint8, device=self._device)
-        dist.all_gather(list(out.unbind(0)), mine, group=self._group)
-        flat = bytes(out.cpu().flatten().numpy())
+        out = torch.empty(self.size * len(data), dtype=torch.uint8, device=self._device)
+        _all_gather(out, mine, group=self._group)
+        flat = out.cpu().numpy().tobytes()
         return [flat[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
 
 

@@ -23,7 +23,14 @@ from torch import Tensor
 
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.integrity import unit_roundoff
-from securetrain.guard.sketch import SketchParameters, SketchShape, derive, sketch, sketch_part
+from securetrain.guard.sketch import (
+    SketchParameters,
+    SketchShape,
+    derive,
+    product_roundoff,
+    sketch,
+    sketch_part,
+)
 
 RETAIN_BYTES: Final = 64 << 20
 
@@ -58,6 +65,8 @@ class StepSketches:
     window: Tensor
     """(size,) fp64."""
     roundoff: float
+    """Of the coarsest reduction."""
+    product_roundoff: float
     digest: bytes
     layout: bytes
     """Of names and sizes only: another layout means other directions of the window sketch."""
@@ -94,6 +103,7 @@ class Collector:
         self._received = torch.zeros(self._shape.size, dtype=torch.float64)
         self._window_sum = torch.zeros(self._shape.size, dtype=torch.float64)
         self._roundoff = 0.0
+        self._product_roundoff = 0.0
         self._layout = hashlib.sha256(b"securetrain-layout-v1")
         self._digest = hashlib.sha256(b"securetrain-transcript-v1")
         self._liars: set[int] = set()
@@ -124,6 +134,9 @@ class Collector:
         self._batches += 1
         self._liars.update(draw.liars)
         self._digest.update(draw.seed + bytes(len(draw.liars)))
+        self._product_roundoff = max(
+            self._product_roundoff, product_roundoff(batch[0].local.device)
+        )
         for piece in batch:
             self._sketch(piece, draw.seed)
 
@@ -140,6 +153,7 @@ class Collector:
                 received=self._received,
                 window=self._window_sum,
                 roundoff=self._roundoff,
+                product_roundoff=self._product_roundoff,
                 digest=self._digest.digest(),
                 layout=layout,
                 liars=tuple(sorted(self._liars)),

@@ -273,7 +273,13 @@ class GradientGuard:
         assessment = self._detector.observe(sent.sum(dim=1), window, self._shape)
         findings.add_assessment(assessment, self._settings.threshold)
         if not assessment.not_finite:
-            result = check(sent, received, roundoff=sketches.roundoff, shape=self._shape)
+            result = check(
+                sent,
+                received,
+                roundoff=sketches.roundoff,
+                shape=self._shape,
+                product_roundoff=sketches.product_roundoff,
+            )
             findings.add_integrity(result, sharded=parts > 1)
         return findings
 

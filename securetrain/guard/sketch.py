@@ -22,7 +22,11 @@ Rules:
    norm ratio stays in 0.95..1.07 (measured, 2-core CPU, torch 2.13);
 3. `rows` is 8: a constant vector through one row can shrink to 1 % of its norm, through eight
    rows to no less than half (same measurement);
-4. bf16 and fp16 input is widened to fp32 block by block; sums over chunks are kept in fp64.
+4. 64 numbers at a time are summed in fp32, the rest in fp64, so that rounding does not grow with
+   the gradient; bf16 and fp16 input is widened block by block;
+5. a training may allow its fp32 products to be made in TF32 or bf16 ("high", "medium"). Nothing
+   here changes that setting of the process; `product_roundoff` measures what the products have,
+   and the reduction is checked as coarsely as that.
 
 A sketch whose seed was known **before** the gradient was chosen can be evaded completely: there
 is a vector of any size whose sketch is zero (the tests build one). See beacon.py for when seeds
@@ -36,14 +40,15 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 ROWS: Final = 8
 _MAX_STRIDE: Final = 8192
 """Longer rows of the view do not make the product faster."""
-_WIDEN_BLOCK: Final = 1 << 20
-"""Elements of a narrow dtype that are widened to fp32 at a time."""
+_BLOCK_ROWS: Final = 64
+"""Rows of the view that are summed in fp32; the blocks are summed in fp64 (rule 4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,17 +146,17 @@ def sketch(flat: Tensor, parameters: SketchParameters) -> Tensor:
         parameters: from `derive`.
 
     Returns:
-        (parts, rows * buckets), fp64, on the CPU is *not* forced: same device as `flat`.
+        (parts, rows * buckets) fp64, on the device of `flat`.
     """
     p = parameters
     if flat.numel() != p.parts * p.numel:
         raise ValueError(f"expected {p.parts} parts of {p.numel} elements, got {flat.numel()}")
     flat = flat.detach().reshape(p.parts, p.numel)
     product = _left_product(flat, p)
-    product *= p.tile.to(product.dtype)
+    product *= p.tile
     pad = -p.stride % p.shape.buckets
     folded = torch.nn.functional.pad(product, (0, pad))
-    folded = folded.view(p.parts, p.shape.rows, -1, p.shape.buckets).double().sum(dim=2)
+    folded = folded.view(p.parts, p.shape.rows, -1, p.shape.buckets).sum(dim=2)
     return (folded * p.part_signs).flatten(1)
 
 
@@ -176,31 +181,38 @@ def norms(sketches: Tensor, shape: SketchShape) -> Tensor:
     return lengths / math.sqrt(shape.rows)
 
 
+def product_roundoff(device: torch.device | str) -> float:
+    """Unit roundoff of fp32 matrix products on `device`, as this process has set them up."""
+    signs = torch.ones(1, ROWS, 64, device=device)
+    for bits, roundoff in ((13, 2.0**-24), (9, 2.0**-11)):
+        value = 1 + 2.0**-bits  # 13 bits survive in fp32 only, 9 in TF32 too, neither in bf16
+        product = torch.bmm(signs, torch.full((1, 64, 64), value, device=device))
+        if bool((product == 64 * value).all()):
+            return roundoff
+    return 2.0**-8
+
+
 def _left_product(flat: Tensor, p: SketchParameters) -> Tensor:
-    """(parts, rows, stride): T times the view, the incomplete last row included."""
-    if flat.dtype in (torch.float32, torch.float64):
-        return _product_of_rows(flat, p, p.left.to(flat.dtype))
-    total = torch.zeros(p.parts, p.shape.rows, p.stride, device=flat.device)
-    step = max(1, _WIDEN_BLOCK // (p.stride * p.parts))  # rows of the view at a time
-    for row in range(0, p.left.shape[1], step):
-        block = flat[:, row * p.stride : (row + step) * p.stride].float()
-        total += _product_of_rows(block, p, p.left[:, row : row + step])
+    """(parts, rows, stride) fp64: T times the view, the incomplete last row included."""
+    parts, rows, stride = p.parts, p.shape.rows, p.stride
+    total = torch.zeros(parts, rows, stride, dtype=torch.float64, device=flat.device)
+    full = p.numel // stride
+    for row in range(0, full, _BLOCK_ROWS):
+        end = min(row + _BLOCK_ROWS, full)
+        block = _widened(flat[:, row * stride : end * stride]).unflatten(1, (end - row, stride))
+        left = p.left[:, row:end].to(block.dtype).expand(parts, -1, -1)
+        total += torch.bmm(left, block)
+    tail = flat[:, full * stride :]
+    if tail.shape[1]:
+        total[:, :, : tail.shape[1]] += p.left[:, full].view(1, -1, 1) * _widened(tail).unsqueeze(1)
     return total
 
 
-def _product_of_rows(flat: Tensor, p: SketchParameters, left: Tensor) -> Tensor:
-    full = flat.shape[1] // p.stride
-    view = flat[:, : full * p.stride].unflatten(1, (full, p.stride))
-    product = torch.matmul(left[:, :full], view)
-    tail = flat[:, full * p.stride :]
-    if tail.shape[1]:
-        product[:, :, : tail.shape[1]] += left[:, full].view(1, -1, 1) * tail.unsqueeze(1)
-    return product
+def _widened(flat: Tensor) -> Tensor:
+    return flat if flat.dtype is torch.float64 else flat.float()
 
 
 def _signs(root: bytes, count: int) -> Tensor:
     """`count` signs, +1.0 or -1.0, from SHAKE-256."""
-    data = bytearray(hashlib.shake_256(root).digest(-(-count // 8)))
-    packed = torch.frombuffer(data, dtype=torch.uint8)
-    bits = (packed.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1
-    return bits.flatten()[:count].float().mul_(2).sub_(1)
+    packed = np.frombuffer(hashlib.shake_256(root).digest(-(-count // 8)), dtype=np.uint8)
+    return torch.from_numpy(np.unpackbits(packed, count=count)).float().mul_(2).sub_(1)

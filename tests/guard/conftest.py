@@ -15,10 +15,8 @@ from securetrain.guard.sketch import derive, shape_for, sketch
 class Simulation:
     """`ranks` honest gradients a step; the mean's length relative to the noise is `signal`."""
 
-    dimension = 3000
-
-    def __init__(self, ranks, *, signal=3.0, power=0.5, seed=0):
-        self.ranks, self.signal = ranks, signal
+    def __init__(self, ranks, *, signal=3.0, power=0.5, seed=0, dimension=3000):
+        self.ranks, self.signal, self.dimension = ranks, signal, dimension
         self.generator = torch.Generator().manual_seed(seed)
         self.shape = shape_for(ranks)
         spectrum = torch.arange(1, self.dimension + 1).float() ** -power
@@ -49,8 +47,9 @@ class Simulation:
 
     def observe(self, gradients, fresh=None):
         flat = gradients.flatten()
-        rows = [sketch(flat, p).float().double() for p in (fresh or self.fresh(), self.window)]
-        return self.detector.observe(*rows, self.shape)
+        fresh_rows = sketch(flat, fresh or self.fresh()).float().double()
+        window_rows = sketch(flat, self.window).float().double()
+        return self.detector.observe(fresh_rows, window_rows, self.shape)
 
     def run(self, attack=None, *, steps=80, start=50):
         """Assessments from `start` on; the attack replaces rank 1's gradient."""

@@ -88,8 +88,9 @@ def test_a_rank_that_chooses_its_value_late_is_named():
     def call(rank, channel):
         beacon = Beacon(channel, randomness(rank))
         beacon.commit()
+        assert beacon._chain is not None
         if rank == 1:
-            beacon._chain.next = lambda: b"\0" * 32
+            beacon._chain.next = lambda: b"\0" * 32  # type: ignore[method-assign]
         return beacon.draw("batch").liars
 
     assert Meeting(3).run(call) == [(1,), (1,), (1,)]
@@ -101,6 +102,7 @@ def test_the_commitment_alone_does_not_tell_the_seed():
         beacon = Beacon(channel, randomness(rank))
         beacon.commit()
         anchors = list(beacon._last)
+        assert beacon._chain is not None
         own = beacon._chain._links[-1]
         guess = hashlib.sha256(b"securetrain-seed-v1|batch|2|")
         for other, anchor in enumerate(anchors):

@@ -189,16 +189,13 @@ def test_a_fault_that_is_over_does_not_echo(simulation):
 
 
 def test_a_known_seed_hides_the_attack_and_a_fresh_one_does_not(simulation):
-    class Wide(simulation):
-        dimension = 300_000
-
     def attacked(fresh):
-        sim = Wide(4)
+        sim = simulation(4, dimension=300_000)
         for _ in range(25):
             sim.observe(sim.honest())
         x = sim.honest()
         known = sim.fresh()
-        twin = {}
+        twin: dict[tuple[float, ...], int] = {}
         for row, column in enumerate(known.left[:, :-1].T.tolist()):
             if tuple(column) in twin:
                 a, b = twin[tuple(column)] * known.stride, row * known.stride

@@ -41,7 +41,7 @@ def run(guard, net, steps=30, poison=(), scale=()):
 
 
 def test_clean_training_alone_is_fine():
-    records = []
+    records: list[StepRecord] = []
     guard = GradientGuard(None, SETTINGS, on_record=records.append)
     net = model()
     guard.attach(net)

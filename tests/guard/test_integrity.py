@@ -89,14 +89,14 @@ def test_a_single_element_in_fp32_is_found_and_located(sharded):
 
 
 def test_smallest_single_element_that_is_always_found():
-    # The docstring's number: 1e-6 of the norm when ranks agree (signal above noise).
+    # The docstring's number: 1.8e-6 of the norm when ranks agree (signal above noise).
     generator = torch.Generator().manual_seed(5)
     shape, found = shape_for(4), 0
     for trial in range(50):
         base = torch.randn(D, generator=generator)
         x = base + 0.1 * torch.randn(4, D, generator=generator)
         y = reduce(x, torch.float32)
-        y[trial * 13] += 1.2e-6 * y.norm()
+        y[trial * 13] += 1.8e-6 * y.norm()
         sent, received = tables(x, y, 4, bytes([trial]) * 32, shape)
         found += not check(sent, received, roundoff=2.0**-24, shape=shape).ok
     assert found == 50
@@ -114,6 +114,37 @@ def test_bit_flips_that_matter_are_found():
         sent, received = tables(x, wrong, 4, bytes([bit]) * 32, shape)
         result = check(sent, received, roundoff=2.0**-24, shape=shape)
         assert (not result.ok) or change < 5e-6, (bit, change)
+
+
+def test_the_limit_does_not_depend_on_the_size_of_the_gradient():
+    # One element carries the norm and many small ones are added to it: the worst rounding.
+    shape, numel = SketchShape(), 1_500_000
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        x = 1e-3 * torch.randn(2, numel, generator=generator)
+        x[:, 12_345] = 1000 + torch.randn(2, generator=generator)
+        y = reduce(x, torch.float32)
+        p = derive(bytes([seed]) * 32, "c", numel=numel, parts=1, shape=shape)
+        sent = torch.stack([sketch(row, p) for row in x]).float().double()
+        received = sketch(y, p).expand(2, -1).float().double()
+        result = check(sent, received, roundoff=2.0**-24, shape=shape)
+        assert result.ratio < 0.8
+
+
+def test_coarse_products_make_the_check_coarser_and_not_wrong():
+    generator = torch.Generator().manual_seed(9)
+    x = gradients("dense", 4, generator)
+
+    def tf32(t):
+        return torch.round(t.view(torch.int32) / 8192).mul(8192).int().view(torch.float32)
+
+    sent, received = tables(tf32(x), tf32(reduce(x, torch.float32)), 4, b"s" * 32, shape_for(4))
+    strict = check(sent, received, roundoff=2.0**-24, shape=shape_for(4))
+    fitting = check(
+        sent, received, roundoff=2.0**-24, shape=shape_for(4), product_roundoff=2.0**-11
+    )
+    assert not strict.ok
+    assert fitting.ok
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

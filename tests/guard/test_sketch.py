@@ -7,6 +7,7 @@ from securetrain.guard.sketch import (
     SketchShape,
     derive,
     norms,
+    product_roundoff,
     shape_for,
     sketch,
     sketch_part,
@@ -123,7 +124,7 @@ def test_seed_chunk_and_size_change_everything():
 
 def evasive_vector(p, length):
     """Two elements of one column whose signs agree in every row: opposite, they vanish."""
-    seen = {}
+    seen: dict[tuple[float, ...], int] = {}
     for row, column in enumerate(p.left[:, :-1].T.tolist()):
         if tuple(column) in seen:
             x = torch.zeros(p.numel)
@@ -144,6 +145,21 @@ def test_a_known_seed_is_evaded_and_a_fresh_one_is_not():
         fresh = derive(bytes([seed]) * 32, "chunk", numel=400_000, parts=1, shape=SHAPE)
         ratio = norms(sketch(evil, fresh), SHAPE)[0] / norms(sketch(honest, fresh), SHAPE)[0]
         assert ratio > 2.0, seed
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept", "expected"),
+    [(torch.float32, 24, 2.0**-24), (torch.float32, 11, 2.0**-11), (torch.bfloat16, 8, 2.0**-8)],
+)
+def test_coarse_products_are_noticed(monkeypatch, dtype, kept, expected):
+    real = torch.bmm
+
+    def coarse(a, b):
+        scale = 2.0 ** (kept - 1)
+        return real(a, torch.round(b.to(dtype).float() * scale) / scale)
+
+    monkeypatch.setattr(torch, "bmm", coarse)
+    assert product_roundoff("cpu") == expected
 
 
 def test_shapes_shrink_with_the_group():

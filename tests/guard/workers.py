@@ -6,10 +6,13 @@ Started by test_processes.py with `runpy`, so that all scenarios share one set o
 Globals given by the starter: RANK, SIZE, INIT, OUT.
 """
 
+# mypy: disable-error-code="attr-defined,union-attr,assignment,method-assign,arg-type"
+
 import json
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -20,7 +23,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import SecureTrainError
-from securetrain.guard import GradientGuard
+from securetrain.guard import GradientGuard, StepRecord
 from securetrain.guard import hooks as hooks_module
 from securetrain.guard.channel import GroupChannel
 from securetrain.policy.schema import Gradients, GuardResponse
@@ -29,7 +32,7 @@ RANK, SIZE, INIT, OUT = (globals()[name] for name in ("RANK", "SIZE", "INIT", "O
 SETTINGS = Gradients(warmup_steps=8)
 CULPRIT = 2
 ATTACK = range(12, 14)
-CACHE = {}
+CACHE: dict[object, Any] = {}
 STEPS = 18
 
 
@@ -117,7 +120,7 @@ def equal_training(kind):
     plain = plain_training(kind)
     result = {}
     for name, options in {"one draw": {}, "many draws": {"retain_bytes": 1}}.items():
-        records = []
+        records: list[StepRecord] = []
         guard = GradientGuard(None, SETTINGS, on_record=records.append, **options)
         guarded = train(kind, guard)
         result[name] = {
@@ -125,7 +128,7 @@ def equal_training(kind):
             "parameters": all(torch.equal(a, b) for a, b in zip(plain[2], guarded[2], strict=True)),
             "refused": guard.totals.refused,
             "batches": records[-1].batches,
-            "integrity": max(r.verdict.integrity for r in records),
+            "integrity": max(r.verdict.integrity or 0.0 for r in records),
             "lines": [msgspec.json.encode(r).decode() for r in records[-1:]],
         }
     return result
@@ -150,24 +153,39 @@ def attacked(kind, attack):
     }
 
 
+def replace_reduction(model, reduction):
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            group = module._get_fsdp_state()._fsdp_param_groups[0]
+            group._reduce_scatter_comm._reduction = reduction
+
+
+def guarded_steps(model, guard, steps=STEPS):
+    """Verdicts of backward passes without an optimizer; yields before each."""
+    verdicts: list[Any] = []
+    for step in range(steps):
+        x, y = batch(step, RANK)
+        yield step, verdicts
+        nn.functional.cross_entropy(model(x), y).backward()
+        verdicts.append(guard.judge(step))
+        model.zero_grad()
+    yield steps, verdicts
+
+
 def tampered_shard():
     """Rank 3's part of the reduction changes in flight: one element, by 1e-4 of it."""
-    steps = iter(range(10**6))
+    now = [0]
 
     def reduction(output, local, group, op):
         hooks_module.mean_reduction(output, local, group, op)
-        if next(steps) == 3 * 15 and RANK == 3:
+        if now[0] == 15 and RANK == 3:
             output[7] += 1e-4 * output.norm()
 
-    model = build("fsdp")
-    guard = GradientGuard(None, SETTINGS)
-    original = hooks_module.attach_sharded
-    guard_module = __import__("securetrain.guard.guard", fromlist=["attach_sharded"])
-    guard_module.attach_sharded = lambda *a: original(*a, reduction=reduction)
-    try:
-        _, verdicts, _ = train("fsdp", guard, model=model)
-    finally:
-        guard_module.attach_sharded = original
+    model, guard = build("fsdp"), GradientGuard(None, SETTINGS)
+    guard.attach(model)
+    replace_reduction(model, reduction)
+    for now[0], verdicts in guarded_steps(model, guard):  # noqa: B007
+        pass
     return data(verdicts)
 
 
@@ -193,24 +211,17 @@ def tampered_copy():
 
 def lying_sketch():
     """Rank 2 sends a gradient times -5 and sketches the honest one."""
-    model = build("fsdp")
-    guard = GradientGuard(None, SETTINGS)
+    now = [0]
 
     def reduction(output, local, group, op):
-        sent = local * -5.0 if RANK == CULPRIT and step[0] in ATTACK else local
-        hooks_module.mean_reduction(output, sent, group, op)
+        lies = RANK == CULPRIT and now[0] in ATTACK
+        hooks_module.mean_reduction(output, local * -5.0 if lies else local, group, op)
 
+    model, guard = build("fsdp"), GradientGuard(None, SETTINGS)
     guard.attach(model)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            hook = module._get_fsdp_state()._fsdp_param_groups[0]._reduce_scatter_comm
-            hook._reduction = reduction
-    step, verdicts = [0], []
-    for step[0] in range(STEPS):
-        x, y = batch(step[0], RANK)
-        nn.functional.cross_entropy(model(x), y).backward()
-        verdicts.append(guard.judge(step[0]))
-        model.zero_grad()
+    replace_reduction(model, reduction)
+    for now[0], verdicts in guarded_steps(model, guard):  # noqa: B007
+        pass
     return data(verdicts)
 
 
@@ -237,25 +248,19 @@ def told_another_table():
 
 def broken_commitment():
     """Rank 2 reveals something that it was not committed to."""
-    guard = GradientGuard(None, SETTINGS)
-    model = build("fsdp")
+    model, guard = build("fsdp"), GradientGuard(None, SETTINGS)
     guard.attach(model)
-    verdicts = []
-    for step in range(12):
-        x, y = batch(step, RANK)
-        nn.functional.cross_entropy(model(x), y).backward()
-        if RANK == CULPRIT and step == 10:
-            guard._collector._beacon._chain.next = lambda: b"\7" * 32
-        verdicts.append(guard.judge(step))
-        if RANK == CULPRIT and step == 10:
-            del guard._collector._beacon._chain.next
-        model.zero_grad()
+    chain = guard._collector._beacon._chain
+    honest = chain.next
+    for step, verdicts in guarded_steps(model, guard, 12):  # noqa: B007
+        lies = RANK == CULPRIT and step == 10
+        chain.next = (lambda: b"\7" * 32) if lies else honest
     return data(verdicts)
 
 
 def refusals():
     """What attach and judge refuse."""
-    result = {}
+    result: dict[str, str | None] = {}
 
     def attempt(name, call):
         try:
