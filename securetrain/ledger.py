@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from securetrain.core import canonical
-from securetrain.core.errors import IntegrityError, SecureTrainError, os_error
+from securetrain.core.errors import IntegrityError, SecureTrainError, os_error, reason
 from securetrain.core.vocabulary import Boundary, Decision
 from securetrain.identity.keys import PrivateKey, PublicKey
 
@@ -195,7 +195,9 @@ def _check_line(
             raise IntegrityError("ST-LEDG-001", "not in canonical form", where)
         signature = base64.b64decode(entry.sig, validate=True)
     except (SecureTrainError, ValueError) as error:
-        raise IntegrityError("ST-LEDG-001", f"not a ledger entry: {error}", where) from error
+        raise IntegrityError(
+            "ST-LEDG-001", f"not a ledger entry: {reason(error)}", where
+        ) from error
     if entry.body.seq != seq or entry.body.prev != head:
         raise IntegrityError(
             "ST-LEDG-002",

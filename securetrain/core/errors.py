@@ -131,6 +131,11 @@ class AuditError(SecureTrainError):
     families = frozenset({"AUDT", "THRT", "DRIL"})
 
 
+def reason(error: Exception) -> str:
+    """What an error says in one line, for the text of another error."""
+    return error.what if isinstance(error, SecureTrainError) else str(error)
+
+
 def os_error(error: OSError, where: str) -> UsageError:
     """Turn an `OSError` into the one error that a person should see."""
     import errno  # noqa: PLC0415 - only on the way out

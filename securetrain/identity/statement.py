@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from securetrain.core import canonical
-from securetrain.core.errors import IdentityError, UsageError
+from securetrain.core.errors import IdentityError, UsageError, reason
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 
@@ -77,4 +77,6 @@ def parse(
             tuple(frame.subject), msgspec.convert(frame.predicate, predicate, strict=True)
         )
     except (UsageError, msgspec.ValidationError) as error:
-        raise IdentityError("ST-IDEN-004", f"malformed statement: {error}", where) from error
+        raise IdentityError(
+            "ST-IDEN-004", f"malformed statement: {reason(error)}", where
+        ) from error

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from securetrain.core import canonical
-from securetrain.core.errors import IdentityError, UsageError
+from securetrain.core.errors import IdentityError, UsageError, reason
 from securetrain.core.files import read_file
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey, PublicKey
@@ -106,7 +106,7 @@ class TrustRoot:
             )
         except (UsageError, IdentityError, ValueError, KeyError) as error:
             raise _refused(
-                f"malformed or not signed by its own root keys: {error}", where
+                f"malformed or not signed by its own root keys: {reason(error)}", where
             ) from error
         if not unverified.created <= now < unverified.expires:
             raise _refused(
