@@ -17,7 +17,7 @@ from securetrain.policy.schema import Gradients
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 SIZE = 4
-ATTACK = [12, 13]
+ATTACK = [8, 9]
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +86,8 @@ def test_a_sign_flip_is_named_and_its_steps_are_skipped(seen, kind):
         assert all(v["outliers"] == [2] and v["attributed"] for v in bad)
         assert all(v["response"] == "skip-step" for v in bad)
         assert case["totals"] == {
-            "judged": 18,
-            "calibrating": 8,
+            "judged": 14,
+            "calibrating": 6,
             "refused": 2,
             "refused_in_a_row": 0,
         }
@@ -113,7 +113,7 @@ def test_all_ranks_decide_the_same(seen):
         if name == "told another table":  # the rank that was told otherwise saw it otherwise
             parts = [[(v["codes"], v["step"]) for v in c] for c in (case, *others)]
             assert all(part == parts[0] for part in parts)
-            assert all(other[16:] == case[16:] for other in others), "nothing of it was learned"
+            assert all(other[12:] == case[12:] for other in others), "nothing of it was learned"
         elif isinstance(case, list):
             assert all(other == case for other in others), name
         elif "verdicts" in case:
@@ -135,7 +135,7 @@ def test_the_state_is_plain_json(seen):
 )
 def test_a_tampered_reduction_is_found_and_located(seen, name, text):
     bad = refused(seen[0][name])
-    assert [v["step"] for v in bad] == [15]
+    assert [v["step"] for v in bad] == [11]
     assert bad[0]["codes"] == ["ST-GRAD-003"]
     assert text in bad[0]["reason"]
     assert bad[0]["integrity"] > 10
@@ -151,13 +151,13 @@ def test_a_rank_that_sketches_something_else_is_found(seen):
 
 def test_a_rank_that_was_told_another_table_is_found(seen):
     bad = refused(seen[0]["told another table"])
-    assert [v["step"] for v in bad] == [15]
+    assert [v["step"] for v in bad] == [11]
     assert "ST-GRAD-004" in bad[0]["codes"]
 
 
 def test_a_rank_that_does_not_open_its_commitment_is_named(seen):
     bad = refused(seen[0]["broken commitment"])
-    assert [v["step"] for v in bad] == [10, 11]  # what it revealed is its commitment from then on
+    assert [v["step"] for v in bad] == [7, 8]  # what it revealed is its commitment from then on
     assert all(v["codes"] == ["ST-GRAD-004"] and v["outliers"] == [2] for v in bad)
 
 
