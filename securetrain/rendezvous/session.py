@@ -283,9 +283,10 @@ class Session:
                     min(silent, self._lease_end), limit=limit, wakeup=self.wakeup
                 )
             except AdmissionError as error:
+                # The channel looks at the deadline at every read: a node that never falls silent
+                # comes here too when its lease ends.
                 self._check_lease(error)
                 raise
-            self._check_lease()
             if message is not None:
                 heard = self.terms.monotonic()
                 self._handle(message)
@@ -299,7 +300,7 @@ class Session:
                 message = self._outbox.popleft()
             self.channel.send(message, self._soon())
 
-    def _check_lease(self, cause: AdmissionError | None = None) -> None:
+    def _check_lease(self, cause: AdmissionError) -> None:
         if self.terms.monotonic() >= self._lease_end:
             raise AttestationError(
                 "ST-ATTS-007",

@@ -54,15 +54,17 @@ class PeerCheck:
     job: str
     clock: Callable[[], datetime]
     peer: SpiffeId | None = None
+    """Set when everything about the peer's certificate was found good, and only then."""
     certificate: x509.Certificate | None = None
+    """What the peer presented."""
     error: AdmissionError | None = None
 
     def judge(self, presented: crypto.X509) -> bool:
         """Whether the peer's own certificate is good for its role in this job; never raises."""
         try:
             certificate = presented.to_cryptography()
-            self.peer = self._judge(certificate)
             self.certificate = certificate
+            self.peer = self._judge(certificate)
         except AdmissionError as error:
             self.error = error
         except Exception as error:  # noqa: BLE001 - parsers raise many types; each is a refusal
@@ -155,7 +157,7 @@ def finish(connection: SSL.Connection) -> SpiffeId:
     check: PeerCheck = connection.get_app_data()
     if check.error is not None:
         raise check.error
-    if check.peer is None or check.certificate is None:
+    if check.peer is None:
         raise unauthenticated("the peer presented no certificate", "enrol the node first")
     if connection.get_protocol_version_name() != _VERSION:
         raise unauthenticated(

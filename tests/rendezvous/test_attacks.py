@@ -427,6 +427,14 @@ def test_beating_is_not_renewing(job, tools):
     assert event.boundary is Boundary.NODE
 
 
+def test_a_lease_also_ends_for_a_node_that_says_nothing(job, tools):
+    job.start(lease=0.2)
+    channel = admitted(job, tools)
+    message = tools.answer(channel)
+    assert isinstance(message, Refuse)
+    assert message.code == "ST-ATTS-007"
+
+
 def test_a_node_that_goes_before_it_has_proven_anything_is_a_refusal(job, tools):
     job.start()
     channel, _ = job.challenged(job.identity())
