@@ -124,22 +124,24 @@ class Ledger:
 
     def allow(self, boundary: Boundary, event: str, subject: str = "", **details: Detail) -> None:
         """Record that something was checked and let through."""
-        self.append(
-            Event(
-                boundary=boundary,
-                decision=Decision.ALLOW,
-                event=event,
-                subject=subject,
-                details=details,
-            )
-        )
+        self._record(Decision.ALLOW, boundary, event, subject, details)
 
     def observe(self, boundary: Boundary, event: str, subject: str = "", **details: Detail) -> None:
         """Record something that was noticed and not judged."""
+        self._record(Decision.OBSERVE, boundary, event, subject, details)
+
+    def _record(
+        self,
+        decision: Decision,
+        boundary: Boundary,
+        event: str,
+        subject: str,
+        details: dict[str, Detail],
+    ) -> None:
         self.append(
             Event(
                 boundary=boundary,
-                decision=Decision.OBSERVE,
+                decision=decision,
                 event=event,
                 subject=subject,
                 details=details,
