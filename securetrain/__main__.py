@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m securetrain`` is the ``securetrain`` command."""
 
-import sys
-
-from securetrain.cli.main import main
+from securetrain.cli.main import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -16,12 +16,14 @@ Rules, in order:
 import importlib
 import itertools
 import json
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -154,6 +156,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _report(error, as_json=wants_json(arguments))
     return code
+
+
+def entry() -> NoReturn:
+    """What the console script calls: `main`, and a quick way out.
+
+    Taking an interpreter apart that has loaded torch costs about as long as everything that `run`
+    adds to torchrun. By now the ledger is closed and every file is durable, so that once torch is
+    loaded the process ends without it.
+    """
+    code = main()
+    if "torch" in sys.modules:
+        logging.shutdown()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _invoke(arguments: list[str]) -> int:
