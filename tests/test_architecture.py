@@ -118,7 +118,7 @@ def _dangerous(node):
 
 
 MAY_CALL = {
-    "securetrain/policy/load.py": {"yaml.load", "yaml.composer.ComposerError"}
+    "securetrain/policy/load.py": {"yaml.load", "yaml.parse", "yaml.composer.ComposerError"}
     | {"yaml.constructor.ConstructorError"},  # the one loader, a subclass of SafeLoader
     "securetrain/launch/worker.py": {"compile", "exec"},  # runs the user's own training script
 }
