@@ -14,6 +14,7 @@ Rules:
 """
 
 import base64
+import errno
 import fcntl
 import hashlib
 import os
@@ -98,8 +99,7 @@ class Ledger:
                 signature = self.key.sign(canonical.encode(body))
                 entry = Entry(body, self.key.key_id, base64.b64encode(signature).decode())
                 line = canonical.encode(entry) + b"\n"
-                if os.write(fd, line) != len(line):
-                    raise OSError(28, "No space left on device")
+                _write_whole(fd, line)
                 if event.decision is Decision.REFUSE or event.event == CLOSE:
                     os.fsync(fd)
             finally:
@@ -221,6 +221,17 @@ def _lines(data: bytes, where: str) -> Iterable[bytes]:
     if data and not data.endswith(b"\n"):
         raise IntegrityError("ST-LEDG-004", "the last line is incomplete", where)
     return data.split(b"\n")[:-1]
+
+
+def _write_whole(fd: int, line: bytes) -> None:
+    """Append a line or nothing: half a line would make every later entry be refused."""
+    size = os.fstat(fd).st_size
+    try:
+        if os.write(fd, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
 
 
 def _tail(fd: int, where: str) -> tuple[int, str]:

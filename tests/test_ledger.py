@@ -278,3 +278,17 @@ def test_several_processes(path, tmp_path):
     found = verify_ledger(path.read_bytes(), KEYS)
     assert len(found.entries) == 90
     assert {e.body.writer for e in found.entries} == {"rank-0", "rank-1", "rank-2"}
+
+
+def test_a_full_disk_leaves_a_ledger_that_goes_on(path, monkeypatch):
+    ledger = make(path)
+    ledger.allow(Boundary.HOST, "before")
+    whole = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr("securetrain.ledger.os.write", lambda fd, line: whole(fd, line[:20]))
+        with pytest.raises(UsageError) as caught:
+            ledger.allow(Boundary.HOST, "lost")
+    assert caught.value.code == "ST-USAG-006"
+    ledger.allow(Boundary.HOST, "after")
+    entries = verify_ledger(path.read_bytes(), KEYS).entries
+    assert [entry.body.event.event for entry in entries] == ["before", "after"]
