@@ -116,6 +116,8 @@ def _rank_main(  # noqa: PLR0917 - Process passes them by position
             world_size=world_size,
             timeout=timedelta(seconds=timeout),
         )
+        # A rank that ends at once would cut the connections that others are still making.
+        dist.monitored_barrier()
         result = function(*args)
         dist.destroy_process_group()
         sender.send((True, result))
