@@ -19,9 +19,9 @@ can take its place.
 
 Rules:
 
-1. a local gradient is sketched only after its collective ended (beacon.py). DDP reduces in place,
-   so its buckets are copied first: extra memory of at most one model gradient, bounded by
-   collect.py's budget plus one bucket; FSDP2's input buffer is merely kept alive, and its output,
+1. a local gradient is sketched only after its collective ended (beacon.py). DDP
+   reduces in place, so the hook reduces into a buffer of its own: extra memory of one model
+   gradient; FSDP2's input buffer is merely kept alive, up to collect.py's budget, and its output,
    1/n, copied;
 2. hooks never raise: an exception inside a backward pass would leave the other ranks waiting.
    What they object to is kept, and judge raises it;
@@ -135,7 +135,7 @@ class ShardedHook:
 
 
 class BucketHook:
-    """A DDP communication hook: all-reduce as torch does it, on a bucket that was copied before.
+    """A DDP communication hook: all-reduce as torch does it, but not in place.
 
     Args:
         collector: takes the pieces.
@@ -147,36 +147,44 @@ class BucketHook:
         self._collector = collector
         self._group = group
         self._names = names
+        self._outputs: dict[int, Tensor] = {}
 
     def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Start the all-reduce; the last bucket of a backward pass settles all of them."""
-        buffer = bucket.buffer()
-        local = buffer.clone()
-        n = self._group.size()
-        buffer.mul_(1.0 / n)  # the bits of torch's own division, which multiplies too
-        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        local = bucket.buffer()
+        reduced = self._output(bucket.index(), local)
+        # The bits of torch's own division, which multiplies too.
+        torch.mul(local, 1.0 / self._group.size(), out=reduced)
+        work = dist.all_reduce(reduced, group=self._group, async_op=True)
         assert work is not None
         indices = [self._names[id(parameter)] for parameter in bucket.parameters()]
 
         def wait() -> None:
             work.wait()
-            _waiter(buffer.device)()
+            _waiter(reduced.device)()
 
         self._collector.add(
             Piece(
                 chunk=f"bucket-{min(indices)}-{max(indices)}-{len(indices)}",
                 local=local,
                 parts=1,
-                result=buffer,
+                result=reduced,
                 result_scale=1.0,
                 local_scale=1.0,
                 wait=wait,
             )
         )
         if bucket.is_last():
-            self._collector.flush()  # the next backward pass writes into the buckets again
+            self._collector.flush()  # after the backward pass DDP writes into the buckets again
         future: torch.futures.Future[torch.Tensor] = work.get_future()
         return future.then(lambda done: done.value()[0])
+
+    def _output(self, index: int, local: Tensor) -> Tensor:
+        """Where a bucket is reduced into, kept from step to step; the bucket itself stays local."""
+        output = self._outputs.get(index)
+        if output is None or output.shape != local.shape or output.dtype != local.dtype:
+            output = self._outputs[index] = torch.empty_like(local)
+        return output
 
 
 def attach_sharded(

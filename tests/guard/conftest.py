@@ -31,8 +31,8 @@ class Simulation:
 
     def _parameters(self, seed):
         one = derive(seed, "chunk", numel=self.dimension, parts=1, shape=self.shape)
-        signs = one.part_signs.expand(self.ranks, -1, -1)
-        return dataclasses.replace(one, parts=self.ranks, part_signs=signs)
+        signs = one.block_signs.expand(self.ranks, -1, -1, -1)
+        return dataclasses.replace(one, parts=self.ranks, block_signs=signs)
 
     def honest(self):
         self.mean = 0.98 * self.mean + 0.2 * self.noise()

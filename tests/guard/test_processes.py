@@ -172,6 +172,7 @@ def test_accumulation_narrow_reduction_and_observe_change_nothing(seen):
         assert others["micro fsdp"] == [True, 0]
         assert others["micro ddp"] == [True, 0]
         assert others["bf16"] == [True, 0]
+        assert others["bucket view"] == [True, 0]
         assert others["observe"] == [True, 2], "observed, refused twice, and applied"
 
 

@@ -51,7 +51,7 @@ def test_parts_are_sketched_apart_and_owners_agree():
     for part in range(4):
         own = sketch_part(x[part * 1000 : (part + 1) * 1000], p, part)
         assert torch.allclose(own, whole[part], atol=1e-4)
-    assert not torch.allclose(p.part_signs[0], p.part_signs[1])
+    assert not torch.allclose(p.block_signs[0], p.block_signs[1])
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,17 @@ def test_seed_chunk_and_size_change_everything():
 
 
 def evasive_vector(p, length):
-    """Two elements of one column whose signs agree in every row: opposite, they vanish."""
-    seen: dict[tuple[float, ...], int] = {}
-    for row, column in enumerate(p.left[:, :-1].T.tolist()):
-        if tuple(column) in seen:
-            x = torch.zeros(p.numel)
-            x[seen[tuple(column)] * p.stride + 3] = length / 2**0.5
-            x[row * p.stride + 3] = -length / 2**0.5
-            return x
-        seen[tuple(column)] = row
-    raise AssertionError("more than 256 rows have a twin")
+    """Two elements of one column, with the same or opposite signs in every row: they vanish."""
+    rows = p.left.T.tolist()
+    for first in range(40):
+        for second in range(first):
+            for sign in (1.0, -1.0):
+                if rows[first] == [sign * x for x in rows[second]]:
+                    x = torch.zeros(p.numel)
+                    x[first * p.stride + 3] = length / 2**0.5
+                    x[second * p.stride + 3] = -sign * length / 2**0.5
+                    return x
+    raise AssertionError("780 pairs of rows, each alike with probability 1/128")
 
 
 def test_a_known_seed_is_evaded_and_a_fresh_one_is_not():

@@ -300,6 +300,13 @@ def others():
         guard = GradientGuard(None, SETTINGS)
         guarded = train(kind, guard, micro=2, steps=5)
         result[f"micro {kind}"] = [plain[0] == guarded[0], guard.totals.refused]
+    views = [
+        DistributedDataParallel(build("ddp").module, gradient_as_bucket_view=True) for _ in range(2)
+    ]
+    guard = GradientGuard(None, SETTINGS)
+    guarded = train("ddp", guard, model=views[0], steps=8)
+    plain = train("ddp", model=views[1], steps=8)
+    result["bucket view"] = [guarded[0] == plain[0], guard.totals.refused]
     plain = train("fsdp", reduce_dtype=torch.bfloat16, steps=8)
     guard = GradientGuard(None, SETTINGS)
     guarded = train("fsdp", guard, reduce_dtype=torch.bfloat16, steps=8)
