@@ -27,6 +27,10 @@ During the warm-up the spread is not yet known, so coarse priors stand in for it
 times 5 is found, a subtle attack is not), and the tests over time wait. Statistics that are
 averaged over time have light tails, so their z counts 4/3.
 
+False alarms, measured on a character transformer (71 k parameters, Python source, AdamW): none in
+2,800 rank-steps of 400 tokens a rank (n = 4), largest z 5.5. With fewer than 100 tokens a rank the
+norms have heavy tails (one row of text with five times the others' gradient): 0.2-0.7 % of steps.
+
 What it cannot do:
 
 - **name a rank of two**: the pair test names one only when it alone left its own past, else the

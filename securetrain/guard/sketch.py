@@ -20,7 +20,7 @@ Rules:
    block and row has signs of its own, so that nothing cancels between them;
 2. the stride is secret too and drawn with the signs. With a known stride a vector of pairs that
    are `L` apart evades fresh signs in 57 % of draws of a one-row sketch, with a secret one the
-   norm ratio stays in 0.95..1.07 (measured, 2-core CPU, torch 2.13);
+   norm ratio stays in 0.95..1.07 (measured on the design that this one follows);
 3. `rows` is 8: a constant vector through one row can shrink to 1 % of its norm, through eight
    rows to no less than half (same measurement);
 4. 64 numbers at a time are summed in fp32, the rest in fp64, so that rounding does not grow with
