@@ -5,12 +5,10 @@
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from securetrain.audit.check import Check, CheckSet, compile_check
-from securetrain.core.errors import AuditError, PolicyError
-from securetrain.core.files import read_file
-from securetrain.policy.load import bundled_dir, parse_yaml
+from securetrain.audit.document import read_document
+from securetrain.core.errors import AuditError
+from securetrain.policy.load import bundled_dir
 
 FILE_LIMIT: Final = 512 << 10
 MAX_FILES: Final = 256
@@ -56,19 +54,11 @@ def load_check_file(path: Path) -> tuple[Check, ...]:
     Raises:
         AuditError: ST-AUDT-001.
     """
-    try:
-        document = parse_yaml(read_file(path, FILE_LIMIT).decode("utf-8"), str(path))
-        spec = msgspec.convert(document, CheckSet, strict=True)
-    except PolicyError as error:
-        raise AuditError("ST-AUDT-001", error.what, error.where, error.fix) from error
-    except UnicodeDecodeError as error:
-        raise AuditError("ST-AUDT-001", "not UTF-8", str(path), "save it as UTF-8") from error
-    except msgspec.ValidationError as error:
-        text, _, at = str(error).partition(" - at ")
-        raise AuditError(
-            "ST-AUDT-001",
-            text,
-            f"{path}: {at.strip('`') or 'top level'}",
-            "compare with the other files beside it",
-        ) from error
+    spec = read_document(
+        path,
+        CheckSet,
+        limit=FILE_LIMIT,
+        code="ST-AUDT-001",
+        fix="compare with the other files beside it",
+    )
     return tuple(compile_check(check, path.name) for check in spec.checks)

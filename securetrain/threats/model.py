@@ -20,10 +20,9 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.audit.check import CheckId, Refs
-from securetrain.core.errors import AuditError, PolicyError
-from securetrain.core.files import read_file
+from securetrain.audit.document import read_document
 from securetrain.core.vocabulary import Boundary
-from securetrain.policy.load import bundled_dir, parse_yaml
+from securetrain.policy.load import bundled_dir
 
 SCHEMA: Final = "securetrain.threatmodel/v1"
 FILE_LIMIT: Final = 1 << 20
@@ -212,18 +211,10 @@ def load_model(path: Path) -> ThreatModel:
         AuditError: ST-THRT-001 with the file and the field.
         UsageError: ST-USAG-002 when it cannot be read.
     """
-    try:
-        document = parse_yaml(read_file(path, FILE_LIMIT).decode("utf-8"), str(path))
-        return msgspec.convert(document, ThreatModel, strict=True)
-    except PolicyError as error:
-        raise AuditError("ST-THRT-001", error.what, error.where, error.fix) from error
-    except UnicodeDecodeError as error:
-        raise AuditError("ST-THRT-001", "not UTF-8", str(path), "save it as UTF-8") from error
-    except msgspec.ValidationError as error:
-        text, _, at = str(error).partition(" - at ")
-        raise AuditError(
-            "ST-THRT-001",
-            text,
-            f"{path}: {at.strip('`') or 'top level'}",
-            "compare with threat_models/training-cluster.yaml",
-        ) from error
+    return read_document(
+        path,
+        ThreatModel,
+        limit=FILE_LIMIT,
+        code="ST-THRT-001",
+        fix="compare with threat_models/training-cluster.yaml",
+    )
