@@ -20,7 +20,7 @@ from securetrain.artifacts.statements import (
     Split,
     TreeInfo,
 )
-from securetrain.attest import evidence, verifier
+from securetrain.attest import selfreport, verifier
 from securetrain.audit.catalogue import load_check_file
 from securetrain.audit.collect.node import collect_node
 from securetrain.audit.facts import decode_facts
@@ -259,7 +259,7 @@ def _attestation(run: SmallRun) -> list[Parser]:
         return verify_membership(data.decode("utf-8", "replace"), expected)
 
     return [
-        Parser("evidence", _evidence, evidence.parse_software),
+        Parser("evidence", _evidence, selfreport.parse_software),
         Parser(
             "attestation-result",
             lambda: [result.sign(key)],
@@ -280,8 +280,8 @@ def _attestation(run: SmallRun) -> list[Parser]:
 
 
 def _evidence() -> list[bytes]:
-    software = evidence.SoftwareEvidence(
-        kernel=evidence.Kernel(
+    software = selfreport.SoftwareEvidence(
+        kernel=selfreport.Kernel(
             release="6.1",
             machine="x86_64",
             command_line="quiet",
@@ -289,7 +289,7 @@ def _evidence() -> list[bytes]:
             tainted="0",
             module_signatures_enforced="Y",
         ),
-        hardware=evidence.Hardware(
+        hardware=selfreport.Hardware(
             vendor="v",
             product="p",
             firmware="f",
@@ -299,7 +299,7 @@ def _evidence() -> list[bytes]:
             gpus=("g",),
             tpm_device=False,
         ),
-        software=evidence.Software(
+        software=selfreport.Software(
             python="3.11",
             executable_sha256=_HEX,
             packages={"torch": "2.13.0"},

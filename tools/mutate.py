@@ -50,6 +50,8 @@ MODULES: Final = (
     "policy/load.py",
     "ledger.py",
     "attest/evidence.py",
+    "attest/reader.py",
+    "attest/selfreport.py",
     "attest/verifier.py",
     "rendezvous/protocol.py",
     "rendezvous/membership.py",

@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from securetrain.attest.binding import Binding
-from securetrain.attest.evidence import (
-    SELF_ASSERTED_TYPE,
-    Evidence,
-    collect_software,
-    signed_message,
-)
+from securetrain.attest.evidence import Evidence, signed_message
+from securetrain.attest.selfreport import SELF_ASSERTED_TYPE, collect_software
 from securetrain.core import canonical
 from securetrain.identity.keys import PrivateKey
 
@@ -31,7 +27,7 @@ class Attester(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareAttester:
-    """Says what software can say: see `evidence`."""
+    """Says what software can say: see `selfreport`."""
 
     key: PrivateKey
     """The node's identity key, the one of its TLS certificate."""

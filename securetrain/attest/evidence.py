@@ -1,111 +1,144 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Software evidence: what a node says about itself when no hardware speaks for it.
+"""Evidence as it travels: what the attesting environments of one node said, bound to a connection.
 
 Rules:
 
-1. it has a media type of its own and no field that claims a judgement: whoever controls the node
-   can say anything here. Its use is to notice drift and misconfiguration;
-2. what cannot be read is listed in ``missing``: absence is never a good value;
-3. values of environment variables that may hold secrets are not collected; hardware addresses and
-   serial numbers are not collected; the machine id is hashed with the job's name;
-4. every field is bounded, when collected and when parsed.
+1. there are two kinds, told apart by media type: what a node only says about itself
+   (`selfreport`), and node evidence, in which a TPM, a TEE, GPUs or a token issuer speak too;
+2. node evidence carries the self-report as its manifest. The binding covers the manifest, and the
+   hardware covers the binding; the node's identity key signs the whole body;
+3. a body has exactly one spelling (sorted keys, no white space, no defaults), so that duplicate
+   keys and second readings do not exist;
+4. every field is bounded.
 """
 
 import hashlib
-import os
-import platform
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from importlib import metadata
-from pathlib import Path
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-import securetrain
 from securetrain.attest.binding import prefixed
-from securetrain.core import canonical
-from securetrain.core.errors import AttestationError, UsageError
+from securetrain.core.errors import AttestationError
 
-SELF_ASSERTED_TYPE: Final = "application/vnd.securetrain.self-asserted+json"
+NODE_TYPE: Final = "application/vnd.securetrain.node-evidence+json"
 BODY_LIMIT: Final = 4 << 20
+MAX_DEVICES: Final = 32
 _SIGNED_LABEL: Final = b"securetrain-evidence-v1"
-_TEXT_LIMIT: Final = 4096
-_PACKAGES: Final = (
-    "securetrain",
-    "torch",
-    "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13",
-    "numpy",
-    "cryptography",
-    "pyopenssl",
-)
-# Variables that change what code runs. Their values are paths, never secrets.
-_LOADER_VARIABLES: Final = (
-    "LD_AUDIT",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "PYTHONHOME",
-    "PYTHONPATH",
-    "PYTHONSTARTUP",
-    "PYTHONINSPECT",
-)
 
-Text: TypeAlias = Annotated[str, Meta(max_length=_TEXT_LIMIT)]
-Name: TypeAlias = Annotated[str, Meta(max_length=128)]
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+Structure: TypeAlias = Annotated[bytes, Meta(max_length=8 << 10)]
+"""One TPM structure, certificate or key."""
+Certificates: TypeAlias = Annotated[tuple[Structure, ...], Meta(max_length=8)]
+"""DER, leaf first."""
+Index: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 32)]
 
 
-class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The running kernel and how it was started."""
+class TeeKind(StrEnum):
+    """Confidential-computing environments of CPUs."""
 
-    release: Text
-    machine: Text
-    command_line: Text
-    lockdown: Text
-    tainted: Text
-    module_signatures_enforced: Text
+    SEV_SNP = "sev-snp"
+    TDX = "tdx"
 
 
-class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Inventory without addresses or serial numbers."""
+class DeviceKind(StrEnum):
+    """Devices that speak SPDM."""
 
-    vendor: Text
-    product: Text
-    firmware: Text
-    cpu_model: Text
-    num_cpus: Count
-    memory_bytes: Count
-    gpus: Annotated[tuple[Text, ...], Meta(max_length=64)]
-    tpm_device: bool
+    GPU = "gpu"
+    SWITCH = "switch"
 
 
-class Software(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The interpreter and the packages that matter, by their installed metadata."""
-
-    python: Text
-    executable_sha256: Name
-    packages: Annotated[dict[Name, Name], Meta(max_length=64)]
-    loader_variables: Annotated[dict[Name, Text], Meta(max_length=64)]
-    securetrain: Name
+class _Struct(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """A part of node evidence."""
 
 
-class SoftwareEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that a node says about itself."""
+class AttestationKeys(_Struct, frozen=True, kw_only=True):
+    """A node's TPM keys: sent in Hello, before the challenge that is encrypted to them."""
 
-    kernel: Kernel
-    hardware: Hardware
-    software: Software
-    machine_id_sha256: Name
-    missing: Annotated[tuple[Name, ...], Meta(max_length=64)]
-    """Sources that could not be read, by path or name."""
+    ek_public: Structure
+    """TPM2B_PUBLIC of the endorsement key."""
+    ek_certificate: Structure = b""
+    """DER; empty where the TPM has none (the verifier then needs the key's name enrolled)."""
+    ek_chain: Certificates = ()
+    """Intermediate certificates that the TPM or the platform holds."""
+    ak_public: Structure
+    """TPM2B_PUBLIC of the attestation key."""
+
+
+class ImaList(_Struct, frozen=True, kw_only=True):
+    """The kernel's measurement list, or what came after the part that was attested before."""
+
+    binary: bool
+    """Whether `entries` is the binary list, else the ASCII one."""
+    first: Index
+    """Number of entries that were left out because they were attested before."""
+    entries: bytes
+
+
+class TpmEvidence(_Struct, frozen=True, kw_only=True):
+    """A quote and the logs behind its registers."""
+
+    activation: Annotated[bytes, Meta(max_length=32)] = b""
+    """HMAC-SHA-256 of the binding under the secret of the challenge's credential; empty when the
+    challenge had none (a renewal)."""
+    quote: Structure
+    """TPMS_ATTEST."""
+    signature: Structure
+    """TPMT_SIGNATURE."""
+    pcrs: Annotated[dict[Annotated[int, Meta(ge=0, le=23)], Structure], Meta(max_length=24)]
+    """Values of the SHA-256 bank, by index."""
+    event_log: Annotated[bytes, Meta(max_length=1 << 20)] = b""
+    """The firmware's log; empty on a renewal whose boot registers did not change."""
+    ima: ImaList | None = None
+
+
+class TeeEvidence(_Struct, frozen=True, kw_only=True):
+    """A report or quote of the CPU's confidential-computing environment."""
+
+    kind: TeeKind
+    report: Annotated[bytes, Meta(max_length=64 << 10)]
+    """SEV-SNP: the 1184 bytes of the report. TDX: the quote."""
+    certificates: Certificates = ()
+    """SEV-SNP: what the host's certificate table holds, VCEK or VLEK first."""
+    event_log: Annotated[bytes, Meta(max_length=1 << 20)] = b""
+    """TDX: the CCEL data."""
+
+
+class DeviceEvidence(_Struct, frozen=True, kw_only=True):
+    """An SPDM measurement report of one GPU or switch."""
+
+    kind: DeviceKind
+    report: Annotated[bytes, Meta(max_length=64 << 10)]
+    """GET_MEASUREMENTS request and MEASUREMENTS response."""
+    certificates: Certificates
+    driver: Annotated[str, Meta(max_length=64)] = ""
+
+
+class NodeEvidence(_Struct, frozen=True, kw_only=True):
+    """Everything that speaks for one node."""
+
+    manifest: bytes
+    """The self-report: `selfreport.SoftwareEvidence` as canonical JSON."""
+    tpm: TpmEvidence | None = None
+    tee: TeeEvidence | None = None
+    devices: Annotated[tuple[DeviceEvidence, ...], Meta(max_length=MAX_DEVICES)] = ()
+    tokens: Annotated[
+        tuple[Annotated[str, Meta(max_length=64 << 10)], ...], Meta(max_length=4)
+    ] = ()
+    """Attestation tokens of other issuers: EAT or EAR, compact JWS, or a detached bundle."""
+
+    def encode(self) -> bytes:
+        """The one spelling of this evidence."""
+        return msgspec.json.encode(self, order="sorted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Evidence as it travels: a body of one media type, bound and signed by the node's key."""
+    """A body of one media type, bound and signed by the node's identity key."""
 
     media_type: str
     body: bytes
@@ -123,131 +156,37 @@ def signed_message(media_type: str, body: bytes, binding: bytes) -> bytes:
     return _SIGNED_LABEL + b"".join(map(prefixed, fields))
 
 
-def parse_software(body: bytes) -> SoftwareEvidence:
-    """Read a self-asserted body.
+def parse_node(body: bytes) -> NodeEvidence:
+    """Read node evidence.
 
     Raises:
-        AttestationError: ST-ATTS-001 when it is not canonical JSON of the schema.
+        AttestationError: ST-ATTS-001 when it is too large, not of the schema or spelt otherwise.
     """
+    if len(body) > BODY_LIMIT:
+        raise _bad(f"{len(body)} bytes, the limit is {BODY_LIMIT}")
     try:
-        return canonical.decode(
-            body, SoftwareEvidence, limit=BODY_LIMIT, where="evidence", canonical=True
-        )
-    except UsageError as error:
-        raise AttestationError(
-            "ST-ATTS-001",
-            f"not software evidence: {error.what}",
-            "evidence",
-            "install the same securetrain version on every node",
-        ) from error
+        evidence = msgspec.json.decode(body, type=NodeEvidence, strict=True)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _bad(str(error)) from error
+    if evidence.encode() != body:
+        raise _bad("not in its canonical form (sorted keys, no duplicates, no white space)")
+    return evidence
 
 
-def collect_software(
-    *, job: str, executable: Path, environ: Mapping[str, str], root: Path = Path("/")
-) -> SoftwareEvidence:
-    """Look at this machine. Reads files below `root` only, plus installed package metadata."""
-    reader = _Reader(root)
-    cpu = reader.text("proc/cpuinfo")
-    memory = reader.text("proc/meminfo")
-    return SoftwareEvidence(
-        kernel=Kernel(
-            release=reader.text("proc/sys/kernel/osrelease"),
-            machine=platform.machine(),
-            command_line=reader.text("proc/cmdline"),
-            lockdown=reader.text("sys/kernel/security/lockdown"),
-            tainted=reader.text("proc/sys/kernel/tainted"),
-            module_signatures_enforced=reader.text("sys/module/module/parameters/sig_enforce"),
-        ),
-        hardware=Hardware(
-            vendor=reader.text("sys/class/dmi/id/sys_vendor"),
-            product=reader.text("sys/class/dmi/id/product_name"),
-            firmware=reader.text("sys/class/dmi/id/bios_version"),
-            cpu_model=_line_value(cpu, "model name"),
-            num_cpus=os.cpu_count() or 0,
-            memory_bytes=_kibibytes(_line_value(memory, "MemTotal")) * 1024,
-            gpus=_gpus(reader),
-            tpm_device=(root / "dev/tpmrm0").exists(),
-        ),
-        software=Software(
-            python=platform.python_version(),
-            executable_sha256=reader.sha256(executable),
-            packages=_packages(),
-            loader_variables={
-                name: environ[name][:_TEXT_LIMIT] for name in _LOADER_VARIABLES if name in environ
-            },
-            securetrain=securetrain.__version__,
-        ),
-        machine_id_sha256=_machine_id(reader, job),
-        missing=tuple(reader.missing),
+def device_nonce(binding: bytes) -> bytes:
+    """The 32-byte nonce for GPUs and switches: the binding under a label of its own."""
+    return hashlib.sha256(b"securetrain-device-nonce-v1" + prefixed(binding)).digest()
+
+
+def report_data(binding: bytes) -> bytes:
+    """The 64 bytes that a TEE's report carries (REPORT_DATA, REPORTDATA)."""
+    return hashlib.sha512(b"securetrain-report-data-v1" + prefixed(binding)).digest()
+
+
+def _bad(what: str) -> AttestationError:
+    return AttestationError(
+        "ST-ATTS-001",
+        f"not node evidence: {what}",
+        "evidence",
+        "install the same securetrain version on every node",
     )
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Bounded reads that note what was missing."""
-
-    root: Path
-    missing: list[str] = field(default_factory=list)
-
-    def text(self, name: str) -> str:
-        """The beginning of a small file, without the white space around it."""
-        try:
-            with (self.root / name).open("rb") as file:
-                return file.read(_TEXT_LIMIT).decode("utf-8", "replace").strip()
-        except OSError:
-            self.missing.append(name)
-            return ""
-
-    def sha256(self, path: Path) -> str:
-        """Digest of a whole file, hex; empty when it cannot be read."""
-        try:
-            with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            self.missing.append("executable")
-            return ""
-
-
-def _machine_id(reader: _Reader, job: str) -> str:
-    """Hashed with the job's name, so that two jobs cannot be linked by it."""
-    machine = reader.text("etc/machine-id")
-    if not machine:
-        return ""
-    return hashlib.sha256(f"securetrain-machine-id:{job}:{machine}".encode()).hexdigest()
-
-
-def _gpus(reader: _Reader) -> tuple[str, ...]:
-    """NVIDIA GPUs by model; the driver's own listing, which needs no library."""
-    folder = reader.root / "proc/driver/nvidia/gpus"
-    try:
-        names = sorted(entry.name for entry in folder.iterdir())[:64]
-    except OSError:
-        return ()
-    found = (reader.text(f"proc/driver/nvidia/gpus/{name}/information") for name in names)
-    return tuple(_line_value(text, "Model") for text in found)
-
-
-def _packages() -> dict[str, str]:
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = str(metadata.version(name))[:128]
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def _line_value(text: str, key: str) -> str:
-    """The value of the first 'key: value' line."""
-    for line in _lines_with(text, key):
-        return line.partition(":")[2].strip()
-    return ""
-
-
-def _lines_with(text: str, key: str) -> Iterable[str]:
-    return (line for line in text.splitlines() if line.partition(":")[0].strip() == key)
-
-
-def _kibibytes(value: str) -> int:
-    number = value.partition(" ")[0]
-    return int(number) if number.isascii() and number.isdigit() else 0

@@ -32,7 +32,8 @@ from typing import Final, Protocol
 import msgspec
 
 from securetrain.attest.binding import NONCE_SIZE, Binding
-from securetrain.attest.evidence import SELF_ASSERTED_TYPE, Evidence, parse_software
+from securetrain.attest.evidence import Evidence
+from securetrain.attest.selfreport import SELF_ASSERTED_TYPE, parse_software
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, SecureTrainError
 from securetrain.core.vocabulary import UNATTESTED, NodeTier

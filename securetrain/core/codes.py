@@ -102,6 +102,16 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-ATTS-006", "the kind of evidence is not known to this verifier", _X.FAILURE),
     ("ST-ATTS-007", "the lease has expired", _X.FAILURE),
     ("ST-ATTS-008", "the evidence contradicts a reference value", _X.FAILURE),
+    ("ST-ATTS-009", "the signed reference values are missing, malformed or expired", _X.FAILURE),
+    # attestation, 1xx: TPM keys, certificates, quotes
+    # attestation, 2xx: event logs and boot state
+    # attestation, 3xx: IMA
+    # attestation, 4xx: AMD SEV-SNP
+    # attestation, 5xx: Intel TDX
+    # attestation, 6xx: NVIDIA GPUs and switches
+    # attestation, 7xx: RIMs, OCSP and the collateral cache
+    # attestation, 8xx: attestation tokens of other issuers
+    # attestation, 9xx: collecting evidence on this machine
     # admission and rendezvous
     ("ST-ADMN-001", "a frame is malformed, oversized or of an unexpected type", _X.FAILURE),
     ("ST-ADMN-002", "the peer did not authenticate over TLS 1.3", _X.FAILURE),

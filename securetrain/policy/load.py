@@ -188,17 +188,22 @@ def _locate(reference: Any, beside: Path, where: str) -> Path:
 
 
 def _merge(
-    merged: dict[str, Any], layer: dict[str, Any], sources: dict[str, str], where: str
+    merged: dict[str, Any],
+    layer: dict[str, Any],
+    sources: dict[str, str],
+    where: str,
+    prefix: str = "",
 ) -> None:
     for key, value in layer.items():
+        name = f"{prefix}{key}"
         if isinstance(value, dict) and key != "metadata":
-            section = merged.setdefault(str(key), {})
-            for name, inner in value.items():
-                section[name] = inner
-                sources[f"{key}.{name}"] = where
+            if not isinstance(merged.get(str(key)), dict):
+                merged[str(key)] = {}
+            sources[name] = where
+            _merge(merged[str(key)], value, sources, where, f"{name}.")
         else:
             merged[str(key)] = value
-            sources[str(key)] = where
+            sources[name] = where
 
 
 def _convert(merged: dict[str, Any], sources: Mapping[str, str], name: str) -> Policy:

@@ -84,6 +84,76 @@ class SelfAsserted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     until: Annotated[date | None, _meta("last day of the exception", "run", "audit")] = None
 
 
+class ImaMode(StrEnum):
+    """What is asked of the kernel's measurement list."""
+
+    OFF = "off"
+    LOG = "log"
+    ENFORCE = "enforce"
+
+
+class ReferenceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the signed reference values lie."""
+
+    file: Annotated[str, _meta("the file, relative to the policy that names it", "run")]
+    signed_by: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")], ...],
+        _meta("ids of the keys of which one must have signed it", "run"),
+    ]
+    cache: Annotated[
+        str | None,
+        _meta("folder of signed RIMs, OCSP answers, CRLs and collateral, beside the policy", "run"),
+    ] = None
+
+
+class Tpm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a TPM must prove."""
+
+    inventory: Annotated[
+        bool, _meta("the endorsement key must be enrolled for this node", "run")
+    ] = True
+    event_log: Annotated[
+        bool, _meta("the firmware's log must explain the quoted registers 0 to 9", "run")
+    ] = True
+    secure_boot: Annotated[bool, _meta("the node must have booted with Secure Boot on", "run")] = (
+        True
+    )
+    ima: Annotated[
+        ImaMode,
+        _meta(
+            "the kernel's measurement list: off, log (it must replay), enforce (every entry must"
+            " be in the runtime policy)",
+            "run",
+        ),
+    ] = ImaMode.LOG
+    allow_ima_violations: Annotated[
+        bool, _meta("accept entries that the kernel marked as changed while measured", "run")
+    ] = False
+
+
+class Tee(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the CPU's confidential-computing environment must prove. Debug is always refused."""
+
+    tcb_statuses: Annotated[
+        tuple[str, ...], _meta("TDX TCB statuses that are good enough", "run")
+    ] = ("UpToDate",)
+
+
+class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What GPUs and NVSwitches must prove."""
+
+    confidential: Annotated[
+        bool, _meta("every GPU of the node must prove itself and its firmware", "run")
+    ] = False
+    count: Annotated[
+        Annotated[int, Meta(ge=1, le=16)] | None, _meta("how many GPUs a node must have", "run")
+    ] = None
+    fabric: Annotated[bool, _meta("GPUs and NVSwitches must name exactly each other", "run")] = True
+    allow_expired_rims: Annotated[
+        bool, _meta("accept reference measurements whose signer's certificate has expired", "run")
+    ] = False
+
+
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Attestation of nodes."""
 
@@ -96,6 +166,12 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     lease_minutes: Annotated[
         int, _meta("how long an admission lasts before it must be renewed", "run", ge=1, le=60)
     ] = 10
+    reference_values: Annotated[
+        ReferenceFile | None, _meta("the signed file that says what nodes must be", "run")
+    ] = None
+    tpm: Tpm = Tpm()
+    tee: Tee = Tee()
+    gpu: Gpu = Gpu()
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

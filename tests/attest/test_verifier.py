@@ -12,7 +12,7 @@ import pytest
 
 from securetrain.attest.attester import SoftwareAttester, sign_evidence
 from securetrain.attest.binding import Binding
-from securetrain.attest.evidence import SELF_ASSERTED_TYPE
+from securetrain.attest.selfreport import SELF_ASSERTED_TYPE
 from securetrain.attest.verifier import (
     APPRAISERS,
     MAX_NONCES,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securetrain.attest.evidence import (
+from securetrain.attest.selfreport import (
     SELF_ASSERTED_TYPE,
     SoftwareEvidence,
     collect_software,
