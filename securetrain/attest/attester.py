@@ -12,17 +12,33 @@ from pathlib import Path
 from typing import Protocol
 
 from securetrain.attest.binding import Binding
-from securetrain.attest.evidence import Evidence, signed_message
+from securetrain.attest.evidence import AttestationKeys, Evidence, signed_message
 from securetrain.attest.selfreport import SELF_ASSERTED_TYPE, collect_software
 from securetrain.core import canonical
 from securetrain.identity.keys import PrivateKey
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a verifier asks for beside the binding."""
+
+    credential: tuple[bytes, bytes] | None = None
+    """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: only the TPM that holds both keys of Hello can
+    open it."""
+    ima_first: int = 0
+    """Entries of the measurement list that were attested before: begin after them."""
+    full: bool = True
+    """False for a renewal, which leaves out the firmware's log."""
+
+
 class Attester(Protocol):
     """Makes evidence for one connection."""
 
-    def collect(self, binding: Binding) -> Evidence:
-        """Evidence that carries `binding.value(body)` and is signed by the node's identity key."""
+    def keys(self) -> AttestationKeys | None:
+        """The node's TPM keys, for Hello; None without a TPM."""
+
+    def collect(self, binding: Binding, ask: Ask) -> Evidence:
+        """Evidence that carries `binding.value(manifest)`, signed by the node's identity key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +52,10 @@ class SoftwareAttester:
     environ: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
 
-    def collect(self, binding: Binding) -> Evidence:
+    def keys(self) -> None:
+        """Software has none."""
+
+    def collect(self, binding: Binding, ask: Ask) -> Evidence:  # noqa: ARG002 - an Attester
         """Collect anew, bind and sign."""
         body = canonical.encode(
             collect_software(
@@ -46,11 +65,10 @@ class SoftwareAttester:
                 root=self.root,
             )
         )
-        return sign_evidence(SELF_ASSERTED_TYPE, body, binding, self.key)
+        return sign_evidence(SELF_ASSERTED_TYPE, body, binding.value(body), self.key)
 
 
-def sign_evidence(media_type: str, body: bytes, binding: Binding, key: PrivateKey) -> Evidence:
-    """Bind a body to a connection and sign both."""
-    value = binding.value(body)
+def sign_evidence(media_type: str, body: bytes, value: bytes, key: PrivateKey) -> Evidence:
+    """Sign a body together with the binding value that it was made for."""
     signature = key.sign(signed_message(media_type, body, value))
     return Evidence(media_type=media_type, body=body, binding=value, signature=signature)
