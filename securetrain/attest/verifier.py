@@ -4,18 +4,21 @@
 
 Rules, in order:
 
-1. the nonce is one of ours, younger than 30 seconds and used once; it is spent by the attempt,
-   whatever comes of it;
-2. the media type is known;
-3. the binding equals what the verifier computes from its own view of the connection, and the node's
-   identity key signed it;
-4. an appraiser for that media type reads the body; the tier follows from what verified, never from
+1. a node that was revoked, by name or by its TPM, is not even challenged;
+2. the nonce is one of ours, younger than 30 seconds and used once; it is spent by the attempt,
+   whatever comes of it, and belongs to the node that it was made for;
+3. the media type is known, and the node's identity key signed body and binding: nothing is parsed
+   before;
+4. the binding equals what the verifier computes from its own view of the connection;
+5. an appraiser for that media type judges the body; the tier follows from what verified, never from
    a field of the evidence;
-5. the policy: tier, exception for unattested nodes with its number and its last day;
-6. an unexpected error in any of these is a refusal.
-
-The result is a document that the coordinator signs. Its shape follows EAR (draft-ietf-rats-ear): a
-trust vector of AR4SI claims (draft-ietf-rats-ar4si), all 0 ("none") for software evidence.
+6. the policy: tier, exception for unattested nodes with its number and its last day;
+7. one TPM has one lease: a second node with the same one is refused;
+8. a renewal is judged against what the lease began with. A verifier that does not hold the lease
+   (restarted, or the lease is over) asks for full evidence again;
+9. evidence that contradicts itself or a reference value during a lease revokes the node and its TPM
+   until a person lets them in again;
+10. an unexpected error in any of these is a refusal.
 """
 
 import hashlib
@@ -29,105 +32,108 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-import msgspec
-
+from securetrain.attest.attester import Ask
 from securetrain.attest.binding import NONCE_SIZE, Binding
-from securetrain.attest.evidence import Evidence
+from securetrain.attest.evidence import AttestationKeys, Evidence
+from securetrain.attest.lease import Case, Claims, Lease, Opening
+from securetrain.attest.results import AttestationResult, Submodule, trust_vector
 from securetrain.attest.selfreport import SELF_ASSERTED_TYPE, parse_software
-from securetrain.core import canonical
+from securetrain.attest.state import MemoryState, Remembered, Revocation, StateStore
 from securetrain.core.errors import AttestationError, SecureTrainError
-from securetrain.core.vocabulary import UNATTESTED, NodeTier
-from securetrain.identity import dsse
-from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.core.vocabulary import NodeTier, tier_label
+from securetrain.identity.keys import PublicKey
 from securetrain.policy.schema import Policy
 
-RESULT_TYPE: Final = "application/vnd.securetrain.attestation-result+json"
 NONCE_LIFE: Final = 30.0
 MAX_NONCES: Final = 4096
 
-_TRUST_CLAIMS: Final = (
-    "instance-identity",
-    "configuration",
-    "executables",
-    "file-system",
-    "hardware",
-    "runtime-opaque",
-    "storage-opaque",
-    "sourced-data",
-)
+# Refusals that say nothing about the node's state: time, order, or what the policy wants.
+_INNOCENT: Final = frozenset(f"ST-ATTS-{number:03}" for number in (2, 4, 5, 7, 9, 10, 11, 13, 15))
 
 
-class Appraisal(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appraisal:
     """What an appraiser made of a body."""
 
     tier: NodeTier
-    trust_vector: dict[str, int]
+    submods: dict[str, Submodule]
+    lease: Lease | None = None
+    """What a renewal will be compared with; None where nothing can be renewed."""
 
 
 class Appraiser(Protocol):
-    """Judges the body of one media type; the binding has been compared before."""
+    """Judges the bodies of one media type."""
 
-    def __call__(self, evidence: Evidence, binding: bytes) -> Appraisal:
-        """The tier that the roots behind this evidence prove.
+    def open(self, keys: AttestationKeys | None, node: str, now: datetime) -> Opening | None:
+        """Look at the keys of Hello before anything is asked.
 
         Raises:
-            AttestationError: ST-ATTS-001 or ST-ATTS-008.
+            AttestationError: the keys are not of a TPM that may join as this node.
         """
 
+    def read(self, body: bytes) -> Claims:
+        """Parse a body; nothing is judged yet.
 
-class AttestationResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the verifier says about a node; canonical JSON when signed."""
+        Raises:
+            AttestationError: ST-ATTS-001.
+        """
 
-    job: str
-    node: str
-    key_id: str
-    """SHA-256 (hex) of the node's identity key: who this result is about, whatever its name."""
-    tier: NodeTier
-    label: str
-    """What people see: UNATTESTED (self-reported), or the tier."""
-    media_type: str
-    evidence: str
-    """SHA-256 (hex) of the evidence's body."""
-    policy: str
-    """SHA-256 (hex) of the resolved policy."""
-    issued: datetime
-    expires: datetime
-    trust_vector: dict[str, int]
+    def appraise(self, claims: Claims, case: Case) -> Appraisal:
+        """The tier that the roots behind this evidence prove; the binding was compared before.
 
-    def document(self) -> bytes:
-        """Canonical JSON."""
-        return canonical.encode(self)
+        Raises:
+            AttestationError: naming the register, log entry or field that was refused.
+        """
 
     @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the document."""
-        return hashlib.sha256(self.document()).hexdigest()
-
-    def sign(self, key: PrivateKey) -> bytes:
-        """A DSSE envelope around the document, signed by the coordinator."""
-        return dsse.sign(self.document(), RESULT_TYPE, [key])
+    def reference_values(self) -> str:
+        """SHA-256 (hex) of the reference values that it judges by; empty without."""
 
 
-def verify_result(envelope: bytes, key: PublicKey) -> AttestationResult:
-    """Read a result that the coordinator signed.
-
-    Raises:
-        IdentityError: as `dsse.verify`.
-        UsageError: ST-USAG-008 when the payload is not a result.
-    """
-    payload = dsse.verify(envelope, RESULT_TYPE, {key.key_id: key}, where="attestation result")
-    return canonical.decode(
-        payload.data, AttestationResult, where="attestation result", canonical=True
-    )
-
-
-def appraise_software(evidence: Evidence, binding: bytes) -> Appraisal:  # noqa: ARG001 - an Appraiser
+class SoftwareAppraiser:
     """Software evidence proves nothing: the lowest tier of a real node, every claim 'none'."""
-    parse_software(evidence.body)
-    return Appraisal(tier=NodeTier.SELF_ASSERTED, trust_vector=dict.fromkeys(_TRUST_CLAIMS, 0))
+
+    reference_values = ""
+
+    def open(self, keys: AttestationKeys | None, node: str, now: datetime) -> None:
+        """There is nothing to look at."""
+
+    def read(self, body: bytes) -> Claims:
+        """Parse a self-report."""
+        parse_software(body)
+        return Claims(manifest=body)
+
+    def appraise(self, claims: Claims, case: Case) -> Appraisal:  # noqa: ARG002 - an Appraiser
+        """The lowest tier."""
+        return Appraisal(
+            tier=NodeTier.SELF_ASSERTED,
+            submods={"self-report": Submodule(trust_vector=trust_vector())},
+        )
 
 
-APPRAISERS: Final[Mapping[str, Appraiser]] = {SELF_ASSERTED_TYPE: appraise_software}
+APPRAISERS: Final[Mapping[str, Appraiser]] = {SELF_ASSERTED_TYPE: SoftwareAppraiser()}
+"""What a verifier without reference values can judge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """What a node is asked."""
+
+    nonce: bytes
+    ask: Ask
+    ak_name: bytes
+    """Name of the attestation key that the evidence will be signed with; empty without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A challenge that waits for its answer."""
+
+    node: str
+    deadline: float
+    ask: Ask
+    opening: Opening | None
+    lease: Lease | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,29 +146,31 @@ class Verifier:
     monotonic: Callable[[], float] = time.monotonic
     random: Callable[[int], bytes] = secrets.token_bytes
     appraisers: Mapping[str, Appraiser] = field(default_factory=lambda: APPRAISERS)
-    _nonces: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
+    state: StateStore = field(default_factory=MemoryState)
+    _asked: OrderedDict[bytes, _Asked] = field(default_factory=OrderedDict)
+    _leases: dict[str, Lease] = field(default_factory=dict)
+    _holders: dict[str, str] = field(default_factory=dict)
+    """Which node presents a TPM, chip or device."""
     _unattested: dict[str, datetime] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def challenge(self) -> bytes:
-        """A fresh nonce of 32 bytes, good once within 30 seconds.
+    def challenge(self, node: str, keys: AttestationKeys | None = None) -> Challenge:
+        """A fresh question for a node, good once within 30 seconds.
+
+        Args:
+            node: the node's name, from its certificate.
+            keys: the TPM keys of its Hello.
 
         Raises:
-            AttestationError: ST-ATTS-002 when too many are outstanding.
+            AttestationError: ST-ATTS-002 when too many are outstanding, ST-ATTS-010 when the node
+                is revoked, ST-ATTS-009 to 012 and 1xx for the keys.
         """
-        now = self.monotonic()
-        with self._lock:
-            while self._nonces and next(iter(self._nonces.values())) <= now:
-                self._nonces.popitem(last=False)
-            if len(self._nonces) >= MAX_NONCES:
-                raise AttestationError(
-                    "ST-ATTS-002",
-                    f"{MAX_NONCES} challenges are unanswered",
-                    fix="wait half a minute and join again",
-                )
-            nonce = self.random(NONCE_SIZE)
-            self._nonces[nonce] = now + NONCE_LIFE
-        return nonce
+        try:
+            return self._challenge(node, keys)
+        except AttestationError:
+            raise
+        except Exception as error:
+            raise _unexpected(error, node) from error
 
     def appraise(
         self, evidence: Evidence, binding: Binding, *, node: str, key: PublicKey
@@ -176,29 +184,130 @@ class Verifier:
             key: the node's identity key, from its certificate.
 
         Raises:
-            AttestationError: ST-ATTS-001 to 006 and 008.
+            AttestationError: ST-ATTS, saying which rule was broken and where.
         """
         try:
-            return self._appraise(evidence, binding, node, key)
+            asked = self._spend(binding.nonce, node)
         except AttestationError:
             raise
         except Exception as error:
-            raise AttestationError(
-                "ST-ATTS-001",
-                f"the evidence could not be appraised: {type(error).__name__}: {error}",
-                f"node {node}",
-                "install the same securetrain version on every node",
-            ) from error
+            raise _unexpected(error, node) from error
+        try:
+            return self._appraise(asked, evidence, binding, key)
+        except AttestationError as error:
+            self._judge_lease(asked, error)
+            raise
+        except Exception as error:
+            raise _unexpected(error, node) from error
 
     def release(self, node: str) -> None:
-        """Forget a node that left: an unattested one makes room for another."""
+        """Forget a node that left: its lease ends, and an unattested one makes room."""
         with self._lock:
             self._unattested.pop(node, None)
+            lease = self._leases.pop(node, None)
+            for identity in lease.identities if lease is not None else ():
+                if self._holders.get(identity) == node:
+                    del self._holders[identity]
+
+    def revoke(self, subject: str, reason: str) -> None:
+        """Let nobody in any more who is `subject`: ``node:NAME``, ``ek:HEX``, ``device:SERIAL``.
+
+        Raises:
+            AttestationError: ST-ATTS-015 when it cannot be kept.
+        """
+        since = self.clock().isoformat()
+        self.state.revoke(Revocation(subject=subject, reason=reason, since=since))
+
+    def _challenge(self, node: str, keys: AttestationKeys | None) -> Challenge:
+        self._refuse_revoked(f"node:{node}")
+        opening = self._open(node, keys)
+        lease = None
+        if opening is not None:
+            self._refuse_revoked(opening.identity)
+            lease = self._current(node, opening)
+        ask = Ask()
+        if opening is not None and lease is None:
+            ask = Ask(credential=opening.credential)
+        elif lease is not None:
+            ask = Ask(full=False, ima_first=lease.ima.entries if lease.ima else 0)
+        nonce = self._keep(node, ask, opening, lease)
+        return Challenge(nonce=nonce, ask=ask, ak_name=opening.ak_name if opening else b"")
+
+    def _open(self, node: str, keys: AttestationKeys | None) -> Opening | None:
+        """Ask the appraisers, of whom one at most knows what to do with keys."""
+        now = self.clock()
+        openings = [a.open(keys, node, now) for a in self.appraisers.values()]
+        found = next((opening for opening in openings if opening is not None), None)
+        if keys is not None and found is None:
+            raise AttestationError(
+                "ST-ATTS-009",
+                "the node has a TPM, and this verifier has no reference values to judge it by",
+                f"node {node}: node.reference_values",
+                "name signed reference values in the policy, or let the node join without its TPM",
+            )
+        return found
+
+    def _current(self, node: str, opening: Opening) -> Lease | None:
+        """The lease that a renewal goes on from, if it is not over and is of the same TPM."""
+        now = self.clock()
+        with self._lock:
+            self._refuse_shared(node, (opening.identity,), now)
+            lease = self._leases.get(node)
+        if lease is None or lease.expires <= now:
+            return None
+        if lease.ak_name != opening.ak_name or opening.identity not in lease.identities:
+            return None
+        return lease
+
+    def _refuse_shared(self, node: str, identities: tuple[str, ...], now: datetime) -> None:
+        """Refuse what another node presents under a lease of its own; the lock is held."""
+        for identity in identities:
+            holder = self._holders.get(identity, node)
+            lease = self._leases.get(holder)
+            if holder != node and lease is not None and lease.expires > now:
+                raise AttestationError(
+                    "ST-ATTS-011",
+                    f"{holder} holds a lease with it until {lease.expires}",
+                    f"node {node}: {identity[:40]}",
+                    "one machine is one node; if there are two machines, one of them is relayed",
+                )
+
+    def _keep(self, node: str, ask: Ask, opening: Opening | None, lease: Lease | None) -> bytes:
+        now = self.monotonic()
+        with self._lock:
+            while self._asked and next(iter(self._asked.values())).deadline <= now:
+                self._asked.popitem(last=False)
+            if len(self._asked) >= MAX_NONCES:
+                raise AttestationError(
+                    "ST-ATTS-002",
+                    f"{MAX_NONCES} challenges are unanswered",
+                    fix="wait half a minute and join again",
+                )
+            nonce = self.random(NONCE_SIZE)
+            self._asked[nonce] = _Asked(
+                node=node, deadline=now + NONCE_LIFE, ask=ask, opening=opening, lease=lease
+            )
+        return nonce
+
+    def _spend(self, nonce: bytes, node: str) -> _Asked:
+        now = self.monotonic()
+        with self._lock:
+            asked = self._asked.pop(nonce, None)
+        if asked is None or now >= asked.deadline:
+            state = "unknown or already used" if asked is None else "expired"
+            raise AttestationError(
+                "ST-ATTS-002", f"the nonce is {state}", f"node {node}", "join again"
+            )
+        if asked.node != node:
+            raise AttestationError(
+                "ST-ATTS-002", "the nonce was made for another node", f"node {node}", "join again"
+            )
+        return asked
 
     def _appraise(
-        self, evidence: Evidence, binding: Binding, node: str, key: PublicKey
+        self, asked: _Asked, evidence: Evidence, binding: Binding, key: PublicKey
     ) -> AttestationResult:
-        self._spend(binding.nonce, node)
+        node = asked.node
         appraiser = self.appraisers.get(evidence.media_type)
         if appraiser is None:
             raise AttestationError(
@@ -207,35 +316,81 @@ class Verifier:
                 f"node {node}",
                 f"send one of {', '.join(sorted(self.appraisers))}",
             )
-        expected = binding.value(evidence.body)
-        _check_binding(evidence, expected, node, key)
-        appraisal = appraiser(evidence, expected)
+        _check_signature(evidence, node, key)
+        claims = appraiser.read(evidence.body)
+        expected = binding.value(claims.manifest)
+        _check_binding(evidence, expected, node)
         now = self.clock()
         expires = now + timedelta(minutes=self.policy.node.lease_minutes)
+        case = Case(
+            binding=expected,
+            node=node,
+            now=now,
+            expires=expires,
+            ask=asked.ask,
+            opening=asked.opening,
+            lease=asked.lease,
+        )
+        appraisal = appraiser.appraise(claims, case)
+        for identity in appraisal.lease.identities if appraisal.lease is not None else ():
+            self._refuse_revoked(identity)
         self._apply_policy(appraisal.tier, node, now, expires)
-        unattested = appraisal.tier <= NodeTier.SELF_ASSERTED
+        self._begin_lease(node, appraisal.lease, now)
         return AttestationResult(
             job=binding.job,
             node=node,
             key_id=key.key_id,
             tier=appraisal.tier,
-            label=UNATTESTED if unattested else appraisal.tier.value,
+            label=tier_label(appraisal.tier),
             media_type=evidence.media_type,
             evidence=hashlib.sha256(evidence.body).hexdigest(),
             policy=self.policy_digest,
+            reference_values=appraiser.reference_values,
             issued=now,
             expires=expires,
-            trust_vector=appraisal.trust_vector,
+            submods=appraisal.submods,
         )
 
-    def _spend(self, nonce: bytes, node: str) -> None:
-        now = self.monotonic()
+    def _begin_lease(self, node: str, lease: Lease | None, now: datetime) -> None:
+        """Take the TPM for this node; its clock is kept before anybody hears of the lease."""
+        if lease is None:
+            return
+        if lease.quote is not None:
+            clock = lease.quote.clock
+            self.state.remember(
+                Remembered(
+                    ek_name=lease.identities[0],
+                    ak_name=lease.ak_name.hex(),
+                    node=node,
+                    clock=clock.clock,
+                    reset_count=clock.reset_count,
+                    restart_count=clock.restart_count,
+                    firmware=lease.quote.firmware,
+                    seen=now.isoformat(),
+                )
+            )
         with self._lock:
-            deadline = self._nonces.pop(nonce, None)
-        if deadline is None or now >= deadline:
-            state = "unknown or already used" if deadline is None else "expired"
+            self._refuse_shared(node, lease.identities, now)
+            self._leases[node] = lease
+            self._holders.update(dict.fromkeys(lease.identities, node))
+
+    def _judge_lease(self, asked: _Asked, error: AttestationError) -> None:
+        """A node that contradicts itself while it holds a lease is out until a person says so."""
+        if asked.lease is None or error.code in _INNOCENT:
+            return
+        reason = f"{error.code} during its lease: {error.what}"[:1000]
+        self.release(asked.node)
+        for subject in (f"node:{asked.node}", *asked.lease.identities):
+            self.revoke(subject, reason)
+
+    def _refuse_revoked(self, subject: str) -> None:
+        entry = self.state.revocation(subject)
+        if entry is not None:
             raise AttestationError(
-                "ST-ATTS-002", f"the nonce is {state}", f"node {node}", "join again"
+                "ST-ATTS-010",
+                f"revoked on {entry.since}: {entry.reason}",
+                subject,
+                f"find out why, then 'securetrain attest restore {subject}'",
             )
 
     def _apply_policy(self, tier: NodeTier, node: str, now: datetime, expires: datetime) -> None:
@@ -248,16 +403,15 @@ class Verifier:
                 "use hardware that proves more, or lower node.min_tier",
             )
         if tier <= NodeTier.SELF_ASSERTED:
-            self._apply_exception(node, now, expires)
+            self._apply_exception(tier, node, now, expires)
 
-    def _apply_exception(self, node: str, now: datetime, expires: datetime) -> None:
+    def _apply_exception(self, tier: NodeTier, node: str, now: datetime, expires: datetime) -> None:
         """Unattested nodes come in only through the policy's exception, however low its tier."""
         exception = self.policy.node.allow_self_asserted
         if exception is None:
             raise AttestationError(
                 "ST-ATTS-005",
-                f"the node only reported about itself, the policy asks for"
-                f" {self.policy.node.min_tier}",
+                f"the node is {tier_label(tier)}, the policy asks for {self.policy.node.min_tier}",
                 f"node {node}: node.allow_self_asserted",
                 "attest the node with a TPM, or use a policy that lets unattested nodes in",
             )
@@ -281,7 +435,7 @@ class Verifier:
             self._unattested[node] = expires
 
 
-def _check_binding(evidence: Evidence, expected: bytes, node: str, key: PublicKey) -> None:
+def _check_binding(evidence: Evidence, expected: bytes, node: str) -> None:
     if not hmac.compare_digest(evidence.binding, expected):
         raise AttestationError(
             "ST-ATTS-003",
@@ -289,12 +443,25 @@ def _check_binding(evidence: Evidence, expected: bytes, node: str, key: PublicKe
             f"node {node}",
             "join again from the node itself; a relay in between also looks like this",
         )
+
+
+def _check_signature(evidence: Evidence, node: str, key: PublicKey) -> None:
+    """Nothing of a body is parsed before the node's own key has answered for it."""
     try:
         key.verify(evidence.signature, evidence.signed_message())
     except SecureTrainError as error:
         raise AttestationError(
             "ST-ATTS-003",
-            "the binding is not signed by the node's identity key",
+            "the evidence is not signed by the node's identity key",
             f"node {node}",
             "join again from the node itself",
         ) from error
+
+
+def _unexpected(error: Exception, node: str) -> AttestationError:
+    return AttestationError(
+        "ST-ATTS-001",
+        f"the evidence could not be appraised: {type(error).__name__}: {error}",
+        f"node {node}",
+        "install the same securetrain version on every node",
+    )

@@ -111,3 +111,17 @@ class NetworkProfile(StrEnum):
 
 UNATTESTED = "UNATTESTED (self-reported)"
 """The label that people see wherever evidence is only what a node said about itself."""
+
+TEST_ONLY = "TEST-ONLY (software TPM)"
+"""The label of a node whose TPM is a program that nobody vouches for."""
+
+
+def tier_label(tier: NodeTier) -> str:
+    """What people see of a tier: a label that says so where nothing was proven."""
+    match tier:
+        case NodeTier.TEST_ONLY:
+            return TEST_ONLY
+        case NodeTier.SELF_ASSERTED:
+            return UNATTESTED
+        case _:
+            return tier.value

@@ -3,8 +3,9 @@
 """The job CA: short-lived X.509-SVIDs with separated roles.
 
 Rules: the CA key signs nothing but certificates of one job; a node's certificate has EKU clientAuth
-only and a coordinator's serverAuth only, so that neither can stand in for the other; every
-certificate carries exactly one SPIFFE id; keys are P-256; a leaf lives at most 24 hours.
+only and a coordinator's serverAuth only, so that neither can stand in for the other (admitted
+members, who meet as equals, have both, under a name of their own); every certificate carries
+exactly one SPIFFE id; keys are P-256; a leaf lives at most 24 hours.
 """
 
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ CA_LIFETIME: Final = timedelta(days=7)
 CLOCK_SKEW: Final = timedelta(minutes=5)
 
 _EKU: Final = {
-    Role.NODE: ExtendedKeyUsageOID.CLIENT_AUTH,
-    Role.COORDINATOR: ExtendedKeyUsageOID.SERVER_AUTH,
+    Role.NODE: [ExtendedKeyUsageOID.CLIENT_AUTH],
+    Role.COORDINATOR: [ExtendedKeyUsageOID.SERVER_AUTH],
+    Role.MEMBER: [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH],
+    Role.UNATTESTED: [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH],
 }
 
 
@@ -95,7 +98,7 @@ class JobCA:
             .not_valid_after(min(now + lifetime, self.certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(ca=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([_EKU[role]]), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(_EKU[role]), critical=True)
             .add_extension(
                 x509.SubjectAlternativeName([x509.UniformResourceIdentifier(str(spiffe))]),
                 critical=True,
@@ -139,7 +142,7 @@ def check_leaf(
         )
     if constraints.ca or usage.key_cert_sign or not usage.digital_signature:
         raise IdentityError("ST-IDEN-005", "not an end-entity certificate for signatures")
-    if list(extended) != [_EKU[role]]:
+    if list(extended) != _EKU[role]:
         raise IdentityError("ST-IDEN-005", f"not a certificate for the role {role}")
     spiffe = SpiffeId.of_certificate(certificate)
     if spiffe.role is not role:

@@ -3,7 +3,9 @@
 """SPIFFE ids of a job's parties (https://github.com/spiffe/spiffe/blob/main/standards/SPIFFE-ID.md).
 
 A node is ``spiffe://<domain>/job/<job>/node/<node>``, the coordinator
-``spiffe://<domain>/job/<job>/coordinator``. A certificate carries exactly one, as its only URI SAN.
+``spiffe://<domain>/job/<job>/coordinator``. A node that was admitted is also ``.../member/<node>``,
+or ``.../unattested/<node>`` when it only spoke for itself: see `attest.results`. A certificate
+carries exactly one, as its only URI SAN.
 """
 
 import re
@@ -18,7 +20,7 @@ from securetrain.core.errors import IdentityError
 _SEGMENT: Final = r"[a-zA-Z0-9._-]{1,64}"
 _ID: Final = re.compile(
     rf"spiffe://(?P<domain>[a-z0-9._-]{{1,255}})/job/(?P<job>{_SEGMENT})"
-    rf"/(?:(?P<coordinator>coordinator)|node/(?P<node>{_SEGMENT}))"
+    rf"/(?:(?P<coordinator>coordinator)|(?P<role>node|member|unattested)/(?P<node>{_SEGMENT}))"
 )
 SEGMENT: Final = re.compile(_SEGMENT)
 
@@ -28,6 +30,10 @@ class Role(StrEnum):
 
     NODE = "node"
     COORDINATOR = "coordinator"
+    MEMBER = "member"
+    """An attested node, for the time of its lease."""
+    UNATTESTED = "unattested"
+    """A node that was let in on its own word, for the time of its lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,8 @@ class SpiffeId:
             raise IdentityError("ST-IDEN-006", f"not a SPIFFE id of a job: {self}")
 
     def __str__(self) -> str:
-        tail = "coordinator" if self.role is Role.COORDINATOR else f"node/{self.node}"
+        alone = self.role is Role.COORDINATOR
+        tail = "coordinator" if alone else f"{self.role.value}/{self.node}"
         return f"spiffe://{self.trust_domain}/job/{self.job}/{tail}"
 
     @classmethod
@@ -57,7 +64,7 @@ class SpiffeId:
         found = _ID.fullmatch(text)
         if not found:
             raise IdentityError("ST-IDEN-006", f"not a SPIFFE id of a job: {text[:200]!r}")
-        role = Role.COORDINATOR if found["coordinator"] else Role.NODE
+        role = Role.COORDINATOR if found["coordinator"] else Role(found["role"])
         return cls(found["domain"], found["job"], role, found["node"] or "")
 
     @classmethod

@@ -132,8 +132,5 @@ def _value(section: Any, rest: list[str]) -> tuple[Any, bool]:
 
 
 def _source(loaded: LoadedPolicy, path: tuple[str, ...]) -> str:
-    """The file that set `path`, or the part that it is in: sources name two levels."""
-    for length in range(len(path), 0, -1):
-        if source := loaded.sources.get(".".join(path[:length])):
-            return source
-    return DEFAULT
+    """The file that set `path`."""
+    return loaded.sources.get(".".join(path), DEFAULT)

@@ -40,7 +40,7 @@ class LoadedPolicy:
     digest: str
     """SHA-256 of the canonical resolved policy: what statements name."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """'section.field' to the name of the file that set it; absent for defaults."""
+    """'section.field', dotted below that too, to the file that set it; absent for defaults."""
 
 
 def load_policy(name_or_path: str) -> LoadedPolicy:
@@ -199,7 +199,8 @@ def _merge(
         if isinstance(value, dict) and key != "metadata":
             if not isinstance(merged.get(str(key)), dict):
                 merged[str(key)] = {}
-            sources[name] = where
+            if not value:
+                sources[name] = where
             _merge(merged[str(key)], value, sources, where, f"{name}.")
         else:
             merged[str(key)] = value

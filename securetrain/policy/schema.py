@@ -97,8 +97,8 @@ class ReferenceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     file: Annotated[str, _meta("the file, relative to the policy that names it", "run")]
     signed_by: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")], ...],
-        _meta("ids of the keys of which one must have signed it", "run"),
+        tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{40,200}$")], ...],
+        _meta("public keys (SPKI, base64) of which one must have signed it", "run"),
     ]
     cache: Annotated[
         str | None,
@@ -169,9 +169,9 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     reference_values: Annotated[
         ReferenceFile | None, _meta("the signed file that says what nodes must be", "run")
     ] = None
-    tpm: Tpm = Tpm()
-    tee: Tee = Tee()
-    gpu: Gpu = Gpu()
+    tpm: Annotated[Tpm, _meta("what a TPM must prove", "run")] = Tpm()
+    tee: Annotated[Tee, _meta("what a CPU's confidential environment must prove", "run")] = Tee()
+    gpu: Annotated[Gpu, _meta("what GPUs and NVSwitches must prove", "run")] = Gpu()
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -5,7 +5,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from securetrain.attest.verifier import AttestationResult
+from securetrain.attest.results import AttestationResult
 from securetrain.core.vocabulary import NodeTier
 from securetrain.rendezvous.membership import Member
 from securetrain.rendezvous.session import Session

@@ -24,7 +24,8 @@ from typing import Final
 
 from OpenSSL import SSL
 
-from securetrain.attest.verifier import AttestationResult, Verifier
+from securetrain.attest.results import AttestationResult
+from securetrain.attest.verifier import Verifier
 from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.ca import JobCA
@@ -100,6 +101,7 @@ class Coordinator:
         self._terms = Terms(
             job=job,
             key=PrivateKey.generate(KeyKind.P256),
+            ca=ca,
             policy_digest=policy.digest,
             handshake_timeout=settings.rendezvous.handshake_timeout_seconds,
             heartbeat=heartbeat,

@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from securetrain.attest.attester import Attester
+from securetrain.attest.attester import Ask, Attester
 from securetrain.attest.binding import Binding
-from securetrain.attest.verifier import AttestationResult, verify_result
+from securetrain.attest.results import AttestationResult, Passport, verify_passport
+from securetrain.attest.tpm.structures import parse_public
 from securetrain.core.codes import CODES
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.identity.keys import PublicKey
@@ -59,7 +61,12 @@ class Admitted:
     """An admission whose result has been checked."""
 
     terms: Admit
-    result: AttestationResult
+    passport: Passport
+
+    @property
+    def result(self) -> AttestationResult:
+        """What the coordinator says about this node."""
+        return self.passport.result
 
 
 class Link:
@@ -196,6 +203,8 @@ class Link:
 
     def _join(self, channel: Channel) -> None:
         channel.handshake(self._soon())
+        keys = self._attester.keys()
+        self._hello = msgspec.structs.replace(self._hello, tpm=keys)
         channel.send(self._hello, self._soon())
         challenge = self._expect(channel)
         if not isinstance(challenge, Challenge):
@@ -217,17 +226,21 @@ class Link:
         return self._monotonic() + self._timeout
 
     def _prove(self, channel: Channel, challenge: Challenge) -> Proof:
-        evidence = self._attester.collect(
-            Binding(
-                nonce=challenge.nonce,
-                session=challenge.session,
-                job=self._identity.spiffe.job,
-                client_spki=self._identity.key.public.spki,
-                server_spki=_peer_key(channel).spki,
-                exporter=channel.exporter(challenge.session),
-                wireguard=self._hello.wireguard.encode(),
-            )
+        keys = self._hello.tpm
+        binding = Binding(
+            nonce=challenge.nonce,
+            session=challenge.session,
+            job=self._identity.spiffe.job,
+            client_spki=self._identity.key.public.spki,
+            server_spki=_peer_key(channel).spki,
+            exporter=channel.exporter(challenge.session),
+            ak_name=parse_public(keys.ak_public).name if keys is not None else b"",
+            wireguard=self._hello.wireguard.encode(),
         )
+        ask = Ask(
+            credential=challenge.credential, ima_first=challenge.ima_first, full=challenge.full
+        )
+        evidence = self._attester.collect(binding, ask)
         return Proof(
             media_type=evidence.media_type,
             body=evidence.body,
@@ -238,17 +251,23 @@ class Link:
     def _accept(self, channel: Channel, admit: Admit) -> None:
         """Check an admission and start its lease."""
         try:
-            result = verify_result(admit.result.encode(), _peer_key(channel))
+            passport = verify_passport(
+                admit.result,
+                admit.svid.encode(),
+                key=_peer_key(channel),
+                ca=self._identity.ca,
+                now=self._clock(),
+            )
         except SecureTrainError as error:
             raise _foreign(f"{error.code}: {error.what}") from error
-        spiffe = self._identity.spiffe
+        result, spiffe = passport.result, self._identity.spiffe
         said = (result.job, result.node, result.key_id, result.tier, result.policy)
         wanted = (spiffe.job, spiffe.node, self._identity.key.key_id, admit.tier, admit.policy)
         if said != wanted:
             raise _foreign(f"the result is about {said[:2]}, not this node of this job")
         now = self._monotonic()
         self._previous = self._admitted.result if self._admitted else None
-        self._admitted = Admitted(admit, result)
+        self._admitted = Admitted(admit, passport)
         self._renew_at = now + admit.lease_seconds / 3
         self._lease_end = now + admit.lease_seconds
 

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Final
 
 from securetrain.attest.attester import Attester
-from securetrain.attest.verifier import AttestationResult
+from securetrain.attest.results import AttestationResult
 from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.rendezvous.identity_dir import NodeIdentity
 from securetrain.rendezvous.link import Link

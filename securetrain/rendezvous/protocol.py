@@ -34,6 +34,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from securetrain.attest.evidence import AttestationKeys, Structure
 from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, UsageError
 from securetrain.core.vocabulary import NodeTier
@@ -69,6 +70,8 @@ class Hello(Message, frozen=True, tag="hello"):
     local_world: Count = 0
     """Workers that this node runs; 0 when the launcher does not say."""
     wireguard: Annotated[str, Meta(max_length=44)] = ""
+    tpm: AttestationKeys | None = None
+    """The keys of the node's TPM, to which the challenge's credential is encrypted."""
 
 
 class Challenge(Message, frozen=True, tag="challenge"):
@@ -76,6 +79,12 @@ class Challenge(Message, frozen=True, tag="challenge"):
 
     nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
     session: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    credential: tuple[Structure, Structure] | None = None
+    """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET, for the keys of Hello."""
+    ima_first: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
+    """Entries of the measurement list that were attested before."""
+    full: bool = True
+    """False when a renewal needs no firmware log."""
 
 
 class Proof(Message, frozen=True, tag="proof"):
@@ -92,8 +101,10 @@ class Admit(Message, frozen=True, tag="admit"):
 
     tier: NodeTier
     label: Text
-    result: Annotated[str, Meta(max_length=16384)]
-    """The attestation result, signed by the coordinator (a DSSE envelope)."""
+    result: Annotated[str, Meta(max_length=32768)]
+    """The attestation result: an EAR, signed by the coordinator (a JWT)."""
+    svid: Annotated[str, Meta(max_length=8192)]
+    """The node's key under the job CA for the time of the lease (PEM)."""
     policy: Digest
     lease_seconds: Annotated[float, Meta(gt=0, le=86400)]
     heartbeat_seconds: Annotated[float, Meta(gt=0, le=3600)]

@@ -21,8 +21,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from securetrain.attest.binding import SESSION_SIZE, Binding
 from securetrain.attest.evidence import Evidence
-from securetrain.attest.verifier import AttestationResult, Verifier
+from securetrain.attest.results import AttestationResult, issue_passport, svid_pem
+from securetrain.attest.verifier import Verifier
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
+from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.spiffe import SpiffeId
 from securetrain.rendezvous.channel import Channel, PeerClosedError, Wakeup
@@ -57,6 +59,7 @@ class Terms:
 
     job: str
     key: PrivateKey
+    ca: JobCA
     policy_digest: str
     handshake_timeout: float
     heartbeat: float
@@ -228,17 +231,26 @@ class Session:
         certificate = self.channel.check.certificate
         assert certificate is not None
         assert self.hello is not None
-        nonce, session = self.verifier.challenge(), self.terms.random(SESSION_SIZE)
+        challenge = self.verifier.challenge(self.node, self.hello.tpm)
+        session = self.terms.random(SESSION_SIZE)
         self._pending = Binding(
-            nonce=nonce,
+            nonce=challenge.nonce,
             session=session,
             job=self.terms.job,
             client_spki=spki_of(certificate),
             server_spki=self.terms.key.public.spki,
             exporter=self.channel.exporter(session),
+            ak_name=challenge.ak_name,
             wireguard=self.hello.wireguard.encode(),
         )
-        self.channel.send(Challenge(nonce=nonce, session=session), self._soon())
+        message = Challenge(
+            nonce=challenge.nonce,
+            session=session,
+            credential=challenge.ask.credential,
+            ima_first=challenge.ask.ima_first,
+            full=challenge.ask.full,
+        )
+        self.channel.send(message, self._soon())
 
     def _appraise(self, proof: Proof) -> AttestationResult:
         binding, self._pending = self._pending, None
@@ -255,13 +267,18 @@ class Session:
 
     def _send_admit(self, result: AttestationResult) -> None:
         terms = self.terms
+        certificate = self.channel.check.certificate
+        assert certificate is not None
+        holder = PublicKey.from_spki(spki_of(certificate))
+        passport = issue_passport(result, key=terms.key, ca=terms.ca, node_key=holder)
         self.result = result
         self._lease_end = terms.monotonic() + terms.lease
         self.channel.send(
             Admit(
                 tier=result.tier,
                 label=result.label,
-                result=result.sign(terms.key).decode(),
+                result=passport.ear,
+                svid=svid_pem(passport),
                 policy=terms.policy_digest,
                 lease_seconds=terms.lease,
                 heartbeat_seconds=terms.heartbeat,

@@ -15,15 +15,18 @@ real verifier refuses the evidence with ST-ATTS-006.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from securetrain.attest.attester import sign_evidence
+from securetrain.attest.attester import Ask, sign_evidence
 from securetrain.attest.binding import EXPORTER_SIZE, SESSION_SIZE, Binding
-from securetrain.attest.evidence import Evidence
-from securetrain.attest.verifier import Appraisal, Appraiser, AttestationResult, Verifier
+from securetrain.attest.evidence import AttestationKeys, Evidence
+from securetrain.attest.lease import Case, Claims, Opening
+from securetrain.attest.results import AttestationResult
+from securetrain.attest.verifier import Appraisal, Appraiser, Verifier
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
@@ -47,25 +50,45 @@ class FakeAttester:
     """The node's identity key."""
     tier: NodeTier
 
-    def collect(self, binding: Binding) -> Evidence:
+    def keys(self) -> None:
+        """It has no TPM."""
+
+    def collect(self, binding: Binding, ask: Ask) -> Evidence:  # noqa: ARG002 - an Attester
         """Evidence that is bound and signed as real evidence is, and claims `tier`."""
-        return sign_evidence(FAKE_TYPE, canonical.encode(_Claim(self.tier)), binding, self.key)
+        body = canonical.encode(_Claim(self.tier))
+        return sign_evidence(FAKE_TYPE, body, binding.value(body), self.key)
 
 
-def appraise_fake(evidence: Evidence, binding: bytes) -> Appraisal:  # noqa: ARG001 - an Appraiser
-    """Believe the claim.
+class FakeAppraiser:
+    """Believes the claim."""
 
-    Raises:
-        AttestationError: ST-ATTS-001 when the body is not a claim.
-    """
+    reference_values = ""
+
+    def open(self, keys: AttestationKeys | None, node: str, now: datetime) -> Opening | None:
+        """There is nothing to look at."""
+
+    def read(self, body: bytes) -> Claims:
+        """Parse a claim.
+
+        Raises:
+            AttestationError: ST-ATTS-001 when the body is not one.
+        """
+        _claim(body)
+        return Claims(manifest=body)
+
+    def appraise(self, claims: Claims, case: Case) -> Appraisal:  # noqa: ARG002 - an Appraiser
+        """The tier that is claimed."""
+        return Appraisal(tier=_claim(claims.manifest).tier, submods={})
+
+
+def _claim(body: bytes) -> _Claim:
     try:
-        claim = canonical.decode(evidence.body, _Claim, limit=_LIMIT, canonical=True)
+        return canonical.decode(body, _Claim, limit=_LIMIT, canonical=True)
     except UsageError as error:
         raise AttestationError("ST-ATTS-001", error.what, "fake evidence") from error
-    return Appraisal(tier=claim.tier, trust_vector={})
 
 
-FAKE_APPRAISERS: Final[Mapping[str, Appraiser]] = MappingProxyType({FAKE_TYPE: appraise_fake})
+FAKE_APPRAISERS: Final[Mapping[str, Appraiser]] = MappingProxyType({FAKE_TYPE: FakeAppraiser()})
 """For `Verifier(appraisers=...)` in tests."""
 
 
@@ -89,12 +112,12 @@ def join(
     """
     node_key, server_key = (PrivateKey.generate(KeyKind.P256) for _ in range(2))
     binding = Binding(
-        nonce=verifier.challenge(),
+        nonce=verifier.challenge(node).nonce,
         session=bytes(SESSION_SIZE),
         job=job,
         client_spki=node_key.public.spki,
         server_spki=server_key.public.spki,
         exporter=bytes(EXPORTER_SIZE),
     )
-    evidence = FakeAttester(key=node_key, tier=tier).collect(binding)
+    evidence = FakeAttester(key=node_key, tier=tier).collect(binding, Ask())
     return verifier.appraise(evidence, binding, node=node, key=node_key.public)

@@ -14,7 +14,13 @@ def rows(name, section=None):
 
 def test_every_field_of_the_schema_has_a_row_where_it_has_a_value():
     found = set(rows("dev"))
-    assert found == {(f.path[0], ".".join(f.path[1:])) for f in documented_fields()}
+    unset = {(s, f) for s, f in _documented() if f.startswith("reference_values.")}
+    assert unset
+    assert found == _documented() - unset
+
+
+def _documented():
+    return {(f.path[0], ".".join(f.path[1:])) for f in documented_fields()}
 
 
 def test_values_and_where_they_come_from(write):

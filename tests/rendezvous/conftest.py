@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from OpenSSL import SSL
 
-from securetrain.attest.attester import Attester, SoftwareAttester
+from securetrain.attest.attester import Ask, Attester, SoftwareAttester
 from securetrain.attest.binding import Binding
 from securetrain.core.errors import SecureTrainError
 from securetrain.identity.ca import JobCA
@@ -205,7 +205,7 @@ def binding_of(channel: Channel, challenge: Challenge, identity: NodeIdentity) -
 
 
 def prove(attester: Attester, binding: Binding) -> Proof:
-    evidence = attester.collect(binding)
+    evidence = attester.collect(binding, Ask())
     return Proof(
         media_type=evidence.media_type,
         body=evidence.body,

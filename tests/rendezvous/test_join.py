@@ -207,11 +207,14 @@ def test_a_lease_that_cannot_be_renewed_ends_closed(job, tools):
     calls = []
 
     class FirstTimeOnly:
-        def collect(self, binding):
+        def keys(self):
+            return None
+
+        def collect(self, binding, ask):
             calls.append(binding)
             if len(calls) > 1:
                 raise AttestationError("ST-ATTS-001", "the attester broke")
-            return honest.collect(binding)
+            return honest.collect(binding, ask)
 
     member = job.join(identity=identity, attester=FirstTimeOnly())
     tools.wait_until(lambda: not member.connected, "the node is out")

@@ -37,6 +37,7 @@ MESSAGES = [
         tier=NodeTier.SELF_ASSERTED,
         label="l",
         result="{}",
+        svid="",
         policy="0" * 64,
         lease_seconds=600,
         heartbeat_seconds=5.5,

@@ -4,15 +4,13 @@
 
 import pytest
 
-from securetrain.attest.evidence import Evidence
 from securetrain.attest.verifier import Verifier
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import UNATTESTED, NodeTier
 from securetrain.policy import load_policy
 from securetrain.testing.attester import (
     FAKE_APPRAISERS,
-    FAKE_TYPE,
-    appraise_fake,
+    FakeAppraiser,
     fake_verifier,
     join,
 )
@@ -52,8 +50,7 @@ def test_a_real_verifier_does_not_know_fake_evidence():
 
 def test_only_a_claim_is_believed():
     (appraiser,) = FAKE_APPRAISERS.values()
-    assert appraiser is appraise_fake
-    evidence = Evidence(media_type=FAKE_TYPE, body=b'{"tier":"better"}', binding=b"", signature=b"")
+    assert isinstance(appraiser, FakeAppraiser)
     with pytest.raises(AttestationError) as caught:
-        appraise_fake(evidence, b"")
+        appraiser.read(b'{"tier":"better"}')
     assert caught.value.code == "ST-ATTS-001"

@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a verifier remembers across restarts: the last clock of every TPM, and who is revoked.
+
+Leases, nonces and measured prefixes are not in it: a verifier that was restarted asks every node
+for full evidence. What is in it only ever makes the verifier stricter. An SQLite file (private, one
+writer) keeps it; when it cannot be read or written, nothing is accepted (ST-ATTS-015).
+"""
+
+import os
+import sqlite3
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from securetrain.core.errors import AttestationError
+from securetrain.core.files import PRIVATE_FILE
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS tpm (
+    ek_name TEXT PRIMARY KEY, ak_name TEXT NOT NULL, node TEXT NOT NULL,
+    clock INTEGER NOT NULL, reset_count INTEGER NOT NULL, restart_count INTEGER NOT NULL,
+    firmware TEXT NOT NULL, seen TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS revoked (
+    subject TEXT PRIMARY KEY, reason TEXT NOT NULL, since TEXT NOT NULL
+) STRICT;
+"""
+_VERSION: Final = 1
+_BUSY_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """The last accepted quote of one TPM."""
+
+    ek_name: str
+    """``ek:`` and the name of the endorsement key, hex: the identity of the TPM."""
+    ak_name: str
+    node: str
+    clock: int
+    """Milliseconds that the TPM has been powered, by its own count."""
+    reset_count: int
+    restart_count: int
+    firmware: int
+    seen: str
+    """When, RFC 3339 UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """Somebody who is not let in any more."""
+
+    subject: str
+    """``node:NAME``, ``ek:HEX``, ``chip:HEX`` or ``device:SERIAL``."""
+    reason: str
+    since: str
+    """RFC 3339 UTC."""
+
+
+class StateStore(Protocol):
+    """Where a verifier remembers."""
+
+    def last(self, ek_name: str) -> Remembered | None:
+        """The last accepted quote of a TPM."""
+
+    def remember(self, entry: Remembered) -> None:
+        """Keep an accepted quote."""
+
+    def revoke(self, entry: Revocation) -> None:
+        """Let `entry.subject` in no more."""
+
+    def restore(self, subject: str) -> bool:
+        """Forget a revocation; whether there was one."""
+
+    def revocation(self, subject: str) -> Revocation | None:
+        """Why `subject` is not let in, if so."""
+
+    def revocations(self) -> list[Revocation]:
+        """All of them, by subject."""
+
+
+class MemoryState:
+    """A verifier that lives as long as one run and remembers no longer."""
+
+    def __init__(self) -> None:
+        self._tpms: dict[str, Remembered] = {}
+        self._revoked: dict[str, Revocation] = {}
+
+    def last(self, ek_name: str) -> Remembered | None:
+        """See `StateStore`."""
+        return self._tpms.get(ek_name)
+
+    def remember(self, entry: Remembered) -> None:
+        """See `StateStore`."""
+        self._tpms[entry.ek_name] = entry
+
+    def revoke(self, entry: Revocation) -> None:
+        """See `StateStore`."""
+        self._revoked.setdefault(entry.subject, entry)
+
+    def restore(self, subject: str) -> bool:
+        """See `StateStore`."""
+        return self._revoked.pop(subject, None) is not None
+
+    def revocation(self, subject: str) -> Revocation | None:
+        """See `StateStore`."""
+        return self._revoked.get(subject)
+
+    def revocations(self) -> list[Revocation]:
+        """See `StateStore`."""
+        return sorted(self._revoked.values(), key=lambda entry: entry.subject)
+
+
+class FileState:
+    """An SQLite file. Safe to use from several threads; other processes may read it meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make it (mode 0600).
+
+        Raises:
+            AttestationError: ST-ATTS-015.
+        """
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, PRIVATE_FILE))
+            self._db = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._db.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;{_SCHEMA}")
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version not in {0, _VERSION}:
+                raise self._bad(f"version {version}, this is {_VERSION}")
+            self._db.execute(f"PRAGMA user_version={_VERSION}")
+        except (sqlite3.Error, OSError) as error:
+            raise self._bad(str(error)) from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._db.close()
+
+    def last(self, ek_name: str) -> Remembered | None:
+        """See `StateStore`."""
+        rows = self._run("SELECT * FROM tpm WHERE ek_name = ?", (ek_name,))
+        if not rows:
+            return None
+        ek, ak, node, clock, reset, restart, firmware, seen = rows[0]
+        return Remembered(
+            ek_name=ek,
+            ak_name=ak,
+            node=node,
+            clock=clock,
+            reset_count=reset,
+            restart_count=restart,
+            firmware=int(firmware, 16),
+            seen=seen,
+        )
+
+    def remember(self, entry: Remembered) -> None:
+        """See `StateStore`."""
+        self._run(
+            "INSERT OR REPLACE INTO tpm VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                entry.ek_name,
+                entry.ak_name,
+                entry.node,
+                entry.clock,
+                entry.reset_count,
+                entry.restart_count,
+                f"{entry.firmware:x}",  # 64 bits without a sign do not fit an SQLite integer
+                entry.seen,
+            ),
+        )
+
+    def revoke(self, entry: Revocation) -> None:
+        """See `StateStore`; the first reason stays."""
+        self._run(
+            "INSERT OR IGNORE INTO revoked VALUES (?, ?, ?)",
+            (entry.subject, entry.reason, entry.since),
+        )
+        self._run("PRAGMA wal_checkpoint(FULL)")  # a revocation survives a power cut
+
+    def restore(self, subject: str) -> bool:
+        """See `StateStore`."""
+        return bool(self._run("DELETE FROM revoked WHERE subject = ? RETURNING 1", (subject,)))
+
+    def revocation(self, subject: str) -> Revocation | None:
+        """See `StateStore`."""
+        rows = self._run("SELECT * FROM revoked WHERE subject = ?", (subject,))
+        return _revocation(rows[0]) if rows else None
+
+    def revocations(self) -> list[Revocation]:
+        """See `StateStore`."""
+        return [_revocation(row) for row in self._run("SELECT * FROM revoked ORDER BY subject")]
+
+    def _run(self, statement: str, values: tuple[str | int, ...] = ()) -> list[Any]:
+        try:
+            with self._lock:
+                return self._db.execute(statement, values).fetchall()
+        except (sqlite3.Error, OverflowError) as error:
+            raise self._bad(str(error)) from error
+
+    def _bad(self, what: str) -> AttestationError:
+        return AttestationError(
+            "ST-ATTS-015",
+            what,
+            str(self._path),
+            "free the disk or repair the file; nodes are refused until it can be written",
+        )
+
+
+def _revocation(row: Any) -> Revocation:
+    return Revocation(subject=row[0], reason=row[1], since=row[2])
