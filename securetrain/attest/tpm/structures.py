@@ -480,8 +480,8 @@ def _native_key(unique: RsaKey | EccKey) -> NativeKey:
         x, y = int.from_bytes(unique.x, "big"), int.from_bytes(unique.y, "big")
         return ec.EllipticCurvePublicNumbers(x, y, unique.curve.primitive()).public_key()
     n = int.from_bytes(unique.modulus, "big")
-    if n.bit_length() != unique.bits:
-        raise ValueError(f"a modulus of {n.bit_length()} bits, not {unique.bits}")
+    if n.bit_length() != unique.bits or n % 2 == 0:
+        raise ValueError(f"the modulus is no odd number of {unique.bits} bits")
     return rsa.RSAPublicNumbers(unique.exponent or RSA_EXPONENT, n).public_key()
 
 
