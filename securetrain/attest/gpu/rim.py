@@ -16,21 +16,16 @@ of a GPU and one for every BIOS of a switch. Rules, in order:
 5. every certificate is valid now. "Expired" is told apart from everything else: most RIMs for
    hardware in the field are signed by certificates that ended years before the hardware does. It
    is accepted only when the policy says so (``node.gpu.allow_expired_rims``);
-6. where a status lookup is given, none of them is revoked, on hold or unknown;
-7. a RIM is for the device only when kind, version and product are the device's. Board and SKU stand
-   in a RIM's id alone, which its signer does not sign: that an id belongs to a document is the word
-   of whoever signed the collateral cache, and the version is what NVIDIA gives to one board's
-   firmware.
+6. where a status lookup is given, none of them is revoked, on hold or unknown.
 
-Ids are those of NVIDIA's RIM service (https://docs.nvidia.com/attestation, "RIM ID Naming
-Convention").
+Which RIM belongs to which device is for `firmware`.
 """
 
 import hashlib
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -58,17 +53,12 @@ MAX_CACHED: Final = 256
 _MALFORMED: Final = "ST-ATTS-701"
 _EXPIRED: Final = "ST-ATTS-706"
 _NOT_YET: Final = "ST-ATTS-707"
-_OTHER: Final = "ST-ATTS-708"
 
-_FIRMWARE_VERSION: Final = re.compile(r"[0-9A-F]{2}(\.[0-9A-F]{2}){4}")
-_DRIVER_VERSION: Final = re.compile(r"[0-9]{3}\.[0-9]{2,3}(\.[0-9]{2})?")
+FIRMWARE_VERSION: Final = re.compile(r"[0-9A-F]{2}(\.[0-9A-F]{2}){4}")
+DRIVER_VERSION: Final = re.compile(r"[0-9]{3}\.[0-9]{2,3}(\.[0-9]{2})?")
 _HEX_DIGEST: Final = re.compile(r"[0-9a-fA-F]{96}")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,2}")
 _NAME: Final = re.compile(r"[0-9A-Za-z_.-]{1,64}")
-_ID_PART: Final = re.compile(r"[0-9A-Z]{1,16}")
-
-# The switches' board, its SKU and the chip's SKU are the same for all LS10, and not in a report.
-_SWITCH_SERIES: Final = "NV_SWITCH_BIOS_5612_0002_890"
 
 
 class RimKind(StrEnum):
@@ -111,23 +101,13 @@ class Rim:
     """Of the document, hex."""
 
     @property
-    def golden(self) -> dict[int, Golden]:
-        """The measurements that are active, by index."""
-        return {index: golden for index, golden in self.measurements.items() if golden.active}
+    def golden(self) -> dict[int, frozenset[bytes]]:
+        """Accepted digests of the active measurements, by index."""
+        return {i: golden.digests for i, golden in self.measurements.items() if golden.active}
 
     def expired(self, now: datetime) -> bool:
         """Whether a certificate of its signer has ended."""
         return now > self.valid_until
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The RIM that a device needs."""
-
-    id: str
-    kind: RimKind
-    version: str
-    product: str
 
 
 class RimCache:
@@ -228,86 +208,6 @@ def check_signer(
         signer.check_revocation(rim.certificates, status, where)
 
 
-def wanted_driver(product: str, version: str, where: str) -> Wanted:
-    """The RIM of a GPU's driver.
-
-    Args:
-        product: the chip, from signed bytes: GH100, GB100, ...
-        version: the driver's version, from signed bytes.
-        where: names the device in errors.
-
-    Raises:
-        AttestationError: ST-ATTS-708 when there can be no such RIM.
-    """
-    _check_part(product, "chip", where)
-    if not _DRIVER_VERSION.fullmatch(version):
-        raise _other(f"{version!r} is no driver version", where)
-    # Hopper's driver RIMs were named before there was another architecture.
-    family = "NV_GPU_DRIVER" if product == "GH100" else "NV_GPU_CC_DRIVER"
-    return Wanted(
-        id=f"{family}_{product}_{version}", kind=RimKind.DRIVER, version=version, product=product
-    )
-
-
-def wanted_vbios(
-    *, product: str, project: str, project_sku: str, chip_sku: str, version: str, where: str
-) -> Wanted:
-    """The RIM of a GPU's VBIOS; all arguments from signed bytes, as `wanted_driver`.
-
-    Raises:
-        AttestationError: ST-ATTS-708 when there can be no such RIM.
-    """
-    parts = [part.upper() for part in (project, project_sku, chip_sku)]
-    for part in parts:
-        _check_part(part, "board", where)
-    series = "_".join(("NV_GPU_VBIOS", *parts))
-    return _wanted_firmware(series, RimKind.VBIOS, product, version, where)
-
-
-def wanted_switch(product: str, version: str, where: str) -> Wanted:
-    """The RIM of a switch's BIOS; all arguments from signed bytes, as `wanted_driver`.
-
-    Raises:
-        AttestationError: ST-ATTS-708 when there can be no such RIM.
-    """
-    return _wanted_firmware(_SWITCH_SERIES, RimKind.SWITCH, product, version, where)
-
-
-def find_rim(
-    wanted: Wanted,
-    get: Callable[[str], bytes],
-    cache: RimCache,
-    *,
-    now: datetime,
-    allow_expired: bool = False,
-    status: StatusLookup | None = None,
-) -> Rim:
-    """The verified RIM that a device needs.
-
-    Args:
-        wanted: which one.
-        get: the document for an id, e.g. from the collateral cache; its refusals pass through.
-        cache: of verified RIMs.
-        now: the time of the check.
-        allow_expired: accept a signer whose certificates have ended.
-        status: tells revoked certificates; None leaves that unchecked.
-
-    Raises:
-        AttestationError: as `parse_rim`; ST-ATTS-708 when the RIM under this id is another one.
-    """
-    rim = cache.parse(
-        get(wanted.id), now=now, allow_expired=allow_expired, status=status, where=wanted.id
-    )
-    for name, found, expected in (
-        ("kind", rim.kind, wanted.kind),
-        ("version", rim.version, wanted.version),
-        ("product", rim.product, wanted.product),
-    ):
-        if found != expected:
-            raise _other(f"the RIM is for {name} {found}, the device has {expected}", wanted.id)
-    return rim
-
-
 def _verified(data: bytes, roots: Collection[str], where: str) -> Rim:
     document = xmldsig.read_document(data, where)
     document.check_content()
@@ -400,13 +300,13 @@ def _expect_values(
 
 
 def _kind(meta: Element, edition: str, version: str) -> RimKind:
-    firmware = _FIRMWARE_VERSION.fullmatch(version)
+    firmware = FIRMWARE_VERSION.fullmatch(version)
     match edition:
         case "SWITCH" if firmware:
             return RimKind.SWITCH
         case "GPU" if firmware:
             return RimKind.VBIOS
-        case "GPU" if _DRIVER_VERSION.fullmatch(version):
+        case "GPU" if DRIVER_VERSION.fullmatch(version):
             return RimKind.DRIVER
         case _:
             raise meta.bad(f"edition {edition!r} with version {version!r}")
@@ -445,21 +345,3 @@ def _measurement(resource: Element) -> tuple[int, Golden]:
         size=int(values["size"]),
         name=values["name"],
     )
-
-
-def _wanted_firmware(series: str, kind: RimKind, product: str, version: str, where: str) -> Wanted:
-    _check_part(product, "chip", where)
-    version = version.upper()
-    if not _FIRMWARE_VERSION.fullmatch(version):
-        raise _other(f"{version!r} is no firmware version", where)
-    name = f"{series}_{version.replace('.', '')}"
-    return Wanted(id=name, kind=kind, version=version, product=product)
-
-
-def _check_part(value: str, what: str, where: str) -> None:
-    if not _ID_PART.fullmatch(value):
-        raise _other(f"{value!r} is no name of a {what}", where)
-
-
-def _other(what: str, where: str) -> AttestationError:
-    return refusal(_OTHER, what, where)
