@@ -7,6 +7,7 @@ for anything but the asserted reason has found a check that is missing or comes 
 """
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
+from OpenSSL import crypto
 
 from securetrain.attest.reader import Reader
 from securetrain.attest.tpm import credential
@@ -341,6 +343,20 @@ class Authority:
             public.key(), begin=begin, end=end, digest=digest, extensions=extensions, pss=pss
         )
         return certificate.public_bytes(Encoding.DER)
+
+
+def raw(oid: str, value: bytes, *, critical: bool = False) -> tuple[x509.ExtensionType, bool]:
+    """An extension of any content."""
+    return x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value), critical
+
+
+def resign(der: bytes, key: PrivateKey, digest: str = "sha256") -> bytes:
+    """An edited certificate with a signature that fits again."""
+    certificate = crypto.load_certificate(crypto.FILETYPE_ASN1, der)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        certificate.sign(crypto.PKey.from_cryptography_key(key), digest)
+    return crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate)
 
 
 def flip(data: bytes, at: int) -> bytes:
