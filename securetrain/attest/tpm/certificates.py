@@ -11,8 +11,8 @@ Rules:
 2. a path of at most `MAX_DEPTH` certificates leads to a pinned root, at an explicit time: the
    system's store and clock play no part. Everything between is a CA with keyCertSign, nothing is
    signed by a hash below SHA-256 or with an RSA key below 2048 bits. The root may be any CA that
-   the operator pins, also one that another has signed. What has expired, anywhere on the path, is
-   refused with a code of its own, and so is what is revoked;
+   the operator pins, also one that another has signed; the nearest counts. What has expired,
+   anywhere on the path, is refused with a code of its own, and so is what is revoked;
 3. what a path is worth is said by the root that it ends at: a hardware TPM, a virtual TPM, a test.
    A maker of software TPMs is worth a virtual TPM at most, wherever its path ends;
 4. a key without a certificate counts only when its name is listed, and then as a virtual TPM: its
@@ -272,9 +272,13 @@ class Endorsements:
             path = context.get_verified_chain()
         except crypto.X509StoreContextError as error:
             raise self._broken(error) from error
-        if not 1 < len(path) <= MAX_DEPTH:
-            raise _untrusted(f"a path of {len(path)} certificates, expected 2 to {MAX_DEPTH}", LEAF)
-        return path
+        # OpenSSL may go on above a pinned CA, and also takes a leaf that is pinned itself.
+        pinned = [n for n, one in enumerate(path) if n and _fingerprint(one) in self._tiers]
+        if not pinned:
+            raise _untrusted("no pinned root above it", LEAF)
+        if pinned[0] >= MAX_DEPTH:
+            raise _untrusted(f"a path of {pinned[0] + 1}, the limit is {MAX_DEPTH}", LEAF)
+        return path[: pinned[0] + 1]
 
     def _check_link(self, certificate: crypto.X509, depth: int, length: int) -> None:
         """One certificate of a path that OpenSSL has verified."""
