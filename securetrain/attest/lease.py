@@ -4,10 +4,14 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from securetrain.attest.attester import Ask
+from securetrain.attest.cache import CollateralKind
 from securetrain.attest.evidence import NodeEvidence
+from securetrain.attest.results import Submodule
+from securetrain.attest.state import Remembered
+from securetrain.core.vocabulary import NodeTier
 
 if TYPE_CHECKING:
     from securetrain.attest.tpm.boot import BootState
@@ -15,6 +19,21 @@ if TYPE_CHECKING:
     from securetrain.attest.tpm.ima import Progress
     from securetrain.attest.tpm.quote import Quote
     from securetrain.attest.tpm.structures import PublicArea
+
+
+class Collateral(Protocol):
+    """The signed cache of what makers publish."""
+
+    def get(self, kind: CollateralKind, name: str, now: datetime) -> bytes:
+        """One document.
+
+        Raises:
+            AttestationError: ST-ATTS-009 without a cache, ST-ATTS-7xx when the document is
+                missing, altered or no longer fresh.
+        """
+
+    def has(self, kind: CollateralKind, name: str) -> bool:
+        """Whether there is such a document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +52,8 @@ class Opening:
 
     endorsement: "Endorsement"
     ak: "PublicArea"
-    secret: bytes
-    """What only the TPM that holds both keys can find in the credential."""
-    credential: tuple[bytes, bytes]
-    """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET."""
+    enrolled: bool
+    """Whether the inventory names this TPM for this node."""
 
     @property
     def identity(self) -> str:
@@ -63,6 +80,18 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one attesting environment has proven."""
+
+    name: str
+    """Of the submodule in the result: ``tpm``, ``sev-snp``, ``gpu-0``."""
+    tier: NodeTier
+    submodule: Submodule
+    identities: tuple[str, ...] = ()
+    """See `Lease`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One exchange, as the appraiser sees it."""
 
@@ -73,6 +102,10 @@ class Case:
     expires: datetime
     """When the lease that this appraisal begins will end."""
     ask: Ask
+    secret: bytes
+    """What only the TPM that holds both keys can find in the challenge's credential."""
     opening: Opening | None
     lease: Lease | None
     """What a renewal goes on from; None when full evidence was asked for."""
+    last: Remembered | None = None
+    """The TPM's last accepted quote, from whatever lease or verifier before."""

@@ -64,12 +64,17 @@ class Appraisal:
 class Appraiser(Protocol):
     """Judges the bodies of one media type."""
 
-    def open(self, keys: AttestationKeys | None, node: str, now: datetime) -> Opening | None:
+    def open(self, keys: AttestationKeys, node: str, now: datetime) -> Opening | None:
         """Look at the keys of Hello before anything is asked.
 
         Raises:
             AttestationError: the keys are not of a TPM that may join as this node.
         """
+
+    def credential(
+        self, opening: Opening, secret: bytes, random: Callable[[int], bytes]
+    ) -> tuple[bytes, bytes]:
+        """`secret` for the TPM alone: TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET."""
 
     def read(self, body: bytes) -> Claims:
         """Parse a body; nothing is judged yet.
@@ -95,8 +100,14 @@ class SoftwareAppraiser:
 
     reference_values = ""
 
-    def open(self, keys: AttestationKeys | None, node: str, now: datetime) -> None:
+    def open(self, keys: AttestationKeys, node: str, now: datetime) -> None:
         """There is nothing to look at."""
+
+    def credential(
+        self, opening: Opening, secret: bytes, random: Callable[[int], bytes]
+    ) -> tuple[bytes, bytes]:
+        """Never asked for: nothing was opened."""
+        raise NotImplementedError
 
     def read(self, body: bytes) -> Claims:
         """Parse a self-report."""
@@ -132,8 +143,9 @@ class _Asked:
     node: str
     deadline: float
     ask: Ask
-    opening: Opening | None
-    lease: Lease | None
+    secret: bytes = b""
+    opening: Opening | None = None
+    lease: Lease | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,32 +232,45 @@ class Verifier:
 
     def _challenge(self, node: str, keys: AttestationKeys | None) -> Challenge:
         self._refuse_revoked(f"node:{node}")
-        opening = self._open(node, keys)
-        lease = None
-        if opening is not None:
-            self._refuse_revoked(opening.identity)
-            lease = self._current(node, opening)
-        ask = Ask()
-        if opening is not None and lease is None:
-            ask = Ask(credential=opening.credential)
-        elif lease is not None:
+        if keys is None:
+            ask = Ask()
+            nonce = self._keep(_Asked(node=node, deadline=self._deadline(), ask=ask))
+            return Challenge(nonce=nonce, ask=ask, ak_name=b"")
+        appraiser, opening = self._open(node, keys)
+        self._refuse_revoked(opening.identity)
+        lease = self._current(node, opening)
+        secret = b""
+        if lease is None:
+            secret = self.random(NONCE_SIZE)
+            ask = Ask(credential=appraiser.credential(opening, secret, self.random))
+        else:
             ask = Ask(full=False, ima_first=lease.ima.entries if lease.ima else 0)
-        nonce = self._keep(node, ask, opening, lease)
-        return Challenge(nonce=nonce, ask=ask, ak_name=opening.ak_name if opening else b"")
+        asked = _Asked(
+            node=node,
+            deadline=self._deadline(),
+            ask=ask,
+            secret=secret,
+            opening=opening,
+            lease=lease,
+        )
+        return Challenge(nonce=self._keep(asked), ask=ask, ak_name=opening.ak_name)
 
-    def _open(self, node: str, keys: AttestationKeys | None) -> Opening | None:
+    def _open(self, node: str, keys: AttestationKeys) -> tuple[Appraiser, Opening]:
         """Ask the appraisers, of whom one at most knows what to do with keys."""
         now = self.clock()
-        openings = [a.open(keys, node, now) for a in self.appraisers.values()]
-        found = next((opening for opening in openings if opening is not None), None)
-        if keys is not None and found is None:
-            raise AttestationError(
-                "ST-ATTS-009",
-                "the node has a TPM, and this verifier has no reference values to judge it by",
-                f"node {node}: node.reference_values",
-                "name signed reference values in the policy, or let the node join without its TPM",
-            )
-        return found
+        for appraiser in self.appraisers.values():
+            opening = appraiser.open(keys, node, now)
+            if opening is not None:
+                return appraiser, opening
+        raise AttestationError(
+            "ST-ATTS-009",
+            "the node has a TPM, and this verifier has no reference values to judge it by",
+            f"node {node}: node.reference_values",
+            "name signed reference values in the policy, or let the node join without its TPM",
+        )
+
+    def _deadline(self) -> float:
+        return self.monotonic() + NONCE_LIFE
 
     def _current(self, node: str, opening: Opening) -> Lease | None:
         """The lease that a renewal goes on from, if it is not over and is of the same TPM."""
@@ -272,7 +297,7 @@ class Verifier:
                     "one machine is one node; if there are two machines, one of them is relayed",
                 )
 
-    def _keep(self, node: str, ask: Ask, opening: Opening | None, lease: Lease | None) -> bytes:
+    def _keep(self, asked: _Asked) -> bytes:
         now = self.monotonic()
         with self._lock:
             while self._asked and next(iter(self._asked.values())).deadline <= now:
@@ -284,9 +309,7 @@ class Verifier:
                     fix="wait half a minute and join again",
                 )
             nonce = self.random(NONCE_SIZE)
-            self._asked[nonce] = _Asked(
-                node=node, deadline=now + NONCE_LIFE, ask=ask, opening=opening, lease=lease
-            )
+            self._asked[nonce] = asked
         return nonce
 
     def _spend(self, nonce: bytes, node: str) -> _Asked:
@@ -316,20 +339,23 @@ class Verifier:
                 f"node {node}",
                 f"send one of {', '.join(sorted(self.appraisers))}",
             )
-        _check_signature(evidence, node, key)
+        check_signature(evidence, node, key)
         claims = appraiser.read(evidence.body)
         expected = binding.value(claims.manifest)
-        _check_binding(evidence, expected, node)
+        check_binding(evidence, expected, node)
         now = self.clock()
         expires = now + timedelta(minutes=self.policy.node.lease_minutes)
+        last = self.state.last(asked.opening.identity) if asked.opening is not None else None
         case = Case(
             binding=expected,
             node=node,
             now=now,
             expires=expires,
             ask=asked.ask,
+            secret=asked.secret,
             opening=asked.opening,
             lease=asked.lease,
+            last=last,
         )
         appraisal = appraiser.appraise(claims, case)
         for identity in appraisal.lease.identities if appraisal.lease is not None else ():
@@ -365,7 +391,7 @@ class Verifier:
                     clock=clock.clock,
                     reset_count=clock.reset_count,
                     restart_count=clock.restart_count,
-                    firmware=lease.quote.firmware,
+                    firmware=clock.firmware,
                     seen=now.isoformat(),
                 )
             )
@@ -435,7 +461,12 @@ class Verifier:
             self._unattested[node] = expires
 
 
-def _check_binding(evidence: Evidence, expected: bytes, node: str) -> None:
+def check_binding(evidence: Evidence, expected: bytes, node: str) -> None:
+    """Compare what the evidence was made for with what was asked.
+
+    Raises:
+        AttestationError: ST-ATTS-003.
+    """
     if not hmac.compare_digest(evidence.binding, expected):
         raise AttestationError(
             "ST-ATTS-003",
@@ -445,8 +476,12 @@ def _check_binding(evidence: Evidence, expected: bytes, node: str) -> None:
         )
 
 
-def _check_signature(evidence: Evidence, node: str, key: PublicKey) -> None:
-    """Nothing of a body is parsed before the node's own key has answered for it."""
+def check_signature(evidence: Evidence, node: str, key: PublicKey) -> None:
+    """Nothing of a body is parsed before the node's own key has answered for it.
+
+    Raises:
+        AttestationError: ST-ATTS-003.
+    """
     try:
         key.verify(evidence.signature, evidence.signed_message())
     except SecureTrainError as error:

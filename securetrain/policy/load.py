@@ -254,6 +254,13 @@ def _check(policy: Policy, where: str) -> None:
             f"{where}: node.allow_self_asserted.reason",
             "say why",
         )
+    if policy.node.tpm.secure_boot and not policy.node.tpm.event_log:
+        raise PolicyError(
+            "ST-PLCY-004",
+            "Secure Boot can only be told from the firmware's log, which is not asked for",
+            f"{where}: node.tpm.event_log",
+            "node.tpm.event_log: true, or node.tpm.secure_boot: false",
+        )
     if policy.checkpoint.require_clean_verdict and policy.gradients.mode is GuardMode.OFF:
         raise PolicyError(
             "ST-PLCY-004",

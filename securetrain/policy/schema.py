@@ -145,10 +145,9 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     confidential: Annotated[
         bool, _meta("every GPU of the node must prove itself and its firmware", "run")
     ] = False
-    count: Annotated[
-        Annotated[int, Meta(ge=1, le=16)] | None, _meta("how many GPUs a node must have", "run")
-    ] = None
-    fabric: Annotated[bool, _meta("GPUs and NVSwitches must name exactly each other", "run")] = True
+    fabric: Annotated[
+        bool, _meta("the GPUs must sit behind NVSwitches, and each name exactly the others", "run")
+    ] = False
     allow_expired_rims: Annotated[
         bool, _meta("accept reference measurements whose signer's certificate has expired", "run")
     ] = False

@@ -13,7 +13,7 @@ real verifier refuses the evidence with ST-ATTS-006.
     result = join(verifier, "node-1", NodeTier.TPM)   # raises AttestationError when refused
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -64,8 +64,14 @@ class FakeAppraiser:
 
     reference_values = ""
 
-    def open(self, keys: AttestationKeys | None, node: str, now: datetime) -> Opening | None:
+    def open(self, keys: AttestationKeys, node: str, now: datetime) -> Opening | None:
         """There is nothing to look at."""
+
+    def credential(
+        self, opening: Opening, secret: bytes, random: Callable[[int], bytes]
+    ) -> tuple[bytes, bytes]:
+        """Never asked for: nothing was opened."""
+        raise NotImplementedError
 
     def read(self, body: bytes) -> Claims:
         """Parse a claim.

@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""All GPUs and switches of one node: each for itself, then as the one fabric that they must be.
+
+Rules, in order:
+
+1. every device answers this exchange's nonce with a signed report (`report`);
+2. it is one of the fleet's, in an accepted mode (`reference`), and of this node where the inventory
+   says so;
+3. its measurements are the golden ones of its driver and firmware (`firmware`); RIMs come from the
+   signed cache;
+4. together they are all of the node's devices, and name exactly each other (`topology`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from securetrain.attest.cache import CollateralKind
+from securetrain.attest.evidence import DeviceEvidence, DeviceKind, device_nonce
+from securetrain.attest.gpu.certificates import CertificateCache, StatusLookup
+from securetrain.attest.gpu.firmware import Firmware, check_firmware
+from securetrain.attest.gpu.reference import GpuReference, check_reference
+from securetrain.attest.gpu.report import DeviceState, verify_device
+from securetrain.attest.gpu.rim import RimCache
+from securetrain.attest.gpu.topology import FabricState, check_fabric
+from securetrain.attest.lease import Case, Collateral, Part
+from securetrain.attest.results import Submodule, trust_vector
+from securetrain.core.errors import AttestationError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.policy.schema import Gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAppraiser:
+    """Judges devices for as long as one edition of the reference values stands."""
+
+    policy: Gpu
+    reference: GpuReference
+    collateral: Collateral
+    status: StatusLookup | None = None
+    certificates: CertificateCache = field(default_factory=CertificateCache)
+    rims: RimCache = field(default_factory=lambda: RimCache())  # noqa: PLW0108 - it has arguments
+
+    def appraise(
+        self, devices: Sequence[DeviceEvidence], case: Case, enrolled: tuple[str, ...]
+    ) -> tuple[Part, ...]:
+        """Judge all devices of a node.
+
+        Args:
+            devices: what the node sent.
+            case: this exchange.
+            enrolled: PDIs of the node's devices; empty leaves them open.
+
+        Raises:
+            AttestationError: ST-ATTS-012, ST-ATTS-6xx and 7xx.
+        """
+        nonce = device_nonce(case.binding)
+        roots = self.reference.all_roots()
+        states, parts = [], []
+        for number, evidence in enumerate(devices):
+            state = verify_device(
+                evidence,
+                nonce=nonce,
+                now=case.now,
+                roots=roots,
+                status=self.status,
+                cache=self.certificates,
+                where=f"{evidence.kind} {number}",
+            )
+            check_reference(state, self.reference)
+            firmware = check_firmware(
+                state,
+                lambda name: self.collateral.get(CollateralKind.RIM, name, case.now),
+                self.rims,
+                now=case.now,
+                allow_expired=self.policy.allow_expired_rims,
+            )
+            states.append(state)
+            parts.append(_part(number, state, firmware))
+        fabric = check_fabric(states, gpus=self.reference.gpus, switches=self.reference.switches)
+        self._check_node(states, fabric, case, enrolled)
+        return tuple(parts)
+
+    def _check_node(
+        self,
+        states: Sequence[DeviceState],
+        fabric: FabricState,
+        case: Case,
+        enrolled: tuple[str, ...],
+    ) -> None:
+        if self.policy.fabric and not fabric.closed:
+            raise AttestationError(
+                "ST-ATTS-013",
+                "the GPUs do not name the switches that they sit behind",
+                "node.gpu.fabric",
+                "run the node in protected PCIe mode and send its switches' reports too",
+            )
+        found = {state.pdi for state in states}
+        if enrolled and found != set(enrolled):
+            raise AttestationError(
+                "ST-ATTS-012",
+                f"the devices are {', '.join(sorted(found))}, the node has"
+                f" {', '.join(sorted(enrolled))}",
+                f"node {case.node}: devices",
+                "securetrain attest enroll, after making sure whose devices they are",
+            )
+
+
+def _part(number: int, state: DeviceState, firmware: Firmware) -> Part:
+    affirmed = ["hardware", "instance-identity", "executables"]
+    if state.kind is DeviceKind.GPU:
+        affirmed.append("runtime-opaque")
+    return Part(
+        name=f"{state.kind}-{number}",
+        tier=NodeTier.SELF_ASSERTED,  # a device lifts the tier of the CPU that it belongs to
+        submodule=Submodule(
+            trust_vector=trust_vector(*affirmed),
+            claims={
+                "pdi": state.pdi,
+                "ueid": state.ueid,
+                "chip": state.chip,
+                "driver": state.driver,
+                "vbios": state.vbios,
+                "mode": str(state.mode or ""),
+                "measurements": len(firmware.comparison.matched),
+                "expired_rims": " ".join(firmware.expired),
+                "revocation_checked": state.status_checked,
+            },
+        ),
+        identities=(f"device:{state.pdi}",),
+    )
