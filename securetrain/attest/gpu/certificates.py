@@ -247,6 +247,9 @@ def _link(der: bytes, position: int, above: Sequence[Link], where: str) -> Link:
         raise _malformed(f"{len(der)} bytes, the limit is {CERTIFICATE_LIMIT}", where)
     try:
         certificate = x509.load_der_x509_certificate(der)
+        # A signature is whole bytes; `cryptography` does not look at the count of unused bits.
+        if not der.endswith(b"\0" + certificate.signature):
+            raise _malformed("its signature is not a string of whole bytes", where)
         key = _public_key(certificate, where)
         _check_issued(certificate, above[0].certificate if above else certificate, where)
         if position == _LEAF:

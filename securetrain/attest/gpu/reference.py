@@ -32,11 +32,12 @@ from securetrain.attest.gpu.report import Architecture, DeviceState
 from securetrain.attest.gpu.spdm import DIGEST_SIZE
 from securetrain.core.errors import AttestationError
 
-Digest: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-Pdi: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
-CertificateSerial: TypeAlias = Annotated[str, Meta(pattern="^[1-9a-f][0-9a-f]{0,39}$")]
-DriverVersion: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9]{1,6}(\.[0-9]{1,6}){1,3}$")]
-VbiosVersion: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-F]{2}(\.[0-9A-F]{2}){4}$")]
+# \Z: a `$` would let a newline follow.
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Pdi: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+CertificateSerial: TypeAlias = Annotated[str, Meta(pattern=r"^[1-9a-f][0-9a-f]{0,39}\Z")]
+DriverVersion: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9]{1,6}(\.[0-9]{1,6}){1,3}\Z")]
+VbiosVersion: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-F]{2}(\.[0-9A-F]{2}){4}\Z")]
 Golden: TypeAlias = Mapping[int, Collection[bytes]]
 """Accepted digests of every active measurement of a RIM, by index."""
 
