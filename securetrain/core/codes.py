@@ -341,6 +341,21 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-NETW-001", "the required network profile cannot be achieved", _X.FAILURE),
     ("ST-NETW-002", "a socket of the job is bound outside the job network", _X.FAILURE),
     ("ST-NETW-003", "a variable that the policy pins was set to something else", _X.USAGE),
+    # network, 01x and 02x: the job network
+    ("ST-NETW-010", "what a job network needs is missing on this machine", _X.FAILURE),
+    ("ST-NETW-011", "a command of the job network failed", _X.FAILURE),
+    ("ST-NETW-012", "the WireGuard engine is too old", _X.FAILURE),
+    ("ST-NETW-013", "the WireGuard engine did not start or did not answer", _X.FAILURE),
+    ("ST-NETW-014", "the WireGuard engine died", _X.FAILURE),
+    ("ST-NETW-015", "an answer of the WireGuard engine is malformed", _X.FAILURE),
+    ("ST-NETW-016", "the WireGuard engine does not hold what it was told", _X.FAILURE),
+    ("ST-NETW-017", "a WireGuard key or endpoint is malformed", _X.FAILURE),
+    ("ST-NETW-018", "the members of a job network contradict each other", _X.FAILURE),
+    ("ST-NETW-019", "the epoch of a job network goes back", _X.FAILURE),
+    ("ST-NETW-020", "a job network of this name is up already", _X.FAILURE),
+    ("ST-NETW-021", "something of a job network could not be removed", _X.FAILURE),
+    ("ST-NETW-022", "the record of a job network is malformed or not ours", _X.FAILURE),
+    ("ST-NETW-023", "the job network has another way out than its tunnel", _X.FAILURE),
     # run time of the workers
     ("ST-RUNT-001", "a peer's pickle names a global outside the allow-list", _X.FAILURE),
     (
