@@ -177,7 +177,7 @@ def verify_signature(public: PublicArea, message: bytes, signature: bytes) -> No
             ST-ATTS-111 when it is by another scheme or does not verify.
     """
     parsed = parse_signature(signature)
-    if public.scheme is None or parsed.scheme != public.scheme:
+    if parsed.scheme != public.scheme:
         raise AttestationError(
             "ST-ATTS-111",
             f"signed by {parsed.scheme}, the key's own scheme is {public.scheme or 'NULL'}",

@@ -7,6 +7,7 @@ import hashlib
 import random
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from securetrain.attest.tpm.constants import (
     GENERATED,
@@ -172,6 +173,15 @@ def test_a_name_covers_every_bit_of_the_area():
 def test_native_keys_are_made_once():
     assert ECC.key() is ECC.key()
     assert RSA.key().key_size == 2048
+
+
+@pytest.mark.parametrize(("said", "meant"), [(0, 65537), (65537, 65537), (17, 17)])
+def test_the_exponent_of_a_key(said, meant):
+    assert isinstance(RSA.unique, RsaKey)
+    unique = dataclasses.replace(RSA.unique, exponent=said)
+    key = dataclasses.replace(RSA, unique=unique).key()
+    assert isinstance(key, rsa.RSAPublicKey)
+    assert key.public_numbers().e == meant
 
 
 def test_random_structures_round_trip():
