@@ -117,7 +117,7 @@ class RimCache:
     on every use. Safe for threads.
     """
 
-    def __init__(self, roots: Collection[str], size: int = MAX_CACHED) -> None:
+    def __init__(self, roots: Collection[str] = NVIDIA_RIM_ROOTS, size: int = MAX_CACHED) -> None:
         """Start empty.
 
         Args:
