@@ -133,7 +133,9 @@ class NodeEvidence(_Struct, frozen=True, kw_only=True):
 
     def encode(self) -> bytes:
         """The one spelling of this evidence."""
-        return msgspec.json.encode(self, order="sorted")
+        # Keys of JSON objects are text; registers are numbers.
+        plain = msgspec.to_builtins(self, str_keys=True)
+        return msgspec.json.encode(plain, order="sorted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
