@@ -21,14 +21,18 @@ _TIMEOUT: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One Debian package: the command that shows it is there, and why it is wanted."""
+    """One Debian package, and why it is wanted."""
 
     name: str
-    command: str
+    shown_by: str
+    """A command, or the absolute path of a file, that is there when the package is."""
     reason: str
     tests: str
     """The tests that are skipped without it."""
 
+
+_PYTSS: Final = "builds tpm2-pytss, an independent reading of TPM structures"
+_DIFFERENTIAL: Final = "those that compare our TPM structures with tpm2-pytss"
 
 PACKAGES: Final = (
     Package(
@@ -37,6 +41,21 @@ PACKAGES: Final = (
         "makes the network namespaces and virtual links of the job network",
         "those marked netns",
     ),
+    Package(
+        "swtpm",
+        "swtpm",
+        "is a TPM in software: nodes attest by it in tests and in the tour",
+        "those marked tpm",
+    ),
+    Package(
+        "swtpm-tools",
+        "swtpm_setup",
+        "makes such TPMs, with endorsement keys and certificates of a local CA",
+        "those marked tpm",
+    ),
+    Package("libtss2-dev", "/usr/include/tss2/tss2_esys.h", _PYTSS, _DIFFERENTIAL),
+    Package("pkg-config", "pkg-config", _PYTSS, _DIFFERENTIAL),
+    Package("gcc", "gcc", _PYTSS, _DIFFERENTIAL),
 )
 
 Run = Callable[[Sequence[str]], bool]
@@ -45,12 +64,13 @@ Run = Callable[[Sequence[str]], bool]
 def missing(
     packages: Sequence[Package], find: Callable[[str], str | None] = shutil.which
 ) -> list[Package]:
-    """The packages whose command cannot be found (nor in the sbin directories)."""
+    """The packages whose command or file cannot be found (nor in the sbin directories)."""
     return [
         package
         for package in packages
-        if find(package.command) is None
-        and not any(Path(folder, package.command).exists() for folder in ("/usr/sbin", "/sbin"))
+        if find(package.shown_by) is None
+        # A file has an absolute path, which no folder in front of it changes.
+        and not any(Path(folder, package.shown_by).exists() for folder in ("/usr/sbin", "/sbin"))
     ]
 
 

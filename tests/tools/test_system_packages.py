@@ -13,7 +13,15 @@ def test_a_command_that_is_found_is_not_missing():
     assert missing([FAKE], find=lambda _: None) == [FAKE]
 
 
+def test_a_file_shows_a_package_that_has_no_command(tmp_path):
+    header = Package("fake-dev", str(tmp_path / "fake.h"), "is for the test", "none")
+    assert missing([header]) == [header]
+    (tmp_path / "fake.h").write_text("")
+    assert missing([header]) == []
+
+
 def test_every_package_has_a_reason():
+    assert len({package.name for package in PACKAGES}) == len(PACKAGES)
     for package in PACKAGES:
         assert package.reason
         assert package.tests
