@@ -203,12 +203,11 @@ def test_names_that_are_not_der():
 
 def _rename(der: bytes, old: bytes, new: bytes) -> bytes:
     """The certificate with another name in it; lengths of what is around it are put right."""
-    grown = len(new) - len(old)
     body = bytes(asn1.decode_der(asn1.TLV, der).data)
     content = asn1.decode_der(_Pieces, der).content
     old_content = b"\x30" + asn1.encode_der(bytes(content.data))[1:]
     new_content = bytes(content.data).replace(old, new)
-    assert (len(new_content) - len(content.data)) % grown == 0
+    assert new_content != content.data
     new_content = b"\x30" + asn1.encode_der(new_content)[1:]
     return b"\x30" + asn1.encode_der(body.replace(old_content, new_content))[1:]
 
@@ -529,6 +528,17 @@ def test_certificates_out_of_time(begin, end, word):
 def test_the_verifiers_time_counts(now):
     refused("ST-ATTS-108", now=now)
     refused("ST-ATTS-108", now=now.astimezone(timezone(timedelta(hours=-11))))
+
+
+@pytest.mark.forgery
+def test_a_time_that_has_no_date():
+    # OpenSSL compares the year 0; a calendar has none.
+    old = b"\x30\x1e\x17\x0d200101000000Z\x17\x0d400101000000Z"
+    new = b"\x30\x20\x18\x0f00000101000000Z\x17\x0d400101000000Z"
+    odd = resign(_rename(LEAF_CERTIFICATE, old, new), ISSUER.key)
+    error = refused("ST-ATTS-105", odd)
+    assert "validity cannot be read" in error.what
+    assert error.where == LEAF
 
 
 @pytest.mark.forgery
