@@ -47,7 +47,9 @@ from securetrain.testing.clock import START
 from securetrain.testing.runs import SmallRun, make_run
 from securetrain.threats.model import load_model
 from securetrain.train.config import load_job
+from tools import fuzz_tpm_client
 from tools.fuzz import Parser
+from tools.fuzz_tpm import tpm
 
 _HEX: Final = "ab" * 32
 
@@ -67,6 +69,8 @@ def parsers(folder: Path) -> list[Parser]:
         _ledger(run),
         *_rendezvous(),
         *_attestation(run),
+        *tpm(),
+        *fuzz_tpm_client.parsers(),
         Parser("facts", lambda: [_facts(folder)], lambda data: decode_facts(data, "facts")),
         *_artifacts(run),
     ]
