@@ -187,7 +187,7 @@ class _Collateral:
                 "node.reference_values.cache",
                 "make one with 'securetrain attest cache add' and name it in the policy",
             )
-        return self.cache.get(kind, name, now)
+        return self.cache.at(now).get(kind, name)
 
     def has(self, kind: CollateralKind, name: str) -> bool:
         return self.cache is not None and self.cache.has(kind, name)

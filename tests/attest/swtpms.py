@@ -6,7 +6,7 @@ import pytest
 
 from securetrain.testing.swtpm import missing_commands
 
-_missing = pytest.mark.skipif(
+without_swtpm = pytest.mark.skipif(
     bool(missing_commands()),
     reason="NO TPM WAS USED: swtpm is not installed (python tools/system_packages.py)",
 )
@@ -14,4 +14,4 @@ _missing = pytest.mark.skipif(
 
 def needs_swtpm(test):
     """Mark a test that starts swtpm."""
-    return pytest.mark.tpm(_missing(test))
+    return pytest.mark.tpm(without_swtpm(test))

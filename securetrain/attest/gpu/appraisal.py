@@ -39,7 +39,7 @@ class GpuAppraiser:
     collateral: Collateral
     status: StatusLookup | None = None
     certificates: CertificateCache = field(default_factory=CertificateCache)
-    rims: RimCache = field(default_factory=lambda: RimCache())  # noqa: PLW0108 - it has arguments
+    rims: RimCache = field(default_factory=RimCache)
 
     def appraise(
         self, devices: Sequence[DeviceEvidence], case: Case, enrolled: tuple[str, ...]
