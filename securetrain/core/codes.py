@@ -304,6 +304,17 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-ATTS-739", "the collateral cache cannot be written", _X.FAILURE),
     ("ST-ATTS-741", "collateral cannot be fetched", _X.FAILURE),
     # attestation, 8xx: attestation tokens of other issuers
+    ("ST-ATTS-801", "the attestation token is malformed", _X.FAILURE),
+    ("ST-ATTS-802", "the attestation token's issuer or key is not pinned", _X.FAILURE),
+    ("ST-ATTS-803", "the attestation token's algorithm or header is not pinned", _X.FAILURE),
+    ("ST-ATTS-804", "the attestation token's signature does not verify", _X.FAILURE),
+    ("ST-ATTS-805", "the attestation token has expired", _X.FAILURE),
+    ("ST-ATTS-806", "the attestation token is of the wrong time", _X.FAILURE),
+    ("ST-ATTS-807", "the attestation token answers another nonce", _X.FAILURE),
+    ("ST-ATTS-808", "the attestation token is for another audience", _X.FAILURE),
+    ("ST-ATTS-809", "an attestation token's claim is not what it must be", _X.FAILURE),
+    ("ST-ATTS-810", "the attestation token's devices are not what they must be", _X.FAILURE),
+    ("ST-ATTS-811", "the reference values hold a key for tokens that cannot be used", _X.FAILURE),
     # attestation, 9xx: collecting evidence on this machine
     ("ST-ATTS-950", "this machine is no confidential guest that can attest itself", _X.FAILURE),
     ("ST-ATTS-951", "the kernel's report provider is not known here", _X.FAILURE),

@@ -25,7 +25,8 @@ Source: RFC 5280, sections 4.2, 5 and 6.1.
 import hashlib
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
@@ -37,7 +38,6 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from securetrain.core.errors import AttestationError
@@ -106,13 +106,11 @@ def load_certificate(data: bytes, maker: Maker, role: str) -> x509.Certificate:
             maker.malformed, f"{len(data)} bytes, the limit is {CERTIFICATE_LIMIT}", role
         )
     try:
-        # AMD numbers all VCEKs 0, which RFC 5280 forbids and the parser warns about.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        with _no_warnings():
             certificate = x509.load_der_x509_certificate(data)
-        # The rest is parsed when it is asked for; ask now, so that nothing can fail later.
-        _ = certificate.extensions, certificate.subject, certificate.issuer
-        certificate.public_key()
+            # The rest is parsed when it is asked for; ask now, so that nothing can fail later.
+            _ = certificate.extensions, certificate.subject, certificate.issuer
+            certificate.public_key()
     except _MISFITS as error:
         raise maker.refusal(maker.malformed, f"not a certificate: {error}", role) from error
     return certificate
@@ -133,8 +131,7 @@ def load_certificates(
     if data.count(_PEM) > limit:
         raise maker.refusal(maker.malformed, f"more than {limit} certificates", role)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        with _no_warnings():
             parsed = x509.load_pem_x509_certificates(data)
     except _MISFITS as error:
         raise maker.refusal(maker.malformed, f"not PEM certificates: {error}", role) from error
@@ -161,8 +158,9 @@ def load_crl(data: bytes, maker: Maker, role: str) -> x509.CertificateRevocation
         raise maker.refusal(maker.bad_list, f"{len(data)} bytes, the limit is {CRL_LIMIT}", role)
     load = x509.load_pem_x509_crl if data.startswith(_PEM) else x509.load_der_x509_crl
     try:
-        crl = load(data)
-        _ = crl.extensions, crl.issuer, crl.last_update_utc, crl.next_update_utc
+        with _no_warnings():
+            crl = load(data)
+            _ = crl.extensions, crl.issuer, crl.last_update_utc, crl.next_update_utc
     except _MISFITS as error:
         raise maker.refusal(maker.bad_list, f"not a revocation list: {error}", role) from error
     return crl
@@ -219,7 +217,9 @@ def verify_crl(
     Raises:
         AttestationError: `maker.bad_list`, `maker.expired`.
     """
-    if crl.issuer != issuer.subject:
+    with _no_warnings():
+        of_another = crl.issuer != issuer.subject
+    if of_another:
         raise maker.refusal(maker.bad_list, "the list is of another CA", role)
     usage = _extension(issuer, x509.KeyUsage)
     if usage is None or not usage.crl_sign:
@@ -259,6 +259,16 @@ def is_signed(issuer: x509.Certificate, scheme: Scheme, signature: bytes, messag
     except InvalidSignature:
         return False
     return True
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """AMD numbers all VCEKs 0, which RFC 5280 forbids and the parser warns about; it also warns
+    about lengths in names, which mean nothing here.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def _is_issued(certificate: x509.Certificate, issuer: x509.Certificate, scheme: Scheme) -> bool:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -15,6 +16,7 @@ from securetrain.attest.tee import chain
 from securetrain.attest.tee.snp import verify_snp
 from securetrain.attest.tee.snp_report import Product, SigningKey
 from securetrain.attest.tee.snp_rules import SnpReference, Tcb
+from securetrain.core.errors import AttestationError
 from tests.attest.tee import forge
 from tests.attest.tee.forge import NOW, certificate, custom, der, der_int, p384_key, rsa_key, tlv
 
@@ -240,3 +242,12 @@ def _ark(name):
 
 def _ca(subject, issuer, key, signer, **options):
     return certificate(subject, issuer, rsa_key(key), rsa_key(signer), **({"ca": True} | options))
+
+
+def refused(code, where="", *, world=None, text="", report=None, **changes):
+    """What is named makes `AmdWorld.verify` refuse with this code."""
+    with pytest.raises(AttestationError) as caught:
+        (world or AmdWorld()).verify(report, **changes)
+    assert caught.value.code == code, caught.value
+    assert where in caught.value.where, caught.value
+    assert text in caught.value.what, caught.value

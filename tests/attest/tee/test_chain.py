@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What is remembered of makers' signatures, and what never is; the paths are in `test_snp.py`."""
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from securetrain.attest.tee import chain
+from securetrain.attest.tee.collateral import INTEL
+from securetrain.core.errors import AttestationError
+from tests.attest.tee import forge
+from tests.attest.tee.forge import DAY, NOW, certificate, p256_key, p384_key, rsa_key
+
+ROOT = certificate("root", "root", p256_key("root"), p256_key("root"), ca=True)
+CA = certificate("ca", "root", p256_key("ca"), p256_key("root"), ca=True)
+LEAF = certificate("leaf", "ca", p256_key("leaf"), p256_key("ca"))
+PATH = (("leaf", LEAF), ("CA", CA), ("root", ROOT))
+PIN = chain.spki_digest(ROOT)
+
+
+def refused(code, text, path=PATH, now=NOW, pin=PIN):
+    with pytest.raises(AttestationError) as caught:
+        chain.verify_path(path, pin, now, INTEL)
+    assert caught.value.code == code, caught.value
+    assert text in caught.value.what, caught.value
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered():
+    chain._remember_signature.cache_clear()
+    chain._remember_issued.cache_clear()
+
+
+def test_dates_are_judged_each_time():
+    chain.verify_path(PATH, PIN, NOW, INTEL)
+    refused("ST-ATTS-505", "is good from", now=forge.END + DAY)
+    chain.verify_path(PATH, PIN, NOW, INTEL)
+
+
+def test_good_signatures_are_checked_once():
+    for _ in range(3):
+        chain.verify_path(PATH, PIN, NOW, INTEL)
+    assert chain._remember_signature.cache_info().misses == 3
+    assert chain._remember_signature.cache_info().hits == 6
+
+
+@pytest.mark.forgery
+def test_bad_signatures_are_never_remembered():
+    forged = certificate("leaf", "ca", p256_key("leaf"), p256_key("x"))
+    path = (("leaf", forged), *PATH[1:])
+    for _ in range(3):
+        refused("ST-ATTS-504", "is not signed by the CA", path=path)
+    assert chain._remember_signature.cache_info().currsize == 2
+
+
+@pytest.mark.forgery
+def test_nothing_of_a_path_without_the_pinned_root_is_remembered():
+    refused("ST-ATTS-504", "the pinned root has", pin="00" * 32)
+    assert chain._remember_signature.cache_info().misses == 0
+
+
+def test_the_memory_is_bounded():
+    assert chain._remember_signature.cache_info().maxsize == chain.REMEMBERED_SIGNATURES
+    assert chain._remember_issued.cache_info().maxsize == chain.REMEMBERED_SIGNATURES
+    assert chain.load_file.cache_info().maxsize == chain.REMEMBERED_FILES
+
+
+@pytest.mark.forgery
+def test_a_longer_path():
+    # Four certificates: the CA that must not have another below it says so.
+    low = certificate("low", "ca", p256_key("low"), p256_key("ca"), ca=True)
+    leaf = certificate("leaf", "low", p256_key("leaf"), p256_key("low"))
+    chain.verify_path((("leaf", leaf), ("low", low), *PATH[1:]), PIN, NOW, INTEL)
+    high = certificate("ca", "root", p256_key("ca"), p256_key("root"), ca=True, path_length=0)
+    path = (("leaf", leaf), ("low", low), ("CA", high), PATH[2])
+    refused("ST-ATTS-504", "allows 0 CAs below itself, there are 1", path=path)
+
+
+@pytest.mark.forgery
+def test_names_that_do_not_chain():
+    leaf = certificate("leaf", "another", p256_key("leaf"), p256_key("ca"))
+    refused("ST-ATTS-504", "does not name the CA", path=(("leaf", leaf), *PATH[1:]))
+
+
+@pytest.mark.parametrize("key", [p384_key("big"), rsa_key("x")], ids=["p384", "rsa"])
+@pytest.mark.forgery
+def test_a_ca_with_a_key_of_another_kind(key):
+    ca = certificate("ca", "root", key, p256_key("root"), ca=True)
+    leaf = certificate("leaf", "ca", p256_key("leaf"), key)
+    refused("ST-ATTS-504", "is not signed by the CA", path=(("leaf", leaf), ("CA", ca), PATH[2]))
+
+
+@pytest.mark.forgery
+def test_another_digest_than_the_makers():
+    leaf = certificate(
+        "leaf", "ca", p256_key("leaf"), p256_key("ca"), hash_algorithm=hashes.SHA384()
+    )
+    refused("ST-ATTS-504", "is not signed by the CA", path=(("leaf", leaf), *PATH[1:]))
+
+
+def test_a_signature_over_another_message():
+    assert chain.is_signed(CA, INTEL.scheme, LEAF.signature, LEAF.tbs_certificate_bytes)
+    assert not chain.is_signed(CA, INTEL.scheme, LEAF.signature, LEAF.tbs_certificate_bytes[1:])
+    assert not chain.is_signed(ROOT, INTEL.scheme, LEAF.signature, LEAF.tbs_certificate_bytes)
+
+
+def test_common_names():
+    def named(*values):
+        oid = x509.NameOID.COMMON_NAME
+        return x509.Name([x509.NameAttribute(oid, value) for value in values])
+
+    assert chain.common_name(named("a")) == "a"
+    assert chain.common_name(named()) == ""
+    assert chain.common_name(named("a", "b")) == ""
+
+
+def test_a_list_without_an_end():
+    # The builder insists on one; real lists of other makers have none.
+    crl = x509.load_der_x509_crl(forge.revocation_list("root", p256_key("root")))
+
+    class Endless:
+        next_update_utc = None
+
+        def __getattr__(self, name):
+            return getattr(crl, name)
+
+    with pytest.raises(AttestationError, match="ST-ATTS-507") as caught:
+        chain.verify_crl(Endless(), ROOT, NOW, INTEL, "list")  # type: ignore[arg-type]
+    assert "does not say until when" in caught.value.what
+
+
+def test_pem_and_der():
+    assert chain.load_certificates(forge.der(CA), INTEL, "x") == [CA]
+    assert chain.load_certificates(forge.pem(CA, ROOT), INTEL, "x", limit=2) == [CA, ROOT]
+    with pytest.raises(AttestationError, match="ST-ATTS-502"):
+        chain.load_certificates(forge.pem(CA, ROOT), INTEL, "x", limit=1)
