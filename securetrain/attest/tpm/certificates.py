@@ -349,9 +349,12 @@ def _check_strength(key: NativeKey, where: str) -> None:
 
 def _load(certificate: bytes, where: str) -> crypto.X509:
     try:
-        return crypto.load_certificate(crypto.FILETYPE_ASN1, certificate)
+        loaded = crypto.load_certificate(crypto.FILETYPE_ASN1, certificate)
     except crypto.Error as error:
         raise _malformed(f"not a certificate: {error}", where) from error
+    if _der(loaded) != certificate:
+        raise _malformed("other bytes follow the certificate, or it is not DER", where)
+    return loaded
 
 
 def _key(certificate: crypto.X509, where: str) -> NativeKey:

@@ -410,7 +410,9 @@ def test_what_is_no_certificate(data):
 
 @pytest.mark.forgery
 def test_bytes_after_the_certificate():
-    assert "not a certificate" in refused("ST-ATTS-105", LEAF_CERTIFICATE + b"\0").what
+    assert "other bytes" in refused("ST-ATTS-105", LEAF_CERTIFICATE + b"\0").what
+    error = refused("ST-ATTS-105", chain=[ISSUER.der, MIDDLE.der + b"\0"])
+    assert error.where == "certificate 2 of the chain"
 
 
 @pytest.mark.forgery
