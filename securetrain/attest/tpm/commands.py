@@ -29,8 +29,8 @@ from securetrain.core.errors import AttestationError
 
 KEY_TIMEOUT: Final = 300.0
 """Seconds for making a key: finding RSA primes takes long on a slow TPM, with bad luck minutes."""
-_TRIES: Final = 10
-_FIRST_WAIT: Final = 0.002
+_WAITS: Final = tuple(0.002 * 2**tries for tries in range(9))
+"""Seconds before a command is sent again."""
 _MAX_NONCE: Final = 64
 _CONTINUE: Final = 1
 
@@ -125,20 +125,23 @@ def run(
 
 def _until_done(channel: Channel, message: bytes, command: Command, timeout: float) -> bytes:
     """The response with code success, asked for again while the TPM says so."""
-    wait = _FIRST_WAIT
-    for tries_left in reversed(range(_TRIES)):
-        response = channel.exchange(message, timeout)
-        code = int.from_bytes(response[6:HEADER], "big")
-        if code == ResponseCode.SUCCESS:
-            return response
-        if code not in RETRIED or not tries_left:
+    response = channel.exchange(message, timeout)
+    for wait in _WAITS:
+        if _code(response) not in RETRIED:
             break
         time.sleep(wait)
-        wait *= 2
+        response = channel.exchange(message, timeout)
+    code = _code(response)
+    if code == ResponseCode.SUCCESS:
+        return response
     if len(response) != HEADER or response[:2] != number(Tag.NO_SESSIONS, 2):
         what = f"code 0x{code:x} in a response of {len(response)} bytes: not a TPM 2.0's"
         raise AttestationError("ST-ATTS-152", what, channel.where, "is it a TPM 2.0?")
     raise refusal(code, command.name, channel.where)
+
+
+def _code(response: bytes) -> int:
+    return int.from_bytes(response[6:HEADER], "big")
 
 
 def _check_head(reader: Reader, tag: Tag) -> None:
