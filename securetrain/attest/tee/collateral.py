@@ -249,7 +249,7 @@ class _Documents:
             signature = bytes.fromhex(msgspec.json.decode(outer["signature"], type=Signature))
             signed = bytes(outer[name])
             document = msgspec.json.decode(signed, type=kind)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _malformed(str(error), name) from error
         signer = self._signer(certificates, name)
         if not chain.is_signed(signer, INTEL.scheme, ecdsa_signature(signature), signed):

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -96,11 +97,11 @@ class AmdWorld:
     def roots(self):
         return {p: chain.spki_digest(AmdWorld(product=p).ark()) for p in Product}
 
-    def ark(self, **options):
+    def ark(self, **options) -> x509.Certificate:
         name = f"ARK-{self.product}"
         return _ca(name, name, "ark", "ark", **options) if options else _ark(name)
 
-    def ask(self, **options):
+    def ask(self, **options) -> x509.Certificate:
         """The intermediate of this world's kind of key."""
         return _ca(self.issuer, f"ARK-{self.product}", "ask", "ark", path_length=0, **options)
 
@@ -127,7 +128,7 @@ class AmdWorld:
         changes=None,
         more=(),
         **options,
-    ):
+    ) -> x509.Certificate:
         return certificate(
             subject or f"SEV-{self.key.name}",
             issuer or self.issuer,
@@ -200,7 +201,7 @@ class AmdWorld:
         )
         return msgspec.structs.replace(reference, **changes)
 
-    def verify(self, report: bytes | None = None, **changes):
+    def verify(self, report=None, **changes) -> Any:
         """`verify_snp`; everything that is not named is good."""
         arguments: dict[str, Any] = {
             "certificates": None,
@@ -236,11 +237,11 @@ def good_chain(world: AmdWorld) -> tuple[bytes, ...]:
 
 
 @cache
-def _ark(name):
+def _ark(name) -> x509.Certificate:
     return _ca(name, name, "ark", "ark")
 
 
-def _ca(subject, issuer, key, signer, **options):
+def _ca(subject, issuer, key, signer, **options) -> x509.Certificate:
     return certificate(subject, issuer, rsa_key(key), rsa_key(signer), **({"ca": True} | options))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -167,20 +168,20 @@ def sized(width: int, data: bytes, lie: int = 0) -> bytes:
 # Certificates.
 
 
-def root(**options):
+def root(**options) -> x509.Certificate:
     signer = options.pop("signer", p256_key("intel-root"))
     key = options.pop("key", p256_key("intel-root"))
     return certificate(ROOT_NAME, ROOT_NAME, key, signer, **({"ca": True} | options))
 
 
-def pck_ca(subject=PLATFORM_CA, **options):
+def pck_ca(subject=PLATFORM_CA, **options) -> x509.Certificate:
     signer = options.pop("signer", p256_key("intel-root"))
     return certificate(
         subject, ROOT_NAME, p256_key("pck-ca"), signer, **({"ca": True, "serial": 20} | options)
     )
 
 
-def pck(extension: bytes | None = None, *, subject=PCK_NAME, issuer=PLATFORM_CA, **options):
+def pck(extension=None, *, subject=PCK_NAME, issuer=PLATFORM_CA, **options) -> x509.Certificate:
     value = sgx_extension() if extension is None else extension
     extensions = [(custom(SGX, value), False)] if value else []
     return certificate(
@@ -193,7 +194,7 @@ def pck(extension: bytes | None = None, *, subject=PCK_NAME, issuer=PLATFORM_CA,
     )
 
 
-def tcb_signing(subject=SIGNING_NAME, **options):
+def tcb_signing(subject=SIGNING_NAME, **options) -> x509.Certificate:
     signer = options.pop("signer", p256_key("intel-root"))
     return certificate(
         subject, ROOT_NAME, p256_key("tcb-signing"), signer, **({"serial": 22} | options)
@@ -420,7 +421,7 @@ def good_quote() -> bytes:
     return quote()
 
 
-def verify(data: bytes | None = None, **changes):
+def verify(data=None, **changes) -> Any:
     """`verify_tdx`; everything that is not named is good."""
     arguments: dict[str, Any] = {
         "reference": reference(**changes.pop("rules", {})),

@@ -180,6 +180,7 @@ def test_documents_of_another_form(field, changes):
         bytes((1 << 20) + 1),
         intel.tcb_response() + b"x",
         intel.qe_response(),
+        b'{"tcbInfo":{"id":"\xff"},"signature":"%s"}' % (b"00" * 64),
     ],
     ids=lambda body: str(body[:20]),
 )
