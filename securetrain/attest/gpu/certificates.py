@@ -80,6 +80,7 @@ _LOOKED_AT: Final = frozenset(
 _MALFORMED: Final = (
     ValueError,
     TypeError,
+    Warning,  # on what it will refuse one day, where warnings are errors
     UnsupportedAlgorithm,
     x509.DuplicateExtension,
     x509.InvalidVersion,
@@ -393,10 +394,12 @@ def _attribute(
 ) -> str:
     """The first group of `form` in the one subject attribute of a kind."""
     values = [attribute.value for attribute in certificate.subject.get_attributes_for_oid(oid)]
-    match = form.fullmatch(values[0]) if len(values) == 1 and isinstance(values[0], str) else None
-    if match is None:
-        raise _anonymous(f"the BROM certificate's subject has {oid.dotted_string} {values}", where)
-    return match[1]
+    match values:
+        case [str() as value] if (found := form.fullmatch(value)) is not None:
+            return found[1]
+        case _:
+            what = f"the BROM certificate's subject has {oid.dotted_string} {values}"
+            raise _anonymous(what, where)
 
 
 def _malformed(what: str, where: str) -> AttestationError:

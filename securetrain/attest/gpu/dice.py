@@ -116,7 +116,8 @@ def _composite(der: bytes, issuer_spki: bytes, where: str) -> bytes:
     composite = asn1.decode_der(_CompositeDeviceId, der)
     if composite.version != _VERSION:
         raise _bad(f"composite device id of version {composite.version}", where)
-    if asn1.encode_der(composite.device) != issuer_spki:
+    issuer = asn1.decode_der(asn1.TLV, issuer_spki)
+    if (composite.device.tag_bytes, composite.device.data) != (issuer.tag_bytes, issuer.data):
         raise _bad("the composite device id holds another key than the issuer's", where)
     return _digest(composite.fwid, where)
 

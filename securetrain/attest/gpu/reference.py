@@ -137,9 +137,9 @@ def compare_measurements(
         AttestationError: ST-ATTS-620 to 623.
     """
     where = f"{state}: measurements"
-    rims = {"VBIOS RIM": vbios}
+    rims: dict[str, Golden | None] = {"VBIOS RIM": vbios}
     if state.kind is DeviceKind.GPU:
-        rims["driver RIM"] = driver or {}
+        rims["driver RIM"] = driver
     elif driver is not None:
         raise _refuse("620", "a switch has no driver RIM", where)
     golden = _golden(rims, where)
@@ -159,7 +159,9 @@ def compare_measurements(
     )
 
 
-def _golden(rims: Mapping[str, Golden], where: str) -> dict[int, tuple[str, Collection[bytes]]]:
+def _golden(
+    rims: Mapping[str, Golden | None], where: str
+) -> dict[int, tuple[str, Collection[bytes]]]:
     """The golden values of all RIMs by index, each with the name of its RIM."""
     golden: dict[int, tuple[str, Collection[bytes]]] = {}
     for name, values in rims.items():

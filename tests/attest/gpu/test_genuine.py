@@ -261,7 +261,6 @@ def test_altered_copies_of_every_report_are_refused():
 
 @needs_vectors
 @pytest.mark.forgery
-@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 def test_altered_copies_of_every_certificate_are_refused():
     cache = CertificateCache()
     for evidence, nonce in distinct().values():

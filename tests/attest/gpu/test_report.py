@@ -175,7 +175,6 @@ def test_every_altered_byte_of_a_report_is_refused():
 
 @pytest.mark.forgery
 @pytest.mark.parametrize("number", range(5))
-@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 def test_every_altered_byte_of_a_certificate_is_refused(number):
     cache = CertificateCache()
     evidence = HOPPER.evidence()
