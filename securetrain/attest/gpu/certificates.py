@@ -64,7 +64,7 @@ _ROLES: Final = ("FMC", "BROM", "ICA", "family", "root")
 _LEAF: Final = 0
 _BROM: Final = 1
 _ROOT: Final = CHAIN_LENGTH - 1
-_BROM_NAME: Final = re.compile(r"([0-9A-Z_]{4,8}) A[0-9]{2} [A-Z0-9]{1,8} BROM")
+_BROM_NAME: Final = re.compile(r"([0-9A-Z_]{4,8}) [A-Z][0-9]{2} [A-Z0-9]{1,8} BROM")
 _BROM_SERIAL: Final = re.compile(r"[0-9A-F]{2}([0-9A-F]{16})")
 """A byte for the kind of device, then the PDI."""
 _DEVICE_NAME: Final = re.compile(r"NVIDIA:([0-9A-Z_]{4,8}):([0-9A-F]{16})")

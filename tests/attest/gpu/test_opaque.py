@@ -138,7 +138,7 @@ OF_GPU = {
     "driver-with-a-slash": ({"f3": b"../590.12\0"}, "DRIVER_VERSION"),
     "driver-with-a-newline": ({"f3": b"590.12\n"}, "DRIVER_VERSION"),
     "driver-of-100-bytes": ({"f3": b"1" * 100}, "DRIVER_VERSION"),
-    "driver-in-utf-8": ({"f3": "590.1²".encode()}, "DRIVER_VERSION"),
+    "driver-in-utf-8": ({"f3": "590.1\u00b2".encode()}, "DRIVER_VERSION"),
     "project-with-a-slash": ({"f17": b"../\0"}, "PROJECT"),
     "chip-named-badly": ({"f35": b"GB100 x\0"}, "CHIP_INFO"),
     "pdis-with-a-stray-byte": ({"f22": bytes(145)}, "PDI: 145 bytes"),
