@@ -29,7 +29,6 @@ class Algorithm(IntEnum):
     ECDSA = 0x0018
     ECDH = 0x0019
     KDF1_SP800_56A = 0x0020
-    KDF2 = 0x0021
     KDF1_SP800_108 = 0x0022
     ECC = 0x0023
     CTR = 0x0040

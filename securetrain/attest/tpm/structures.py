@@ -47,8 +47,6 @@ PCR_SELECT: Final = 3
 """Octets of the bit map of 24 registers."""
 MAX_DIGEST: Final = 64
 MAX_NAME: Final = 2 + MAX_DIGEST
-MAX_DATA: Final = 2 + MAX_DIGEST
-"""TPM2B_DATA: as large as a TPMT_HA."""
 MAX_RSA: Final = 512
 MAX_ECC: Final = 66
 RSA_BITS: Final = frozenset({2048, 3072, 4096})
@@ -347,7 +345,7 @@ def parse_attest(data: bytes, where: str = "TPMS_ATTEST") -> Attest:
         raise _not_generated(f"type {tag:#06x} is neither a quote nor a certification", where)
     attest = Attest(
         qualified_signer=reader.sized(2, MAX_NAME),
-        extra_data=reader.sized(2, MAX_DATA),
+        extra_data=reader.sized(2, MAX_DIGEST),
         clock=_clock(reader),
         firmware=reader.u64(),
         attested=_quote(reader) if tag == Tag.ATTEST_QUOTE else _certify(reader),
@@ -381,9 +379,7 @@ _SCHEMES: Final = {
     ),
     Algorithm.ECC: frozenset({Algorithm.ECDSA, Algorithm.ECDH, Algorithm.NULL}),
 }
-_KDFS: Final = frozenset(
-    {Algorithm.KDF1_SP800_56A, Algorithm.KDF2, Algorithm.KDF1_SP800_108, Algorithm.NULL}
-)
+_KDFS: Final = frozenset({Algorithm.KDF1_SP800_56A, Algorithm.KDF1_SP800_108, Algorithm.NULL})
 _MODES: Final = frozenset(
     {Algorithm.CTR, Algorithm.OFB, Algorithm.CBC, Algorithm.CFB, Algorithm.ECB}
 )
