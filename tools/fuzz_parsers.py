@@ -49,6 +49,9 @@ from securetrain.threats.model import load_model
 from securetrain.train.config import load_job
 from tools import fuzz_tpm_client
 from tools.fuzz import Parser
+from tools.fuzz_boot import boot
+from tools.fuzz_devices import devices
+from tools.fuzz_tee import tee
 from tools.fuzz_tpm import tpm
 
 _HEX: Final = "ab" * 32
@@ -69,8 +72,11 @@ def parsers(folder: Path) -> list[Parser]:
         _ledger(run),
         *_rendezvous(),
         *_attestation(run),
+        *devices(),
+        *boot(),
         *tpm(),
         *fuzz_tpm_client.parsers(),
+        *tee(),
         Parser("facts", lambda: [_facts(folder)], lambda data: decode_facts(data, "facts")),
         *_artifacts(run),
     ]

@@ -5,7 +5,8 @@
 Rules:
 
 1. PCR 0 to 9 are all quoted, and each equals its replay; PCR 14 (shim's keys) too where it is
-   quoted. What the log says of any other register is not looked at: nobody signed it;
+   quoted, which it must be where `owner_keys` are listed. What the log says of any other register
+   is not looked at: nobody signed it;
 2. PCR 7 is read in the strict order of `secureboot`; with `secure_boot` it must have been on;
 3. every register is judged by its reference values (`bootrules`);
 4. PCR 0 to 6 have exactly one separator each, found by its digest and not by its label. Behind it
@@ -181,6 +182,8 @@ def _replayed(log: bytes, pcrs: Mapping[int, bytes]) -> EventLog:
 
 def _check_values(pcrs: Mapping[int, bytes], reference: BootReference) -> None:
     """Whole values, also of registers that no rule here knows."""
+    if reference.owner_keys and OWNER_KEYS_PCR not in pcrs:
+        raise _not_signed(OWNER_KEYS_PCR)
     for name, allowed in reference.registers.items():
         index = int(name)
         if index not in pcrs:

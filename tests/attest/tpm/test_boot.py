@@ -149,7 +149,7 @@ def test_registers_that_nobody_quoted_are_not_looked_at():
     entries = [*GOOD, event(11, EVENT_TAG, b"x"), event(12, ACTION, b"y")]
     assert all(m.register != "PCR 11" for m in appraise(entries).measurements)
     unquoted = {index: PCRS[index] for index in range(10)}
-    state = appraise([*GOOD, event(14, IPL, b"x")], unquoted)
+    state = appraise([*GOOD, event(14, IPL, b"x")], unquoted, changed(owner_keys=()))
     assert 14 not in state.registers
     assert all(m.register != "PCR 14" for m in state.measurements)
 
@@ -243,6 +243,11 @@ def test_a_register_is_not_quoted(pcr):
 def test_a_register_with_a_reference_value_is_not_quoted():
     reference = changed(registers={**REFERENCE.registers, "12": ("00" * 32,)})
     refused("ST-ATTS-205", reference=reference, where="PCR 12")
+
+
+@pytest.mark.forgery
+def test_owner_keys_are_listed_and_their_register_is_not_quoted():
+    refused("ST-ATTS-205", pcrs={i: PCRS[i] for i in range(10)}, where="PCR 14")
 
 
 @pytest.mark.forgery
