@@ -143,7 +143,6 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-ATTS-118", "the node was rebooted or resumed", _X.FAILURE),
     ("ST-ATTS-119", "the TPM's firmware changed", _X.FAILURE),
     ("ST-ATTS-120", "the TPM certified another key", _X.FAILURE),
-    ("ST-ATTS-121", "the attestation key is not in the TPM of the endorsement key", _X.FAILURE),
     # attestation, 15x: the TPM of this machine
     ("ST-ATTS-150", "there is no TPM, or it may not be used", _X.FAILURE),
     ("ST-ATTS-151", "the TPM does not answer", _X.FAILURE),
