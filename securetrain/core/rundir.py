@@ -13,6 +13,7 @@
       dataset/           the signed dataset
       checkpoints/       step-00000100/ and so on, one signed directory each
       ledger.jsonl       the signed event log
+      attestation.sqlite what the verifier must not forget: clocks of TPMs, revocations
       metrics.jsonl      one line a step, written by rank 0
       sketches.jsonl     one line a step: what the guard saw of every rank
       audit.json         the preflight audit
@@ -73,6 +74,11 @@ class RunDir:
     def checkpoints(self) -> Path:
         """Signed checkpoints, one directory each."""
         return self.root / "checkpoints"
+
+    @property
+    def attestation(self) -> Path:
+        """The verifier's memory across launches."""
+        return self.root / "attestation.sqlite"
 
     @property
     def ledger(self) -> Path:

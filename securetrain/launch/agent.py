@@ -140,7 +140,9 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
     )
 
 
-def run_agent(plan: Plan, *, endpoint: str, run_id: str, identity: Path | None) -> AgentResult:
+def run_agent(
+    plan: Plan, *, endpoint: str, run_id: str, identity: Path | None, attester: str = ""
+) -> AgentResult:
     """Run the job's workers on this node until they have ended.
 
     Args:
@@ -148,6 +150,7 @@ def run_agent(plan: Plan, *, endpoint: str, run_id: str, identity: Path | None) 
         endpoint: The coordinator's host and port.
         run_id: The job's id.
         identity: The node's identity folder; None keeps what ``--rdzv-conf`` says.
+        attester: What speaks for the node (`attest.settings.settings_for`); empty keeps that too.
 
     Raises:
         SecureTrainError: what the rendezvous refused.
@@ -164,6 +167,8 @@ def run_agent(plan: Plan, *, endpoint: str, run_id: str, identity: Path | None) 
     config.run_id = run_id
     if identity is not None:
         config.rdzv_configs["identity"] = str(identity)
+    if attester:
+        config.rdzv_configs["attester"] = attester
     try:
         elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of ``securetrain run``: torchrun's own, and five options of ours.
+"""The command line of ``securetrain run``: torchrun's own, and six options of ours.
 
 1. `scan` reads the few options that are needed before torch may be imported (the policy decides
    which entry points that import may load). It knows which of torch's options take a value, and
@@ -63,7 +63,7 @@ TORCH_VALUED: Final = frozenset(
 """torchrun's options with a value."""
 
 OUR_FLAGS: Final = frozenset({"--json"})
-OUR_VALUED: Final = frozenset({"--policy", "--require", "--run-dir", "--pass-env"})
+OUR_VALUED: Final = frozenset({"--policy", "--require", "--run-dir", "--pass-env", "--attester"})
 HELP: Final = frozenset({"-h", "--help"})
 
 _USAGE: Final = "securetrain run [options of ours and of torchrun] script.py [script options]"
@@ -101,6 +101,8 @@ class RunOptions:
     scan: Scan
     require: tuple[NetworkProfile, ...]
     pass_env: tuple[str, ...]
+    attester: str
+    """Settings file of this node's attester, ``auto``, or empty for what the policy implies."""
     joins: bool
     """Whether the job's coordinator runs elsewhere (``--rdzv-endpoint``)."""
 
@@ -172,6 +174,7 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
         scan=scanned,
         require=tuple(options.require),
         pass_env=tuple(options.pass_env),
+        attester=str(options.attester),
         joins=bool(options.rdzv_endpoint),
     )
 
@@ -240,6 +243,13 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="let this environment variable through to the workers; may be repeated",
+    )
+    group.add_argument(
+        "--attester",
+        default="",
+        metavar="auto|FILE",
+        help="what may speak for this node: its TPM, CPU and GPUs where it has them (auto, the"
+        " default when the policy names reference values), or what a settings file lists",
     )
     group.add_argument(
         "--json", action="store_true", help="end with one line of JSON on standard output"

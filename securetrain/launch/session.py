@@ -17,6 +17,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from securetrain.attest.appraise import appraisers_for
+from securetrain.attest.settings import AUTO
+from securetrain.attest.state import FileState
+from securetrain.attest.verifier import Verifier
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import make_private_dir, write_atomic
@@ -74,6 +78,7 @@ class Session:
     preflight: Preflight | None = None
     plan: agent.Plan | None = None
     coordinator: Coordinator | None = None
+    appraised: FileState | None = None
     num_stragglers: int = 0
     finished: bool = False
 
@@ -141,7 +146,13 @@ class Session:
             self._write_summary(summary.Outcome.RUNNING)
             job = self.options.torch.rdzv_id if self.options.joins else self.setup.job
             with interruptible():  # torch leaves its own handlers behind
-                return agent.run_agent(plan, endpoint=endpoint, run_id=job, identity=identity)
+                return agent.run_agent(
+                    plan,
+                    endpoint=endpoint,
+                    run_id=job,
+                    identity=identity,
+                    attester=self._attester(),
+                )
 
     def _begin(self) -> None:
         """The first entry, and an empty place for what this run will write."""
@@ -184,14 +195,35 @@ class Session:
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
+            verifier=self._verifier(),
         )
         host, port = self.coordinator.start()
         return f"{host}:{port}", run.keys
+
+    def _verifier(self) -> Verifier:
+        """Judges this job's nodes; what it must not forget is kept in the run directory."""
+        policy = self.setup.policy
+        with self._refusing(Boundary.NODE, "reference-values-refused"):
+            self.appraised = FileState(self.setup.run.attestation)
+            return Verifier(
+                policy=policy.policy,
+                policy_digest=policy.digest,
+                clock=self.clock,
+                appraisers=appraisers_for(policy, self.clock()),
+                state=self.appraised,
+            )
+
+    def _attester(self) -> str:
+        """What speaks for this node: as asked for, or all there is when the policy judges it."""
+        judged = self.setup.policy.policy.node.reference_values is not None
+        return self.options.attester or (AUTO if judged else "")
 
     def _end_workers(self) -> None:
         """Stop the coordinator and kill what is left. May be called again."""
         if self.coordinator is not None:
             self.coordinator.stop()
+        if self.appraised is not None:
+            self.appraised.close()
         self.num_stragglers += end_stragglers(self.setup.run.root)
 
     def _finish(
@@ -295,7 +327,9 @@ class Session:
         )
         self._say(f"run          {self.setup.run.root}")
         self._say(f"network      {label(self.profile)}")
-        self._say(f"node         {node_name()}: {UNATTESTED}")
+        spoken = self._attester()
+        evidence = f"evidence of its hardware ({spoken})" if spoken else UNATTESTED
+        self._say(f"node         {node_name()}: {evidence}")
         self._say(f"coordinator  {where} {endpoint}, TLS 1.3 with certificates on both sides")
         self._say(f"preflight    {self.preflight.sentence}")
         self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")

@@ -24,6 +24,7 @@ from typing import Final
 
 from OpenSSL import SSL
 
+from securetrain.attest.appraise import appraisers_for
 from securetrain.attest.results import AttestationResult
 from securetrain.attest.verifier import Verifier
 from securetrain.core.errors import AdmissionError, SecureTrainError
@@ -86,6 +87,9 @@ class Coordinator:
             lease: seconds that an admission lasts; by default, and at most, the policy's.
             monotonic: a steady clock in seconds.
             random: makes nonces and session ids.
+
+        Raises:
+            AttestationError: ST-ATTS-009, 3xx or 7xx when the policy's reference values are bad.
         """
         settings = policy.policy
         self._ca = ca
@@ -96,7 +100,11 @@ class Coordinator:
         self._journal = Journal(ledger, monotonic)
         self._spiffe = SpiffeId(ca.trust_domain, job, Role.COORDINATOR)
         self._verifier = verifier or Verifier(
-            policy=settings, policy_digest=policy.digest, clock=clock, monotonic=monotonic
+            policy=settings,
+            policy_digest=policy.digest,
+            clock=clock,
+            monotonic=monotonic,
+            appraisers=appraisers_for(policy, clock()),
         )
         self._terms = Terms(
             job=job,
@@ -234,6 +242,7 @@ class Coordinator:
             tier=result.tier.value,
             label=result.label,
             evidence=result.evidence,
+            reference_values=result.reference_values,
             result=result.digest,
             address=session.remote,
         )

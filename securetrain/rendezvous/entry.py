@@ -10,7 +10,8 @@ until a handler is asked for. ::
 
 ``--rdzv-conf`` takes ``identity`` (a folder with node.pem, node.crt and ca.crt; needed), ``bind``
 (the IP address of this node in the job network, by default 127.0.0.1), ``local_world`` (workers on
-this node) and ``join_timeout`` (seconds). None of them is a secret: torchrun prints them.
+this node), ``join_timeout`` (seconds) and ``attester`` (``auto`` or a settings file: what speaks
+for this node beside itself). None of them is a secret: torchrun prints them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
     from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
 
-_KNOWN = frozenset({"identity", "bind", "local_world", "join_timeout", "timeout", "rank"})
+_KNOWN = frozenset(
+    {"identity", "bind", "local_world", "join_timeout", "attester", "timeout", "rank"}
+)
 
 
 def get_creator() -> "Callable[[RendezvousParameters], RendezvousHandler]":
@@ -36,11 +39,10 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         IdentityError: the identity folder is not good.
     """
     import os  # noqa: PLC0415 - light until asked for
-    import sys  # noqa: PLC0415
     from datetime import UTC, datetime  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    from securetrain.attest.attester import SoftwareAttester  # noqa: PLC0415
+    from securetrain.attest.settings import make_attester, settings_for  # noqa: PLC0415
     from securetrain.rendezvous.handler import SecureRendezvousHandler  # noqa: PLC0415
     from securetrain.rendezvous.identity_dir import load_identity  # noqa: PLC0415
     from securetrain.rendezvous.member import Member  # noqa: PLC0415
@@ -53,7 +55,9 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     def clock() -> datetime:
         return datetime.now(UTC)
 
-    identity = load_identity(Path(str(params.get("identity"))), clock())
+    folder = Path(str(params.get("identity")))
+    identity = load_identity(folder, clock())
+    settings = settings_for(str(params.get("attester") or ""), folder / "tpm")
     if identity.spiffe.job != params.run_id:
         raise _usage(
             f"the identity is for job {identity.spiffe.job}, the rendezvous id is {params.run_id}",
@@ -62,9 +66,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         )
 
     def connect() -> Member:
-        attester = SoftwareAttester(
-            key=identity.key, executable=Path(sys.executable), environ=dict(os.environ)
-        )
+        attester = make_attester(settings, identity.key, environ=dict(os.environ))
         member = Member(
             identity, attester, clock=clock, address=address, local_world=local_world or 0
         )
@@ -87,7 +89,7 @@ def _check_settings(params: "RendezvousParameters") -> None:
         raise _usage(
             f"unknown setting {unknown[0]!r}",
             "--rdzv-conf",
-            "use identity, bind, local_world or join_timeout",
+            "use identity, bind, local_world, join_timeout or attester",
         )
     if not params.get("identity"):
         raise _usage(

@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from OpenSSL import SSL
 
 from securetrain.attest.attester import Ask, Attester, SoftwareAttester
 from securetrain.attest.binding import Binding
+from securetrain.attest.evidence import AttestationKeys
+from securetrain.attest.tpm.structures import parse_public
 from securetrain.core.errors import SecureTrainError
 from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey, PublicKey
@@ -204,8 +206,18 @@ def binding_of(channel: Channel, challenge: Challenge, identity: NodeIdentity) -
     )
 
 
-def prove(attester: Attester, binding: Binding) -> Proof:
-    evidence = attester.collect(binding, Ask())
+def prove(
+    attester: Attester,
+    binding: Binding,
+    challenge: Challenge | None = None,
+    keys: AttestationKeys | None = None,
+) -> Proof:
+    """What a node answers; with its TPM's keys it answers for the TPM too."""
+    if keys is not None:
+        binding = replace(binding, ak_name=parse_public(keys.ak_public).name)
+    evidence = attester.collect(
+        binding, Ask(credential=challenge.credential if challenge else None)
+    )
     return Proof(
         media_type=evidence.media_type,
         body=evidence.body,
