@@ -50,6 +50,7 @@ from securetrain.train.config import load_job
 from tools import fuzz_tpm_client
 from tools.fuzz import Parser
 from tools.fuzz_boot import boot
+from tools.fuzz_collateral import collateral
 from tools.fuzz_devices import devices
 from tools.fuzz_tee import tee
 from tools.fuzz_tpm import tpm
@@ -77,6 +78,7 @@ def parsers(folder: Path) -> list[Parser]:
         *tpm(),
         *fuzz_tpm_client.parsers(),
         *tee(),
+        *collateral(folder),
         Parser("facts", lambda: [_facts(folder)], lambda data: decode_facts(data, "facts")),
         *_artifacts(run),
     ]

@@ -40,7 +40,7 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.core import canonical
-from securetrain.core.errors import AttestationError, IdentityError, UsageError
+from securetrain.core.errors import AttestationError, IdentityError, UsageError, reason
 from securetrain.core.files import open_regular, read_file, write_atomic
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey, PublicKey
@@ -238,7 +238,7 @@ def build_cache(
             _write(folder, old, index, items, key)
             return index
     except (OSError, UsageError) as error:
-        raise _cannot_write(getattr(error, "what", None) or str(error), folder) from error
+        raise _cannot_write(reason(error), folder) from error
 
 
 def _next_index(
@@ -278,7 +278,7 @@ def _write(
 
 
 def _entry(item: Item, folder: Path) -> Entry:
-    if not 1 <= len(item.data) <= LIMITS[item.kind]:
+    if len(item.data) > LIMITS[item.kind]:
         what = f"{item.kind} {item.id!r} has {len(item.data)} bytes, the limit is"
         raise _cannot_write(f"{what} {LIMITS[item.kind]}", folder)
     entry = Entry(
@@ -336,9 +336,8 @@ def _read_document(folder: Path, entry: Entry) -> bytes:
             size = os.fstat(fd).st_size
             data = file.read(entry.size + 1) if size == entry.size else b""
     except (OSError, UsageError) as error:
-        reason = getattr(error, "what", None) or str(error)
-        raise AttestationError(_UNSAFE, f"{what}: {reason}", str(path), fix) from error
-    if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise AttestationError(_UNSAFE, f"{what}: {reason(error)}", str(path), fix) from error
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
         changed = f"{what} has {size} bytes that are not the {entry.size} that were signed"
         raise AttestationError(_CHANGED, changed, str(path), fix)
     return data

@@ -32,6 +32,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID, SignatureAlgorithmOID
 
@@ -60,8 +61,10 @@ UNREADABLE: Final = (
     x509.DuplicateExtension,
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
+    CryptographyDeprecationWarning,
 )
-"""What `cryptography` raises on structures that are not what they should be."""
+"""What `cryptography` raises on structures that are not what they should be; the warning, of serial
+numbers that are not positive, only where warnings are errors."""
 _ID_HASHES: Final = (hashes.SHA384, hashes.SHA256, hashes.SHA1)
 _CURVES: Final = (ec.SECP384R1, ec.SECP256R1)
 

@@ -28,6 +28,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import SignatureAlgorithmOID
 from OpenSSL import crypto
 
@@ -51,6 +52,7 @@ _UNREADABLE: Final = (
     x509.DuplicateExtension,
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
+    CryptographyDeprecationWarning,
     crypto.Error,
 )
 

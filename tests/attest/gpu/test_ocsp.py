@@ -131,6 +131,7 @@ P256 = issue(
         pytest.param({"by": P256}, id="p256-responder"),
         pytest.param({"nonce": b"n" * 32}, id="with-a-nonce-that-nobody-asked-for"),
         pytest.param({"extensions": ((UNKNOWN, False),)}, id="with-an-extension"),
+        pytest.param({"extensions": ((x509.OCSPNonce(b"n" * 32), True),)}, id="critical-nonce"),
         pytest.param({"start": NOW + CLOCK_SKEW}, id="a-fast-clock"),
         pytest.param({"end": NOW}, id="the-last-moment"),
         pytest.param({"end": None}, id="without-an-end"),
@@ -210,7 +211,6 @@ SIBLING = issue("Sibling", ISSUER, ca=False)
             {"by": issue("Test L3 GH100", key=RESPONDER.key), "certificates": [RESPONDER]},
             id="responders-key-under-the-issuers-name",
         ),
-        pytest.param("714", {"algorithm": hashes.SHA256()}, id="sha256"),
         pytest.param("714", {"by": responder(key=RSA_KEY)}, id="rsa"),
         pytest.param("714", {"by": responder(key=new_key(ec.SECP521R1()))}, id="p521"),
         # What it speaks of.
@@ -241,6 +241,12 @@ SIBLING = issue("Sibling", ISSUER, ca=False)
 )
 def test_responses_that_count_for_nothing(code, changes):
     refused(f"ST-ATTS-{code}", respond(**changes))
+
+
+@pytest.mark.forgery
+def test_another_signature_algorithm():
+    what = refused("ST-ATTS-714", respond(algorithm=hashes.SHA256()))
+    assert "not ecdsa-with-SHA384" in what
 
 
 @pytest.mark.forgery
