@@ -15,36 +15,20 @@ Rules:
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from securetrain.attest.cache import CollateralKind
 from securetrain.attest.gpu.certificates import CertificateStatus
 from securetrain.attest.gpu.crl import verify_crl
 from securetrain.attest.gpu.ocsp import Answer, verify_response
 from securetrain.attest.gpu.signer import spki_sha256
-
-OCSP: Final = "ocsp"
-CRL: Final = "crl"
-
-
-class Collateral(Protocol):
-    """The signed cache."""
-
-    def get(self, kind: str, id: str) -> bytes:  # noqa: A002 - the cache's own word
-        """One document.
-
-        Raises:
-            AttestationError: ST-ATTS-735 to 738 when it is missing, stale or altered.
-        """
-
-    def has(self, kind: str, id: str) -> bool:  # noqa: A002 - the cache's own word
-        """Whether there is such a document."""
+from securetrain.attest.lease import Collateral
 
 
 @dataclass(frozen=True, slots=True)
-class Revocation:
+class CachedStatus:
     """A status lookup (`certificates.StatusLookup`) for one moment."""
 
     collateral: Collateral
@@ -72,12 +56,13 @@ class Revocation:
     def _ask(self, certificate: x509.Certificate, issuer: x509.Certificate) -> Answer:
         name = certificate.subject.rfc4514_string()
         response = ocsp_id(certificate)
-        if self.collateral.has(OCSP, response) or not self.collateral.has(CRL, crl_id(issuer)):
-            data = self.collateral.get(OCSP, response)
+        has, get = self.collateral.has, self.collateral.get
+        if has(CollateralKind.OCSP, response) or not has(CollateralKind.CRL, crl_id(issuer)):
+            data = get(CollateralKind.OCSP, response, self.now)
             return verify_response(
                 data, certificate, issuer, now=self.now, where=f"OCSP response for {name!r}"
             )
-        data = self.collateral.get(CRL, crl_id(issuer))
+        data = get(CollateralKind.CRL, crl_id(issuer), self.now)
         return verify_crl(data, certificate, issuer, now=self.now, where=f"CRL for {name!r}")
 
 

@@ -8,7 +8,7 @@ import pytest
 from cryptography.x509 import ocsp
 
 from securetrain.attest.gpu.certificates import CertificateStatus
-from securetrain.attest.gpu.revocation import Revocation, crl_id, ocsp_id
+from securetrain.attest.gpu.revocation import CachedStatus, crl_id, ocsp_id
 from securetrain.attest.gpu.rim import parse_rim
 from securetrain.core.errors import AttestationError
 from tests.attest.gpu.authority import DAY, OCSP_SIGNING, issue
@@ -28,15 +28,15 @@ class Store:
         self.documents = documents
         self.asked = []
 
-    def get(self, kind, id):  # noqa: A002 - the cache's own word
-        self.asked.append((kind, id))
+    def get(self, kind, name, now):
+        self.asked.append((kind, name))
         try:
-            return self.documents[kind][id]
+            return self.documents[kind][name]
         except KeyError:
-            raise AttestationError("ST-ATTS-735", f"no {kind} {id}", "cache", "add it") from None
+            raise AttestationError("ST-ATTS-735", f"no {kind} {name}", "cache", "add it") from None
 
-    def has(self, kind, id):  # noqa: A002 - the cache's own word
-        return id in self.documents.get(kind, {})
+    def has(self, kind, name):
+        return name in self.documents.get(kind, {})
 
 
 def response(certificate, issuer, **changes):
@@ -55,7 +55,7 @@ DOCUMENTS = {
 
 
 def ask(store, holder=SIGNER, issuer=ISSUER, now=NOW):
-    return Revocation(store, now)(holder.certificate, issuer.certificate)
+    return CachedStatus(store, now)(holder.certificate, issuer.certificate)
 
 
 def refused(code, store, **changes):
@@ -80,7 +80,7 @@ def test_ids():
 
 def test_answers_are_remembered():
     store = Store(**DOCUMENTS)
-    lookup = Revocation(store, NOW)
+    lookup = CachedStatus(store, NOW)
     for _ in range(3):
         lookup(SIGNER.certificate, ISSUER.certificate)
         lookup(ISSUER.certificate, PRODUCT.certificate)
@@ -128,7 +128,7 @@ def test_documents_that_do_not_verify():
 def test_a_rim_under_a_revoked_certificate(holder, issuer):
     documents = {**DOCUMENTS["ocsp"], **response(ISSUER, PRODUCT)}
     data = sign(manifest(), AUTHORITY)
-    good = Revocation(Store(ocsp=documents), NOW)
+    good = CachedStatus(Store(ocsp=documents), NOW)
     parse_rim(data, roots=AUTHORITY.roots, now=NOW, status=good, allow_expired=True)
     bad = Store(ocsp={**documents, **response(holder, issuer, **REVOKED)})
     with pytest.raises(AttestationError, match="ST-ATTS-719"):
@@ -136,6 +136,6 @@ def test_a_rim_under_a_revoked_certificate(holder, issuer):
             data,
             roots=AUTHORITY.roots,
             now=NOW,
-            status=Revocation(bad, NOW),
+            status=CachedStatus(bad, NOW),
             allow_expired=True,
         )
