@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from securetrain.attest.appraiser import APPRAISERS, Appraisal, Appraiser
 from securetrain.attest.cache import CollateralCache, CollateralKind
 from securetrain.attest.evidence import NODE_TYPE, AttestationKeys, NodeEvidence, parse_node
 from securetrain.attest.gpu.appraisal import GpuAppraiser
@@ -29,7 +30,6 @@ from securetrain.attest.selfreport import parse_software
 from securetrain.attest.tee.appraisal import TeeAppraiser
 from securetrain.attest.tokens import TokenAppraiser
 from securetrain.attest.tpm.appraisal import TpmAppraiser, TpmState
-from securetrain.attest.verifier import APPRAISERS, Appraisal, Appraiser
 from securetrain.core.errors import AttestationError, PolicyError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.policy.load import LoadedPolicy

@@ -24,6 +24,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
+from securetrain.attest.appraiser import Appraiser
 from securetrain.attest.attester import Ask, Attester
 from securetrain.attest.binding import EXPORTER_SIZE, NONCE_SIZE, SESSION_SIZE, Binding
 from securetrain.attest.evidence import (
@@ -36,7 +37,7 @@ from securetrain.attest.evidence import (
 from securetrain.attest.lease import Case, Opening
 from securetrain.attest.results import AttestationResult
 from securetrain.attest.tpm.structures import parse_public
-from securetrain.attest.verifier import Appraiser, check_binding, check_signature
+from securetrain.attest.verifier import check_binding, check_signature
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.files import PRIVATE_FILE, read_file, write_atomic

@@ -24,7 +24,7 @@ from securetrain.attest.evidence import NODE_TYPE, NodeEvidence, parse_node
 from securetrain.attest.reference import EnrolledNode, ReferenceValues
 from securetrain.attest.tpm.appraisal import BOOT_PCRS, QUOTED
 from securetrain.attest.tpm.boot import learn_boot
-from securetrain.attest.tpm.bootrules import BootReference
+from securetrain.attest.tpm.bootrules import BootReference, merge
 from securetrain.attest.tpm.keys import check_attestation_key, check_endorsement_key
 from securetrain.attest.tpm.quote import Quote, verify_quote
 from securetrain.attest.tpm.structures import parse_public
@@ -97,7 +97,7 @@ def enroll(
                 tpm, allow_uncertified=_joined(tpm.allow_uncertified, node.ek_names)
             )
         if one.learn_boot:
-            boot = merge_boot(boot, _learn(one.bundle, evidence, quote))
+            boot = merge([boot, _learn(one.bundle, evidence, quote)])
     return msgspec.structs.replace(
         old,
         version=old.version + 1 if values is not None else 1,
@@ -107,22 +107,6 @@ def enroll(
         tpm=tpm,
         boot=boot,
     )
-
-
-def merge_boot(first: BootReference, second: BootReference) -> BootReference:
-    """What either of two accepts."""
-    merged: dict[str, object] = {}
-    for field in msgspec.structs.fields(BootReference):
-        mine, other = getattr(first, field.name), getattr(second, field.name)
-        if isinstance(mine, bool):
-            merged[field.name] = mine or other
-        elif isinstance(mine, dict):
-            merged[field.name] = {
-                key: _joined(mine.get(key, ()), other.get(key, ())) for key in {**mine, **other}
-            }
-        else:
-            merged[field.name] = _joined(mine, other)
-    return msgspec.convert(merged, BootReference)
 
 
 def _read(bundle: Bundle) -> NodeEvidence:

@@ -26,10 +26,20 @@ import click
     show_default=True,
     help="Worker processes.",
 )
+@click.option(
+    "--tpm",
+    is_flag=True,
+    help="Let a software TPM (swtpm) speak for this machine: the whole exchange, TEST-ONLY.",
+)
 @click.option("--no-drills", is_flag=True, help="Leave the three attacks out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
-def command(
-    run_dir: Path | None, steps: int | None, nproc_per_node: int, no_drills: bool, as_json: bool
+def command(  # noqa: PLR0917 - click passes options by name
+    run_dir: Path | None,
+    steps: int | None,
+    nproc_per_node: int,
+    tpm: bool,
+    no_drills: bool,
+    as_json: bool,
 ) -> int:
     """Train a real model under a policy, prove its checkpoint, and attack it.
 
@@ -63,6 +73,7 @@ def command(
         steps=steps or STEPS,
         nproc_per_node=nproc_per_node,
         drills=not no_drills,
+        tpm=tpm,
     )
     existed = options.run_dir.exists()
     screen = QuietScreen() if as_json else RichScreen(Console())

@@ -30,6 +30,8 @@ class Options:
     steps: int = STEPS
     nproc_per_node: int = 2
     drills: bool = True
+    tpm: bool = False
+    """Whether a software TPM speaks for this machine."""
 
 
 class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,8 @@ class StoryResult(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_digest: str
     drills: dict[str, str]
     """Drill id to the code that refused it."""
+    node: str
+    """The label of the node that trained: what it has proven about itself."""
     next: tuple[str, ...]
 
 
@@ -69,10 +73,15 @@ class Story:
     """How this person starts the command, for the commands to try next."""
     here: Path = field(default_factory=Path)
     """The person's working directory: paths below it are shown relative to it."""
+    policy_name: str = POLICY
+    """What ``--policy`` is given: a shipped policy, or the file of a software TPM's."""
+    attester: Path | None = None
+    """Settings of the software TPM's attester."""
     policy: LoadedPolicy | None = None
     checkpoint: Path | None = None
     """The last checkpoint."""
     digest: str = ""
+    node: str = ""
     validation_bits: float | None = None
     bigram_bits: float | None = None
     drills: dict[str, str] = field(default_factory=dict)

@@ -20,13 +20,13 @@ from securetrain.audit.findings import AuditResult, Finding
 from securetrain.core import canonical
 from securetrain.core.files import write_atomic
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import UNATTESTED, State
+from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, State
 from securetrain.drills import DRILLS, run_drill
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch.preflight import run_preflight
 from securetrain.launch.setup import prepare_run
 from securetrain.quickstart import corpus
-from securetrain.quickstart.context import POLICY, Story
+from securetrain.quickstart.context import Story
 from securetrain.report.model import VerificationView
 from securetrain.report.run_record import DRILLS_FILE, VERIFY_FILE
 
@@ -36,7 +36,7 @@ MAX_FINDINGS: Final = 6
 
 def keys_and_policy(story: Story) -> str:
     """Step 1."""
-    setup = prepare_run(story.options.run_dir, POLICY, story.clock())
+    setup = prepare_run(story.options.run_dir, story.policy_name, story.clock())
     story.policy = setup.policy
     metadata = setup.policy.policy.metadata
     story.screen.result(f"policy {metadata.id} {metadata.version}: {metadata.title}")
@@ -117,18 +117,24 @@ def _show_findings(story: Story, result: AuditResult) -> None:
         )
     if len(groups) > MAX_FINDINGS:
         story.screen.warn(
-            f"{len(groups) - MAX_FINDINGS} more: securetrain audit --node --policy {POLICY}"
+            f"{len(groups) - MAX_FINDINGS} more: securetrain audit --node"
+            f" --policy {story.policy_name}"
         )
 
 
 def _say_what_a_laptop_cannot_do(story: Story) -> None:
     assert story.policy is not None
     allowed = story.policy.policy.node.allow_self_asserted
-    if allowed is not None:
+    if story.options.tpm:
+        story.screen.warn(
+            f"a software TPM speaks for this machine: its evidence is {TEST_ONLY}. It shows the"
+            " exchange, and proves nothing: whoever reads this disk can read the TPM's keys too"
+        )
+    elif allowed is not None:
         story.screen.warn(
             f"this machine cannot prove what it is; its evidence is {UNATTESTED}. Policy"
-            f" '{POLICY}' admits {allowed.max_nodes} such node and warns where 'baseline' refuses:"
-            f" {allowed.reason}"
+            f" '{story.policy_name}' admits {allowed.max_nodes} such node and warns where"
+            f" 'baseline' refuses: {allowed.reason}"
         )
 
 

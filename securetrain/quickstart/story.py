@@ -11,6 +11,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from typing import Final
 from securetrain.core.errors import UsageError, os_error
 from securetrain.quickstart import steps, training
 from securetrain.quickstart.context import StepOutcome, Story, StoryResult
+from securetrain.quickstart.tpm import software_tpm
 from securetrain.report.html import write_report
 
 NEEDED: Final = {"train": ("torch", "numpy", "tensorboardX"), "report": ("jinja2", "matplotlib")}
@@ -33,6 +35,11 @@ def tell(story: Story) -> StoryResult:
         SecureTrainError: what ended the story.
     """
     check_machine(story.options.run_dir)
+    with software_tpm(story) if story.options.tpm else nullcontext():
+        return _tell(story)
+
+
+def _tell(story: Story) -> StoryResult:
     story.screen.opening(shown(story.options.run_dir, story.here))
     outcomes: list[StepOutcome] = []
 
@@ -53,7 +60,8 @@ def tell(story: Story) -> StoryResult:
     count = 8 if story.options.drills else 7
     run(
         "Keys and policy",
-        "A job CA, keys and a signed trust root for this run, and the policy 'dev'.",
+        "A job CA, keys and a signed trust root for this run, and the policy"
+        f" '{Path(story.policy_name).stem if story.options.tpm else story.policy_name}'.",
         lambda: steps.keys_and_policy(story),
     )
     run(
@@ -70,8 +78,8 @@ def tell(story: Story) -> StoryResult:
     with training.job(story) as job:
         run(
             "Start the job",
-            "The node is admitted over TLS 1.3; workers start behind the shim, with a pinned"
-            " environment.",
+            "The node is challenged and admitted over TLS 1.3; workers start behind the shim, with"
+            " a pinned environment.",
             lambda: _start(story, job),
         )
         run(
@@ -104,6 +112,7 @@ def tell(story: Story) -> StoryResult:
         checkpoint=str(story.checkpoint),
         checkpoint_digest=story.digest,
         drills=story.drills,
+        node=story.node,
         next=tuple(command for command, _ in commands),
     )
 
@@ -148,6 +157,7 @@ def check_machine(run_dir: Path) -> None:
 def _start(story: Story, job: training.Job) -> str:
     with story.screen.bar() as bar:
         job.start(bar)
+    story.screen.result(f"the node is {story.node or 'not admitted yet'}")
     story.screen.result(f"{job.num_events} signed decisions in the ledger before the first step")
     return f"{job.num_events} ledger entries"
 

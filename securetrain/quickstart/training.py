@@ -17,7 +17,7 @@ from typing import Any, Final
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import write_atomic
 from securetrain.quickstart.children import Child, child
-from securetrain.quickstart.context import POLICY, Story
+from securetrain.quickstart.context import Story
 from securetrain.quickstart.screen import Bar
 
 LOG: Final = "quickstart.log"
@@ -48,9 +48,10 @@ def write_job(story: Story) -> None:
 def command(story: Story, *extra: str) -> list[str]:
     """``securetrain run`` for this story, as arguments after ``securetrain``."""
     options = story.options
+    attester = ["--attester", str(story.attester)] if story.attester is not None else []
     return [
         "run", "--standalone", "--nproc-per-node", str(options.nproc_per_node),
-        "--policy", POLICY, "--run-dir", str(options.run_dir),
+        "--policy", story.policy_name, "--run-dir", str(options.run_dir), *attester,
         "-m", "securetrain.train", str(story.job_file), *extra,
     ]  # fmt: skip
 
@@ -117,6 +118,8 @@ class Job:
                 self.num_events += 1
                 event = line.get("body", {}).get("event", {})
                 bar.update(0, None, f"{event.get('boundary', '')}: {event.get('event', '')}")
+                if event.get("event") == "node-admitted":
+                    self.story.node = str(event.get("details", {}).get("label", ""))
             if self.metrics.look():
                 raise _Started
 

@@ -17,7 +17,15 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from securetrain.artifacts.statements import GradientVerdict
-from securetrain.core.vocabulary import UNATTESTED, Boundary, Decision, NodeTier, State
+from securetrain.core.vocabulary import (
+    TEST_ONLY,
+    UNATTESTED,
+    Boundary,
+    Decision,
+    NodeTier,
+    State,
+    tier_label,
+)
 from securetrain.ledger import Entry
 from securetrain.report.model import (
     ArtifactView,
@@ -31,7 +39,7 @@ from securetrain.report.model import (
 
 CLEAN: Final = GradientVerdict.CLEAN.value
 UNWATCHED: Final = GradientVerdict.UNWATCHED.value
-_LABELS: Final = ("UNATTESTED", "DEGRADED", "UNWATCHED")
+_LABELS: Final = ("UNATTESTED", "TEST-ONLY", "DEGRADED", "UNWATCHED")
 _UNATTESTED_TIERS: Final = (NodeTier.SELF_ASSERTED, NodeTier.TEST_ONLY)
 _MAX_REASONS: Final = 8
 
@@ -134,7 +142,7 @@ def labels_of(entries: Iterable[Entry]) -> tuple[str, ...]:
         for value in (entry.body.event.event, *entry.body.event.details.values()):
             text = str(value)
             if text in _UNATTESTED_TIERS:
-                found[UNATTESTED] = None
+                found[tier_label(NodeTier(text))] = None
             elif any(label in text.upper() for label in _LABELS):
                 found[text if len(text) < 60 else _LABELS[0]] = None
     return tuple(found)
@@ -149,7 +157,8 @@ def _open_label(
     labels: Sequence[str], failed: Sequence[FindingView], undecided: Sequence[FindingView]
 ) -> str:
     if labels:
-        return labels[0].split(" (", maxsplit=1)[0].lower().replace("unattested", "UNATTESTED")
+        short = labels[0].split(" (", maxsplit=1)[0]
+        return short if labels[0] in {UNATTESTED, TEST_ONLY} else short.lower()
     if failed:
         return f"{count(len(failed), 'finding')} open"
     if undecided:

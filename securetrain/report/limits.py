@@ -4,7 +4,7 @@
 
 from typing import Final
 
-from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, State
+from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, NetworkProfile, State
 from securetrain.report.boundaries import count
 from securetrain.report.model import BoundaryState, ProofState, RunRecord
 
@@ -58,6 +58,11 @@ def _identity(record: RunRecord, *, keys_in_run: bool) -> list[str]:
 def _node(record: RunRecord) -> list[str]:
     texts = [reason for view in record.boundaries for reason in view.reasons]
     found = []
+    if any(TEST_ONLY.split()[0] in text for text in texts):
+        found.append(
+            f"The node is {TEST_ONLY}: a program answered in place of hardware. The exchange was"
+            " real; what it says about the machine is worth nothing."
+        )
     if any(UNATTESTED.split()[0] in text for text in texts):
         found.append(
             f"The node is {UNATTESTED}: its evidence is only what it says about itself. No TPM,"

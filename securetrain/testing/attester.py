@@ -21,12 +21,13 @@ from typing import Final
 
 import msgspec
 
+from securetrain.attest.appraiser import Appraisal, Appraiser
 from securetrain.attest.attester import Ask, sign_evidence
 from securetrain.attest.binding import EXPORTER_SIZE, SESSION_SIZE, Binding
 from securetrain.attest.evidence import AttestationKeys, Evidence
 from securetrain.attest.lease import Case, Claims, Opening
 from securetrain.attest.results import AttestationResult
-from securetrain.attest.verifier import Appraisal, Appraiser, Verifier
+from securetrain.attest.verifier import Verifier
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier

@@ -10,16 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from securetrain.attest.appraiser import APPRAISERS, Appraisal, SoftwareAppraiser
 from securetrain.attest.attester import Ask, SoftwareAttester, sign_evidence
 from securetrain.attest.binding import Binding
 from securetrain.attest.selfreport import SELF_ASSERTED_TYPE
-from securetrain.attest.verifier import (
-    APPRAISERS,
-    MAX_NONCES,
-    Appraisal,
-    SoftwareAppraiser,
-    Verifier,
-)
+from securetrain.attest.verifier import MAX_NONCES, Verifier
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import UNATTESTED, NodeTier
