@@ -20,7 +20,7 @@ from securetrain.artifacts.statements import (
     Split,
     TreeInfo,
 )
-from securetrain.attest import selfreport, verifier
+from securetrain.attest import results, selfreport
 from securetrain.audit.catalogue import load_check_file
 from securetrain.audit.collect.node import collect_node
 from securetrain.audit.facts import decode_facts
@@ -52,7 +52,9 @@ from tools.fuzz import Parser
 from tools.fuzz_boot import boot
 from tools.fuzz_collateral import collateral
 from tools.fuzz_devices import devices
+from tools.fuzz_ima import ima
 from tools.fuzz_tee import tee
+from tools.fuzz_tokens import tokens
 from tools.fuzz_tpm import tpm
 
 _HEX: Final = "ab" * 32
@@ -75,6 +77,8 @@ def parsers(folder: Path) -> list[Parser]:
         *_attestation(run),
         *devices(),
         *boot(),
+        *ima(),
+        *tokens(),
         *tpm(),
         *fuzz_tpm_client.parsers(),
         *tee(),
@@ -253,7 +257,8 @@ def _attestation(run: SmallRun) -> list[Parser]:
         address="127.0.0.1",
         local_world=2,
     )
-    result = verifier.AttestationResult(
+    coordinator = PrivateKey.generate(KeyKind.P256)
+    result = results.AttestationResult(
         job="job-1",
         node="node-1",
         key_id=_HEX,
@@ -264,7 +269,7 @@ def _attestation(run: SmallRun) -> list[Parser]:
         policy=_HEX,
         issued=START,
         expires=START + timedelta(minutes=10),
-        trust_vector={"hardware": 2},
+        submods={"tpm": results.Submodule(trust_vector=results.trust_vector("hardware"))},
     )
 
     def read_membership(data: bytes) -> object:
@@ -274,8 +279,8 @@ def _attestation(run: SmallRun) -> list[Parser]:
         Parser("evidence", _evidence, selfreport.parse_software),
         Parser(
             "attestation-result",
-            lambda: [result.sign(key)],
-            lambda data: verifier.verify_result(data, key.public),
+            lambda: [result.sign(coordinator).encode()],
+            lambda data: results.verify_result(data.decode("utf-8", "replace"), coordinator.public),
         ),
         Parser(
             "membership",

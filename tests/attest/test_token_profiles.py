@@ -15,78 +15,9 @@ from securetrain.attest.token_profiles import (
 )
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
+from tests.attest.honest_tokens import AZURE, AZURE_TEE, EAR, GOOGLE, MODULE, NRAS, device
 
 MISSING = object()
-
-GOOGLE: dict[str, Any] = {
-    "secboot": True,
-    "swname": "CONFIDENTIAL_SPACE",
-    "dbgstat": "disabled-since-boot",
-    "hwmodel": "GCP_INTEL_TDX",
-    "submods": {
-        "container": {"image_digest": "sha256:abc"},
-        "gce": {"instance_id": "7", "project_id": "p", "zone": "z"},
-    },
-}
-AZURE_TEE: dict[str, Any] = {
-    "x-ms-attestation-type": "sevsnpvm",
-    "x-ms-compliance-status": "azure-compliant-cvm",
-    "x-ms-sevsnpvm-is-debuggable": False,
-    "x-ms-sevsnpvm-launchmeasurement": "ab",
-}
-AZURE: dict[str, Any] = {
-    "secureboot": True,
-    "x-ms-attestation-type": "azurevm",
-    "x-ms-azurevm-bootdebug-enabled": False,
-    "x-ms-azurevm-hypervisordebug-enabled": False,
-    "x-ms-azurevm-kerneldebug-enabled": False,
-    "x-ms-azurevm-testsigning-enabled": False,
-    "x-ms-azurevm-vmid": "vm-7",
-    "x-ms-policy-hash": "hash",
-    "x-ms-isolation-tee": AZURE_TEE,
-}
-MODULE: dict[str, Any] = {
-    "ear.status": "affirming",
-    "ear.trustworthiness-vector": {
-        "hardware": 2,
-        "executables": 3,
-        "configuration": 0,
-        "runtime-opaque": 31,
-    },
-}
-EAR: dict[str, Any] = {
-    "eat_profile": "tag:github.com,2023:veraison/ear",
-    "ear.verifier-id": {"developer": "a developer", "build": "1"},
-    "submods": {"cpu0": MODULE},
-}
-NRAS: dict[str, Any] = {
-    "sub": "NVIDIA-PLATFORM-ATTESTATION",
-    "x-nvidia-ver": "3.0",
-    "x-nvidia-overall-att-result": True,
-}
-CHAIN = {"x-nvidia-cert-status": "valid", "x-nvidia-cert-ocsp-status": "good"}
-
-
-def device(kind: str = "gpu", **changes: Any) -> dict[str, Any]:
-    prefix = f"x-nvidia-{kind}"
-    return {
-        "measres": "success",
-        "secboot": True,
-        "dbgstat": "disabled",
-        "hwmodel": "GH100",
-        "ueid": "478176",
-        "x-nvidia-attestation-warning": None,
-        f"{prefix}-attestation-report-nonce-match": True,
-        f"{prefix}-attestation-report-signature-verified": True,
-        f"{prefix}-attestation-report-cert-chain-fwid-match": True,
-        f"{prefix}-attestation-report-cert-chain": CHAIN,
-        f"{prefix}-arch-check": True,
-        "x-nvidia-gpu-driver-rim-cert-chain": CHAIN,
-        "x-nvidia-gpu-driver-version": "550",
-        "x-nvidia-gpu-vbios-version": "96.00",
-        "x-nvidia-switch-bios-version": "96.10",
-        **changes,
-    }
 
 
 def changed(claims: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 """Attestation tokens: real ones of NVIDIA's service, and those of issuers that the tests play."""
 
 import base64
-import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,29 +25,29 @@ from securetrain.attest.tokens import (
 )
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
+from tests.attest.honest_tokens import (
+    AZURE,
+    CLOUD,
+    COMMON,
+    EAR,
+    FLEET,
+    HONEST,
+    ISS,
+    ISSUER,
+    NONCE,
+    NOW,
+    NRAS,
+    SWITCH,
+    bundle,
+    device,
+    devices,
+    digests,
+    seconds,
+)
 from tests.attest.issuers import KEYS, OTHERS, jwk, signing, token
 from tests.attest.keyrecovery import recover_p384
-from tests.attest.test_token_profiles import AZURE, EAR, GOOGLE, NRAS, changed, device
+from tests.attest.test_token_profiles import changed
 from tests.attest.vectors import needs_vectors, vector
-
-NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
-NONCE = hashlib.sha256(b"nonce").digest()
-ISS = "https://issuer.example"
-
-
-def seconds(offset: float = 0) -> int:
-    return int(NOW.timestamp() + offset)
-
-
-COMMON: dict[str, Any] = {
-    "iss": ISS,
-    "iat": seconds(-10),
-    "nbf": seconds(-10),
-    "exp": seconds(3000),
-    "eat_nonce": NONCE.hex(),
-}
-CLOUD = {**GOOGLE, **COMMON, "aud": "our job"}
-ISSUER = TokenIssuer(profile=TokenProfile.GOOGLE, signing=signing(), audience="our job")
 
 
 def reference(issuer: TokenIssuer = ISSUER, **changes: Any) -> TokenReference:
@@ -343,32 +342,6 @@ def test_pointers_are_json_pointers(pointer):
 
 # Bundles of NVIDIA's.
 
-FLEET = TokenIssuer(profile=TokenProfile.NRAS, signing=signing("ES384"), gpus=2, switches=1)
-
-
-def devices(**changes: Any) -> dict[str, str]:
-    names = {"GPU-0": ("gpu", "1"), "GPU-1": ("gpu", "2")}
-    return {
-        name: token({**device(kind, ueid=ueid), **COMMON, **changes}, "ES384")
-        for name, (kind, ueid) in names.items()
-    }
-
-
-SWITCH = token({**device("switch", ueid="3"), **COMMON}, "ES384")
-
-
-def digests(detached: dict[str, str]) -> dict[str, Any]:
-    return {
-        name: ["DIGEST", ["SHA-256", hashlib.sha256(text.encode()).hexdigest()]]
-        for name, text in detached.items()
-    }
-
-
-def bundle(detached: dict[str, str], named: dict[str, Any] | None = None, **changes: Any) -> str:
-    submods = digests(detached) if named is None else named
-    overall = {**NRAS, **COMMON, "submods": submods, **changes}
-    return json.dumps([["JWT", token(overall, "ES384")], detached])
-
 
 def test_a_bundle():
     state = appraise(bundle(devices()), reference(FLEET))
@@ -399,7 +372,6 @@ def without(detached: dict[str, str], name: str) -> dict[str, str]:
     return {key: value for key, value in detached.items() if key != name}
 
 
-HONEST = devices()
 SWAPPED = {"GPU-0": HONEST["GPU-1"], "GPU-1": HONEST["GPU-0"]}
 TWICE = {**HONEST, "GPU-1": HONEST["GPU-0"]}
 ADDED = {**HONEST, "GPU-2": token({**device(ueid="9"), **COMMON}, "ES384")}

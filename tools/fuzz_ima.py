@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The parsers of measurement lists and runtime policies, with valid inputs to start from."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import partial
+
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from securetrain.attest.evidence import ImaList
+from securetrain.attest.tpm.ima import TemplateCache, appraise_ima
+from securetrain.attest.tpm.path_patterns import PathPatterns
+from securetrain.attest.tpm.runtime_policy import (
+    PAYLOAD_TYPE,
+    ImaReference,
+    RuntimePolicies,
+    parse_runtime_policy,
+)
+from securetrain.core.errors import AttestationError
+from securetrain.identity import dsse
+from securetrain.identity.keys import PrivateKey
+from securetrain.testing.ima import (
+    Measurement,
+    aggregate,
+    ima_list,
+    measured_buffer,
+    measured_file,
+    replayed,
+)
+from tools.fuzz import Parser
+
+_PEM = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+_BOOT = hashlib.sha256(b"boot").digest()
+_TEMPLATES = ("ima-ng", "ima-sig", "ima-ngv2", "ima-sigv2")
+_LEGACY = Measurement(name=b"/bin/old", digest=b"sha1:\0" + bytes(20), template=b"ima")
+_VIOLATION = Measurement(name=b"/var/x", digest=b"sha256:\0" + bytes(32), violation=True)
+_LIST = [
+    aggregate(_BOOT),
+    *(measured_file(f"/bin/{template}", template=template) for template in _TEMPLATES),
+    measured_buffer(".ima", b"certificate"),
+    _VIOLATION,
+    _LEGACY,
+]
+_POLICY = json.dumps(
+    {
+        "meta": {"version": 1, "generator": 3, "timestamp": "2024-10-09"},
+        "release": 0,
+        "digests": {
+            "/bin/ima-ng": [hashlib.sha256(b"/bin/ima-ng").hexdigest()],
+            "/bin/other": ["sha512:" + "ab" * 64, "cd" * 20],
+        },
+        "excludes": ["/bin/.*", "/var(/.*)?"],
+        "keyrings": {".ima": [hashlib.sha256(b"certificate").hexdigest()]},
+        "ima": {"ignored_keyrings": ["_evm"], "log_hash_alg": "sha1", "dm_policy": None},
+        "ima-buf": {},
+        "verification-keys": "",
+    }
+).encode()
+
+
+def ima() -> list[Parser]:
+    """All of them."""
+    return [
+        *(
+            Parser(name, partial(_lists, binary=binary), _appraise(binary=binary))
+            for name, binary in (("ima-binary", True), ("ima-ascii", False))
+        ),
+        Parser("runtime-policy", lambda: [_POLICY], parse_runtime_policy),
+        _envelope(),
+        Parser("path-patterns", _patterns, _match),
+    ]
+
+
+def _lists(*, binary: bool) -> list[bytes]:
+    later = [*_LIST, measured_file("/bin/later")]
+    return [ima_list(one, binary=binary).entries for one in (_LIST, later)]
+
+
+def _appraise(*, binary: bool) -> Callable[[bytes], object]:
+    policy = parse_runtime_policy(_POLICY, allow_sha1=True)
+    cache = TemplateCache(limit=1 << 20)
+
+    def parse(data: bytes) -> None:
+        for judged in (policy, None):
+            appraise_ima(
+                ImaList(binary=binary, first=0, entries=data),
+                pcr10=replayed(_LIST),
+                boot_aggregate=_BOOT,
+                policy=judged,
+                start=None,
+                allow_violations=True,
+                cache=cache,
+            )
+
+    return parse
+
+
+def _envelope() -> Parser:
+    key = PrivateKey.generate()
+    signers = (key.public.native.public_bytes(*_PEM).decode(),)
+
+    def parse(data: bytes) -> object:
+        name = hashlib.sha256(data).hexdigest()
+        reference = ImaReference(policy_sha256=name, signed_by=signers)
+        return RuntimePolicies().get(reference, {name: data})
+
+    return Parser(
+        "runtime-policy-envelope", lambda: [dsse.sign(_POLICY, PAYLOAD_TYPE, [key])], parse
+    )
+
+
+def _patterns() -> list[bytes]:
+    return [b"^/tmp(/.*)?$", b"/proc/[0-9]+/.*", b"/a?(b|c(d|e)?)/[^/]*\\.log", b"/\xc3\xa9\\w+"]
+
+
+def _match(data: bytes) -> object:
+    try:
+        pattern = data.decode()
+    except UnicodeDecodeError as error:
+        raise AttestationError("ST-ATTS-323", str(error)) from error
+    return PathPatterns([pattern]).matches(data)
