@@ -29,7 +29,7 @@ from securetrain.core import canonical
 from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import Boundary, NodeTier
 from securetrain.identity import dsse
-from securetrain.identity.keys import PrivateKey
+from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.ledger import verify_ledger
@@ -53,6 +53,7 @@ from tools.fuzz_boot import boot
 from tools.fuzz_collateral import collateral
 from tools.fuzz_devices import devices
 from tools.fuzz_ima import ima
+from tools.fuzz_network import network
 from tools.fuzz_tee import tee
 from tools.fuzz_tokens import tokens
 from tools.fuzz_tpm import tpm
@@ -83,6 +84,7 @@ def parsers(folder: Path) -> list[Parser]:
         *fuzz_tpm_client.parsers(),
         *tee(),
         *collateral(folder),
+        *network(folder / "network"),
         Parser("facts", lambda: [_facts(folder)], lambda data: decode_facts(data, "facts")),
         *_artifacts(run),
     ]

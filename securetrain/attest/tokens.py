@@ -55,7 +55,7 @@ _MIN_NONCE: Final = 16
 _MISSING: Final = object()
 _DEVICE: Final = re.compile(r"(GPU|SWITCH)-[0-9]{1,3}")
 
-Pointer: TypeAlias = Annotated[str, Meta(pattern=r"^(/([^~/]|~[01])*)*$", max_length=512)]
+Pointer: TypeAlias = Annotated[str, Meta(pattern=r"^(/([^~/]|~[01])*)*\Z", max_length=512)]
 """A JSON pointer (RFC 6901); empty for the default."""
 Scalar: TypeAlias = str | int | bool | None
 

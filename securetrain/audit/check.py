@@ -32,7 +32,7 @@ from securetrain.core.vocabulary import Boundary, Severity
 CHECK_ID: Final = r"^ST-[A-Z0-9]{3}-[0-9]{3}$"
 
 CheckId: TypeAlias = Annotated[str, Meta(pattern=CHECK_ID)]
-AtlasId: TypeAlias = Annotated[str, Meta(pattern=r"^AML\.[TM]\d{4}(\.\d{3})?@\d+\.\d+\.\d+$")]
+AtlasId: TypeAlias = Annotated[str, Meta(pattern=r"^AML\.[TM]\d{4}(\.\d{3})?@\d+\.\d+\.\d+\Z")]
 Sentence: TypeAlias = Annotated[str, Meta(min_length=10, max_length=1200)]
 
 
@@ -70,8 +70,8 @@ class Refs(_Base, frozen=True, kw_only=True):
 
     atlas: tuple[AtlasId, ...] = ()
     cwe: tuple[int, ...] = ()
-    nist: tuple[Annotated[str, Meta(pattern=r"^[A-Z]{2}-\d{1,2}(\(\d{1,2}\))?$")], ...] = ()
-    cve: tuple[Annotated[str, Meta(pattern=r"^CVE-\d{4}-\d{4,}$")], ...] = ()
+    nist: tuple[Annotated[str, Meta(pattern=r"^[A-Z]{2}-\d{1,2}(\(\d{1,2}\))?\Z")], ...] = ()
+    cve: tuple[Annotated[str, Meta(pattern=r"^CVE-\d{4}-\d{4,}\Z")], ...] = ()
     other: tuple[str, ...] = ()
 
 
@@ -98,7 +98,7 @@ class CheckSpec(_Base, frozen=True, kw_only=True):
     severity: Severity
     boundary: Boundary
     threats: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^T-[A-Z0-9]{3,5}-\d{3}$")], ...], Meta(min_length=1)
+        tuple[Annotated[str, Meta(pattern=r"^T-[A-Z0-9]{3,5}-\d{3}\Z")], ...], Meta(min_length=1)
     ]
     subject: str
     applies: dict[str, Any] | None = None
@@ -116,8 +116,8 @@ class CheckSpec(_Base, frozen=True, kw_only=True):
 class SetMetadata(_Base, frozen=True, kw_only=True):
     """Who a check set is."""
 
-    id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-    version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+$")]
+    id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}\Z")]
+    version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+\Z")]
 
 
 class CheckSet(_Base, frozen=True, kw_only=True):
@@ -286,7 +286,7 @@ def _param(param: Param, where: str) -> Any:
         case ParamType.STRS:
             wanted = list[str]
         case ParamType.MODE:
-            wanted = Annotated[str, Meta(pattern=r"^[0-7]{4}$")]
+            wanted = Annotated[str, Meta(pattern=r"^[0-7]{4}\Z")]
         case ParamType.VERSION:
             wanted = str
         case _:

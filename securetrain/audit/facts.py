@@ -31,7 +31,7 @@ FACTS_LIMIT: Final = 4 << 20
 
 T = TypeVar("T")
 
-Mode: TypeAlias = Annotated[str, Meta(pattern=r"^[0-7]{4}$")]
+Mode: TypeAlias = Annotated[str, Meta(pattern=r"^[0-7]{4}\Z")]
 """Permission bits with set-id and sticky, four octal digits."""
 
 

@@ -45,7 +45,7 @@ class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Waiver(_Base, frozen=True, kw_only=True):
     """One accepted finding."""
 
-    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     check: CheckId
     subject: Annotated[str, Meta(min_length=1, max_length=400)]
     """A glob over the finding's subject; '[' of a subject is written '[[]'."""

@@ -58,8 +58,8 @@ class GuardResponse(StrEnum):
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Who the policy is."""
 
-    id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-    version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+$")]
+    id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}\Z")]
+    version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+\Z")]
     title: str = ""
 
 
@@ -97,7 +97,7 @@ class ReferenceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     file: Annotated[str, _meta("the file, relative to the policy that names it", "run")]
     signed_by: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{40,200}$")], ...],
+        tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{40,200}\Z")], ...],
         _meta("public keys (SPKI, base64) of which one must have signed it", "run"),
     ]
     cache: Annotated[
@@ -148,6 +148,10 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     fabric: Annotated[
         bool, _meta("the GPUs must sit behind NVSwitches, and each name exactly the others", "run")
     ] = False
+    revocation: Annotated[
+        bool,
+        _meta("the makers' answers about revoked certificates must be in the cache", "run"),
+    ] = True
     allow_expired_rims: Annotated[
         bool, _meta("accept reference measurements whose signer's certificate has expired", "run")
     ] = False

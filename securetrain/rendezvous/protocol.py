@@ -50,7 +50,7 @@ Text: TypeAlias = Annotated[str, Meta(max_length=2000)]
 Address: TypeAlias = Annotated[str, Meta(min_length=2, max_length=45)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
 Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 52)]
-Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Message(
@@ -162,7 +162,7 @@ class Leave(Message, frozen=True, tag="leave"):
 class Refuse(Message, frozen=True, tag="refuse"):
     """A refusal with its stable code; the connection ends with it."""
 
-    code: Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}$")]
+    code: Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}\Z")]
     what: Text
     fix: Text
 

@@ -30,8 +30,8 @@ MAX_MODELS: Final = 64
 
 Text: TypeAlias = Annotated[str, Meta(min_length=3, max_length=2000)]
 Reason: TypeAlias = Annotated[str, Meta(min_length=15, max_length=2000)]
-ThreatId: TypeAlias = Annotated[str, Meta(pattern=r"^T-[A-Z0-9]{3,5}-\d{3}$")]
-Code: TypeAlias = Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}$")]
+ThreatId: TypeAlias = Annotated[str, Meta(pattern=r"^T-[A-Z0-9]{3,5}-\d{3}\Z")]
+Code: TypeAlias = Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}\Z")]
 
 
 class Stride(StrEnum):
@@ -61,7 +61,7 @@ class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Zone(_Base, frozen=True, kw_only=True):
     """Where things with the same trust stand."""
 
-    id: Annotated[str, Meta(pattern=r"^z-[a-z0-9-]+$")]
+    id: Annotated[str, Meta(pattern=r"^z-[a-z0-9-]+\Z")]
     title: Text
     sp800_223: Literal["access", "management", "computing", "storage", "outside"]
     """The zone of NIST SP 800-223 that it is."""
@@ -77,7 +77,7 @@ class Crossing(_Base, frozen=True, kw_only=True):
 class Persona(_Base, frozen=True, kw_only=True):
     """Who might do it."""
 
-    id: Annotated[str, Meta(pattern=r"^p-[a-z0-9-]+$")]
+    id: Annotated[str, Meta(pattern=r"^p-[a-z0-9-]+\Z")]
     title: Text
     skill: Literal["user", "engineer", "expert"]
     access: Literal["outside", "user", "node", "operator", "supplier"]
@@ -87,7 +87,7 @@ class Persona(_Base, frozen=True, kw_only=True):
 class Asset(_Base, frozen=True, kw_only=True):
     """What is worth protecting: confidentiality, integrity, availability."""
 
-    id: Annotated[str, Meta(pattern=r"^a-[a-z0-9-]+$")]
+    id: Annotated[str, Meta(pattern=r"^a-[a-z0-9-]+\Z")]
     title: Text
     cia: tuple[Grade, Grade, Grade]
 
@@ -95,7 +95,7 @@ class Asset(_Base, frozen=True, kw_only=True):
 class Component(_Base, frozen=True, kw_only=True):
     """A part of the system; ours name the package that is it."""
 
-    id: Annotated[str, Meta(pattern=r"^c-[a-z0-9-]+$")]
+    id: Annotated[str, Meta(pattern=r"^c-[a-z0-9-]+\Z")]
     title: Text
     zone: str
     code: str = ""
@@ -107,7 +107,7 @@ class Flow(_Base, frozen=True, kw_only=True):
     A decision is a list of threats, or a sentence that says why there is none.
     """
 
-    id: Annotated[str, Meta(pattern=r"^f-[a-z0-9-]+$")]
+    id: Annotated[str, Meta(pattern=r"^f-[a-z0-9-]+\Z")]
     source: str = msgspec.field(name="from")
     to: str
     protocol: Text
@@ -128,14 +128,14 @@ class Status(StrEnum):
 class Control(_Base, frozen=True, kw_only=True):
     """What meets a threat: code that refuses, checks that find, drills and tests that prove."""
 
-    id: Annotated[str, Meta(pattern=r"^C-[A-Z0-9]+(-[A-Z0-9]+)*$")]
+    id: Annotated[str, Meta(pattern=r"^C-[A-Z0-9]+(-[A-Z0-9]+)*\Z")]
     title: Text
     status: Status
     checks: tuple[CheckId, ...] = ()
-    enforced_by: tuple[Annotated[str, Meta(pattern=r"^[a-z_.]+:[A-Za-z_][\w.]*$")], ...] = ()
+    enforced_by: tuple[Annotated[str, Meta(pattern=r"^[a-z_.]+:[A-Za-z_][\w.]*\Z")], ...] = ()
     codes: tuple[Code, ...] = ()
     drills: tuple[str, ...] = ()
-    tests: tuple[Annotated[str, Meta(pattern=r"^tests/[\w/]+\.py::\w+(::\w+)?$")], ...] = ()
+    tests: tuple[Annotated[str, Meta(pattern=r"^tests/[\w/]+\.py::\w+(::\w+)?\Z")], ...] = ()
 
 
 class Residual(_Base, frozen=True, kw_only=True):
@@ -166,7 +166,7 @@ class Threat(_Base, frozen=True, kw_only=True):
 class OutOfScope(_Base, frozen=True, kw_only=True):
     """What the model leaves out, and why; refusal codes that answer no threat stand here too."""
 
-    id: Annotated[str, Meta(pattern=r"^X-[A-Z0-9-]+$")]
+    id: Annotated[str, Meta(pattern=r"^X-[A-Z0-9-]+\Z")]
     reason: Reason
     codes: tuple[Code, ...] = ()
 
@@ -175,9 +175,9 @@ class ThreatModel(_Base, frozen=True, kw_only=True):
     """One model."""
 
     schema: Literal["securetrain.threatmodel/v1"]
-    id: Annotated[str, Meta(pattern=r"^tm-[a-z0-9-]+$")]
+    id: Annotated[str, Meta(pattern=r"^tm-[a-z0-9-]+\Z")]
     title: Text
-    version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+$")]
+    version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+\Z")]
     zones: tuple[Zone, ...]
     boundaries: tuple[Crossing, ...]
     personas: tuple[Persona, ...]

@@ -9,11 +9,14 @@ Rules, in order:
    says so;
 3. its measurements are the golden ones of its driver and firmware (`firmware`); RIMs come from the
    signed cache;
-4. together they are all of the node's devices, and name exactly each other (`topology`).
+4. no certificate is revoked, by the answers that the cache holds (`revocation`);
+5. together they are all of the node's devices, and name exactly each other (`topology`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
 
 from securetrain.attest.cache import CollateralKind
 from securetrain.attest.evidence import DeviceEvidence, DeviceKind, device_nonce
@@ -21,6 +24,7 @@ from securetrain.attest.gpu.certificates import CertificateCache, StatusLookup
 from securetrain.attest.gpu.firmware import Firmware, check_firmware
 from securetrain.attest.gpu.reference import GpuReference, check_reference
 from securetrain.attest.gpu.report import DeviceState, verify_device
+from securetrain.attest.gpu.revocation import CachedStatus
 from securetrain.attest.gpu.rim import RimCache
 from securetrain.attest.gpu.topology import FabricState, check_fabric
 from securetrain.attest.lease import Case, Collateral, Part
@@ -29,17 +33,19 @@ from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.policy.schema import Gpu
 
+ANSWERS_KEPT: Final = timedelta(minutes=1)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class GpuAppraiser:
     """Judges devices for as long as one edition of the reference values stands."""
 
     policy: Gpu
     reference: GpuReference
     collateral: Collateral
-    status: StatusLookup | None = None
     certificates: CertificateCache = field(default_factory=CertificateCache)
     rims: RimCache = field(default_factory=RimCache)
+    _status: CachedStatus | None = None
 
     def appraise(
         self, devices: Sequence[DeviceEvidence], case: Case, enrolled: tuple[str, ...]
@@ -56,6 +62,7 @@ class GpuAppraiser:
         """
         nonce = device_nonce(case.binding)
         roots = self.reference.all_roots()
+        status = self._status_at(case.now)
         states, parts = [], []
         for number, evidence in enumerate(devices):
             state = verify_device(
@@ -63,7 +70,7 @@ class GpuAppraiser:
                 nonce=nonce,
                 now=case.now,
                 roots=roots,
-                status=self.status,
+                status=status,
                 cache=self.certificates,
                 where=f"{evidence.kind} {number}",
             )
@@ -74,12 +81,22 @@ class GpuAppraiser:
                 self.rims,
                 now=case.now,
                 allow_expired=self.policy.allow_expired_rims,
+                status=status,
             )
             states.append(state)
             parts.append(_part(number, state, firmware))
         fabric = check_fabric(states, gpus=self.reference.gpus, switches=self.reference.switches)
         self._check_node(states, fabric, case, enrolled)
         return tuple(parts)
+
+    def _status_at(self, now: datetime) -> StatusLookup | None:
+        """Who is asked about revoked certificates; answers are kept for a minute at most."""
+        if not self.policy.revocation:
+            return None
+        held = self._status
+        if held is None or not timedelta() <= now - held.now < ANSWERS_KEPT:
+            held = self._status = CachedStatus(self.collateral, now)
+        return held
 
     def _check_node(
         self,

@@ -120,15 +120,15 @@ EnclaveLevels: TypeAlias = Annotated[tuple[EnclaveLevel, ...], Meta(max_length=2
 class Module(_Document, frozen=True, kw_only=True):
     """What a TDX module must be."""
 
-    mrsigner: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{96}$")]
-    attributes: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{16}$")]
-    attributes_mask: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{16}$")]
+    mrsigner: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{96}\Z")]
+    attributes: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{16}\Z")]
+    attributes_mask: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{16}\Z")]
 
 
 class ModuleIdentity(Module, frozen=True, kw_only=True):
     """What a TDX module of one major version must be."""
 
-    id: Annotated[str, Meta(pattern=r"^TDX_[0-9A-Fa-f]{2}$")]
+    id: Annotated[str, Meta(pattern=r"^TDX_[0-9A-Fa-f]{2}\Z")]
     tcb_levels: EnclaveLevels
 
 
@@ -139,8 +139,8 @@ class TcbInfo(_Document, frozen=True, kw_only=True):
     version: Literal[3]
     issue_date: Time
     next_update: Time
-    fmspc: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{12}$")]
-    pce_id: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{4}$")]
+    fmspc: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{12}\Z")]
+    pce_id: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{4}\Z")]
     tcb_type: Literal[0]
     tcb_evaluation_data_number: Annotated[int, Meta(ge=0)]
     tdx_module: Module
@@ -156,16 +156,16 @@ class QeIdentity(_Document, frozen=True, kw_only=True):
     issue_date: Time
     next_update: Time
     tcb_evaluation_data_number: Annotated[int, Meta(ge=0)]
-    miscselect: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{8}$")]
-    miscselect_mask: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{8}$")]
-    attributes: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{32}$")]
-    attributes_mask: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{32}$")]
-    mrsigner: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{64}$")]
+    miscselect: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{8}\Z")]
+    miscselect_mask: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{8}\Z")]
+    attributes: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{32}\Z")]
+    attributes_mask: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{32}\Z")]
+    mrsigner: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{64}\Z")]
     isvprodid: Svn16
     tcb_levels: EnclaveLevels
 
 
-Signature: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{128}$")]
+Signature: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{128}\Z")]
 D = TypeVar("D", TcbInfo, QeIdentity)
 
 

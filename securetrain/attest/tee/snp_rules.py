@@ -31,9 +31,9 @@ from securetrain.attest.tee.snp_report import PlatformBit, PolicyBit, Product, R
 from securetrain.core.errors import AttestationError
 
 Svn: TypeAlias = Annotated[int, Meta(ge=0, le=255)]
-Hex32: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
-Hex48: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{96}$")]
-ChipId: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{16}|[0-9a-f]{128})$")]
+Hex32: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Hex48: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{96}\Z")]
+ChipId: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{16}|[0-9a-f]{128})\Z")]
 
 
 class Permission(StrEnum):

@@ -62,9 +62,9 @@ _TCB_COMPONENTS: Final = tuple(f"{_SGX}.2.{number}" for number in range(1, 17))
 _UNDER_DEBUG: Final = 0xFF
 """The first byte of ATTRIBUTES (TUD): whatever is set there, the TD's secrets are not its own."""
 
-Hex16: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
-Hex48: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{96}$")]
-Xfam: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
+Hex16: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Hex48: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{96}\Z")]
+Xfam: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 Rtmr: TypeAlias = Annotated[int, Meta(ge=0, le=3)]
 
 

@@ -76,10 +76,10 @@ _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END
 Pem: TypeAlias = Annotated[str, Meta(max_length=256 << 10)]
 """One or more certificates."""
 EkName: TypeAlias = Annotated[
-    str, Meta(pattern="^000[bcd]([0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128})$")
+    str, Meta(pattern=r"^000[bcd]([0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128})\Z")
 ]
 """Name of an endorsement key (nameAlg and digest), lower-case hex."""
-Sha256: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class TpmReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

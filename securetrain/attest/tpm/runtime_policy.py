@@ -53,7 +53,7 @@ _Digests: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(max_length=160)], ...], Meta(min_length=1, max_length=1024)
 ]
 _Lists: TypeAlias = Annotated[dict[_Name, _Digests], Meta(max_length=MAX_PATHS)]
-_Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")]
+_Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
 class ImaReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
