@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Named network namespaces: making one, running programs in it, removing it with all it holds.
+
+Rules:
+
+1. a namespace is named below /run/netns, as iproute2 does it (ip-netns(8)), so that whoever looks
+   for leftovers finds it by its name;
+2. a program in a job namespace gets mounts of its own: the job's hosts file, name lookups in that
+   file only, and an empty /run, so that no service of the host is reached through a socket file;
+3. it gets no capabilities and cannot get any (no_new_privs), so that it cannot leave, or change the
+   filter;
+4. removing a namespace kills what runs in it first: a process would keep it alive, nameless.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+from securetrain.core.errors import NetworkError
+from securetrain.core.files import write_atomic
+from securetrain.network import exec_private
+from securetrain.network.commands import Run, program, run_command
+from securetrain.network.processes import kill
+
+FOLDER: Final = Path("/run/netns")
+HOSTS: Final = "hosts"
+NSSWITCH: Final = "nsswitch.conf"
+RESOLV: Final = "resolv.conf"
+
+_NO_CAPABILITIES: Final = ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
+_LOOKUPS: Final = b"passwd: files\ngroup: files\nhosts: files\n"
+_NO_SERVERS: Final = b"# a job network has no name servers; see hosts\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A network namespace by its name; the empty name is the one of this process."""
+
+    name: str = ""
+    run: Run = field(default=run_command, repr=False)
+
+    @property
+    def path(self) -> Path:
+        """The file that stands for it."""
+        return FOLDER / self.name
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a namespace of that name."""
+        return not self.name or self.path.exists()
+
+    def create(self) -> None:
+        """Make it, with nothing in it but a loopback device that is up.
+
+        Raises:
+            NetworkError: ST-NETW-011.
+        """
+        self.run(["ip", "netns", "add", self.name])
+        self.ip("link", "set", "lo", "up")
+
+    def remove(self) -> None:
+        """Kill what runs in it, and remove it; without effect when it does not exist.
+
+        Raises:
+            NetworkError: ST-NETW-011 when it cannot be removed, ST-NETW-021 when a process stays.
+        """
+        if not self.name or not self.exists:
+            return
+        left = kill(self.processes())
+        self.run(["ip", "netns", "delete", self.name])
+        if left:
+            raise NetworkError(
+                "ST-NETW-021",
+                f"processes {', '.join(map(str, left))} do not end, and keep it alive",
+                f"network namespace {self.name}",
+                "wait until they leave the kernel, then: securetrain network gc",
+            )
+
+    def processes(self) -> list[int]:
+        """The processes in it."""
+        return [int(word) for word in self.run(["ip", "netns", "pids", self.name]).split()]
+
+    def ip(self, *arguments: str) -> bytes:
+        """Run ``ip`` in it.
+
+        Raises:
+            NetworkError: ST-NETW-011.
+        """
+        inside = ["-n", self.name] if self.name else []
+        return self.run(["ip", *inside, *arguments])
+
+    def execute(self, *argv: str, data: bytes = b"") -> bytes:
+        """Run a system tool in it, with the rights of this process.
+
+        Raises:
+            NetworkError: ST-NETW-011.
+        """
+        return self.run([*self.enter_command(), *argv], data=data)
+
+    def enter_command(self) -> list[str]:
+        """What stands before a command that is to run in it."""
+        return ["nsenter", f"--net={self.path}", "--"] if self.name else []
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Put the calling thread into it, and back at the end: sockets made in the block stay in.
+
+        Raises:
+            NetworkError: ST-NETW-010 on a Python older than 3.12.
+        """
+        setns = getattr(os, "setns", None)
+        if setns is None:
+            raise NetworkError(
+                "ST-NETW-010",
+                "a thread can enter a network namespace from Python 3.12 on (os.setns)",
+                f"Python {sys.version_info[0]}.{sys.version_info[1]}",
+                "run a program inside instead (program_command), or use a newer Python",
+            )
+        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            inside = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                setns(inside, os.CLONE_NEWNET)  # type: ignore[attr-defined, unused-ignore]
+            finally:
+                os.close(inside)
+            try:
+                yield
+            finally:
+                setns(before, os.CLONE_NEWNET)  # type: ignore[attr-defined, unused-ignore]
+        finally:
+            os.close(before)
+
+    def program_command(
+        self, argv: Sequence[str], folder: Path, *, keep_capabilities: bool = False
+    ) -> list[str]:
+        """The command that runs a program inside, under the rules of this module.
+
+        The program keeps the pid of the process that the command is started as, so that signals
+        and exit codes are its own.
+
+        Args:
+            argv: The program, with its full path, and its arguments.
+            folder: Where `write_names` wrote.
+            keep_capabilities: Leave out rule 3, for a program that is part of the launcher.
+        """
+        binds = {"hosts": HOSTS, "nsswitch.conf": NSSWITCH, "resolv.conf": RESOLV}
+        options = [
+            word for place, name in binds.items() for word in _bind(folder / name, place) if word
+        ]
+        limit = [] if keep_capabilities else [program("setpriv"), *_NO_CAPABILITIES, "--"]
+        return [
+            *_full(self.enter_command()),
+            *private_command([*options, "--empty", str(Path("/run").resolve())]),
+            *limit,
+            *argv,
+        ]
+
+
+def private_command(options: Sequence[str]) -> list[str]:
+    """What stands before a program that gets mounts of its own (see `exec_private`)."""
+    unshare = [program("unshare"), "--mount", "--propagation", "private", "--"]
+    return [*unshare, sys.executable, "-I", "-S", str(exec_private.__file__), *options, "--"]
+
+
+def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
+    """Write what programs inside resolve names by: these hosts, and nobody else.
+
+    Raises:
+        UsageError: ST-USAG-002.
+    """
+    lines = ["127.0.0.1 localhost", "::1 localhost"]
+    lines += [f"{address} {name}" for name, address in sorted(hosts.items())]
+    write_atomic(folder / HOSTS, "\n".join([*lines, ""]).encode())
+    write_atomic(folder / NSSWITCH, _LOOKUPS)
+    write_atomic(folder / RESOLV, _NO_SERVERS)
+
+
+def _bind(source: Path, place: str) -> list[str]:
+    target = Path("/etc", place)
+    # Without the file there is nothing to hide, and a bind needs something to lie on.
+    return ["--bind", str(source), str(target)] if target.exists() else []
+
+
+def _full(argv: Sequence[str]) -> list[str]:
+    return [program(argv[0]), *argv[1:]] if argv else []

@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The engine wireguard-go: WireGuard in a process of its own, with a TUN device.
+
+Rules:
+
+1. it must be 0.0.20231211 or newer: older ones move one packet a time, at a quarter of the speed.
+   That release still prints 0.0.20230223, so that from there on the device decides: newer ones ask
+   the kernel for offloads (``vnet_hdr``), older ones do not (ST-NETW-012);
+2. it runs with CAP_NET_ADMIN and no other capability, with no way to get one, in a session of its
+   own, with an empty environment;
+3. its configuration socket would be a file that whoever is root can open. It is made in mounts of
+   the engine's own instead; we reach it through /proc/PID/root, which takes the right to trace the
+   engine (ptrace_access_vfs is how proc(5) guards it), and a worker without capabilities has not.
+   The file goes with the process;
+4. keys go through that socket only.
+"""
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from securetrain.core.errors import NetworkError
+from securetrain.network import uapi
+from securetrain.network.commands import ENVIRONMENT, missing_programs, program, run_command
+from securetrain.network.namespace import Namespace, private_command
+from securetrain.network.record import ENGINE_LOG
+from securetrain.network.wireguard import DeviceState, Peer, WireGuardKey
+
+PROGRAM: Final = "wireguard-go"
+MINIMUM: Final = 20231211
+LAST_WITHOUT_OFFLOADS: Final = 20230223
+"""What both the last release without offloads and the first with them print."""
+
+TUN: Final = Path("/dev/net/tun")
+_RUN: Final = Path("/var/run")
+_LIMITS: Final = ("--no-new-privs", "--bounding-set=-all,+net_admin", "--inh-caps=-all")
+_PATIENCE_SECONDS: Final = 10.0
+_PAUSE_SECONDS: Final = 0.005
+_LOG_SHOWN: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class WireGuardGo:
+    """The engine."""
+
+    name: str = PROGRAM
+
+    def missing(self) -> list[str]:
+        """What it lacks: the program, a version that is new enough, TUN devices."""
+        reasons = missing_programs([PROGRAM])
+        if not reasons:
+            reasons = version_problem(run_command([PROGRAM, "--version"]))
+        try:
+            os.close(os.open(TUN, os.O_RDWR | os.O_CLOEXEC))
+        except OSError as error:
+            reasons.append(f"TUN devices ({TUN}: {error.strerror})")
+        return reasons
+
+    def start(self, host: Namespace, name: str, folder: Path) -> "GoDevice":
+        """Start it in the host's namespace, and wait until it can be configured.
+
+        Raises:
+            NetworkError: ST-NETW-013 when it does not start, ST-NETW-012 when it is too old.
+        """
+        log = folder / ENGINE_LOG
+        command = [
+            *([program("nsenter"), *host.enter_command()[1:]] if host.name else []),
+            *private_command(["--empty", str(_RUN.resolve())]),
+            *(program("setpriv"), *_LIMITS, "--", program(PROGRAM), "-f", name),
+        ]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**ENVIRONMENT, "LOG_LEVEL": "error"},
+                cwd="/",
+                start_new_session=True,
+            )
+        device = GoDevice(process, name, log)
+        try:
+            device.wait_socket()
+            _require_offloads(host, name)
+        except BaseException:
+            device.close()
+            raise
+        return device
+
+
+@dataclass(slots=True)
+class GoDevice:
+    """A TUN device and the process behind it."""
+
+    child: subprocess.Popen[bytes]
+    name: str
+    """The device's name when it was born: the socket's name for ever."""
+    log: Path
+
+    @property
+    def socket(self) -> str:
+        """Where the engine is configured; see rule 3."""
+        return f"/proc/{self.child.pid}/root{_RUN.resolve()}/wireguard/{self.name}.sock"
+
+    def set_key(self, key: WireGuardKey, port: int) -> None:
+        """Set the private key and the UDP port (0: any).
+
+        Raises:
+            NetworkError: ST-NETW-013, ST-NETW-015.
+        """
+        uapi.write_device(self.socket, uapi.encode_device(key, port))
+
+    def set_peers(self, peers: Collection[Peer]) -> None:
+        """Make these its only peers; those that leave go first.
+
+        Raises:
+            NetworkError: ST-NETW-013, ST-NETW-015.
+        """
+        uapi.write_device(self.socket, uapi.encode_peers(self.read(), peers))
+
+    def read(self) -> DeviceState:
+        """What the device holds.
+
+        Raises:
+            NetworkError: ST-NETW-013, ST-NETW-015.
+        """
+        return uapi.read_device(self.socket)
+
+    def moved(self, place: Namespace, name: str) -> None:
+        """The engine holds the device by a descriptor, wherever it is."""
+
+    def wait_port(self) -> int:
+        """Wait until its UDP port is open in its namespace.
+
+        The engine looks once a second whether a device that was moved away is up.
+
+        Raises:
+            NetworkError: ST-NETW-013 when it does not open.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline and not self.death():
+            port = self.read().port
+            if port and port in open_ports(Path(f"/proc/{self.child.pid}/net/udp").read_text()):
+                return port
+            time.sleep(_PAUSE_SECONDS)
+        raise self._failed("it did not open its UDP port; is the port in use?")
+
+    def wait_socket(self) -> None:
+        """Wait until it can be configured.
+
+        Raises:
+            NetworkError: ST-NETW-013.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline and not self.death():
+            try:
+                self.read()
+            except NetworkError as error:
+                if error.code != "ST-NETW-013":
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+        raise self._failed(self.death() or "it does not answer on its socket")
+
+    def death(self) -> str:
+        """How the process ended; empty while it runs."""
+        code = self.child.poll()
+        if code is None:
+            return ""
+        return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+
+    def process(self) -> int | None:
+        """The engine's pid."""
+        return self.child.pid
+
+    def close(self) -> None:
+        """Kill it; the kernel removes the device with its last descriptor."""
+        self.child.kill()
+        self.child.wait()
+
+    def _failed(self, what: str) -> NetworkError:
+        said = self.log.read_bytes()[-_LOG_SHOWN:].decode("utf-8", "replace").strip()
+        return NetworkError(
+            "ST-NETW-013",
+            f"{PROGRAM}: {what}" + (f": {said}" if said.isprintable() and said else ""),
+            str(self.log),
+            "run wireguard-go -f by hand to see why",
+        )
+
+
+def version_problem(printed: bytes) -> list[str]:
+    """Why a version cannot be used, from what ``--version`` prints; empty when it may be."""
+    match = re.search(rb"\bv0\.0\.([0-9]{8})\b", printed)
+    if match is None:
+        return [f"a {PROGRAM} that says its version"]
+    # Whether it is the first or the last of those that say so, the device will show.
+    if int(match[1]) < MINIMUM and int(match[1]) != LAST_WITHOUT_OFFLOADS:
+        return [f"{PROGRAM} 0.0.{MINIMUM} or newer (this is 0.0.{int(match[1])})"]
+    return []
+
+
+def open_ports(table: str) -> set[int]:
+    """Local ports in the kernel's table of UDP sockets (/proc/PID/net/udp, proc_pid_net(5))."""
+    rows = [line.split() for line in table.splitlines()[1:]]
+    return {int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 1}
+
+
+def _require_offloads(host: Namespace, name: str) -> None:
+    links = json.loads(host.ip("-json", "-details", "link", "show", "dev", name))
+    if not links[0].get("linkinfo", {}).get("info_data", {}).get("vnet_hdr"):
+        raise NetworkError(
+            "ST-NETW-012",
+            f"{PROGRAM} is older than 0.0.{MINIMUM}: its device has no offloads",
+            program(PROGRAM),
+            "on Debian 12: apt-get install -t bookworm-backports wireguard-go",
+        )

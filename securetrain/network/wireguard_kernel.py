@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The engine in the kernel: a device of type ``wireguard``, configured with ``wg`` (wg(8)).
+
+``wg`` speaks the kernel's netlink protocol. Configurations go through its standard input, so that
+no key stands in an argument list; ``wg syncconf`` changes what differs and keeps sessions. A device
+remembers the namespace it was born in, and opens its UDP socket there.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final
+
+from securetrain.core.errors import NetworkError
+from securetrain.network.commands import missing_programs
+from securetrain.network.namespace import Namespace
+from securetrain.network.wireguard import (
+    DeviceState,
+    Endpoint,
+    Peer,
+    PeerState,
+    WireGuardKey,
+    decode_key,
+    encode_key,
+)
+
+LIMIT: Final = 4 << 20
+_COLUMNS: Final = 8
+_PATIENCE_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWireGuard:
+    """The engine."""
+
+    name: str = "kernel"
+
+    def missing(self) -> list[str]:
+        """What it lacks: the program ``wg``, a kernel that makes such devices."""
+        reasons = missing_programs(["wg"])
+        return reasons or _kernel_problem(Namespace())
+
+    def start(self, host: Namespace, name: str, folder: Path) -> "KernelDevice":  # noqa: ARG002
+        """Make a device in the host's namespace.
+
+        Raises:
+            NetworkError: ST-NETW-011.
+        """
+        host.ip("link", "add", "dev", name, "type", "wireguard")
+        return KernelDevice(host, name)
+
+
+@dataclass(slots=True)
+class KernelDevice:
+    """A device of the kernel."""
+
+    place: Namespace
+    name: str
+    _key: WireGuardKey | None = field(default=None, repr=False)
+    _port: int = 0
+
+    def set_key(self, key: WireGuardKey, port: int) -> None:
+        """Set the private key and the UDP port (0: any); it then has no peers.
+
+        Raises:
+            NetworkError: ST-NETW-011.
+        """
+        self._key, self._port = key, port
+        self._sync(())
+
+    def set_peers(self, peers: Collection[Peer]) -> None:
+        """Make these its only peers.
+
+        Raises:
+            NetworkError: ST-NETW-011, ST-NETW-015.
+        """
+        if not self._port:
+            self._port = self.read().port  # or else the kernel would choose another one
+        self._sync(peers)
+
+    def read(self) -> DeviceState:
+        """What the device holds.
+
+        Raises:
+            NetworkError: ST-NETW-011, ST-NETW-015.
+        """
+        return parse_dump(self.place.execute("wg", "show", self.name, "dump"))
+
+    def moved(self, place: Namespace, name: str) -> None:
+        """Find it there from now on."""
+        self.place, self.name = place, name
+
+    def wait_port(self) -> int:
+        """The kernel opens the port when the device goes up.
+
+        Raises:
+            NetworkError: ST-NETW-013 when it did not.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            if port := self.read().port:
+                return port
+            time.sleep(_PAUSE_SECONDS)
+        raise NetworkError(
+            "ST-NETW-013",
+            "the kernel did not open the device's UDP port",
+            f"device {self.name}",
+            "choose another port",
+        )
+
+    def death(self) -> str:
+        """Whether somebody removed the device."""
+        try:
+            links = json.loads(self.place.ip("-json", "link", "show", "type", "wireguard"))
+        except NetworkError as error:
+            return error.what
+        names = {link.get("ifname") for link in links}
+        return "" if self.name in names else "somebody removed the device"
+
+    def process(self) -> int | None:
+        """The kernel is no process."""
+        return None
+
+    def close(self) -> None:
+        """Remove the device, if it is still there."""
+        with suppress(NetworkError):
+            self.place.ip("link", "delete", "dev", self.name)
+
+    def _sync(self, peers: Collection[Peer]) -> None:
+        assert self._key is not None
+        text = configuration(self._key, self._port, peers)
+        self.place.execute("wg", "syncconf", self.name, "/dev/stdin", data=text.encode())
+
+
+def configuration(key: WireGuardKey, port: int, peers: Collection[Peer]) -> str:
+    """What ``wg syncconf`` reads (wg(8), "Configuration File Format")."""
+    lines = ["[Interface]", f"PrivateKey = {encode_key(key.secret())}", f"ListenPort = {port}"]
+    for peer in peers:
+        lines += [
+            "[Peer]",
+            f"PublicKey = {encode_key(peer.public_key)}",
+            f"PresharedKey = {encode_key(peer.preshared_key)}",
+            f"Endpoint = {peer.endpoint}",
+            f"AllowedIPs = {peer.address}/32",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def parse_dump(data: bytes) -> DeviceState:
+    """Read what ``wg show DEVICE dump`` prints: a line of the device, then one for each peer.
+
+    Raises:
+        NetworkError: ST-NETW-015.
+    """
+    try:
+        text = data.decode("ascii") if len(data) <= LIMIT else ""
+        first, *rows = [line.split("\t") for line in text.splitlines()]
+        private, _public, port, _mark = first
+        peers = tuple(_peer(row) for row in rows)
+        if len({peer.public_key for peer in peers}) != len(peers):
+            raise ValueError("a peer stands twice")
+        key = bytes(32) if private == "(none)" else decode_key(private)
+        return DeviceState(private_key=key, port=_number(port), peers=peers)
+    except (ValueError, NetworkError) as error:
+        what = error.what if isinstance(error, NetworkError) else str(error)
+        raise NetworkError(
+            "ST-NETW-015", what, "wg show dump", "is wg (wireguard-tools) of a known version?"
+        ) from error
+
+
+def _peer(row: list[str]) -> PeerState:
+    if len(row) != _COLUMNS:
+        raise ValueError(f"a peer with {len(row)} columns, not {_COLUMNS}")
+    public, shared, endpoint, allowed, handshake, received, sent, _keepalive = row
+    networks = () if allowed == "(none)" else tuple(map(ip_network, allowed.split(",")))
+    return PeerState(
+        public_key=decode_key(public),
+        preshared_key=bytes(32) if shared == "(none)" else decode_key(shared),
+        endpoint=None if endpoint == "(none)" else Endpoint.parse(endpoint),
+        allowed=networks,
+        last_handshake=_number(handshake),
+        received=_number(received),
+        sent=_number(sent),
+    )
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+        raise ValueError(f"{text[:20]!r} is not a number")
+    return int(text)
+
+
+def _kernel_problem(place: Namespace) -> list[str]:
+    """Make a device and remove it: the kernel may load its module for it."""
+    name = f"stp{secrets.token_hex(5)}"
+    try:
+        place.ip("link", "add", "dev", name, "type", "wireguard")
+        place.ip("link", "delete", "dev", name)
+    except NetworkError as error:
+        return [f"WireGuard in the kernel ({error.what})"]
+    return []

@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from securetrain.network import exec_private
+from securetrain.network.exec_private import FAILED, main, mounts
+
+
+def test_options_become_mounts():
+    how = "mode=0755,nosuid,nodev,noexec,size=1m"
+    assert mounts(["--empty", "/run", "--bind", "/a", "/etc/hosts"]) == [
+        ["mount", "-n", "-t", "tmpfs", "-o", how, "tmpfs", "/run"],
+        ["mount", "-n", "--bind", "/a", "/etc/hosts"],
+        ["mount", "-n", "-o", "remount,bind,ro", "/etc/hosts"],
+    ]
+    assert mounts([]) == []
+
+
+@pytest.mark.parametrize("options", [["--else"], ["--empty"], ["--bind"], ["--bind", "/a"], ["x"]])
+def test_a_bad_option_is_no_mount(options):
+    with pytest.raises(ValueError):  # noqa: PT011 - the message is for whoever runs it by hand
+        mounts(options)
+
+
+def start(*arguments):
+    return subprocess.run(
+        [sys.executable, "-I", "-S", exec_private.__file__, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def test_it_becomes_the_program():
+    done = start("--", sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "a b")
+    assert done.stdout == "['a b']\n"
+    assert done.returncode == 7
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--"],
+        ["/bin/true"],
+        ["--else", "--", "/bin/true"],
+        ["--bind", "/no/such", "/etc/hosts", "--", "/bin/echo", "started"],
+        ["--empty", "/no/such", "--", "/bin/echo", "started"],
+        ["--", "/no/such/program"],
+        ["--", "true"],  # never along PATH
+    ],
+)
+def test_what_cannot_be_done_starts_nothing(arguments):
+    done = start(*arguments)
+    assert done.returncode == FAILED
+    assert "started" not in done.stdout
+    assert done.stderr
+
+
+def test_mounts_come_before_the_program(monkeypatch):
+    ran = []
+    monkeypatch.setattr("subprocess.run", lambda argv, check: ran.append((argv[0], check)))
+    monkeypatch.setattr("os.execv", lambda path, argv: ran.append((path, argv)))
+    assert main(["--empty", "/run", "--", "/bin/x", "--", "y"]) == FAILED
+    assert ran == [("mount", True), ("/bin/x", ["/bin/x", "--", "y"])]
+
+
+def test_it_needs_nothing_but_the_library():
+    tree = ast.parse(Path(exec_private.__file__).read_text())
+    names = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [str(node.module)]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert names <= sys.stdlib_module_names

@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import os
+import sys
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from securetrain.core.errors import NetworkError
+from securetrain.network import namespace
+from securetrain.network.namespace import Namespace, write_names
+
+
+def num_descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_make_and_remove(system):
+    assert not Namespace("st-x", system).exists
+    space = Namespace("st-x", system)
+    space.create()
+    assert Namespace("st-x", system).exists
+    assert system.spaces["st-x"]["lo"].is_up
+    space.remove()
+    assert not Namespace("st-x", system).exists
+    assert system.is_clean
+    before = len(system.commands)
+    space.remove()
+    assert len(system.commands) == before
+
+
+def test_what_runs_in_it_goes_first(system, monkeypatch):
+    space = Namespace("st-x", system)
+    space.create()
+    system.processes["st-x"] = [41, 42]
+    killed = []
+
+    def kill(pids):
+        assert space.exists
+        killed.extend(pids)
+        return []
+
+    monkeypatch.setattr(namespace, "kill", kill)
+    space.remove()
+    assert killed == [41, 42]
+    assert system.is_clean
+
+
+def test_a_process_that_stays_is_told(system, monkeypatch):
+    space = Namespace("st-x", system)
+    space.create()
+    system.processes["st-x"] = [41]
+    monkeypatch.setattr(namespace, "kill", lambda pids: pids)
+    with pytest.raises(NetworkError) as error:
+        space.remove()
+    assert error.value.code == "ST-NETW-021"
+    assert "41" in error.value.what
+    assert not space.exists  # its name is free; what stays has no way out
+
+
+def test_the_own_namespace_is_never_removed(system):
+    own = Namespace("", system)
+    assert own.exists
+    own.remove()
+    assert system.commands == []
+    assert own.enter_command() == []
+    own.ip("link", "set", "lo", "up")
+    assert system.commands == [["ip", "link", "set", "lo", "up"]]
+
+
+def test_names_for_programs_inside(tmp_path):
+    hosts = {"node-1": IPv4Address("100.64.0.2"), "node-0": IPv4Address("100.64.0.1")}
+    write_names(tmp_path, hosts)
+    assert (tmp_path / "hosts").read_text() == (
+        "127.0.0.1 localhost\n::1 localhost\n100.64.0.1 node-0\n100.64.0.2 node-1\n"
+    )
+    assert "hosts: files\n" in (tmp_path / "nsswitch.conf").read_text()
+    assert "nameserver" not in (tmp_path / "resolv.conf").read_text()
+    write_names(tmp_path, {})
+    assert "node" not in (tmp_path / "hosts").read_text()
+
+
+def test_the_command_of_a_program(system, tmp_path, monkeypatch):
+    monkeypatch.setattr(namespace, "program", lambda name: f"/usr/bin/{name}")
+    space = Namespace("st-x", system)
+    command = space.program_command(["/usr/bin/python3", "train.py"], tmp_path)
+    assert command[:3] == ["/usr/bin/nsenter", f"--net={namespace.FOLDER}/st-x", "--"]
+    assert command[3:8] == ["/usr/bin/unshare", "--mount", "--propagation", "private", "--"]
+    assert command[8:11] == [sys.executable, "-I", "-S"]
+    assert command[-2:] == ["/usr/bin/python3", "train.py"]
+    text = " ".join(command)
+    assert f"--bind {tmp_path}/hosts /etc/hosts" in text
+    assert "--empty /run --" in text
+    limits = "/usr/bin/setpriv --no-new-privs --bounding-set=-all --inh-caps=-all --"
+    assert limits in text
+    assert text.index("--empty") < text.index("setpriv")
+    assert "setpriv" not in " ".join(
+        space.program_command(["/bin/true"], tmp_path, keep_capabilities=True)
+    )
+
+
+def test_a_thread_cannot_enter_on_an_old_python(system, monkeypatch):
+    monkeypatch.delattr(os, "setns", raising=False)
+    with pytest.raises(NetworkError) as error, Namespace("st-x", system).entered():
+        pass
+    assert error.value.code == "ST-NETW-010"
+    assert "3.12" in error.value.what
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_enters_and_comes_back(system, monkeypatch, fails):
+    system.add("st-x")
+    went = []
+
+    def setns(descriptor, kind):
+        went.append((str(Path(f"/proc/self/fd/{descriptor}").readlink()), kind))
+
+    monkeypatch.setattr(os, "setns", setns, raising=False)
+    monkeypatch.setattr(os, "CLONE_NEWNET", 0x40000000, raising=False)
+    before = num_descriptors()
+    try:
+        with Namespace("st-x", system).entered():
+            if fails:
+                raise KeyError
+    except KeyError:
+        assert fails
+    assert went[0] == (str(namespace.FOLDER / "st-x"), 0x40000000)
+    assert went[1][0].startswith("net:[")
+    assert len(went) == 2
+    assert num_descriptors() == before

@@ -1,0 +1,220 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import json
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securetrain.core.errors import NetworkError
+from securetrain.network import wireguard_kernel as module
+from securetrain.network.commands import command_failed
+from securetrain.network.namespace import Namespace
+from securetrain.network.wireguard import (
+    DeviceState,
+    Endpoint,
+    Peer,
+    PeerState,
+    WireGuardKey,
+    encode_key,
+)
+from securetrain.network.wireguard_kernel import KernelWireGuard, configuration, parse_dump
+
+KEY = WireGuardKey.generate()
+PRIVATE, PUBLIC = encode_key(KEY.secret()), encode_key(KEY.public)
+A, B, PSK = bytes([1] * 32), bytes([2] * 32), bytes([3] * 32)
+PEER = Peer(
+    public_key=A,
+    preshared_key=PSK,
+    endpoint=Endpoint.parse("192.0.2.2:51820"),
+    address=IPv4Address("100.64.0.2"),
+)
+ROWS = [
+    [PRIVATE, PUBLIC, "51820", "off"],
+    [
+        *(encode_key(A), encode_key(PSK), "192.0.2.2:51820", "100.64.0.2/32"),
+        *("1700000000", "228", "92", "off"),
+    ],
+    [encode_key(B), "(none)", "(none)", "(none)", "0", "0", "0", "25"],
+]
+
+
+def dump(rows=None):
+    return "".join("\t".join(row) + "\n" for row in (rows or ROWS)).encode()
+
+
+def test_a_dump_is_read():
+    assert parse_dump(dump()) == DeviceState(
+        private_key=KEY.secret(),
+        port=51820,
+        peers=(
+            PeerState(
+                public_key=A,
+                preshared_key=PSK,
+                endpoint=Endpoint.parse("192.0.2.2:51820"),
+                allowed=(IPv4Network("100.64.0.2/32"),),
+                last_handshake=1700000000,
+                received=228,
+                sent=92,
+            ),
+            PeerState(public_key=B),
+        ),
+    )
+    assert parse_dump(dump([["(none)", "(none)", "0", "off"]])) == DeviceState()
+
+
+def changed(row, column, value):
+    rows = [list(entry) for entry in ROWS]
+    rows[row][column] = value
+    return dump(rows)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"\xff",
+        dump([ROWS[0][:3]]),
+        dump([ROWS[0], ROWS[1][:7]]),
+        dump([ROWS[0], [*ROWS[1], "x"]]),
+        dump([ROWS[0], ROWS[1], ROWS[1]]),
+        changed(0, 0, "x"),
+        changed(0, 2, "-1"),
+        changed(0, 2, ""),
+        changed(0, 2, "9" * 5000),
+        changed(1, 0, "(none)"),
+        changed(1, 0, encode_key(bytes(32))),
+        changed(1, 1, "x"),
+        changed(1, 2, "node-1:1"),
+        changed(1, 3, "100.64.0.2/8"),
+        changed(1, 3, ""),
+        changed(1, 4, "now"),
+        changed(1, 5, "1.5"),
+        changed(1, 6, "+1"),
+    ],
+)
+def test_a_malformed_dump_is_refused(data):
+    with pytest.raises(NetworkError) as error:
+        parse_dump(data)
+    assert error.value.code == "ST-NETW-015"
+
+
+def test_a_dump_that_is_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "LIMIT", len(dump()) - 1)
+    with pytest.raises(NetworkError) as error:
+        parse_dump(dump())
+    assert error.value.code == "ST-NETW-015"
+
+
+@given(st.binary(max_size=200), st.integers(0, len(dump())))
+def test_nothing_but_a_refusal_comes_out(noise, at):
+    data = dump()
+    for case in (noise, data[:at] + noise + data[at:], data[:at]):
+        with suppress(NetworkError):
+            parse_dump(case)
+
+
+def test_a_configuration():
+    assert configuration(KEY, 7, [PEER]) == (
+        f"[Interface]\nPrivateKey = {PRIVATE}\nListenPort = 7\n"
+        f"[Peer]\nPublicKey = {encode_key(A)}\nPresharedKey = {encode_key(PSK)}\n"
+        "Endpoint = 192.0.2.2:51820\nAllowedIPs = 100.64.0.2/32\n"
+    )
+
+
+class Kernel:
+    """Stands in for ``ip`` and ``wg``."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+        self.links = {"stnew"}
+        self.port = "51820"
+        self.fails = ""
+
+    def __call__(self, argv, *, data=b""):
+        self.commands.append(list(argv))
+        text = " ".join(argv)
+        if self.fails and self.fails in text:
+            raise command_failed(text, "Operation not supported")
+        if "syncconf" in argv:
+            self.config = data.decode()
+            assert argv[-1] == "/dev/stdin"
+            assert PRIVATE not in text
+        if "dump" in argv:
+            return dump([[PRIVATE, PUBLIC, self.port, "off"]])
+        if "-json" in argv:
+            return json.dumps([{"ifname": name} for name in self.links]).encode()
+        return b""
+
+
+@pytest.fixture
+def kernel():
+    return Kernel()
+
+
+@pytest.fixture
+def device(kernel, tmp_path):
+    return KernelWireGuard().start(Namespace("", kernel), "stnew", tmp_path)
+
+
+def test_a_device_is_made_and_told_through_a_pipe(kernel, device):
+    assert kernel.commands == [["ip", "link", "add", "dev", "stnew", "type", "wireguard"]]
+    device.set_key(KEY, 7)
+    assert kernel.config == configuration(KEY, 7, ())
+    device.set_peers([PEER])
+    assert kernel.config == configuration(KEY, 7, [PEER])
+    assert device.read().private_key == KEY.secret()
+    assert device.process() is None
+
+
+def test_the_port_that_the_kernel_chose_is_kept(kernel, device):
+    device.set_key(KEY, 0)
+    device.set_peers([PEER])
+    assert "ListenPort = 51820\n" in kernel.config
+
+
+def test_it_is_found_where_it_was_moved_to(kernel, device):
+    device.set_key(KEY, 7)
+    device.moved(Namespace("st-x", kernel), "st0")
+    device.set_peers([])
+    assert kernel.commands[-1][0] == "nsenter"
+    assert kernel.commands[-1][-2:] == ["st0", "/dev/stdin"]
+
+
+def test_the_port(kernel, device, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.05)
+    assert device.wait_port() == 51820
+    kernel.port = "0"
+    with pytest.raises(NetworkError) as error:
+        device.wait_port()
+    assert error.value.code == "ST-NETW-013"
+
+
+def test_death(kernel, device):
+    assert device.death() == ""
+    kernel.links.clear()
+    assert "removed" in device.death()
+    kernel.fails = "link show"
+    assert device.death() == "Operation not supported"
+
+
+def test_closing_twice(kernel, device):
+    device.close()
+    kernel.fails = "link delete"
+    device.close()
+
+
+def test_what_is_missing(kernel, monkeypatch):
+    monkeypatch.setattr(module, "missing_programs", lambda _: ["the program wg"])
+    assert KernelWireGuard().missing() == ["the program wg"]
+    monkeypatch.setattr(module, "missing_programs", lambda _: [])
+    monkeypatch.setattr(module, "Namespace", lambda: Namespace("", kernel))
+    assert KernelWireGuard().missing() == []
+    assert kernel.commands[0][:3] == ["ip", "link", "add"]
+    assert kernel.commands[1][:3] == ["ip", "link", "delete"]
+    kernel.fails = "link add"
+    (reason,) = KernelWireGuard().missing()
+    assert "Operation not supported" in reason
