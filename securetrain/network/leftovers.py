@@ -1,0 +1,133 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Removing a job network: the same way at its end, after a failure, and for an owner that died.
+
+Rules:
+
+1. `remove` is the only thing that removes, and each of its steps does nothing when there is nothing
+   to do: it can be interrupted anywhere, and be run again;
+2. the engine goes first, because with it the tunnel is cut; the record goes last, and stays when
+   anything else stayed;
+3. `collect` removes only what a record stands for whose owner is dead: its pid is free or belongs
+   to another process now, or the machine was started again since. What it cannot judge or read, it
+   leaves and names.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from securetrain.core.errors import NetworkError, SecureTrainError
+from securetrain.network import record
+from securetrain.network.addresses import Names
+from securetrain.network.commands import Run, run_command
+from securetrain.network.firewall import load, no_table
+from securetrain.network.namespace import Namespace
+from securetrain.network.processes import Machine, kill, running
+from securetrain.network.wireguard_go import PROGRAM
+
+
+class Collected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `collect` did."""
+
+    removed: tuple[str, ...] = ()
+    """Job networks of which nothing is left."""
+    alive: tuple[str, ...] = ()
+    """Job networks whose owner runs, or is in a container that cannot be judged from here."""
+    problems: Mapping[str, str] = {}
+    """Folders that could not be read or cleaned up, and why."""
+
+
+def collect(
+    state: Path = record.STATE, *, machine: Machine | None = None, run: Run = run_command
+) -> Collected:
+    """Remove what owners that died left behind (``securetrain network gc``).
+
+    Args:
+        state: Where job networks are recorded.
+        machine: What owners are compared with; this machine when not given.
+        run: Runs system tools.
+
+    Raises:
+        NetworkError: ST-NETW-022 when the state folder is not only ours.
+        UsageError: ST-USAG-002 when it cannot be used at all.
+    """
+    if not state.exists():
+        return Collected()
+    with record.locked(state):
+        return collect_locked(state, machine or Machine.current(), run)
+
+
+def collect_locked(state: Path, machine: Machine, run: Run, *, only: str = "") -> Collected:
+    """`collect` for whoever holds the lock, of one job network or of all."""
+    removed: list[str] = []
+    alive: list[str] = []
+    problems: dict[str, str] = {}
+    for entry in record.entries(state):
+        name = entry.folder.name
+        if only and name.partition(record.STAGED)[0] != only:
+            continue
+        if entry.is_unfinished:
+            record.release(entry.folder)
+        elif entry.record is None:
+            problems[name] = entry.problem
+        elif not machine.can_judge(entry.record.owner) or machine.is_alive(entry.record.owner):
+            alive.append(name)
+        else:
+            host = Namespace(entry.record.host, run)
+            try:
+                remove(entry.record.names, host, entry.folder)
+            except SecureTrainError as error:
+                problems[name] = error.what
+            else:
+                removed.append(name)
+    return Collected(removed=tuple(removed), alive=tuple(alive), problems=problems)
+
+
+def remove(names: Names, host: Namespace, folder: Path) -> None:
+    """Remove everything that a job network is made of.
+
+    Raises:
+        NetworkError: ST-NETW-021 with everything that could not be removed.
+    """
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: _end_engine(names),
+        lambda: _delete_device(host, names.device),
+        Namespace(names.namespace, host.run).remove,
+        lambda: _delete_filter(host, names.table),
+    )
+    problems = []
+    for step in steps:
+        try:
+            step()
+        except SecureTrainError as error:
+            problems.append(error.what)
+    if problems:
+        raise NetworkError(
+            "ST-NETW-021", "; ".join(problems), names.namespace, "securetrain network gc"
+        )
+    record.release(folder)
+
+
+def devices(namespace: Namespace) -> dict[str, bool]:
+    """The names of the devices in a namespace, and whether they are up."""
+    links = json.loads(namespace.ip("-json", "link", "show"))
+    return {str(link["ifname"]): "UP" in link.get("flags", ()) for link in links}
+
+
+def _end_engine(names: Names) -> None:
+    if left := kill(running(PROGRAM, names.device)):
+        raise NetworkError("ST-NETW-021", f"the engine, process {left[0]}, does not end")
+
+
+def _delete_device(host: Namespace, name: str) -> None:
+    """The device, when it was never moved. One that was goes with its namespace."""
+    if host.exists and name in devices(host):
+        host.ip("link", "delete", "dev", name)
+
+
+def _delete_filter(host: Namespace, table: str) -> None:
+    if host.exists:
+        load(host, no_table(table))

@@ -1,0 +1,330 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A node's part of a job network: a namespace whose only way out is WireGuard to the members.
+
+::
+
+    with Overlay.up(Plan(job=..., node=..., key=..., endpoint=...)) as overlay:
+        overlay.watch(stop_the_job)
+        overlay.apply(epoch, members)                      # every epoch of the membership
+        subprocess.Popen(overlay.command([python, "train.py"]), ...)
+
+Rules:
+
+1. `up` builds everything without a member, so that it can be ready before anybody is admitted; then
+   nobody can send anything into the job and nobody is sent anything;
+2. `apply` makes an epoch's members the only peers: who is out is out at once, with the pre-shared
+   key. What the device then holds is read back and compared, and epochs only go forward;
+3. a step that fails takes everything down before the error is raised; so do `down`, the end of the
+   ``with`` block, and `leftovers.collect` for an owner that died;
+4. when the engine dies, its device and the job's only route die with it: the job cannot fall back
+   to a network in clear, and `watch` says that it must stop;
+5. nothing is made without a claim on disk (`record`), and the claim is the last thing to go.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from securetrain.core.errors import NetworkError, SecureTrainError
+from securetrain.network import record
+from securetrain.network.addresses import DEVICE, PREFIX, Names, subnet
+from securetrain.network.commands import Run, run_command
+from securetrain.network.engines import Device, Engine, choose
+from securetrain.network.firewall import host_rules, job_rules, load
+from securetrain.network.leftovers import collect_locked, devices, remove
+from securetrain.network.members import Epoch, OverlayMember, resolve
+from securetrain.network.namespace import Namespace, write_names
+from securetrain.network.processes import Machine, Owner
+from securetrain.network.record import Record
+from securetrain.network.watcher import Watcher
+from securetrain.network.wireguard import OVERHEAD, DeviceState, WireGuardKey, require_state
+
+DEFAULT_MTU: Final = 1500
+MIN_MTU: Final = 576
+"""What every IPv4 host takes (RFC 791)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a node knows before the first epoch."""
+
+    job: str
+    node: str
+    key: WireGuardKey
+    endpoint: IPv4Address | IPv6Address | None = None
+    """This node's address on the underlay, whose device's MTU counts; None takes 1500."""
+    port: int = 0
+    """UDP port of the tunnel; 0 for any."""
+    host: str = ""
+    """The namespace of the underlay; empty for this process's own."""
+
+
+class Overlay:
+    """A job network that is up. Made by `up`; every method may be called from any thread."""
+
+    def __init__(self, plan: Plan, state: Path, engine: Engine, run: Run) -> None:
+        self.plan = plan
+        self.names = Names.of(plan.job, plan.node)
+        self.folder = state / self.names.namespace
+        self.namespace = Namespace(self.names.namespace, run)
+        self.engine = engine
+        self.port = 0
+        """The tunnel's UDP port, which the node announces to the others."""
+        self.epoch = -1
+        self.address: IPv4Address | None = None
+        """This node's address in the job network, from the first epoch on."""
+        self._host = Namespace(plan.host, run)
+        self._device: Device | None = None
+        self._lock = threading.RLock()
+        self._is_down = False
+        self._watchers: list[Watcher] = []
+
+    @classmethod
+    def up(
+        cls,
+        plan: Plan,
+        *,
+        state: Path = record.STATE,
+        engine: Engine | None = None,
+        run: Run = run_command,
+    ) -> Self:
+        """Build a job network without members. What a dead owner left of it goes first.
+
+        Args:
+            plan: What is to be built.
+            state: Where job networks are recorded.
+            engine: What encrypts; the first that works here when not given.
+            run: Runs system tools.
+
+        Raises:
+            NetworkError: ST-NETW-010 when something is missing, ST-NETW-020 when it is up already,
+                and the code of the step that failed, after which nothing is left.
+        """
+        overlay = cls(plan, state, engine or choose(), run)
+        overlay._claim(state)
+        try:
+            overlay._build()
+        except BaseException as error:
+            overlay._undo(error)
+            raise
+        return overlay
+
+    def _claim(self, state: Path) -> None:
+        names, plan = self.names, self.plan
+        claimed = Record(job=plan.job, node=plan.node, host=plan.host, owner=Owner.current())
+        with record.locked(state):
+            run = self.namespace.run
+            old = collect_locked(state, Machine.current(), run, only=names.namespace)
+            for folder, problem in old.problems.items():
+                raise NetworkError(
+                    "ST-NETW-021", problem, str(state / folder), "securetrain network gc"
+                )
+            taken = self.namespace.exists or names.device in devices(self._host)
+            if taken and not old.alive:
+                # Not ours to remove: no record says so.
+                raise NetworkError(
+                    "ST-NETW-020",
+                    f"{names.namespace} or {names.device} exists, and no record says whose",
+                    "network namespaces and devices",
+                    f"ip netns delete {names.namespace}; ip link delete {names.device}",
+                )
+            record.claim(state, claimed)
+
+    def _build(self) -> None:
+        """Every step of rule 1; the filter stands before there is something to filter."""
+        host, inside, names = self._host, self.namespace, self.names
+        inside.create()
+        load(inside, job_rules(subnet(self.plan.job)))
+        write_names(self.folder, {})
+        self._device = device = self.engine.start(host, names.device, self.folder)
+        device.set_key(self.plan.key, self.plan.port)
+        mtu = str(underlay_mtu(host, self.plan.endpoint) - OVERHEAD)
+        host.ip("link", "set", "dev", names.device, "mtu", mtu, "addrgenmode", "none")
+        host.ip("link", "set", "dev", names.device, "netns", inside.name)
+        inside.ip("link", "set", "dev", names.device, "name", DEVICE)
+        device.moved(inside, DEVICE)
+        inside.ip("link", "set", "dev", DEVICE, "up")
+        self.port = device.wait_port()
+        load(host, host_rules(names.table, self.port, ()))
+        require_state(device.read(), self.plan.key, ())
+        require_only_way(inside)
+
+    def apply(self, epoch: int, members: Collection[OverlayMember]) -> None:
+        """Make the members of an epoch the only nodes that this one can talk to.
+
+        All nodes should have applied an epoch before the first of them sends: WireGuard repeats a
+        handshake that found nobody only after five seconds.
+
+        Args:
+            epoch: Greater than every epoch before.
+            members: All nodes of the epoch, with what this one shares with each.
+
+        Raises:
+            NetworkError: ST-NETW-014 when the job network is down; ST-NETW-017, ST-NETW-018 or
+                ST-NETW-019 for what cannot be an epoch, after which the one before still holds;
+                any other code after the job network was taken down.
+        """
+        with self._lock:
+            device = self._require_up()
+            if epoch <= self.epoch:
+                raise NetworkError(
+                    "ST-NETW-019",
+                    f"epoch {epoch} after epoch {self.epoch}",
+                    "membership",
+                    "stop the job: the coordinator is not the one it was",
+                )
+            plan = self.plan
+            meaning = resolve(plan.job, plan.node, plan.key.public, members)
+            try:
+                self._enforce(device, meaning)
+            except BaseException as error:
+                self._undo(error)
+                raise
+            self.epoch = epoch
+
+    def _enforce(self, device: Device, epoch: Epoch) -> None:
+        # The filter before the peers, or else their first handshake is lost.
+        endpoints = [peer.endpoint for peer in epoch.peers]
+        load(self._host, host_rules(self.names.table, self.port, endpoints))
+        device.set_peers(epoch.peers)
+        require_state(device.read(), self.plan.key, epoch.peers)
+        if epoch.address != self.address:
+            self.namespace.ip("address", "flush", "dev", DEVICE)
+            self.namespace.ip("address", "add", f"{epoch.address}/{PREFIX}", "dev", DEVICE)
+            self.address = epoch.address
+        write_names(self.folder, epoch.hosts)
+        require_only_way(self.namespace)
+
+    def command(self, argv: Sequence[str], *, keep_capabilities: bool = False) -> list[str]:
+        """The command that runs a program in the job network (`Namespace.program_command`).
+
+        Raises:
+            NetworkError: ST-NETW-014 when the job network is down.
+        """
+        with self._lock:
+            self._require_up()
+            return self.namespace.program_command(
+                argv, self.folder, keep_capabilities=keep_capabilities
+            )
+
+    def read(self) -> DeviceState:
+        """What the device says: peers, their last handshake, bytes.
+
+        Raises:
+            NetworkError: ST-NETW-014 when the job network is down.
+        """
+        with self._lock:
+            return self._require_up().read()
+
+    def watch(self, died: Callable[[NetworkError], None]) -> None:
+        """Call `died` once, from a thread of its own, when the engine dies before `down`.
+
+        The error is ST-NETW-014. The job cannot go on: end its workers, then call `down`.
+
+        Raises:
+            NetworkError: ST-NETW-014 when the job network is down already.
+        """
+        with self._lock:
+            device = self._require_up()
+            self._watchers.append(Watcher(device, lambda how: died(self._died(how))))
+
+    def down(self) -> None:
+        """Take everything down, processes inside included; without effect the second time.
+
+        Raises:
+            NetworkError: ST-NETW-021 with everything that could not be removed;
+                ``securetrain network gc`` tries again once this process has ended.
+        """
+        with self._lock:
+            if self._is_down:
+                return
+            self._is_down = True
+            for watcher in self._watchers:
+                watcher.stop()
+            if self._device is not None:
+                self._device.close()
+            remove(self.names, self._host, self.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.down()
+        else:
+            self._undo(error)
+
+    def _undo(self, error: BaseException) -> None:
+        """Take everything down because of an error, which stays the one that is told."""
+        try:
+            self.down()
+        except SecureTrainError as second:
+            error.add_note(str(second))
+
+    def _require_up(self) -> Device:
+        device = self._device
+        if device is None or self._is_down:
+            raise self._died("it was taken down")
+        if how := device.death():
+            raise self._died(how)
+        return device
+
+    def _died(self, how: str) -> NetworkError:
+        return NetworkError(
+            "ST-NETW-014",
+            f"node {self.plan.node} has no network any more: {how}",
+            f"WireGuard engine {self.engine.name}",
+            "stop the job and start it again; nothing was sent in clear",
+        )
+
+
+def require_only_way(namespace: Namespace) -> None:
+    """Refuse a job namespace with another device that is up, or a route that leaves the tunnel.
+
+    The kernel puts fallback devices of loaded tunnel modules into every namespace; they are down,
+    and a job has no right to change that.
+
+    Raises:
+        NetworkError: ST-NETW-023.
+    """
+    ways = {name for name, is_up in devices(namespace).items() if is_up}
+    for family in ("-4", "-6"):
+        routes = json.loads(namespace.ip("-json", family, "route", "show", "table", "all"))
+        ways |= {str(route.get("dev")) for route in routes}
+    if not ways <= {"lo", DEVICE}:
+        raise NetworkError(
+            "ST-NETW-023",
+            f"ways out: {', '.join(sorted(ways - {'lo', DEVICE}))}",
+            f"network namespace {namespace.name}",
+            "find what puts devices or routes into new network namespaces, and stop it",
+        )
+
+
+def underlay_mtu(host: Namespace, endpoint: IPv4Address | IPv6Address | None) -> int:
+    """The MTU of the device that has an address of the underlay.
+
+    Raises:
+        NetworkError: ST-NETW-018 when none has it.
+    """
+    if endpoint is None:
+        return DEFAULT_MTU
+    for link in json.loads(host.ip("-json", "address", "show")):
+        if any(held.get("local") == str(endpoint) for held in link.get("addr_info", ())):
+            return max(int(link["mtu"]), MIN_MTU + OVERHEAD)
+    raise NetworkError(
+        "ST-NETW-018",
+        f"no device of this machine has the address {endpoint}",
+        "endpoint of this node",
+        "announce an address that this machine has",
+    )
