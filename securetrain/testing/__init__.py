@@ -4,6 +4,6 @@
 
 ``clock`` a clock that stands still until it is moved; ``memory_store`` a c10d store in memory;
 ``attester`` evidence of any tier, refused by every real verifier; ``runs`` a small signed run
-directory; ``processes`` several gloo ranks for the price of one torch import. Nothing here is ever
-imported by the rest of securetrain.
+directory; ``processes`` several gloo ranks for the price of one torch import; ``cluster`` several
+hosts as network namespaces on a bridge. Nothing here is ever imported by the rest of securetrain.
 """
