@@ -68,6 +68,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "drill": Verb(
         "securetrain.cli.drill:command", "Attack the plain stack, then ours, and compare."
     ),
+    "network": Verb(
+        "securetrain.cli.network:command", "Clean up job networks whose owner is dead."
+    ),
     "report": Verb("securetrain.cli.report:command", "Show what a run did and proved."),
 }
 

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+from securetrain.cli.main import main
+from securetrain.network import leftovers
+from securetrain.network.leftovers import Collected
+
+FOUND = Collected(removed=("st-a-1",), alive=("st-b-2",), problems={"st-c-3": "bad\x1b[2J"})
+
+
+@pytest.fixture
+def found(monkeypatch):
+    def set_to(value):
+        monkeypatch.setattr(leftovers, "collect", lambda state: value)
+
+    return set_to
+
+
+def test_nothing_is_left(tmp_path, capsys):
+    assert main(["network", "gc", "--state", str(tmp_path / "none")]) == 0
+    assert capsys.readouterr().out == "no job networks on this machine\n"
+
+
+def test_everything_is_named(found, capsys):
+    found(FOUND)
+    assert main(["network", "gc"]) == 1
+    out = capsys.readouterr().out
+    assert "removed  st-a-1" in out
+    assert "in use   st-b-2" in out
+    assert "left     st-c-3: bad\\x1b[2J" in out
+
+
+def test_json(found, capsys):
+    found(FOUND)
+    assert main(["network", "gc", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "removed": ["st-a-1"],
+        "alive": ["st-b-2"],
+        "problems": {"st-c-3": "bad\x1b[2J"},
+        "exit": 1,
+    }
+    found(Collected(alive=("st-b-2",)))
+    assert main(["network", "gc", "--json"]) == 0
+
+
+def test_a_state_folder_of_others(tmp_path, capsys):
+    real = tmp_path / "real"
+    real.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(real)
+    assert main(["network", "gc", "--json", "--state", str(tmp_path / "link")]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "ST-NETW-022"
+
+
+def test_the_usual_folder(monkeypatch, capsys):
+    asked = []
+
+    def collect(state):
+        asked.append(str(state))
+        return Collected()
+
+    monkeypatch.setattr(leftovers, "collect", collect)
+    assert main(["network", "gc"]) == 0
+    assert asked == ["/run/securetrain/network"]
