@@ -33,6 +33,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.core.rundir import RUN_DIR_VARIABLE
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import variables
+from securetrain.network.addresses import DEVICE
 from securetrain.network.paths import PathJudge, cache_problem, path_problem
 from securetrain.policy.schema import Policy
 
@@ -47,14 +48,18 @@ CACHE_DIR: Final = "cache"
 _SHOWN: Final = 5
 """Names in one warning."""
 
-_INTERFACE: Final = {
-    "GLOO_SOCKET_IFNAME": "lo",
-    "TP_SOCKET_IFNAME": "lo",
-    # A bare name is a prefix for NCCL; '=' asks for exactly this interface.
-    "NCCL_SOCKET_IFNAME": "=lo",
-    "NCCL_SOCKET_FAMILY": "AF_INET",
+_DEVICES: Final = {
+    NetworkProfile.LOOPBACK: "lo",
+    NetworkProfile.OVERLAY: DEVICE,
+    NetworkProfile.OVERLAY_ROOTLESS: DEVICE,
 }
-"""What makes the profile loopback true; no policy and no flag can change it."""
+"""The one device that a profile's bytes take."""
+
+_INTERFACE: Final = frozenset(
+    {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"}
+)
+"""What makes a profile true; no policy and no flag can change it. MASTER_ADDR is not among them:
+torch's agent sets it for every round, from the store that the rendezvous made."""
 
 
 class Reason(StrEnum):
@@ -146,12 +151,21 @@ def pins(policy: Policy, profile: NetworkProfile, run_dir: Path) -> dict[str, st
     Raises:
         NetworkError: ST-NETW-001 for a profile that nothing here can pin.
     """
-    if profile is not NetworkProfile.LOOPBACK:
+    device = _DEVICES.get(profile)
+    if device is None:
         raise NetworkError(
             "ST-NETW-001",
             f"no environment is defined for the profile {profile}",
             fix="use a policy that accepts loopback",
         )
+    interface = {
+        "GLOO_SOCKET_IFNAME": device,
+        "TP_SOCKET_IFNAME": device,
+        # A bare name is a prefix for NCCL; '=' asks for exactly this interface.
+        "NCCL_SOCKET_IFNAME": f"={device}",
+        "NCCL_SOCKET_FAMILY": "AF_INET",
+    }
+    assert interface.keys() == _INTERFACE
     fabric = {
         "NCCL_NET": "Socket",
         "NCCL_IB_DISABLE": "1",
@@ -161,7 +175,7 @@ def pins(policy: Policy, profile: NetworkProfile, run_dir: Path) -> dict[str, st
     }
     caches = {name: str(run_dir / CACHE_DIR / folder) for name, folder in variables.CACHES.items()}
     own = {RUN_DIR_VARIABLE: str(run_dir), PROFILE_VARIABLE: str(profile)}
-    return own | _INTERFACE | caches | (fabric if policy.fabric.pin_environment else {})
+    return own | interface | caches | (fabric if policy.fabric.pin_environment else {})
 
 
 def _effective_pins(

@@ -12,18 +12,33 @@ Rules, in order:
    network in clear.
 
 ``loopback`` is a property of the job (one machine, no byte leaves it), so it needs nothing but a
-job of one node. The other profiles need an engine that encrypts between machines.
+job of one node. The other profiles need an engine that encrypts between machines. Whether there is
+one is for a `Probe` to find out (`engines.probe`); who does not bring one cannot use one, and gets
+no overlay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.policy.schema import Network
 
+Probe: TypeAlias = Callable[[NetworkProfile], str]
+"""Why this machine cannot give one of the two overlay profiles; empty when it can."""
+
+
+def not_built(_profile: NetworkProfile) -> str:
+    """The probe of whoever does not build job networks."""
+    return "this version does not build WireGuard job networks"
+
 
 def achieve(
-    network: Network, max_nodes: int, *, require: Sequence[NetworkProfile] = ()
+    network: Network,
+    max_nodes: int,
+    *,
+    require: Sequence[NetworkProfile] = (),
+    probe: Probe = not_built,
 ) -> NetworkProfile:
     """Choose the profile for a job of at most `max_nodes` machines.
 
@@ -31,6 +46,7 @@ def achieve(
         network: The policy's section.
         max_nodes: The upper end of ``--nnodes``.
         require: What the user demands on top of the policy (``--require``), in order.
+        probe: Whether an overlay can be built here; `engines.probe` for whoever builds it.
 
     Raises:
         NetworkError: ST-NETW-001 with the reason for every profile that was considered.
@@ -46,7 +62,7 @@ def achieve(
     wanted = tuple(require) or network.require
     reasons: list[str] = []
     for profile in wanted:
-        reason = obstacle(profile, max_nodes)
+        reason = obstacle(profile, max_nodes, probe)
         if not reason:
             return profile
         reasons.append(f"{profile}: {reason}")
@@ -58,7 +74,7 @@ def achieve(
     )
 
 
-def obstacle(profile: NetworkProfile, max_nodes: int) -> str:
+def obstacle(profile: NetworkProfile, max_nodes: int, probe: Probe = not_built) -> str:
     """Why a profile cannot be given to a job of `max_nodes` machines; empty when it can."""
     match profile:
         case NetworkProfile.LOOPBACK:
@@ -66,7 +82,7 @@ def obstacle(profile: NetworkProfile, max_nodes: int) -> str:
                 return ""
             return f"the job may have {max_nodes} nodes, and loopback ends at one machine"
         case NetworkProfile.OVERLAY | NetworkProfile.OVERLAY_ROOTLESS:
-            return "this version does not build WireGuard job networks"
+            return probe(profile)
         case NetworkProfile.NCCL_TLS:
             return "this version does not hand pre-shared keys to NCCL"
         case NetworkProfile.IPSEC_OFFLOAD:
@@ -86,12 +102,9 @@ def label(profile: NetworkProfile) -> str:
             return "loopback (no byte of the job leaves this machine)"
         case NetworkProfile.STORE_TLS | NetworkProfile.RDMA_TRUSTED:
             return f"{profile} DEGRADED (some of the job's bytes travel in clear)"
-        case (
-            NetworkProfile.OVERLAY
-            | NetworkProfile.OVERLAY_ROOTLESS
-            | NetworkProfile.NCCL_TLS
-            | NetworkProfile.IPSEC_OFFLOAD
-        ):
+        case NetworkProfile.OVERLAY_ROOTLESS:
+            return f"{profile} (encrypted between machines; slow, through processes of the user)"
+        case NetworkProfile.OVERLAY | NetworkProfile.NCCL_TLS | NetworkProfile.IPSEC_OFFLOAD:
             return f"{profile} (encrypted between machines)"
         case _:
             raise ValueError(f"unknown network profile {profile!r}")

@@ -52,7 +52,24 @@ def test_pins_of_loopback():
     assert env["SECURETRAIN_PROFILE"] == "loopback"
 
 
-@pytest.mark.parametrize("profile", [p for p in NetworkProfile if p is not NetworkProfile.LOOPBACK])
+@pytest.mark.parametrize("profile", [NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS])
+def test_pins_of_an_overlay(profile):
+    pinned = pins(DEV, profile, RUN)
+    assert pinned["GLOO_SOCKET_IFNAME"] == pinned["TP_SOCKET_IFNAME"] == "st0"
+    assert pinned["NCCL_SOCKET_IFNAME"] == "=st0"
+    assert pinned["NCCL_SOCKET_FAMILY"] == "AF_INET"
+    assert pinned["NCCL_NET"] == "Socket"
+    assert pinned["SECURETRAIN_PROFILE"] == profile
+    # Nothing else differs, and torch's agent gives the address of the store.
+    names = pins(DEV, NetworkProfile.LOOPBACK, RUN).keys()
+    assert pinned.keys() == names
+    assert "MASTER_ADDR" not in names
+
+
+GIVEN = {NetworkProfile.LOOPBACK, NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS}
+
+
+@pytest.mark.parametrize("profile", [p for p in NetworkProfile if p not in GIVEN])
 def test_no_pins_for_a_profile_that_cannot_be_given(profile):
     with pytest.raises(NetworkError) as caught:
         pins(DEV, profile, RUN)

@@ -45,3 +45,38 @@ def test_hardened_never_falls_back_to_loopback():
 def test_every_profile_is_judged_and_labelled(profile):
     assert (obstacle(profile, 1) == "") is (profile is P.LOOPBACK)
     assert ("DEGRADED" in label(profile)) is profile.degraded
+
+
+@pytest.mark.parametrize("profile", [P.OVERLAY, P.OVERLAY_ROOTLESS])
+@pytest.mark.parametrize("nodes", [1, 2, 64])
+def test_an_overlay_is_given_to_whoever_can_build_it(profile, nodes):
+    network = Network(require=(profile,))
+    assert achieve(network, nodes, probe=lambda _: "") is profile
+    assert obstacle(profile, nodes, lambda _: "") == ""
+    with pytest.raises(NetworkError, match="WireGuard"):
+        achieve(network, nodes)
+
+
+def test_the_probe_is_asked_for_the_profile_and_its_reason_is_told():
+    asked = []
+
+    def probe(profile):
+        asked.append(profile)
+        return "nft is missing"
+
+    with pytest.raises(NetworkError) as caught:
+        achieve(Network(require=(P.OVERLAY, P.OVERLAY_ROOTLESS)), 2, probe=probe)
+    assert caught.value.code == "ST-NETW-001"
+    assert caught.value.what == "overlay: nft is missing; overlay-rootless: nft is missing"
+    assert asked == [P.OVERLAY, P.OVERLAY_ROOTLESS]
+
+
+def test_rootless_says_what_it_costs():
+    assert "slow" in label(P.OVERLAY_ROOTLESS)
+    assert "encrypted between machines" in label(P.OVERLAY)
+
+
+def test_the_first_profile_that_works_is_taken():
+    network = Network(require=(P.OVERLAY, P.LOOPBACK))
+    assert achieve(network, 1, probe=lambda _: "no root") is P.LOOPBACK
+    assert achieve(network, 1, probe=lambda _: "") is P.OVERLAY
