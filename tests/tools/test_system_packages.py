@@ -1,5 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from tools import system_packages
@@ -52,6 +55,82 @@ def test_installing(is_root, apt, answers, calls, says):
     assert len(ran) == calls
     assert any(says in line for line in told)
     assert all(command[0] == apt for command in ran)
+
+
+NEWER = Package("fake-newer", "true", "is for the test", "none", too_old="v1\\.[0-4]")
+
+
+@pytest.mark.parametrize(
+    ("printed", "old"), [("fake v1.4", True), ("fake v1.5", False), ("", False)]
+)
+def test_what_is_too_old_is_missing(tmp_path, printed, old):
+    tool = tmp_path / "tool"
+    tool.write_text(f"#!/bin/sh\necho '{printed}'\n")
+    tool.chmod(0o755)
+    package = replace(NEWER, shown_by=str(tool))
+    assert (missing([package]) == [package]) is old
+    tool.chmod(0o644)
+    assert missing([package]) == [package]
+
+
+@pytest.mark.parametrize(
+    ("answers", "done"),
+    [([True, True, True], True), ([True, True, False], False), ([True, False], False)],
+)
+def test_what_must_be_newer_comes_from_backports(answers, done):
+    ran: list[list[str]] = []
+    pending = iter(answers)
+    lists = []
+
+    def run(command):
+        ran.append(list(command))
+        if "-o" in command:
+            source = command[command.index("-o") + 1].partition("=")[2]
+            lists.append(Path(source).read_text())
+        return next(pending)
+
+    found = install(
+        [FAKE, NEWER],
+        is_root=True,
+        apt="apt-get",
+        run=run,
+        say=lambda _: None,
+        backports="deb http://example.org/debian x main",
+    )
+    assert found is done
+    assert ran[0][-1] == "fake-package"
+    assert "fake-newer" not in ran[0]
+    assert "Dir::Etc::SourceParts=-" in ran[1]
+    assert ran[1][-2:] == ["update", "-q"]
+    assert set(lists) == {"deb http://example.org/debian x main\n"}
+    if done:
+        assert ran[2][-1] == "fake-newer"
+        assert "Dir::Etc::SourceParts=-" in ran[2]
+
+
+def test_a_release_that_has_it_needs_no_backports():
+    ran: list[list[str]] = []
+
+    def run(command):
+        ran.append(list(command))
+        return True
+
+    install([NEWER], is_root=True, apt="apt-get", run=run, say=lambda _: None)
+    assert len(ran) == 1
+    assert "-o" not in ran[0]
+
+
+def test_the_code_name(monkeypatch):
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"VERSION_CODENAME": "bookworm"})
+    assert system_packages.code_name() == "bookworm"
+    monkeypatch.setattr("platform.freedesktop_os_release", dict)
+    assert system_packages.code_name() == ""
+
+    def fail():
+        raise OSError
+
+    monkeypatch.setattr("platform.freedesktop_os_release", fail)
+    assert system_packages.code_name() == ""
 
 
 def test_what_is_missing_is_named_and_nothing_fails(monkeypatch, capsys):
