@@ -195,10 +195,10 @@ def _find_leaf(
 ) -> x509.Certificate:
     """The cached certificate of the very key that the report says it is signed with."""
     for certificate in pool:
-        product, kind = _ISSUERS.get(chain.common_name(certificate.issuer), (None, None))
-        if product is None or kind is not key:
+        certified = _ISSUERS.get(chain.common_name(certificate.issuer))
+        if certified is None or certified[1] is not key:
             continue
-        endorsement = _endorsement(certificate, product, key)
+        endorsement = _endorsement(certificate, certified[0], key)
         # A VLEK has no hardware id, which every chip id starts with.
         of_chip = report.chip_id.startswith(endorsement.hardware_id)
         if of_chip and endorsement.tcb == report.reported_tcb:
@@ -216,14 +216,19 @@ def _path(
 ) -> tuple[Product, chain.Path]:
     """The candidates for a path, by names; whether it is one is `chain.verify_path`'s to say."""
     issuer = chain.common_name(leaf.issuer)
-    product, kind = _ISSUERS.get(issuer, (None, None))
-    if product is None or kind is not key or chain.common_name(leaf.subject) != f"SEV-{key.name}":
+    certified = _ISSUERS.get(issuer)
+    if (
+        certified is None
+        or certified[1] is not key
+        or chain.common_name(leaf.subject) != f"SEV-{key.name}"
+    ):
         raise AMD.refusal(
             AMD.untrusted,
             f"the report is signed by a {key.name}; the certificate is of"
             f" {chain.common_name(leaf.subject)!r}, issued by {issuer!r}",
             key.name,
         )
+    product = certified[0]
     intermediate = _by_subject(pool, leaf.issuer, f"{product} {issuer}")
     root = _by_subject(pool, intermediate.issuer, f"ARK-{product}")
     return product, ((key.name, leaf), (issuer, intermediate), (f"ARK-{product}", root))

@@ -65,7 +65,8 @@ _UNDER_DEBUG: Final = 0xFF
 Hex16: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Hex48: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{96}\Z")]
 Xfam: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
-Rtmr: TypeAlias = Annotated[int, Meta(ge=0, le=3)]
+Rtmr: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-3]\Z")]
+"""A number as text: a key of a JSON object."""
 
 
 class TdAttribute(StrEnum):
@@ -400,7 +401,7 @@ def _judge(state: TdxState, reference: TdxReference, report_data: bytes) -> None
     if state.report.mr_service_td:
         rules.append(("MRSERVICETD", report.mr_service_td, reference.mr_service_tds))
     rules += [
-        (f"RTMR{index}", report.rtmrs[index], accepted)
+        (f"RTMR{index}", report.rtmrs[int(index)], accepted)
         for index, accepted in sorted(reference.rtmrs.items())
     ]
     if reference.xfams is not None:

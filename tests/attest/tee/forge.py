@@ -10,7 +10,7 @@ from functools import cache
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
@@ -24,6 +24,16 @@ DAY = timedelta(days=1)
 def rsa_key(name: str) -> rsa.RSAPrivateKey:
     """A key by name, so that it is made once."""
     return rsa.generate_private_key(65537, 4096)
+
+
+@cache
+def short_rsa_key(name: str) -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, 3072)
+
+
+@cache
+def ed25519_key(name: str) -> ed25519.Ed25519PrivateKey:
+    return ed25519.Ed25519PrivateKey.generate()
 
 
 @cache
@@ -152,10 +162,13 @@ def _usage(**on) -> x509.KeyUsage:
 
 
 SIGNING_USAGE = _usage(digital_signature=True)
+CA_USAGE = _usage(key_cert_sign=True, crl_sign=True)
 NO_USAGE = _usage(key_encipherment=True)
 
 
 def _algorithm(signer, hash_algorithm, *, pss):
+    if isinstance(signer, ed25519.Ed25519PrivateKey):
+        return {"algorithm": None}
     if not isinstance(signer, rsa.RSAPrivateKey):
         return {"algorithm": hash_algorithm or hashes.SHA256()}
     digest = hash_algorithm or hashes.SHA384()

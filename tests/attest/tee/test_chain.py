@@ -10,7 +10,15 @@ from securetrain.attest.tee import chain
 from securetrain.attest.tee.collateral import INTEL
 from securetrain.core.errors import AttestationError
 from tests.attest.tee import forge
-from tests.attest.tee.forge import DAY, NOW, certificate, p256_key, p384_key, rsa_key
+from tests.attest.tee.forge import (
+    DAY,
+    NOW,
+    certificate,
+    ed25519_key,
+    p256_key,
+    p384_key,
+    rsa_key,
+)
 
 ROOT = certificate("root", "root", p256_key("root"), p256_key("root"), ca=True)
 CA = certificate("ca", "root", p256_key("ca"), p256_key("root"), ca=True)
@@ -83,12 +91,51 @@ def test_names_that_do_not_chain():
     refused("ST-ATTS-504", "does not name the CA", path=(("leaf", leaf), *PATH[1:]))
 
 
-@pytest.mark.parametrize("key", [p384_key("big"), rsa_key("x")], ids=["p384", "rsa"])
+@pytest.mark.parametrize(
+    "key", [p384_key("big"), rsa_key("x"), ed25519_key("x")], ids=["p384", "rsa", "ed25519"]
+)
 @pytest.mark.forgery
 def test_a_ca_with_a_key_of_another_kind(key):
     ca = certificate("ca", "root", key, p256_key("root"), ca=True)
     leaf = certificate("leaf", "ca", p256_key("leaf"), key)
     refused("ST-ATTS-504", "is not signed by the CA", path=(("leaf", leaf), ("CA", ca), PATH[2]))
+
+
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        [(x509.BasicConstraints(True, None), True)],
+        [(forge.CA_USAGE, True)],
+        [(x509.BasicConstraints(False, None), True), (forge.CA_USAGE, True)],
+    ],
+    ids=["no-usage", "no-constraints", "no-ca"],
+)
+@pytest.mark.forgery
+def test_a_ca_that_is_half_of_one(extensions):
+    ca = certificate("ca", "root", p256_key("ca"), p256_key("root"), extensions=extensions)
+    path = (("leaf", LEAF), ("CA", ca), PATH[2])
+    refused("ST-ATTS-504", "may not sign certificates", path=path)
+
+
+def test_a_leaf_that_says_it_is_no_ca():
+    extensions = [(x509.BasicConstraints(False, None), True), (forge.SIGNING_USAGE, True)]
+    leaf = certificate("leaf", "ca", p256_key("leaf"), p256_key("ca"), extensions=extensions)
+    chain.verify_path((("leaf", leaf), *PATH[1:]), PIN, NOW, INTEL)
+
+
+@pytest.mark.forgery
+def test_another_algorithm_beside_the_signature():
+    # That field is not signed; the same one inside the certificate is.
+    name = bytes.fromhex("06082a8648ce3d040302")
+    der = forge.der(LEAF)
+    assert der.count(name) == 2
+    place = der.rindex(name)
+    other = chain.load_certificate(
+        der[:place] + name[:-1] + b"\x03" + der[place + len(name) :], INTEL, "x"
+    )
+    assert other.tbs_certificate_bytes == LEAF.tbs_certificate_bytes
+    assert other.signature == LEAF.signature
+    refused("ST-ATTS-504", "is not signed by the CA", path=(("leaf", other), *PATH[1:]))
 
 
 @pytest.mark.forgery
@@ -135,3 +182,19 @@ def test_pem_and_der():
     assert chain.load_certificates(forge.pem(CA, ROOT), INTEL, "x", limit=2) == [CA, ROOT]
     with pytest.raises(AttestationError, match="ST-ATTS-502"):
         chain.load_certificates(forge.pem(CA, ROOT), INTEL, "x", limit=1)
+
+
+def test_files_that_are_too_large():
+    good = forge.pem(CA)
+    assert chain.load_certificates(good + b"\n" * 1000, INTEL, "x") == [CA]
+    with pytest.raises(AttestationError, match="ST-ATTS-502"):
+        chain.load_certificates(good + b"\n" * (300 << 10), INTEL, "x")
+
+
+@pytest.mark.forgery
+def test_a_list_by_a_certificate_that_does_not_say_what_it_may():
+    issuer = certificate("root", "root", p256_key("root"), p256_key("root"))
+    crl = chain.load_crl(forge.revocation_list("root", p256_key("root")), INTEL, "list")
+    with pytest.raises(AttestationError, match="may not sign lists"):
+        chain.verify_crl(crl, issuer, NOW, INTEL, "list")
+    chain.verify_crl(crl, ROOT, NOW, INTEL, "list")

@@ -123,12 +123,12 @@ def test_a_root_that_allows_no_intermediates():
 
 
 @pytest.mark.forgery
-def test_an_intermediate_with_a_short_key():
-    short = p384_key("short")
-    ask = forge.certificate("SEV-Milan", "ARK-Milan", short, rsa_key("ark"), ca=True)
-    leaf = MILAN.leaf(signer=short)
-    vendor = [der(ask), der(MILAN.ark())]
-    refused("ST-ATTS-404", "VCEK", certificates=[der(leaf)], vendor_chain=vendor)
+def test_an_intermediate_with_a_key_of_another_kind():
+    for key in (forge.short_rsa_key("x"), p384_key("x"), forge.ed25519_key("x")):
+        ask = forge.certificate("SEV-Milan", "ARK-Milan", key, rsa_key("ark"), ca=True)
+        leaf = MILAN.leaf(signer=key)
+        vendor = [der(ask), der(MILAN.ark())]
+        refused("ST-ATTS-404", "VCEK", certificates=[der(leaf)], vendor_chain=vendor)
 
 
 @pytest.mark.parametrize(

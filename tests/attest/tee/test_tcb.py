@@ -234,6 +234,9 @@ def test_launching_again_helps_against_nothing_else():
     # The level for the SGX numbers alone is healthy, the one for the TD's is not.
     levels = [level(td=(0, 0, 8)), level("OutOfDate", pce=5, td=(0, 0, 7))]
     assert relaunched((6, 1, 8), tcbLevels=levels) is S.TD_RELAUNCH_ADVISED
+    assert relaunched((6, 1, 8), up, tcbLevels=levels) is S.OUT_OF_DATE
+    levels = [level(td=(0, 0, 8)), level("Revoked", pce=5, td=(0, 0, 7))]
+    assert relaunched((6, 1, 8), tcbLevels=levels) is S.REVOKED
     levels = [level("OutOfDate", td=(0, 0, 8)), level("UpToDate", pce=5, td=(0, 0, 7))]
     assert relaunched((6, 1, 8), tcbLevels=levels) is S.OUT_OF_DATE
 
