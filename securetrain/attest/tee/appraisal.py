@@ -12,16 +12,19 @@ Rules:
 4. a chip that is enrolled for a node is that node's.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from securetrain.attest.cache import CollateralKind
 from securetrain.attest.evidence import TeeEvidence, TeeKind, report_data
 from securetrain.attest.lease import Case, Collateral, Part
 from securetrain.attest.results import Submodule, trust_vector
+from securetrain.attest.tee.collateral import ROOT as INTEL_ROOT
 from securetrain.attest.tee.collateral import TdxCollateral
+from securetrain.attest.tee.snp import ROOTS as AMD_ROOTS
 from securetrain.attest.tee.snp import claimed_key, verify_snp
+from securetrain.attest.tee.snp_report import Product
 from securetrain.attest.tee.snp_rules import SnpReference
 from securetrain.attest.tee.tdx import TdxReference, TdxState, claimed_platform, verify_tdx
 from securetrain.attest.tpm.bootrules import BootReference
@@ -42,6 +45,10 @@ class TeeAppraiser:
     tcb_statuses: Collection[str]
     secure_boot: bool
     collateral: Collateral
+    amd_roots: Mapping[Product, str] = field(default_factory=lambda: AMD_ROOTS)
+    """SHA-256 of the SubjectPublicKeyInfo of AMD's root for each product."""
+    intel_root: str = INTEL_ROOT
+    """The same of Intel's."""
 
     def appraise(self, evidence: TeeEvidence, case: Case, chips: tuple[str, ...]) -> Part:
         """Judge one report.
@@ -71,7 +78,7 @@ class TeeAppraiser:
 
     def _snp(self, evidence: TeeEvidence, case: Case) -> Part:
         product, key = claimed_key(evidence.report, evidence.certificates)
-        name = f"{product}-{key.name if key else '?'}"
+        name = f"{product}-{key.name if key is not None else 'key'}"
         state = verify_snp(
             evidence.report,
             evidence.certificates,
@@ -80,6 +87,7 @@ class TeeAppraiser:
             now=case.now,
             vendor_chain=[self.collateral.get(CollateralKind.AMD_CHAIN, name, case.now)],
             crl=self._list(f"amd-{name}", case),
+            roots=self.amd_roots,
         )
         chip = state.chip_id.hex()
         return Part(
@@ -120,6 +128,7 @@ class TeeAppraiser:
             accepted_statuses=self.tcb_statuses,
             report_data=report_data(case.binding),
             now=case.now,
+            root=self.intel_root,
         )
         boot = self._boot(evidence, state)
         return Part(
@@ -146,7 +155,7 @@ class TeeAppraiser:
                 evidence.event_log, state.rtmrs, self.tdx_boot, secure_boot=self.secure_boot
             )
             return found.secure_boot
-        open_registers = [n for n in MEASURED_BY_LOADER if n not in self.tdx.rtmrs]
+        open_registers = [n for n in MEASURED_BY_LOADER if str(n) not in self.tdx.rtmrs]
         if open_registers:
             raise AttestationError(
                 "ST-ATTS-013",
