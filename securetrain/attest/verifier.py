@@ -39,6 +39,7 @@ from securetrain.attest.evidence import AttestationKeys, Evidence
 from securetrain.attest.lease import Case, Lease, Opening
 from securetrain.attest.results import AttestationResult
 from securetrain.attest.state import MemoryState, Remembered, Revocation, StateStore
+from securetrain.attest.tiers import check_tier
 from securetrain.core.errors import AttestationError, SecureTrainError
 from securetrain.core.vocabulary import NodeTier, tier_label
 from securetrain.identity.keys import PublicKey
@@ -356,34 +357,9 @@ class Verifier:
             )
 
     def _apply_policy(self, tier: NodeTier, node: str, now: datetime, expires: datetime) -> None:
-        policy = self.policy.node
-        if tier < policy.min_tier and tier is not NodeTier.SELF_ASSERTED:
-            raise AttestationError(
-                "ST-ATTS-004",
-                f"the tier is {tier}, the policy asks for {policy.min_tier}",
-                f"node {node}: node.min_tier",
-                "use hardware that proves more, or lower node.min_tier",
-            )
-        if tier <= NodeTier.SELF_ASSERTED:
-            self._apply_exception(tier, node, now, expires)
-
-    def _apply_exception(self, tier: NodeTier, node: str, now: datetime, expires: datetime) -> None:
-        """Unattested nodes come in only through the policy's exception, however low its tier."""
-        exception = self.policy.node.allow_self_asserted
+        exception = check_tier(self.policy.node, tier, node, now)
         if exception is None:
-            raise AttestationError(
-                "ST-ATTS-005",
-                f"the node is {tier_label(tier)}, the policy asks for {self.policy.node.min_tier}",
-                f"node {node}: node.allow_self_asserted",
-                "attest the node with a TPM, or use a policy that lets unattested nodes in",
-            )
-        if exception.until is not None and now.date() > exception.until:
-            raise AttestationError(
-                "ST-ATTS-005",
-                f"the exception for unattested nodes ended on {exception.until}",
-                f"node {node}: node.allow_self_asserted.until",
-                "attest the node, or renew the exception",
-            )
+            return
         with self._lock:
             others = {n for n, end in self._unattested.items() if end > now and n != node}
             if len(others) >= exception.max_nodes:
