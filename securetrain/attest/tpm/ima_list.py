@@ -60,6 +60,11 @@ _MIN_TOKENS: Final = 5
 _KINDS: Final = (b"ima:", b"verity:")
 _U32: Final = Struct("<I")
 _HEADER: Final = Struct("<I20sI")
+# Looked up once: these are in the loop over all entries of all nodes.
+_unpack_u32: Final = _U32.unpack_from
+_unpack_header: Final = _HEADER.unpack_from
+_U32_SIZE: Final = _U32.size
+_HEADER_SIZE: Final = _HEADER.size
 
 
 class Refusal(Exception):  # noqa: N818 - it becomes an AttestationError
@@ -158,10 +163,10 @@ def split_binary(data: bytes) -> Iterator[bytes]:
 
 
 def _frame_at(data: bytes, start: int) -> _Frame:
-    name = start + _HEADER.size
+    name = start + _HEADER_SIZE
     if name > len(data):
         raise _malformed("the list ends inside the entry's header")
-    (length,) = _U32.unpack_from(data, name - _U32.size)
+    (length,) = _U32.unpack_from(data, name - _U32_SIZE)
     if length > _LEGACY_NAME:
         raise _malformed(f"its template's name has {length} bytes")
     frame = _known(data[name : name + length])
@@ -183,13 +188,13 @@ def parse_binary(entry: bytes) -> Entry:
     Raises:
         Refusal: ST-ATTS-301.
     """
-    pcr, listed, length = _HEADER.unpack_from(entry)
-    body = _HEADER.size + length
-    template = entry[_HEADER.size : body]
+    pcr, listed, length = _unpack_header(entry)
+    body = _HEADER_SIZE + length
+    template = entry[_HEADER_SIZE:body]
     if template == _LEGACY:
-        name = body + _SHA1_SIZE + _U32.size
+        name = body + _SHA1_SIZE + _U32_SIZE
         return _legacy(pcr, listed, entry[body : body + _SHA1_SIZE], entry[name:])
-    return _entry(pcr, listed, template, entry[body + _U32.size :])
+    return _entry(pcr, listed, template, entry[body + _U32_SIZE :])
 
 
 def split_ascii(data: bytes) -> Iterator[bytes]:
@@ -237,24 +242,26 @@ def _legacy(pcr: int, listed: bytes, digest: bytes, name: bytes) -> Entry:
 def _entry(pcr: int, listed: bytes, template: bytes, data: bytes) -> Entry:
     if len(data) > MAX_DATA:
         raise _malformed(f"{len(data)} bytes of template data, the limit is {MAX_DATA}")
-    digest, name, *extra = _fields(data, _FIELDS[template])
-    if not 1 <= name.find(b"\0") == len(name) - 1 <= MAX_NAME:
-        raise _malformed("a name is 1 to 4096 bytes with one NUL behind it", name[:-1])
-    _check_digest_field(digest, template, name[:-1])
-    return Entry(pcr, listed, template, data, digest, name[:-1], extra[0] if extra else b"")
+    fields = _fields(data, _FIELDS[template])
+    digest, ended = fields[0], fields[1]
+    name = ended[:-1]
+    if not 1 <= ended.find(b"\0") == len(name) <= MAX_NAME:
+        raise _malformed("a name is 1 to 4096 bytes with one NUL behind it", name)
+    _check_digest_field(digest, template, name)
+    extra = fields[2] if len(fields) > 2 else b""
+    return Entry(pcr, listed, template, data, digest, name, extra)
 
 
 def _fields(data: bytes, count: int) -> list[bytes]:
     fields = []
     start = 0
-    for _ in range(count):
-        try:
-            (length,) = _U32.unpack_from(data, start)
-        except StructError:
-            raise _malformed(f"its template data has fewer than {count} fields") from None
-        start += _U32.size
-        fields.append(data[start : start + length])
-        start += length
+    try:
+        for _ in range(count):
+            end = start + _U32_SIZE + _unpack_u32(data, start)[0]
+            fields.append(data[start + _U32_SIZE : end])
+            start = end
+    except StructError:
+        raise _malformed(f"its template data has fewer than {count} fields") from None
     if start != len(data):
         raise _malformed(f"its {count} fields have {start} bytes, its template data {len(data)}")
     return fields

@@ -17,7 +17,8 @@ plain or in the DSSE envelope that ``keylime-policy sign`` writes. Rules:
 5. what is not enforced is refused, never passed over: ``ima.dm_policy``, ``verification-keys`` (IMA
    signatures are not evaluated: digests must be listed) and a ``log_hash_alg`` other than sha1 (the
    digest of the kernel's ordinary list, recomputed beside the SHA-256 that the quote covers);
-6. the kernel writes ``_`` for a space in a path, and so do the paths of the policy.
+6. the kernel writes ``_`` for a space in a path, and so do the paths of the policy; patterns are
+   matched with what the kernel wrote.
 """
 
 import binascii
