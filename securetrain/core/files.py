@@ -61,11 +61,12 @@ def read_file(path: Path, limit: int) -> bytes:
     return data
 
 
-def write_atomic(path: Path, data: bytes, *, mode: int = PUBLIC_FILE) -> None:
-    """Write a file whole or not at all, replacing an older one.
+def write_atomic(path: Path, data: bytes, *, mode: int = PUBLIC_FILE, replace: bool = True) -> None:
+    """Write a file whole or not at all, replacing an older one unless told otherwise.
 
     Raises:
-        UsageError: ST-USAG-002 or ST-USAG-006 (disk full); nothing is left behind.
+        UsageError: ST-USAG-002 or ST-USAG-006 (disk full), ST-USAG-005 when it is there and is not
+            to be replaced; nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(6)}")
     try:
@@ -75,12 +76,23 @@ def write_atomic(path: Path, data: bytes, *, mode: int = PUBLIC_FILE) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            if replace:
+                temporary.replace(path)
+            else:
+                os.link(temporary, path)
+                temporary.unlink()
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()
             raise
         sync_dir(path.parent)
+    except FileExistsError as error:
+        raise UsageError(
+            "ST-USAG-005",
+            "already exists and is never overwritten",
+            str(path),
+            "choose another name",
+        ) from error
     except OSError as error:
         raise os_error(error, str(path)) from error
 

@@ -103,6 +103,18 @@ class PrivateKey:
                 raise ValueError(f"unknown key kind {kind!r}")
 
     @classmethod
+    def create(cls, path: Path, kind: KeyKind = KeyKind.ED25519) -> "PrivateKey":
+        """Make a new key and its file, PKCS#8 PEM with mode 0600. No file is ever overwritten.
+
+        Raises:
+            UsageError: ST-USAG-005 when the file exists, ST-USAG-002 when it cannot be written.
+        """
+        key = cls.generate(kind)
+        pem = key.pem(serialization.NoEncryption())
+        write_atomic(path, pem, mode=PRIVATE_FILE, replace=False)
+        return key
+
+    @classmethod
     def load(cls, path: Path, passphrase: bytes | None = None) -> "PrivateKey":
         """Read a PKCS#8 PEM file.
 

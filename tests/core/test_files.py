@@ -41,6 +41,19 @@ def test_writes_are_whole_or_absent(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208 - names only
 
 
+def test_a_write_that_must_not_replace(tmp_path):
+    path = tmp_path / "file"
+    files.write_atomic(path, b"first", mode=0o600, replace=False)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "link"):
+        with pytest.raises(UsageError) as caught:
+            files.write_atomic(tmp_path / name, b"second", replace=False)
+        assert caught.value.code == "ST-USAG-005"
+    assert path.read_bytes() == b"first"
+    assert sorted(os.listdir(tmp_path)) == ["file", "link"]  # noqa: PTH208 - names only
+
+
 def test_a_staged_directory_appears_at_once(tmp_path):
     final = tmp_path / "deep" / "final"
     with files.staged_dir(final) as staging:

@@ -37,6 +37,16 @@ def test_a_key_file_round_trip(kind, tmp_path):
     assert PrivateKey.load(tmp_path / "k.pem").key_id == key.key_id
 
 
+def test_a_new_key_never_replaces_a_file(tmp_path):
+    path = tmp_path / "operator.pem"
+    key = PrivateKey.create(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert PrivateKey.load(path).key_id == key.key_id
+    with pytest.raises(UsageError, match="ST-USAG-005"):
+        PrivateKey.create(path, KeyKind.P256)
+    assert PrivateKey.load(path).key_id == key.key_id
+
+
 def test_saving_over_a_readable_file_makes_it_private(tmp_path):
     (tmp_path / "k.pem").write_text("old")
     (tmp_path / "k.pem").chmod(0o644)
