@@ -7,8 +7,9 @@ Rules:
 1. a bundle is collected for a question. A verifier's own question (`make_question`) has a nonce and
    a credential for the TPM, whose secret stays with the verifier; without one the node asks itself,
    which proves neither freshness nor that the attestation key is in the TPM;
-2. what is verified is what `run` verifies: the same appraiser, the same policy. What a bundle that
-   was made without a question cannot prove is said (`Verdict.open`), and is never a pass;
+2. what is verified is what `run` verifies: the same appraiser, the same policy. What a bundle
+   cannot prove is said (`Verdict.open`), and is never a pass: freshness, where nobody asked; the
+   machine itself, where nothing but its own word or a software TPM speaks for it;
 3. a bundle is bound to its node key and to the name ``offline``, so that it is good for no job.
 """
 
@@ -39,9 +40,9 @@ from securetrain.attest.results import AttestationResult
 from securetrain.attest.tpm.structures import parse_public
 from securetrain.attest.verifier import check_binding, check_signature
 from securetrain.core import canonical
-from securetrain.core.errors import AttestationError, UsageError
+from securetrain.core.errors import AttestationError, IdentityError, UsageError
 from securetrain.core.files import PRIVATE_FILE, read_file, write_atomic
-from securetrain.core.vocabulary import tier_label
+from securetrain.core.vocabulary import NodeTier, tier_label
 from securetrain.identity.keys import PublicKey
 
 JOB: Final = "offline"
@@ -52,7 +53,7 @@ SECRET_SCHEMA: Final = "securetrain.dev/attestation-secret/v1"  # noqa: S105 - a
 ANSWER_WITHIN: Final = timedelta(hours=24)
 
 _Nonce = Annotated[bytes, Meta(min_length=NONCE_SIZE, max_length=NONCE_SIZE)]
-
+_Moment = Annotated[datetime, Meta(tz=True)]
 
 _D = TypeVar("_D", "Question", "Secret", "Bundle")
 
@@ -78,7 +79,7 @@ class Secret(_Struct, frozen=True, kw_only=True):
     question: Question
     secret: bytes
     """What the credential holds."""
-    asked: datetime
+    asked: _Moment
 
 
 class Bundle(_Struct, frozen=True, kw_only=True):
@@ -88,7 +89,7 @@ class Bundle(_Struct, frozen=True, kw_only=True):
     question: Question
     asked_itself: bool
     """Whether there was no verifier's question."""
-    collected: datetime
+    collected: _Moment
     key: Structure
     """The node's key (SPKI, DER) that signed."""
     keys: AttestationKeys | None = None
@@ -209,7 +210,7 @@ def verify_bundle(
         AttestationError: which rule was broken, and where.
     """
     question = _check_question(bundle, secret, now)
-    key = PublicKey.from_spki(bundle.key)
+    key = node_key(bundle)
     evidence = bundle.evidence
     if bundle.media_type == NODE_TYPE and not appraiser.reference_values:
         raise AttestationError(
@@ -250,7 +251,21 @@ def verify_bundle(
         expires=now + lease,
         submods=appraisal.submods,
     )
-    return Verdict(result=result, open=_left_open(bundle, secret))
+    return Verdict(result=result, open=_left_open(bundle, secret, appraisal.tier))
+
+
+def node_key(bundle: Bundle) -> PublicKey:
+    """The key that the bundle says it is signed with.
+
+    Raises:
+        AttestationError: ST-ATTS-001 when it is none.
+    """
+    try:
+        return PublicKey.from_spki(bundle.key)
+    except IdentityError as error:
+        raise AttestationError(
+            "ST-ATTS-001", error.what, f"node {bundle.node}: key", "collect the evidence again"
+        ) from error
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:
@@ -262,7 +277,7 @@ def read_bundle(path: Path) -> Bundle:
     """Read a bundle.
 
     Raises:
-        AttestationError: ST-ATTS-001.
+        UsageError: ST-USAG-002 or 008.
     """
     return _read(path, Bundle, SCHEMA)
 
@@ -277,7 +292,7 @@ def read_question(path: Path) -> Question:
     """Read a question.
 
     Raises:
-        AttestationError: ST-ATTS-001.
+        UsageError: ST-USAG-002 or 008.
     """
     return _read(path, Question, QUESTION_SCHEMA)
 
@@ -286,7 +301,7 @@ def read_secret(path: Path) -> Secret:
     """Read what the verifier kept.
 
     Raises:
-        AttestationError: ST-ATTS-001.
+        UsageError: ST-USAG-002 or 008.
     """
     return _read(path, Secret, SECRET_SCHEMA)
 
@@ -329,8 +344,12 @@ def _check_question(bundle: Bundle, secret: Secret | None, now: datetime) -> Que
     return secret.question
 
 
-def _left_open(bundle: Bundle, secret: Secret | None) -> tuple[str, ...]:
+def _left_open(bundle: Bundle, secret: Secret | None, tier: NodeTier) -> tuple[str, ...]:
     found = []
+    if tier is NodeTier.SELF_ASSERTED:
+        found.append("the machine: nothing but the node's own word speaks for it")
+    if tier is NodeTier.TEST_ONLY:
+        found.append("the machine: its TPM is a program that nobody vouches for")
     if secret is None:
         found.append("freshness: the node asked itself, so this may be an old recording")
         if bundle.keys is not None:
@@ -345,18 +364,14 @@ def _left_open(bundle: Bundle, secret: Secret | None) -> tuple[str, ...]:
 
 def _read(path: Path, kind: type[_D], schema: str) -> _D:
     where = str(path)
-    try:
-        document = canonical.decode(
-            read_file(path, FILE_LIMIT), kind, limit=FILE_LIMIT, where=where, canonical=True
+    data = read_file(path, FILE_LIMIT)
+    document = canonical.loads(data, limit=FILE_LIMIT, where=where)
+    found = document.get("schema") if isinstance(document, dict) else None
+    if found != schema:
+        raise UsageError(
+            "ST-USAG-008",
+            f"its schema is {str(found)[:100]!r}, expected {schema!r}",
+            where,
+            "name the right file, or collect it again with this version",
         )
-    except UsageError as error:
-        if error.code != "ST-USAG-008":
-            raise
-        raise AttestationError(
-            "ST-ATTS-001", error.what, where, "collect it again with this version"
-        ) from error
-    if document.schema != schema:
-        raise AttestationError(
-            "ST-ATTS-001", f"schema {document.schema!r}", where, f"expected {schema}"
-        )
-    return document
+    return canonical.decode(data, kind, limit=FILE_LIMIT, where=where, canonical=True)
