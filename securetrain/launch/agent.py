@@ -19,6 +19,8 @@ from typing import Any, Final
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.options import BACKEND, RunOptions
 from securetrain.policy.schema import Policy, UnpickleMode
+from securetrain.rendezvous.entry import TUNNEL
+from securetrain.rendezvous.tunnel import Tunnel
 
 WORKER: Final = "securetrain.launch.worker"
 
@@ -57,6 +59,11 @@ class Plan:
     protected: bool
     """Whether the shim stands in front of the program."""
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def rdzv_conf(self) -> Mapping[str, Any]:
+        """What ``--rdzv-conf`` says."""
+        return dict(self.config.rdzv_configs)
 
     @property
     def num_workers(self) -> int:
@@ -141,7 +148,13 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
 
 
 def run_agent(
-    plan: Plan, *, endpoint: str, run_id: str, identity: Path | None, attester: str = ""
+    plan: Plan,
+    *,
+    endpoint: str,
+    run_id: str,
+    identity: Path | None,
+    attester: str = "",
+    tunnel: Tunnel | None = None,
 ) -> AgentResult:
     """Run the job's workers on this node until they have ended.
 
@@ -151,6 +164,7 @@ def run_agent(
         run_id: The job's id.
         identity: The node's identity folder; None keeps what ``--rdzv-conf`` says.
         attester: What speaks for the node (`attest.settings.settings_for`); empty keeps that too.
+        tunnel: This node's end of the job network, when the job has one.
 
     Raises:
         SecureTrainError: what the rendezvous refused.
@@ -169,6 +183,8 @@ def run_agent(
         config.rdzv_configs["identity"] = str(identity)
     if attester:
         config.rdzv_configs["attester"] = attester
+    if tunnel is not None:
+        config.rdzv_configs[TUNNEL] = tunnel
     try:
         elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:

@@ -22,12 +22,13 @@ from securetrain.attest.settings import AUTO
 from securetrain.attest.state import FileState
 from securetrain.attest.verifier import Verifier
 from securetrain.core.codes import ExitCode
-from securetrain.core.errors import SecureTrainError
+from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, write_atomic
 from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import agent, failures, summary, workerlog
+from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.processes import end_stragglers, interruptible, undisturbed
@@ -44,7 +45,7 @@ from securetrain.network.environment import (
 from securetrain.network.profile import achieve, label
 from securetrain.network.variables import CACHES
 from securetrain.rendezvous.coordinator import Admission, Coordinator
-from securetrain.rendezvous.identity_dir import write_identity
+from securetrain.rendezvous.identity_dir import load_identity, write_identity
 
 _BOUNDARY_OF = {
     Reason.PINNED: Boundary.FABRIC,
@@ -78,6 +79,7 @@ class Session:
     preflight: Preflight | None = None
     plan: agent.Plan | None = None
     coordinator: Coordinator | None = None
+    network: JobNetwork | None = None
     appraised: FileState | None = None
     num_stragglers: int = 0
     finished: bool = False
@@ -96,6 +98,7 @@ class Session:
             result = self._work(environ)
             with undisturbed():
                 self._end_workers()
+                self._raise_died()
                 if result.signal:
                     self._finish(summary.Outcome.INTERRUPTED, int(ExitCode.INTERRUPTED))
                     self._say(f"ended by {result.signal}; the workers were ended")
@@ -113,6 +116,7 @@ class Session:
         except BaseException:
             with undisturbed():
                 self._end_workers()
+                # A dead engine ends the run by a signal of our own: `_finish` says so instead.
                 self._finish(summary.Outcome.INTERRUPTED, int(ExitCode.INTERRUPTED))
             raise
         return int(ExitCode.OK)
@@ -123,7 +127,12 @@ class Session:
         low, high = agent.node_range(self.options.torch.nnodes)
         self._begin()
         with self._refusing(Boundary.NETWORK, "profile-refused"):
-            self.profile = achieve(policy.policy.network, high, require=self.options.require)
+            self.profile = achieve(
+                policy.policy.network,
+                high,
+                require=self.options.require,
+                probe=prober(max_nodes=high, joins=self.options.joins),
+            )
         self.ledger.allow(Boundary.NETWORK, "profile-achieved", self.profile.value)
         with self._refusing(Boundary.FABRIC, "environment-refused"):
             self.environment = worker_environment(
@@ -141,10 +150,14 @@ class Session:
             with self._refusing(Boundary.CHECKPOINT, "program-refused"):
                 plan = agent.make_plan(self.options, policy.policy, run.logs)
             endpoint, identity = self._rendezvous(low, high)
+            job = str(self.options.torch.rdzv_id) if self.options.joins else self.setup.job
+            if needs_network(self.profile):
+                with self._refusing(Boundary.NETWORK, "job-network-refused"):
+                    self.network = self._build_network(plan, job, endpoint)
+                    plan = self.network.inside(plan)
             self.plan = plan
             self._announce(endpoint)
             self._write_summary(summary.Outcome.RUNNING)
-            job = self.options.torch.rdzv_id if self.options.joins else self.setup.job
             with interruptible():  # torch leaves its own handlers behind
                 return agent.run_agent(
                     plan,
@@ -152,7 +165,26 @@ class Session:
                     run_id=job,
                     identity=identity,
                     attester=self._attester(),
+                    tunnel=self.network.tunnel if self.network else None,
                 )
+
+    def _build_network(self, plan: agent.Plan, job: str, endpoint: str) -> JobNetwork:
+        """This node's part of the job network, under the name in its certificate."""
+        node = node_name()
+        if self.options.joins:
+            folder = plan.rdzv_conf.get("identity")
+            if not folder:
+                raise UsageError(
+                    "ST-USAG-001",
+                    "no identity was given",
+                    "--rdzv-conf",
+                    "--rdzv-conf identity=FOLDER with node.pem, node.crt and ca.crt",
+                )
+            node = load_identity(Path(str(folder)), self.clock()).spiffe.node
+        bind = str(plan.rdzv_conf.get("bind", ""))
+        return JobNetwork.up(
+            job=job, node=node, coordinator=endpoint, bind=bind, ledger=self.ledger
+        )
 
     def _begin(self) -> None:
         """The first entry, and an empty place for what this run will write."""
@@ -219,12 +251,14 @@ class Session:
         return self.options.attester or (AUTO if judged else "")
 
     def _end_workers(self) -> None:
-        """Stop the coordinator and kill what is left. May be called again."""
+        """Stop the coordinator, kill what is left, remove the network. May be called again."""
         if self.coordinator is not None:
             self.coordinator.stop()
         if self.appraised is not None:
             self.appraised.close()
         self.num_stragglers += end_stragglers(self.setup.run.root)
+        if self.network is not None:
+            self.network.down()
 
     def _finish(
         self, outcome: summary.Outcome, exit_code: int, error: SecureTrainError | None = None
@@ -233,7 +267,7 @@ class Session:
         if self.finished:
             return
         self.finished = True
-        problem = self.coordinator.problem if self.coordinator is not None else None
+        problem = self._problem()
         if problem is not None and error is None:
             outcome, exit_code, error = summary.Outcome.FAILED, int(problem.exit_code), problem
         self._record_reports()
@@ -255,7 +289,19 @@ class Session:
             self._say(f"succeeded; {nodes or 'no node of ours'}; ledger closed")
             self._say(f"run directory {self.setup.run.root}")
         if problem is not None and error is problem:
-            raise problem  # the ledger has a gap
+            raise problem
+
+    def _raise_died(self) -> None:
+        """Raise why the job network is gone, or what of it could not be removed."""
+        if self.network is not None and self.network.problem is not None:
+            raise self.network.problem
+
+    def _problem(self) -> SecureTrainError | None:
+        """What makes even a run that ended well a failure: a gap in the ledger, a dead network."""
+        for part in (self.coordinator, self.network):
+            if part is not None and part.problem is not None:
+                return part.problem
+        return None
 
     def _reports(self) -> list[workerlog.WorkerReport]:
         found = workerlog.read_reports(self.setup.run)

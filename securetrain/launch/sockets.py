@@ -3,7 +3,13 @@
 """Which addresses this process listens on, from what the kernel says.
 
 A profile is a promise about where bytes go; this is the check. A listening socket of the process
-must be bound inside the job network; for the profile ``loopback`` that means a loopback address.
+must be bound inside the job network:
+
+- for ``loopback`` that means a loopback address;
+- for the overlays, that the process is in a job's namespace: every route that it has, over IPv4 and
+  IPv6, goes through the tunnel or loopback. Every address is inside then, "all interfaces" too,
+  because only members of the job reach it.
+
 Connections that the process opens are not judged: a script may upload its metrics.
 """
 
@@ -14,6 +20,7 @@ import msgspec
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
+from securetrain.network.addresses import DEVICE
 from securetrain.rendezvous.listeners import own_listeners
 
 
@@ -32,10 +39,13 @@ class SocketCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     outside: tuple[Listener, ...]
     """The listeners that are not inside the job network."""
 
+    ways_out: tuple[str, ...] = ()
+    """Devices that lead out of the job network, which an overlay must not have."""
+
     @property
     def ok(self) -> bool:
-        """Whether every listener is inside the job network."""
-        return not self.outside
+        """Whether every listener, and the process itself, is inside the job network."""
+        return not (self.outside or self.ways_out)
 
 
 def check_sockets(profile: NetworkProfile, proc: Path = Path("/proc")) -> SocketCheck:
@@ -45,12 +55,28 @@ def check_sockets(profile: NetworkProfile, proc: Path = Path("/proc")) -> Socket
         NetworkError: ST-NETW-002 when the kernel's tables cannot be read: not knowing is no pass.
     """
     found = tuple(sorted({Listener(own.address, own.port) for own in own_listeners(proc)}))
-    outside = tuple(entry for entry in found if not _inside(entry, profile))
-    return SocketCheck(profile=profile, listeners=found, outside=outside)
+    match profile:
+        case NetworkProfile.LOOPBACK:
+            outside = tuple(entry for entry in found if not _is_loopback(entry))
+            return SocketCheck(profile=profile, listeners=found, outside=outside)
+        case NetworkProfile.OVERLAY | NetworkProfile.OVERLAY_ROOTLESS:
+            others = _ways_out(proc)
+            outside = found if others else ()
+            return SocketCheck(profile=profile, listeners=found, outside=outside, ways_out=others)
+        case _:
+            raise ValueError(f"no rule for sockets under the profile {profile!r}")
 
 
 def violation(check: SocketCheck) -> NetworkError:
     """The refusal for a check that found listeners outside the job network."""
+    if check.ways_out:
+        return NetworkError(
+            "ST-NETW-002",
+            f"this worker has routes through {', '.join(check.ways_out)}, out of the job network"
+            f" ({check.profile})",
+            "network namespace of this worker",
+            "start workers with securetrain run only",
+        )
     names = ", ".join(f"{entry.address} port {entry.port}" for entry in check.outside)
     return NetworkError(
         "ST-NETW-002",
@@ -60,11 +86,25 @@ def violation(check: SocketCheck) -> NetworkError:
     )
 
 
-def _inside(entry: Listener, profile: NetworkProfile) -> bool:
-    match profile:
-        case NetworkProfile.LOOPBACK:
-            address = ipaddress.ip_address(entry.address)
-            mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-            return (mapped or address).is_loopback
-        case _:
-            raise ValueError(f"no rule for sockets under the profile {profile!r}")
+def _is_loopback(entry: Listener) -> bool:
+    address = ipaddress.ip_address(entry.address)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _ways_out(proc: Path) -> tuple[str, ...]:
+    """Devices other than the tunnel and loopback that routes of this process use."""
+    net = proc / "self" / "net"
+    try:
+        ipv4 = (net / "route").read_text("ascii").splitlines()[1:]
+        path = net / "ipv6_route"  # not there when the kernel has no IPv6
+        ipv6 = path.read_text("ascii").splitlines() if path.exists() else []
+    except OSError as error:
+        raise NetworkError(
+            "ST-NETW-002",
+            f"cannot tell which routes this process has: {error.strerror}",
+            str(error.filename),
+            "mount /proc",
+        ) from error
+    used = {line.split()[0] for line in ipv4} | {line.split()[-1] for line in ipv6}
+    return tuple(sorted(used - {"lo", DEVICE}))

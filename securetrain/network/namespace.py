@@ -13,6 +13,7 @@ Rules:
 4. removing a namespace kills what runs in it first: a process would keep it alive, nameless.
 """
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ NSSWITCH: Final = "nsswitch.conf"
 RESOLV: Final = "resolv.conf"
 
 _NO_CAPABILITIES: Final = ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
+_CLONE_NEWNET: Final = 0x40000000
+"""linux/sched.h"""
 _LOOKUPS: Final = b"passwd: files\ngroup: files\nhosts: files\n"
 _NO_SERVERS: Final = b"# a job network has no name servers; see hosts\n"
 
@@ -112,27 +115,19 @@ class Namespace:
         """Put the calling thread into it, and back at the end: sockets made in the block stay in.
 
         Raises:
-            NetworkError: ST-NETW-010 on a Python older than 3.12.
+            OSError: The namespace is gone, or this process may not enter it.
         """
-        setns = getattr(os, "setns", None)
-        if setns is None:
-            raise NetworkError(
-                "ST-NETW-010",
-                "a thread can enter a network namespace from Python 3.12 on (os.setns)",
-                f"Python {sys.version_info[0]}.{sys.version_info[1]}",
-                "run a program inside instead (program_command), or use a newer Python",
-            )
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             inside = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                setns(inside, os.CLONE_NEWNET)  # type: ignore[attr-defined, unused-ignore]
+                _set_namespace(inside)
             finally:
                 os.close(inside)
             try:
                 yield
             finally:
-                setns(before, os.CLONE_NEWNET)  # type: ignore[attr-defined, unused-ignore]
+                _set_namespace(before)
         finally:
             os.close(before)
 
@@ -179,6 +174,14 @@ def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
     write_atomic(folder / HOSTS, "\n".join([*lines, ""]).encode())
     write_atomic(folder / NSSWITCH, _LOOKUPS)
     write_atomic(folder / RESOLV, _NO_SERVERS)
+
+
+def _set_namespace(descriptor: int) -> None:
+    """setns(2) for the calling thread. Python has it from 3.12 on; the C library always."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "setns")
 
 
 def _bind(source: Path, place: str) -> list[str]:

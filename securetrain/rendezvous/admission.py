@@ -55,4 +55,5 @@ def member_of(rank: int, session: Session) -> Member:
         address=session.hello.address,
         local_world=session.hello.local_world,
         wireguard=session.hello.wireguard,
+        wireguard_port=session.hello.wireguard_port,
     )

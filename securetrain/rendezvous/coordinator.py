@@ -43,6 +43,7 @@ from securetrain.rendezvous.protocol import Formed, Status, Store
 from securetrain.rendezvous.rounds import Rounds
 from securetrain.rendezvous.session import Session, Terms
 from securetrain.rendezvous.tls import PeerCheck, TlsIdentity, make_connection, make_context
+from securetrain.rendezvous.tunnel import draw_keys, require_alike, store_host
 
 HEARTBEAT_SECONDS: Final = 5.0
 LAST_CALL_SECONDS: Final = 30.0
@@ -202,7 +203,9 @@ class Coordinator:
         """Reserve the node's name.
 
         Raises:
-            AdmissionError: ST-ADMN-008 closed or full, ST-ADMN-011 already in.
+            AdmissionError: ST-ADMN-008 closed or full, ST-ADMN-011 already in, ST-ADMN-001 another
+                node's WireGuard key.
+            NetworkError: ST-NETW-001 when it has no tunnel and must, or the other way round.
         """
         with self._lock:
             if self._rounds.closed:
@@ -231,6 +234,9 @@ class Coordinator:
                     session.subject,
                     "raise --nnodes, or use the node for another job",
                 )
+            assert session.hello is not None
+            others = [peer.hello for peer in self._nodes.values() if peer.hello is not None]
+            require_alike(session.hello, others, self._policy.policy.network)
             self._nodes[session.node] = session
 
     def admitted(self, session: Session, result: AttestationResult) -> None:
@@ -286,7 +292,11 @@ class Coordinator:
             if current is None or store.epoch != current.epoch:
                 return  # of a round that is over; its members have moved on
             first = current.members[0]
-            if session.node != first.node or store.host != first.address or self._store is not None:
+            if (
+                session.node != first.node
+                or store.host != store_host(current)
+                or self._store is not None
+            ):
                 raise AdmissionError(
                     "ST-ADMN-001",
                     f"{session.node} announced a store at {store.host} for epoch {store.epoch}",
@@ -407,8 +417,10 @@ class Coordinator:
             round=self._rounds.number,
             nodes=len(self._membership.members),
         )
-        formed = Formed(membership=sign_membership(self._membership, self._terms.key))
+        signed = sign_membership(self._membership, self._terms.key)
+        keys = draw_keys(self._membership, self._terms.random)
         for member in self._membership.members:
+            formed = Formed(membership=signed, preshared=keys.get(member.node, {}))
             self._nodes[member.node].post(formed)
 
     def _tell_everybody(self) -> None:

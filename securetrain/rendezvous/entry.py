@@ -11,18 +11,23 @@ until a handler is asked for. ::
 ``--rdzv-conf`` takes ``identity`` (a folder with node.pem, node.crt and ca.crt; needed), ``bind``
 (the IP address of this node in the job network, by default 127.0.0.1), ``local_world`` (workers on
 this node), ``join_timeout`` (seconds) and ``attester`` (``auto`` or a settings file: what speaks
-for this node beside itself). None of them is a secret: torchrun prints them.
+for this node beside itself). None of them is a secret: torchrun prints them. ``securetrain run``
+adds ``tunnel``, an object, when the job has a network of its own; nobody can write that as text.
 """
 
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
 
+    from securetrain.rendezvous.tunnel import Tunnel
+
+TUNNEL: Final = "tunnel"
 _KNOWN = frozenset(
-    {"identity", "bind", "local_world", "join_timeout", "attester", "timeout", "rank"}
+    {"identity", "bind", "local_world", "join_timeout", "attester", "timeout", "rank", TUNNEL}
 )
 
 
@@ -48,8 +53,9 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     from securetrain.rendezvous.member import Member  # noqa: PLC0415
 
     _check_settings(params)
-    host, port = _endpoint(params.endpoint)
-    address = str(params.get("bind", "127.0.0.1"))
+    host, port = split_endpoint(params.endpoint)
+    tunnel: Tunnel | None = params.get(TUNNEL)
+    address = str(tunnel.endpoint if tunnel else params.get("bind", "127.0.0.1"))
     local_world = _number(params, "local_world")
 
     def clock() -> datetime:
@@ -68,7 +74,12 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     def connect() -> Member:
         attester = make_attester(settings, identity.key, environ=dict(os.environ))
         member = Member(
-            identity, attester, clock=clock, address=address, local_world=local_world or 0
+            identity,
+            attester,
+            clock=clock,
+            address=address,
+            local_world=local_world or 0,
+            tunnel=tunnel,
         )
         member.connect(host, port)
         return member
@@ -76,10 +87,10 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     return SecureRendezvousHandler(
         connect,
         run_id=params.run_id,
-        address=address,
         min_nodes=params.min_nodes,
         max_nodes=params.max_nodes,
         join_timeout=_number(params, "join_timeout"),
+        inside=tunnel.entered if tunnel else nullcontext,
     )
 
 
@@ -91,6 +102,8 @@ def _check_settings(params: "RendezvousParameters") -> None:
             "--rdzv-conf",
             "use identity, bind, local_world, join_timeout or attester",
         )
+    if isinstance(params.get(TUNNEL), str):
+        raise _usage("a tunnel is nothing that can be written", "--rdzv-conf", "leave it out")
     if not params.get("identity"):
         raise _usage(
             "no identity was given",
@@ -99,7 +112,12 @@ def _check_settings(params: "RendezvousParameters") -> None:
         )
 
 
-def _endpoint(text: str) -> tuple[str, int]:
+def split_endpoint(text: str) -> tuple[str, int]:
+    """A coordinator's host and port.
+
+    Raises:
+        UsageError: ST-USAG-001.
+    """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:

@@ -13,6 +13,7 @@ Rules:
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Final
 
@@ -33,6 +34,7 @@ from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.rendezvous.member import Member, SpareNodeError
 from securetrain.rendezvous.membership import Membership
 from securetrain.rendezvous.store import HostedStore, connect_store, host_store
+from securetrain.rendezvous.tunnel import store_host
 
 BACKEND: Final = "securetrain"
 STORE_TIMEOUT: Final = timedelta(minutes=5)
@@ -48,26 +50,27 @@ class SecureRendezvousHandler(RendezvousHandler):
         connect: Callable[[], Member],
         *,
         run_id: str,
-        address: str,
         min_nodes: int,
         max_nodes: int,
         join_timeout: float | None = None,
         store_timeout: timedelta = STORE_TIMEOUT,
+        inside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Prepare a handler.
 
         Args:
             connect: makes a member that has joined.
             run_id: the job's id, which `torchrun` calls the rendezvous id.
-            address: where this node's store listens when it is rank 0.
             min_nodes: as given to the launcher; must be what the coordinator says.
             max_nodes: likewise.
             join_timeout: seconds to wait for the other nodes; by default the coordinator's.
             store_timeout: how long a store operation may take.
+            inside: puts the calling thread where the store's sockets belong: the job network. The
+                connection to the coordinator is not made there.
         """
         self._connect = connect
         self._run_id = run_id
-        self._address = address
+        self._inside = inside
         self._nodes = (min_nodes, max_nodes)
         self._join_timeout = join_timeout
         self._store_timeout = store_timeout
@@ -145,7 +148,8 @@ class SecureRendezvousHandler(RendezvousHandler):
             store = hosted.store
         else:
             self._hosted = None
-            store = connect_store(found.host, found.port, self._store_timeout)
+            with self._inside():
+                store = connect_store(found.host, found.port, self._store_timeout)
         prefix = f"securetrain/{found.membership.epoch}"
         return RendezvousInfo(
             PrefixStore(prefix, store),
@@ -173,7 +177,8 @@ class SecureRendezvousHandler(RendezvousHandler):
     def _host(self, membership: Membership) -> int:
         """A fresh store; the one of the round before goes with its last reference."""
         log.debug("epoch %d: starting the workers' store", membership.epoch)
-        self._hosted = host_store(self._address, self._store_timeout)
+        with self._inside():
+            self._hosted = host_store(store_host(membership), self._store_timeout)
         return self._hosted.port
 
 

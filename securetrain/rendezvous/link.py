@@ -28,7 +28,12 @@ from securetrain.attest.binding import Binding
 from securetrain.attest.results import AttestationResult, Passport, verify_passport
 from securetrain.attest.tpm.structures import parse_public
 from securetrain.core.codes import CODES
-from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
+from securetrain.core.errors import (
+    AdmissionError,
+    AttestationError,
+    NetworkError,
+    SecureTrainError,
+)
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.channel import Channel, Wakeup
@@ -197,6 +202,7 @@ class Link:
             address=self._hello.address,
             local_world=self._hello.local_world,
             wireguard=self._hello.wireguard,
+            wireguard_port=self._hello.wireguard_port,
         )
 
     # Joining: the caller's thread owns the channel.
@@ -360,6 +366,8 @@ def _refusal(message: Refuse) -> SecureTrainError:
     match code.family if code is not None else "":
         case "ATTS":
             return AttestationError(message.code, message.what, where, message.fix)
+        case "NETW":
+            return NetworkError(message.code, message.what, where, message.fix)
         case "ADMN":
             return AdmissionError(message.code, message.what, where, message.fix)
         case _:

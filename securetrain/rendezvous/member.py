@@ -34,6 +34,7 @@ from securetrain.rendezvous.protocol import (
     Status,
     Store,
 )
+from securetrain.rendezvous.tunnel import Keys, Tunnel, store_host
 
 _CLOSE_SECONDS: Final = 5.0
 
@@ -72,7 +73,7 @@ class Member:
         clock: Callable[[], datetime],
         address: str = "127.0.0.1",
         local_world: int = 0,
-        wireguard: str = "",
+        tunnel: Tunnel | None = None,
         timeout: float = 10.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,12 +85,12 @@ class Member:
             clock: the time, timezone-aware.
             address: IP address where this node would listen for the other members.
             local_world: workers on this node; 0 when not known.
-            wireguard: public key of this node's WireGuard device, base64.
+            tunnel: this node's end of the job network, when the job has one.
             timeout: seconds for each step of joining.
             monotonic: a steady clock in seconds.
         """
         self._node = identity.spiffe.node
-        self._address = address
+        self._tunnel = tunnel
         self._monotonic = monotonic
         self._changed = threading.Condition()
         self._joined = False
@@ -97,6 +98,7 @@ class Member:
         self._status = Status(waiting=0, ready=0, closed=False)
         self._membership: Membership | None = None
         self._store: Store | None = None
+        self._keys: Keys = {}
         self._epoch = -1
         hello = Hello(
             protocol=PROTOCOL,
@@ -104,7 +106,8 @@ class Member:
             node=self._node,
             address=address,
             local_world=local_world,
-            wireguard=wireguard,
+            wireguard=tunnel.key if tunnel is not None else "",
+            wireguard_port=tunnel.port if tunnel is not None else 0,
         )
         self._link = Link(
             identity,
@@ -172,6 +175,7 @@ class Member:
                 membership, ST-ADMN-007 connection lost, ST-ADMN-008 closed (SpareNodeError when
                 this node was spare).
             AttestationError: ST-ATTS-007 and what a renewal was refused with.
+            NetworkError: ST-NETW-014 to 019 when the job network could not take the epoch.
         """
         with self._changed:
             self._raise_failure()
@@ -182,9 +186,11 @@ class Member:
         seen: Membership | None = None
         try:
             while True:
-                membership, store = self._await(seen, deadline, patience)
+                membership, store, keys = self._await(seen, deadline, patience)
                 own = membership.entry(self._node)
                 assert own is not None, "verified"
+                if membership is not seen and self._tunnel is not None:
+                    self._tunnel.apply(membership, keys)
                 if store is not None:
                     return Round(
                         membership=membership, rank=own.rank, host=store.host, port=store.port
@@ -192,7 +198,8 @@ class Member:
                 seen, deadline = membership, self._monotonic() + patience
                 if own.rank == 0:
                     port = open_store(membership)
-                    self._link.post(Store(epoch=membership.epoch, host=self._address, port=port))
+                    host = store_host(membership)
+                    self._link.post(Store(epoch=membership.epoch, host=host, port=port))
         except BaseException:
             # Out of step with the others: leave, so that they do not wait for this node.
             self.leave()
@@ -234,6 +241,7 @@ class Member:
                 with self._changed:
                     self._epoch = membership.epoch
                     self._membership, self._store = membership, None
+                    self._keys = message.preshared
                     self._changed.notify_all()
             case Store():
                 self._take_store(message)
@@ -243,12 +251,11 @@ class Member:
             current = self._membership
             if current is None or store.epoch != current.epoch:
                 return  # of a round that this node has left
-            first = current.members[0]
-            if store.host != first.address:
+            wanted = store_host(current)
+            if store.host != wanted:
                 raise AdmissionError(
                     "ST-ADMN-009",
-                    f"the store of epoch {store.epoch} is at {store.host}, rank 0 is at"
-                    f" {first.address}",
+                    f"the store of epoch {store.epoch} is at {store.host}, rank 0 is at {wanted}",
                     "Store.host",
                     "stop the job: somebody redirects the workers",
                 )
@@ -268,14 +275,14 @@ class Member:
 
     def _await(
         self, seen: Membership | None, deadline: float, patience: float
-    ) -> tuple[Membership, Store | None]:
-        """The membership with its store, or a membership that is newer than `seen`."""
+    ) -> tuple[Membership, Store | None, Keys]:
+        """The membership with its store, or a membership that is newer than `seen`; its keys."""
         with self._changed:
             while True:
                 self._raise_failure()
                 current = self._membership
                 if current is not None and (self._store is not None or current is not seen):
-                    return current, self._store
+                    return current, self._store, self._keys
                 if self._status.closed and current is None:
                     raise self._closed()
                 if self._status.spare:

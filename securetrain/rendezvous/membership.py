@@ -8,24 +8,33 @@ What a member checks, in order:
 2. it is about this job and this policy, by this coordinator (ST-ADMN-006);
 3. its epoch is greater than every epoch seen before, so an old membership cannot come back
    (ST-ADMN-006);
-4. ranks are 0, 1, 2 and so on; names, keys and WireGuard keys are unique (ST-ADMN-006);
+4. ranks are 0, 1, 2 and so on; names, keys and WireGuard keys are unique, and all members have a
+   WireGuard key or none has (ST-ADMN-006);
 5. the member's own entry is, field by field, what it sent (ST-ADMN-009).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey, PublicKey
-from securetrain.rendezvous.protocol import DOCUMENT_LIMIT, Address, Count, Digest, Epoch, Name
+from securetrain.rendezvous.protocol import (
+    DOCUMENT_LIMIT,
+    Address,
+    Count,
+    Digest,
+    Epoch,
+    Name,
+    Port0,
+    WireGuardText,
+)
 
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.membership+json"
 
@@ -42,7 +51,8 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """SHA-256 of the node's attestation result."""
     address: Address
     local_world: Count
-    wireguard: Annotated[str, Meta(max_length=44)] = ""
+    wireguard: WireGuardText = ""
+    wireguard_port: Port0 = 0
 
 
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,6 +92,7 @@ class Expected:
     address: str
     local_world: int
     wireguard: str = ""
+    wireguard_port: int = 0
 
 
 def sign_membership(membership: Membership, key: PrivateKey) -> str:
@@ -128,6 +139,8 @@ def _check_members(members: tuple[Member, ...]) -> None:
     ):
         if len(set(values)) != len(values):
             raise _refused(f"a {name} stands in it twice")
+    if len({bool(member.wireguard) for member in members}) > 1:
+        raise _refused("some members have a WireGuard key and some have none")
 
 
 def _check_own(membership: Membership, expected: Expected) -> None:
@@ -136,7 +149,7 @@ def _check_own(membership: Membership, expected: Expected) -> None:
         raise _not_mine(f"{expected.node} is not in it")
     if expected.results.get(own.result) is not own.tier:
         raise _not_mine(f"the attestation result {own.result[:16]} ({own.tier}) is not its own")
-    for name in ("certificate", "address", "local_world", "wireguard"):
+    for name in ("certificate", "address", "local_world", "wireguard", "wireguard_port"):
         found, wanted = getattr(own, name), getattr(expected, name)
         if found != wanted:
             raise _not_mine(f"{name} is {found!r}, this node sent {wanted!r}")

@@ -20,7 +20,7 @@ Rules:
                      <-           Admit                  (or Refuse, at any time)
     Ready            ->
                      <-           Status...              (who waits, whether the job is closed)
-                     <-           Formed                 (the signed membership)
+                     <-           Formed                 (the signed membership; this member's keys)
     Store            ->                                  (rank 0 only)
                      <-           Store                  (to every member)
     Heartbeat        ->
@@ -50,6 +50,8 @@ Text: TypeAlias = Annotated[str, Meta(max_length=2000)]
 Address: TypeAlias = Annotated[str, Meta(min_length=2, max_length=45)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
 Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 52)]
+WireGuardText: TypeAlias = Annotated[str, Meta(max_length=44)]
+Port0: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -69,7 +71,10 @@ class Hello(Message, frozen=True, tag="hello"):
     """Where this node would listen for the other members: an IP address."""
     local_world: Count = 0
     """Workers that this node runs; 0 when the launcher does not say."""
-    wireguard: Annotated[str, Meta(max_length=44)] = ""
+    wireguard: WireGuardText = ""
+    """Public key (base64) of this node's end of the job network; empty when it has none."""
+    wireguard_port: Port0 = 0
+    """UDP port at `address` where that end listens; 0 when there is none."""
     tpm: AttestationKeys | None = None
     """The keys of the node's TPM, to which the challenge's credential is encrypted."""
 
@@ -133,6 +138,13 @@ class Formed(Message, frozen=True, tag="formed"):
     """A round is complete: the membership, signed by the coordinator (a DSSE envelope)."""
 
     membership: str
+    preshared: dict[Name, WireGuardText] = {}
+    """WireGuard's pre-shared keys (base64) between the member that this is sent to and each other
+    one, for this epoch only. They stand in no other message and in no record."""
+
+    def __repr__(self) -> str:
+        """Without the keys."""
+        return "Formed(...)"
 
 
 class Store(Message, frozen=True, tag="store"):

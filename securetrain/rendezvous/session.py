@@ -48,6 +48,7 @@ from securetrain.rendezvous.protocol import (
     unexpected,
 )
 from securetrain.rendezvous.tls import spki_of
+from securetrain.rendezvous.tunnel import check_hello as check_tunnel
 
 MISSED_HEARTBEATS: Final = 3
 MAX_OUTBOX: Final = 256
@@ -377,6 +378,7 @@ def _check_hello(hello: Hello, peer: SpiffeId) -> None:
         raise AdmissionError(
             "ST-ADMN-001", str(error), "Hello.address", "give an IP address, not a name"
         ) from error
+    check_tunnel(hello)
 
 
 def _misplaced(message: AnyMessage | None, wanted: str) -> AdmissionError:

@@ -58,5 +58,55 @@ def test_no_knowledge_is_no_pass(tmp_path):
 
 
 def test_other_profiles_have_no_rule_yet():
-    with socket.create_server(("127.0.0.1", 0)), pytest.raises(ValueError, match="no rule"):
-        check_sockets(NetworkProfile.OVERLAY)
+    with pytest.raises(ValueError, match="no rule"):
+        check_sockets(NetworkProfile.NCCL_TLS)
+
+
+ROUTES = "Iface Destination Gateway Flags\n"
+
+
+def fake_proc(root, ipv4, ipv6=""):
+    """What the kernel shows of a process that listens on every interface, port 4660."""
+    net = root / "self" / "net"
+    net.mkdir(parents=True)
+    (root / "self" / "fd").mkdir()
+    (root / "self" / "fd" / "3").symlink_to("socket:[77]")
+    (root / "thread-self").symlink_to("self")
+    (net / "tcp").write_text("head\n 0: 00000000:1234 00000000:0000 0A 0 0 0 0 0 77 1\n")
+    (net / "tcp6").write_text("head\n")
+    (net / "route").write_text(ROUTES + ipv4)
+    (net / "ipv6_route").write_text(ipv6)
+    return root
+
+
+@pytest.mark.parametrize("profile", [NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS])
+def test_in_a_job_namespace_every_address_is_inside(tmp_path, profile):
+    proc = fake_proc(tmp_path, "st0 0000000A 00000000 0001\n", "00 00 00 lo\n")
+    check = check_sockets(profile, proc)
+    assert [entry.port for entry in check.listeners] == [4660]
+    assert check.ok
+
+
+@pytest.mark.parametrize(
+    ("ipv4", "ipv6"),
+    [
+        pytest.param("st0 0 0 1\neth0 0 0 1\n", "", id="another device beside the tunnel"),
+        pytest.param("eth0 0 0 1\n", "", id="the host's namespace"),
+        pytest.param("st0 0 0 1\n", "00 00 eth0\n", id="IPv6"),
+    ],
+)
+def test_a_worker_outside_its_job_network_is_refused(tmp_path, ipv4, ipv6):
+    check = check_sockets(NetworkProfile.OVERLAY, fake_proc(tmp_path, ipv4, ipv6))
+    assert check.ways_out == ("eth0",)
+    assert not check.ok
+    error = violation(check)
+    assert error.code == "ST-NETW-002"
+    assert "eth0" in error.what
+
+
+def test_unreadable_routes_are_no_pass(tmp_path):
+    proc = fake_proc(tmp_path, "")
+    (proc / "self" / "net" / "route").unlink()
+    with pytest.raises(NetworkError) as caught:
+        check_sockets(NetworkProfile.OVERLAY, proc)
+    assert caught.value.code == "ST-NETW-002"

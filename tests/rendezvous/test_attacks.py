@@ -354,7 +354,7 @@ def test_evidence_of_another_session_is_refused(job, tools):
 def test_evidence_for_another_wireguard_key_is_refused(job, tools):
     job.start()
     identity = job.identity()
-    channel, challenge = job.challenged(identity, wireguard="A" * 43 + "=")
+    channel, challenge = job.challenged(identity, wireguard="B" * 42 + "A=", wireguard_port=1)
     binding = tools.binding_of(channel, challenge, identity)  # without the WireGuard key
     channel.send(tools.prove(job.attester(identity), binding), tools.soon())
     refused(job, tools, channel, "ST-ATTS-003")
@@ -492,10 +492,10 @@ def test_only_rank_0_may_announce_the_store(job):
     assert "node-1 announced a store" in event.details["what"]
 
 
-def test_rank_0_may_not_redirect_the_workers(job, tools):
+def test_rank_0_may_not_redirect_the_workers(job, tools, monkeypatch):
     job.start(1, 1)
     member = job.join()
-    member._address = "192.0.2.7"
+    monkeypatch.setattr("securetrain.rendezvous.member.store_host", lambda _: "192.0.2.7")
     with pytest.raises(AdmissionError):
         member.next_round(lambda membership: 20000, 5)
     job.expect("ST-ADMN-001", "node-evicted")

@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Where the rendezvous meets the job network: what nodes say of their tunnels, and what they get.
+
+Rules:
+
+1. a node announces its WireGuard key and UDP port in Hello, both or none. The key is in its
+   evidence (`attest.binding`), so that nobody can put another one in its place;
+2. all nodes of a job have a tunnel or none has: the first that joins decides, and under a policy
+   that accepts nothing but overlays each must have one (ST-NETW-001);
+3. every epoch has a secret of its own, which never leaves the coordinator's memory. A member gets
+   the pre-shared keys of its own pairs, beside the signed membership, and nobody else gets them;
+4. overlay addresses are derived from job and rank on every side: nobody hands them out;
+5. a member applies an epoch before it opens or contacts that epoch's store, and does both from
+   inside the job network. Its connection to the coordinator stays outside.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
+
+from securetrain.core.errors import AdmissionError, NetworkError
+from securetrain.core.vocabulary import NetworkProfile
+from securetrain.network.addresses import address
+from securetrain.network.members import OverlayMember
+from securetrain.network.overlay import Overlay
+from securetrain.network.wireguard import (
+    KEY_SIZE,
+    Endpoint,
+    decode_key,
+    encode_key,
+    pairwise_psk,
+)
+from securetrain.policy.schema import Network
+from securetrain.rendezvous.membership import Membership
+from securetrain.rendezvous.protocol import Hello
+
+OVERLAYS: Final = frozenset({NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS})
+
+Keys = Mapping[str, str]
+"""Pre-shared keys (base64) by the other node's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tunnel:
+    """A node's end: its part of the job network, as a `rendezvous.member.Member` uses it."""
+
+    overlay: Overlay
+    endpoint: IPv4Address | IPv6Address
+    """This node's address on the underlay, where the others send to."""
+    applied: Callable[[Membership], None] = lambda _membership: None
+    """Hears of every epoch that was applied."""
+
+    @property
+    def key(self) -> str:
+        """The public key, for Hello."""
+        return encode_key(self.overlay.plan.key.public)
+
+    @property
+    def port(self) -> int:
+        """The UDP port, for Hello."""
+        return self.overlay.port
+
+    def apply(self, membership: Membership, keys: Keys) -> None:
+        """Make the members of an epoch the only nodes that this one can talk to.
+
+        Raises:
+            NetworkError: as `Overlay.apply`.
+        """
+        members = [
+            OverlayMember(
+                node=member.node,
+                public_key=decode_key(member.wireguard, f"public key of {member.node}"),
+                endpoint=Endpoint(ip_address(member.address), member.wireguard_port),
+                slot=member.rank,
+                preshared_key=decode_key(keys[member.node], f"pre-shared key of {member.node}")
+                if member.node in keys
+                else b"",
+            )
+            for member in membership.members
+        ]
+        self.overlay.apply(membership.epoch, members)
+        self.applied(membership)
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Put the calling thread into the job network."""
+        return self.overlay.namespace.entered()
+
+
+def store_host(membership: Membership) -> str:
+    """The only address at which the store of an epoch may be: rank 0's, in the job network.
+
+    Raises:
+        NetworkError: ST-NETW-018 when the job's subnet has no such address.
+    """
+    first = membership.members[0]
+    return str(address(membership.job, first.rank)) if first.wireguard else first.address
+
+
+def check_hello(hello: Hello) -> None:
+    """Refuse what is no tunnel: a key without a port, or what is no key.
+
+    Raises:
+        AdmissionError: ST-ADMN-001.
+    """
+    if bool(hello.wireguard) != bool(hello.wireguard_port):
+        raise _malformed("a WireGuard key and its UDP port belong together")
+    if not hello.wireguard:
+        return
+    try:
+        decode_key(hello.wireguard)
+        Endpoint(ip_address(hello.address), hello.wireguard_port)
+    except NetworkError as error:
+        raise _malformed(error.what) from error
+
+
+def require_alike(hello: Hello, others: Collection[Hello], network: Network) -> None:
+    """Rule 2.
+
+    Raises:
+        AdmissionError: ST-ADMN-001 for a key or an endpoint that another node has.
+        NetworkError: ST-NETW-001.
+    """
+    if not hello.wireguard and OVERLAYS.issuperset(network.require):
+        raise _not_alike(hello, "the policy accepts overlays only")
+    for other in others:
+        if bool(other.wireguard) != bool(hello.wireguard):
+            raise _not_alike(hello, f"{other.node} {'has' if other.wireguard else 'has none'}")
+        if hello.wireguard and other.wireguard == hello.wireguard:
+            raise _malformed(f"{other.node} has the same WireGuard key")
+        ends = (hello.address, hello.wireguard_port), (other.address, other.wireguard_port)
+        if hello.wireguard and ends[0] == ends[1]:
+            raise _malformed(f"{other.node} has the same WireGuard endpoint")
+
+
+def draw_keys(membership: Membership, random: Callable[[int], bytes]) -> dict[str, dict[str, str]]:
+    """The pre-shared keys of an epoch, by node: each node's own pairs. Empty without tunnels."""
+    secret = random(KEY_SIZE)
+    public = {
+        member.node: decode_key(member.wireguard)
+        for member in membership.members
+        if member.wireguard
+    }
+    return {
+        one: {
+            other: encode_key(pairwise_psk(secret, public[one], public[other]))
+            for other in public
+            if other != one
+        }
+        for one in public
+    }
+
+
+def _malformed(what: str) -> AdmissionError:
+    return AdmissionError(
+        "ST-ADMN-001", what, "Hello.wireguard", "run the same securetrain version on every node"
+    )
+
+
+def _not_alike(hello: Hello, why: str) -> NetworkError:
+    has = "a" if hello.wireguard else "no"
+    return NetworkError(
+        "ST-NETW-001",
+        f"{hello.node} has {has} WireGuard tunnel, and {why}",
+        "Hello.wireguard",
+        "start every node with securetrain run, under the same policy",
+    )

@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""`securetrain run` on two machines, which are network namespaces on a bridge that is captured."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from securetrain.network.addresses import Names, address
+from securetrain.network.leftovers import collect
+from securetrain.network.processes import running
+from securetrain.testing.cluster import NamespaceCluster, missing
+
+LACKING = missing()
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.dist,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+]
+
+NODES = ("node-a", "node-b")
+TENSOR = b"CANARY-GRADIENT-0123456789"
+KEY = b"CANARY-STORE-KEY-0123456789"
+PATIENCE = 150
+
+POLICY = """\
+extends: dev
+apiVersion: securetrain.dev/policy/v1
+kind: Policy
+metadata: {id: two-nodes, version: 1.0.0, title: Two nodes of a test}
+node:
+  allow_self_asserted: {max_nodes: 2, reason: a test}
+network: {require: [overlay]}
+rendezvous: {join_timeout_seconds: 60}
+"""
+
+# argv: folder, policy, address, job. Writes both identities and serves until its input ends.
+COORDINATE = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from securetrain.identity.ca import JobCA
+from securetrain.identity.keys import PrivateKey
+from securetrain.ledger import Ledger
+from securetrain.policy import load_policy
+from securetrain.rendezvous.coordinator import Coordinator
+from securetrain.rendezvous.identity_dir import write_identity
+folder, now = Path(sys.argv[1]), lambda: datetime.now(UTC)
+policy = load_policy(sys.argv[2])
+ca = JobCA.create(policy.policy.identity.trust_domain, sys.argv[4], now())
+for node in ("node-a", "node-b"):
+    write_identity(folder / node, ca, node, now())
+ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
+coordinator = Coordinator(
+    sys.argv[4], ca, policy, ledger, min_nodes=2, max_nodes=2, clock=now, last_call=1.0)
+print(coordinator.start(sys.argv[3])[1], flush=True)
+sys.stdin.read()
+coordinator.stop()
+"""
+
+TRAIN = """
+import json, os, socket, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+canary = torch.tensor(list(b"CANARY-GRADIENT-0123456789" * 200), dtype=torch.uint8)
+dist.broadcast(canary, 0)
+dist.distributed_c10d._get_default_store().set(f"CANARY-STORE-KEY-0123456789-{rank}", "x" * 99)
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.randn(16, 4, generator=torch.Generator().manual_seed(rank))
+for step in range(int(sys.argv[3])):
+    optimizer.zero_grad()
+    loss = model(data).square().mean()
+    loss.backward()
+    optimizer.step()
+    dist.all_reduce(loss.detach())
+    if step == 2:
+        open(f"{sys.argv[1]}/training-{rank}-{os.environ['TORCHELASTIC_RESTART_COUNT']}", "w")
+    time.sleep(0.02)
+total = loss.detach().clone()
+dist.all_reduce(total)
+try:
+    socket.create_connection((sys.argv[2], 22), 3)
+    underlay = "reached"
+except OSError as error:
+    underlay = error.errno
+status = dict(line.split(":\\t") for line in open("/proc/self/status") if ":\\t" in line)
+with open(f"{sys.argv[1]}/rank-{rank}.json", "w") as file:
+    json.dump({
+        "loss": total.item(), "weights": model.module.weight.tolist(), "underlay": underlay,
+        "master": os.environ["MASTER_ADDR"], "capabilities": int(status["CapBnd"], 16),
+        "devices": [name for _, name in socket.if_nameindex()], "run": os.listdir("/run"),
+        "pins": {k: v for k, v in os.environ.items() if k.endswith("SOCKET_IFNAME")},
+    }, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with NamespaceCluster.up(2) as made:
+        yield made
+
+
+class TwoNodes:
+    """A coordinator on the first host, and whatever `start` starts."""
+
+    def __init__(self, *, cluster, folder, port, job, run_command, env) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.port = port
+        self.job = job
+        self._run_command = run_command
+        self._env = env
+        self.launchers: dict[str, subprocess.Popen[str]] = {}
+
+    @property
+    def coordinator(self):
+        return f"{self.cluster.hosts[0].address}:{self.port}"
+
+    def start(self, node, *options, steps=10, conf=""):
+        host = self.cluster.hosts[NODES.index(node)]
+        command = self._run_command(
+            self.folder / f"run-{node}",
+            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "2"),
+            *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
+            *("--rdzv-conf", f"identity={self.folder / node}{conf}", *options),
+            str(self.folder / "train.py"),
+            *(str(self.folder), str(self.cluster.hosts[0].address), str(steps)),
+        )
+        with (self.folder / f"{node}.err").open("w") as err:
+            self.launchers[node] = subprocess.Popen(
+                host.command(*command), env=self._env, stderr=err, text=True
+            )
+
+    def wait(self, node):
+        return self.launchers[node].wait(PATIENCE)
+
+    def err(self, node):
+        return (self.folder / f"{node}.err").read_text()
+
+    def ranks(self):
+        return [json.loads((self.folder / f"rank-{n}.json").read_text()) for n in range(2)]
+
+    def summary(self, node):
+        return json.loads((self.folder / f"run-{node}" / "run.json").read_text())
+
+    def remains(self, node):
+        names, host = Names.of(self.job, node), self.cluster.hosts[NODES.index(node)]
+        found = [names.namespace] if Path("/run/netns", names.namespace).exists() else []
+        found += {names.table} & host.tables()
+        return found + [f"engine {pid}" for pid in running("wireguard-go", names.device)]
+
+
+@pytest.fixture
+def nodes(cluster, tmp_path, run_command, clean_environment):
+    folder, job = tmp_path, f"job-{os.getpid()}-{tmp_path.name[-8:]}"
+    (folder / "policy.yaml").write_text(POLICY)
+    (folder / "train.py").write_text(TRAIN)
+    host = cluster.hosts[0]
+    env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    policy = str(folder / "policy.yaml")
+    command = [sys.executable, "-c", COORDINATE, str(folder), policy, str(host.address), job]
+    with subprocess.Popen(
+        host.command(*command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    ) as coordinator:
+        assert coordinator.stdout is not None
+        port = int(coordinator.stdout.readline())
+        made = TwoNodes(
+            cluster=cluster, folder=folder, port=port, job=job, run_command=run_command, env=env
+        )
+        try:
+            yield made
+        finally:
+            for launcher in made.launchers.values():
+                with ended(launcher):
+                    pass
+            coordinator.kill()
+
+
+@contextmanager
+def ended(launcher):
+    try:
+        yield
+    finally:
+        if launcher.poll() is None:
+            launcher.send_signal(signal.SIGTERM)
+            try:
+                launcher.wait(30)
+            except subprocess.TimeoutExpired:
+                launcher.kill()
+                launcher.wait()
+
+
+def wait_for(ready, what, launcher=None):
+    deadline = time.monotonic() + PATIENCE
+    while not ready():
+        assert time.monotonic() < deadline, what
+        assert launcher is None or launcher.poll() is None, what
+        time.sleep(0.05)
+
+
+def kind(frame, port):
+    """What a frame is: the tunnel's, the control connection's, or the neighbourhood's."""
+    if frame[12:14] in {b"\x08\x06", b"\x86\xdd"}:
+        return "neighbourhood"
+    protocol, ports = frame[23], {int.from_bytes(frame[at : at + 2], "big") for at in (34, 36)}
+    if protocol == 6 and port in ports:
+        return "control"
+    message = frame[42:46]
+    if protocol == 17 and message[:1] in {b"\1", b"\2", b"\3", b"\4"} and message[1:] == b"\0\0\0":
+        return "wireguard"
+    return f"protocol {protocol}, ports {ports}"
+
+
+def test_an_unmodified_script_on_two_machines(nodes, cluster):
+    with cluster.capture() as capture:
+        for node in NODES:
+            nodes.start(node, "--require", "overlay")
+        codes = [nodes.wait(node) for node in NODES]
+        frames = capture.read()
+    assert codes == [0, 0], "\n".join(nodes.err(node)[-3000:] for node in NODES)
+
+    first, second = nodes.ranks()
+    assert first["loss"] == second["loss"]
+    assert first["weights"] == second["weights"]
+    for rank in (first, second):
+        assert rank["master"] == str(address(nodes.job, 0))
+        assert rank["underlay"] == 101  # ENETUNREACH
+        assert {"lo", "st0"} <= set(rank["devices"])
+        assert "eth0" not in rank["devices"]
+        assert rank["capabilities"] == 0
+        assert rank["run"] == []
+        assert rank["pins"] == {
+            "GLOO_SOCKET_IFNAME": "st0",
+            "TP_SOCKET_IFNAME": "st0",
+            "NCCL_SOCKET_IFNAME": "=st0",
+        }
+
+    kinds = {kind(frame, nodes.port) for frame in frames}
+    assert kinds == {"wireguard", "control", "neighbourhood"}
+    assert len([f for f in frames if kind(f, nodes.port) == "wireguard"]) > 100
+    for canary in (TENSOR, KEY, b"default_pg", b"torchelastic"):
+        assert not [frame for frame in frames if canary in frame]
+
+    for node in NODES:
+        summary = nodes.summary(node)
+        assert (summary["outcome"], summary["network"]) == ("succeeded", "overlay")
+        (worker,) = summary["workers"]
+        assert worker["sockets"]["profile"] == "overlay"
+        assert not worker["sockets"].get("outside")
+        assert "network      overlay (encrypted between machines)" in nodes.err(node)
+        ledger = (nodes.folder / f"run-{node}" / "ledger.jsonl").read_text()
+        for event in ("job-network-up", "epoch-applied", "job-network-down"):
+            assert event in ledger
+        assert nodes.remains(node) == []
+    assert "preshared" not in (nodes.folder / "ledger.jsonl").read_text()
+
+
+def test_a_killed_launcher(nodes):
+    """The other node ends with a reason and removes all; what the killed one left, gc removes."""
+    for node in NODES:
+        nodes.start(node, conf=",join_timeout=5", steps=9999)
+    wait_for(
+        lambda: all((nodes.folder / f"training-{n}-0").exists() for n in range(2)),
+        "training",
+        nodes.launchers["node-a"],
+    )
+    nodes.launchers["node-b"].kill()  # nsenter became the launcher: this is its own pid
+    assert nodes.wait("node-a") != 0
+    assert nodes.summary("node-a")["outcome"] == "failed"
+    assert nodes.remains("node-a") == []
+    nodes.launchers["node-b"].wait()
+    assert nodes.remains("node-b") != []
+    host = nodes.cluster.hosts[1]
+    done = subprocess.run(
+        host.command(sys.executable, "-m", "securetrain", "network", "gc"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert Names.of(nodes.job, "node-b").namespace in done.stdout
+    assert nodes.remains("node-b") == []
+    assert collect().problems == {}
+
+
+def test_a_dead_engine_ends_the_run_with_its_own_code(nodes):
+    for node in NODES:
+        nodes.start(node, steps=9999)
+    wait_for(
+        lambda: all((nodes.folder / f"training-{n}-0").exists() for n in range(2)),
+        "training",
+        nodes.launchers["node-b"],
+    )
+    for pid in running("wireguard-go", Names.of(nodes.job, "node-b").device):
+        os.kill(pid, signal.SIGKILL)
+    assert nodes.wait("node-b") == 1
+    summary = nodes.summary("node-b")
+    assert (summary["outcome"], summary["code"]) == ("failed", "ST-NETW-014")
+    assert "ST-NETW-014" in nodes.err("node-b")
+    assert nodes.remains("node-b") == []
+    nodes.launchers["node-a"].send_signal(signal.SIGTERM)
+    assert nodes.wait("node-a") != 0
+    assert nodes.remains("node-a") == []
