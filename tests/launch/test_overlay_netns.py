@@ -9,10 +9,14 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from securetrain.core.rundir import RunDir
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.ledger import verify_ledger
 from securetrain.network.addresses import Names, address
 from securetrain.network.leftovers import collect
 from securetrain.network.processes import running
@@ -42,7 +46,7 @@ network: {require: [overlay]}
 rendezvous: {join_timeout_seconds: 60}
 """
 
-# argv: folder, policy, address, job. Writes both identities and serves until its input ends.
+# argv: folder, policy, address, job, fewest nodes. Serves until its input ends.
 COORDINATE = """
 import sys
 from datetime import UTC, datetime
@@ -60,7 +64,8 @@ for node in ("node-a", "node-b"):
     write_identity(folder / node, ca, node, now())
 ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
 coordinator = Coordinator(
-    sys.argv[4], ca, policy, ledger, min_nodes=2, max_nodes=2, clock=now, last_call=1.0)
+    sys.argv[4], ca, policy, ledger, clock=now,
+    min_nodes=int(sys.argv[5]), max_nodes=2, last_call=1.0)
 print(coordinator.start(sys.argv[3])[1], flush=True)
 sys.stdin.read()
 coordinator.stop()
@@ -132,11 +137,11 @@ class TwoNodes:
     def coordinator(self):
         return f"{self.cluster.hosts[0].address}:{self.port}"
 
-    def start(self, node, *options, steps=10, conf=""):
+    def start(self, node, *options, steps=10, conf="", nnodes="2"):
         host = self.cluster.hosts[NODES.index(node)]
         command = self._run_command(
             self.folder / f"run-{node}",
-            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "2"),
+            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", nnodes),
             *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
             *("--rdzv-conf", f"identity={self.folder / node}{conf}", *options),
             str(self.folder / "train.py"),
@@ -159,6 +164,13 @@ class TwoNodes:
     def summary(self, node):
         return json.loads((self.folder / f"run-{node}" / "run.json").read_text())
 
+    def events(self, node):
+        """What the node's ledger says, after its chain and signatures were verified."""
+        run = RunDir(self.folder / f"run-{node}")
+        keys = TrustRoot.load(run.trust, datetime.now(UTC)).keys_for(TrustRole.LEDGER)
+        ledger = verify_ledger(run.ledger.read_bytes(), keys, require_closed=True)
+        return [entry.body.event for entry in ledger.entries]
+
     def remains(self, node):
         names, host = Names.of(self.job, node), self.cluster.hosts[NODES.index(node)]
         found = [names.namespace] if Path("/run/netns", names.namespace).exists() else []
@@ -167,14 +179,15 @@ class TwoNodes:
 
 
 @pytest.fixture
-def nodes(cluster, tmp_path, run_command, clean_environment):
+def nodes(cluster, tmp_path, run_command, clean_environment, request):
+    low = str(getattr(request, "param", 2))
     folder, job = tmp_path, f"job-{os.getpid()}-{tmp_path.name[-8:]}"
     (folder / "policy.yaml").write_text(POLICY)
     (folder / "train.py").write_text(TRAIN)
     host = cluster.hosts[0]
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
     policy = str(folder / "policy.yaml")
-    command = [sys.executable, "-c", COORDINATE, str(folder), policy, str(host.address), job]
+    command = [sys.executable, "-c", COORDINATE, str(folder), policy, str(host.address), job, low]
     with subprocess.Popen(
         host.command(*command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
     ) as coordinator:
@@ -264,9 +277,8 @@ def test_an_unmodified_script_on_two_machines(nodes, cluster):
         assert worker["sockets"]["profile"] == "overlay"
         assert not worker["sockets"].get("outside")
         assert "network      overlay (encrypted between machines)" in nodes.err(node)
-        ledger = (nodes.folder / f"run-{node}" / "ledger.jsonl").read_text()
-        for event in ("job-network-up", "epoch-applied", "job-network-down"):
-            assert event in ledger
+        events = {event.event for event in nodes.events(node)}
+        assert {"job-network-up", "epoch-applied", "job-network-down"} <= events
         assert nodes.remains(node) == []
     assert "preshared" not in (nodes.folder / "ledger.jsonl").read_text()
 
@@ -297,6 +309,38 @@ def test_a_killed_launcher(nodes):
     assert Names.of(nodes.job, "node-b").namespace in done.stdout
     assert nodes.remains("node-b") == []
     assert collect().problems == {}
+
+
+@pytest.mark.parametrize("nodes", [1], indirect=True)
+def test_an_epoch_without_a_node_that_died(nodes):
+    """With room for fewer nodes the other one goes on, in an epoch and a network of its own."""
+    for node in NODES:
+        nodes.start(node, "--max-restarts", "3", nnodes="1:2", steps=400)
+    wait_for(
+        lambda: all((nodes.folder / f"training-{n}-0").exists() for n in range(2)),
+        "training",
+        nodes.launchers["node-a"],
+    )
+    nodes.launchers["node-b"].kill()
+    assert nodes.wait("node-a") == 0, nodes.err("node-a")[-3000:]
+    applied = [event for event in nodes.events("node-a") if event.event == "epoch-applied"]
+    assert [event.details["nodes"] for event in applied][-2:] == ["node-a node-b", "node-a"]
+    assert nodes.remains("node-a") == []
+
+
+def test_one_machine_with_a_coordinator_of_its_own(tmp_path, launch):
+    policy, script = tmp_path / "policy.yaml", tmp_path / "s.py"
+    policy.write_text(POLICY)
+    script.write_text("import torch.distributed as d; d.init_process_group(); d.barrier()\n")
+    done = launch(
+        tmp_path / "run",
+        *("--policy", str(policy), "--nproc-per-node", "2", str(script)),
+        PYTHONPATH=os.environ.get("PYTHONPATH", ""),
+    )
+    assert done.code == 0, done.err
+    assert done.summary["network"] == "overlay"
+    assert {worker["sockets"]["profile"] for worker in done.summary["workers"]} == {"overlay"}
+    assert len(done.events("job-network-down")) == 1
 
 
 def test_a_dead_engine_ends_the_run_with_its_own_code(nodes):

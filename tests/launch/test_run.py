@@ -304,6 +304,7 @@ def test_refused_before_anything_starts(tmp_path, monkeypatch, capsys, name):
     arguments, code, exit_code = REFUSALS[name]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NCCL_NET", "IB")
+    monkeypatch.setattr("securetrain.network.engines.probe", lambda _: "no engine")
     before = dict(os.environ)
     assert main(["--json", "--run-dir", "run", *arguments]) == exit_code
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
