@@ -17,9 +17,13 @@ from securetrain.attest.attester import Ask, sign_evidence
 from securetrain.attest.binding import Binding
 from securetrain.attest.evidence import NODE_TYPE, parse_node
 from securetrain.attest.lease import Part
-from securetrain.attest.reference import EnrolledNode
+from securetrain.attest.reference import (
+    EnrolledNode,
+    load_reference_values,
+    write_reference_values,
+)
 from securetrain.attest.results import Submodule
-from securetrain.attest.state import FileState
+from securetrain.attest.state import FileState, MemoryState
 from securetrain.attest.tpm import endorsement
 from securetrain.attest.tpm.structures import EccKey, RsaKey, parse_public
 from securetrain.attest.verifier import Verifier
@@ -29,6 +33,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy
 from securetrain.policy.load import digest_of
 from securetrain.testing.machine import (
+    REFERENCE_FILE,
     Machine,
     reference_values,
     runtime_policy,
@@ -586,6 +591,27 @@ def test_reference_values_signed_by_somebody_else(folder, machines):
     (folder / "policy.yaml").write_bytes(policy)  # still names the operator's key
     with pytest.raises(AttestationError, match="ST-ATTS-009"):
         world.make_verifier()
+
+
+@pytest.mark.forgery
+def test_reference_values_that_go_back(folder, machines):
+    """An old edition is genuine, and may know a machine that was struck off since."""
+    world = World(folder, machines)
+    state = MemoryState()
+    appraisers_for(world.policy, world.now, state)
+    values = load_reference_values(
+        folder / REFERENCE_FILE, world.policy.policy.node.reference_values.signed_by, world.now
+    ).values
+    old = (folder / REFERENCE_FILE).read_bytes()
+    newer = msgspec.structs.replace(values, version=values.version + 1)
+    write_reference_values(folder / REFERENCE_FILE, newer, OPERATOR)
+    appraisers_for(world.policy, world.now, state)
+    (folder / REFERENCE_FILE).write_bytes(old)
+    appraisers_for(world.policy, world.now)  # the control: by itself it is good
+    with pytest.raises(AttestationError) as caught:
+        appraisers_for(world.policy, world.now, state)
+    assert caught.value.code == "ST-ATTS-009"
+    assert "was accepted before" in caught.value.what
 
 
 def test_a_resolved_policy_does_not_know_where_its_files_are(world):
