@@ -141,9 +141,10 @@ class NodeAppraiser:
                 identities=identities,
                 expires=case.expires,
                 ak_name=case.opening.ak_name if case.opening is not None else b"",
-                quote=tpm.quote if tpm is not None else None,
-                boot=tpm.boot if tpm is not None else None,
-                ima=tpm.ima.progress if tpm is not None and tpm.ima is not None else None,
+                clock=tpm.clock if tpm is not None else None,
+                registers=tpm.registers if tpm is not None else b"",
+                secure_boot=tpm.secure_boot if tpm is not None else None,
+                ima=tpm.ima if tpm is not None else None,
             ),
         )
 
