@@ -167,7 +167,7 @@ def reference_values(
     enrolments = [
         Enrolment(bundle=machine.bundle(key, now), learn_boot=True) for machine in machines
     ]
-    return enroll(None, enrolments, roots=roots, now=now, lifetime=lifetime)
+    return enroll(None, enrolments, roots=roots, now=now, lifetime=lifetime).values
 
 
 def write_policy(
