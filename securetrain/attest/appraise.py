@@ -27,6 +27,7 @@ from securetrain.attest.lease import Case, Claims, Lease, Opening, Part
 from securetrain.attest.reference import SignedReferenceValues, load_reference_values
 from securetrain.attest.results import Submodule, trust_vector
 from securetrain.attest.selfreport import parse_software
+from securetrain.attest.state import MemoryState, StateStore
 from securetrain.attest.tee.appraisal import TeeAppraiser
 from securetrain.attest.tokens import TokenAppraiser
 from securetrain.attest.tpm.appraisal import TpmAppraiser, TpmState
@@ -140,9 +141,10 @@ class NodeAppraiser:
                 identities=identities,
                 expires=case.expires,
                 ak_name=case.opening.ak_name if case.opening is not None else b"",
-                quote=tpm.quote if tpm is not None else None,
-                boot=tpm.boot if tpm is not None else None,
-                ima=tpm.ima.progress if tpm is not None and tpm.ima is not None else None,
+                clock=tpm.clock if tpm is not None else None,
+                registers=tpm.registers if tpm is not None else b"",
+                secure_boot=tpm.secure_boot if tpm is not None else None,
+                ima=tpm.ima if tpm is not None else None,
             ),
         )
 
@@ -209,8 +211,15 @@ def tier_of(parts: Sequence[Part], *, devices: bool) -> NodeTier:
     return best
 
 
-def appraisers_for(policy: LoadedPolicy, now: datetime) -> Mapping[str, Appraiser]:
+def appraisers_for(
+    policy: LoadedPolicy, now: datetime, state: StateStore | None = None
+) -> Mapping[str, Appraiser]:
     """What a verifier under this policy can judge.
+
+    Args:
+        policy: as loaded from its files.
+        now: the time, timezone-aware.
+        state: knows the newest versions that were accepted before; older ones are refused.
 
     Raises:
         AttestationError: ST-ATTS-009, 3xx or 7xx when the reference values that it names are bad.
@@ -219,10 +228,25 @@ def appraisers_for(policy: LoadedPolicy, now: datetime) -> Mapping[str, Appraise
     if wanted is None:
         return APPRAISERS
     folder = reference_folder(policy)
+    seen = state or MemoryState()
     reference = load_reference_values(folder / wanted.file, wanted.signed_by, now)
+    signers = ",".join(sorted(reference.signed_by))
+    named = f"reference-values:{signers}"
+    if reference.values.version < seen.floor(named):
+        raise AttestationError(
+            "ST-ATTS-009",
+            f"version {reference.values.version}, version {seen.floor(named)} was accepted before",
+            reference.where,
+            "put the newest edition back; an old one may know revoked machines",
+        )
+    seen.raise_floor(named, reference.values.version)
     cache = None
     if wanted.cache is not None:
-        cache = CollateralCache.open(folder / wanted.cache, reference.signed_by, now)
+        named = f"collateral:{signers}"
+        cache = CollateralCache.open(
+            folder / wanted.cache, reference.signed_by, now, floor=seen.floor(named)
+        )
+        seen.raise_floor(named, cache.version)
     return {**APPRAISERS, NODE_TYPE: NodeAppraiser(policy.policy.node, reference, cache, now)}
 
 

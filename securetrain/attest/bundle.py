@@ -221,8 +221,7 @@ def verify_bundle(
         )
     check_signature(evidence, bundle.node, key)
     claims = appraiser.read(evidence.body)
-    expected = _binding(question, bundle.key, bundle.ak_name).value(claims.manifest)
-    check_binding(evidence, expected, bundle.node)
+    expected = check_made_for(bundle, question, claims.manifest)
     opening: Opening | None = None
     if bundle.keys is not None:
         opening = appraiser.open(bundle.keys, bundle.node, now)
@@ -252,6 +251,17 @@ def verify_bundle(
         submods=appraisal.submods,
     )
     return Verdict(result=result, open=_left_open(bundle, secret, appraisal.tier))
+
+
+def check_made_for(bundle: Bundle, question: Question, manifest: bytes) -> bytes:
+    """The binding of a bundle, if it was made for a question, by this key and with this manifest.
+
+    Raises:
+        AttestationError: ST-ATTS-003.
+    """
+    expected = _binding(question, bundle.key, bundle.ak_name).value(manifest)
+    check_binding(bundle.evidence, expected, bundle.node)
+    return expected
 
 
 def node_key(bundle: Bundle) -> PublicKey:

@@ -4,35 +4,48 @@
 
 Rules:
 
-1. a person vouches for what is enrolled: that this machine is ours, and that it booted well. The
-   tool checks what can be checked - that the quote is of this TPM and that the log explains it -
-   and leaves the rest to that person;
-2. a node is enrolled once; another TPM under the same name must be asked for (`replace`);
-3. a TPM belongs to one node;
-4. the new edition has the next version, and keeps everything that the last one said.
+1. a person vouches for what is enrolled: that this machine is ours, and (`learn_boot`) that it is
+   in a good state. The tool checks what can be checked - that the bundle is what the node signed,
+   that the quote is of this TPM, that the log explains it, that reports lead to their makers - and
+   leaves the rest to that person;
+2. which TPM, chip and devices a node has is always taken over; its boot, its guest's measurements
+   and the CPU's firmware only with `learn_boot` (`learn`);
+3. a node is enrolled once; other hardware under the same name must be asked for (`replace`);
+4. a TPM, chip or device belongs to one node;
+5. the new edition has the next version, and keeps everything that the last one said.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from securetrain.attest.bundle import Bundle
-from securetrain.attest.evidence import NODE_TYPE, NodeEvidence, parse_node
-from securetrain.attest.reference import EnrolledNode, ReferenceValues
-from securetrain.attest.tpm.appraisal import BOOT_PCRS, QUOTED
-from securetrain.attest.tpm.boot import learn_boot
-from securetrain.attest.tpm.bootrules import BootReference, merge
-from securetrain.attest.tpm.keys import check_attestation_key, check_endorsement_key
-from securetrain.attest.tpm.quote import Quote, verify_quote
-from securetrain.attest.tpm.structures import parse_public
+from securetrain.attest.bundle import Bundle, check_made_for, node_key
+from securetrain.attest.evidence import NODE_TYPE, AttestationKeys, NodeEvidence, parse_node
+from securetrain.attest.learn import MAKERS, CpuRoots, Teacher, learn
+from securetrain.attest.lease import Collateral
+from securetrain.attest.reference import (
+    EnrolledNode,
+    ReferenceValues,
+    read_reference_values,
+    write_reference_values,
+)
+from securetrain.attest.tpm.certificates import TpmReference, check_endorsement
+from securetrain.attest.tpm.runtime_policy import ImaReference, RuntimePolicies
 from securetrain.attest.verifier import check_signature
+from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
-from securetrain.identity.keys import PublicKey
+from securetrain.core.files import read_file
+from securetrain.core.vocabulary import tier_label
+from securetrain.identity.keys import PrivateKey
 
 LIFETIME: Final = timedelta(days=90)
+POLICY_LIMIT: Final = 32 << 20
+"""Of a runtime policy that is put into the reference values; a larger one belongs in the cache."""
+_KINDS: Final[Mapping[str, str]] = {"ek_names": "TPM", "chips": "chip", "devices": "device"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +70,36 @@ class Enrolment:
     replace: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enrolled:
+    """What became of one node."""
+
+    name: str
+    entry: EnrolledNode
+    endorsement: str
+    """What its TPM's certificate is worth; empty without a TPM, or where it is refused."""
+    learned: tuple[str, ...]
+    """What was taken as good, for people."""
+    notes: tuple[str, ...]
+    """What was left out or became weaker, and what a verifier will refuse as things are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """An edition of the reference values, and how it came about."""
+
+    values: ReferenceValues
+    nodes: tuple[Enrolled, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """An edition while it is being made."""
+
+    values: ReferenceValues
+    done: list[Enrolled] = field(default_factory=list)
+
+
 def enroll(
     values: ReferenceValues | None,
     enrolments: Sequence[Enrolment],
@@ -64,7 +107,10 @@ def enroll(
     roots: Roots,
     now: datetime,
     lifetime: timedelta = LIFETIME,
-) -> ReferenceValues:
+    ima: ImaReference | None = None,
+    collateral: Collateral | None = None,
+    makers: CpuRoots = MAKERS,
+) -> Edition:
     """The next edition of the reference values.
 
     Args:
@@ -73,43 +119,143 @@ def enroll(
         roots: certificates to pin beside those that are.
         now: the time, timezone-aware.
         lifetime: how long the edition is good.
+        ima: the runtime policy; None keeps the last edition's.
+        collateral: where AMD's certificates are looked up that a node does not send.
+        makers: roots of the CPUs.
 
     Raises:
         AttestationError: a bundle that does not hold together.
-        UsageError: ST-USAG-005 for a node or TPM that is enrolled already.
+        UsageError: ST-USAG-005 for a node that is enrolled with other hardware, or hardware that is
+            enrolled as another node.
     """
     old = values or ReferenceValues(version=1, issued=now, expires=now + lifetime)
-    tpm = msgspec.structs.replace(
-        old.tpm,
-        roots=_joined(old.tpm.roots, roots.hardware),
-        virtual_roots=_joined(old.tpm.virtual_roots, roots.virtual),
-        test_roots=_joined(old.tpm.test_roots, roots.test),
-        intermediates=_joined(old.tpm.intermediates, roots.intermediates),
+    draft = _Draft(
+        values=msgspec.structs.replace(
+            old,
+            version=old.version + 1 if values is not None else 1,
+            issued=now,
+            expires=now + lifetime,
+            tpm=_pinned(old.tpm, roots),
+            ima=ima or old.ima,
+        )
     )
-    boot, nodes = old.boot, dict(old.nodes)
     for one in enrolments:
-        evidence, name = _read(one.bundle), one.bundle.node
-        node, quote = _node(one.bundle, evidence)
-        _check_new(nodes, name, node, replace=one.replace)
-        nodes[name] = node
-        if one.uncertified:
-            tpm = msgspec.structs.replace(
-                tpm, allow_uncertified=_joined(tpm.allow_uncertified, node.ek_names)
-            )
-        if one.learn_boot:
-            boot = merge([boot, _learn(one.bundle, evidence, quote)])
+        teacher = Teacher(now=now, good=one.learn_boot, collateral=collateral, roots=makers)
+        _add(draft, one, teacher)
+    return Edition(values=draft.values, nodes=tuple(draft.done))
+
+
+def enroll_into(
+    path: Path,
+    enrolments: Sequence[Enrolment],
+    *,
+    key: PrivateKey,
+    signed_by: Sequence[str],
+    roots: Roots,
+    now: datetime,
+    lifetime: timedelta = LIFETIME,
+    ima: ImaReference | None = None,
+    collateral: Collateral | None = None,
+) -> Edition:
+    """Write the next edition of a file, or its first.
+
+    Args:
+        path: the file.
+        enrolments: nodes to add; none renews the file.
+        key: signs the new edition.
+        signed_by: keys (SPKI, base64) of which one must have signed the file that is there.
+        roots: certificates to pin beside those that are.
+        now: the time, timezone-aware.
+        lifetime: how long the edition is good.
+        ima: the runtime policy; None keeps the last edition's.
+        collateral: where AMD's certificates are looked up that a node does not send.
+
+    Raises:
+        AttestationError: ST-ATTS-009 when the file is not signed by one of these keys; and as
+            `enroll`.
+        UsageError: as `enroll`, and ST-USAG-002 when the file cannot be written.
+    """
+    old = read_reference_values(path, signed_by).values if path.exists() else None
+    if old is None and not enrolments:
+        raise UsageError(
+            "ST-USAG-002",
+            "there is no such file to make a new edition of",
+            str(path),
+            "name at least one bundle: securetrain attest collect makes them",
+        )
+    edition = enroll(
+        old,
+        enrolments,
+        roots=roots,
+        now=now,
+        lifetime=lifetime,
+        ima=ima,
+        collateral=collateral,
+    )
+    write_reference_values(path, edition.values, key)
+    return edition
+
+
+def inline_policy(path: Path) -> ImaReference:
+    """A Keylime runtime policy from a file, to be put into the reference values.
+
+    Raises:
+        AttestationError: ST-ATTS-320, 322 or 323.
+        UsageError: ST-USAG-002 or 008.
+    """
+    document = canonical.loads(read_file(path, POLICY_LIMIT), limit=POLICY_LIMIT, where=str(path))
+    if not isinstance(document, dict):
+        raise UsageError("ST-USAG-008", "not a JSON object", str(path), "name a runtime policy")
+    reference = ImaReference(policy=document)
+    RuntimePolicies().get(reference, {})
+    return reference
+
+
+def _pinned(old: TpmReference, roots: Roots) -> TpmReference:
     return msgspec.structs.replace(
         old,
-        version=old.version + 1 if values is not None else 1,
-        issued=now,
-        expires=now + lifetime,
-        nodes=nodes,
-        tpm=tpm,
-        boot=boot,
+        roots=_joined(old.roots, roots.hardware),
+        virtual_roots=_joined(old.virtual_roots, roots.virtual),
+        test_roots=_joined(old.test_roots, roots.test),
+        intermediates=_joined(old.intermediates, roots.intermediates),
+    )
+
+
+def _add(draft: _Draft, one: Enrolment, teacher: Teacher) -> None:
+    """Add one node to the draft."""
+    name, evidence = one.bundle.node, _read(one.bundle)
+    learned = learn(one.bundle, evidence, draft.values, teacher)
+    if learned.node == EnrolledNode():
+        raise AttestationError(
+            "ST-ATTS-013",
+            "; ".join(learned.notes) or "no hardware speaks for it that could be enrolled",
+            f"node {name}",
+            "collect the evidence as root on a machine with a TPM",
+        )
+    known = draft.values.nodes
+    _check_own(known, name, learned.node)
+    entry = learned.node
+    if name in known and not one.replace:
+        entry = _completed(name, known[name], learned.node)
+    tpm = learned.values.tpm
+    if one.uncertified:
+        listed = _joined(tpm.allow_uncertified, entry.ek_names)
+        tpm = msgspec.structs.replace(tpm, allow_uncertified=listed)
+    draft.values = msgspec.structs.replace(learned.values, nodes={**known, name: entry}, tpm=tpm)
+    endorsement, notes = _endorsed(tpm, one.bundle.keys, teacher.now)
+    draft.done.append(
+        Enrolled(
+            name=name,
+            entry=entry,
+            endorsement=endorsement,
+            learned=learned.good,
+            notes=(*learned.notes, *notes),
+        )
     )
 
 
 def _read(bundle: Bundle) -> NodeEvidence:
+    """Evidence that is what this node signed for this bundle's question."""
     if bundle.media_type != NODE_TYPE:
         raise AttestationError(
             "ST-ATTS-013",
@@ -117,61 +263,54 @@ def _read(bundle: Bundle) -> NodeEvidence:
             f"node {bundle.node}",
             "collect the evidence as root on a machine with a TPM",
         )
-    check_signature(bundle.evidence, bundle.node, PublicKey.from_spki(bundle.key))
-    return parse_node(bundle.body)
+    check_signature(bundle.evidence, bundle.node, node_key(bundle))
+    evidence = parse_node(bundle.body)
+    check_made_for(bundle, bundle.question, evidence.manifest)
+    return evidence
 
 
-def _node(bundle: Bundle, evidence: NodeEvidence) -> tuple[EnrolledNode, Quote | None]:
-    """The TPM behind a bundle, if its quote holds."""
-    if bundle.keys is None or evidence.tpm is None:
-        return EnrolledNode(), None
-    ek = parse_public(bundle.keys.ek_public, "endorsement key")
-    ak = parse_public(bundle.keys.ak_public, "attestation key")
-    check_endorsement_key(ek)
-    check_attestation_key(ak)
-    quote = verify_quote(
-        evidence.tpm.quote,
-        evidence.tpm.signature,
-        ak=ak,
-        ek=ek,
-        extra_data=bundle.binding,
-        pcrs=evidence.tpm.pcrs,
-        required=QUOTED,
-    )
-    return EnrolledNode(ek_names=(ek.name.hex(),)), quote
+def _check_own(nodes: Mapping[str, EnrolledNode], name: str, found: EnrolledNode) -> None:
+    """Rule 4."""
+    for kind, words in _KINDS.items():
+        mine = set(getattr(found, kind))
+        for other, entry in nodes.items():
+            shared = mine.intersection(getattr(entry, kind))
+            if other != name and shared:
+                raise UsageError(
+                    "ST-USAG-005",
+                    f"the {words} {min(shared)[:20]}... is enrolled as {other}",
+                    f"node {name}",
+                    "one machine is one node: enrol it under one name",
+                )
 
 
-def _learn(bundle: Bundle, evidence: NodeEvidence, quote: Quote | None) -> BootReference:
-    if quote is None or evidence.tpm is None or not evidence.tpm.event_log:
-        raise AttestationError(
-            "ST-ATTS-013",
-            "there is no firmware log to learn from",
-            f"node {bundle.node}",
-            "collect the evidence as root, or enrol without --learn-boot",
-        )
-    return learn_boot(evidence.tpm.event_log, {n: quote.pcrs[n] for n in BOOT_PCRS})
-
-
-def _check_new(
-    nodes: dict[str, EnrolledNode], name: str, node: EnrolledNode, *, replace: bool
-) -> None:
-    known = nodes.get(name)
-    if known is not None and known.ek_names != node.ek_names and not replace:
-        raise UsageError(
-            "ST-USAG-005",
-            "the node is enrolled with another TPM",
-            f"node {name}",
-            "use --replace when its board was really changed",
-        )
-    for other, entry in nodes.items():
-        shared = set(entry.ek_names) & set(node.ek_names)
-        if other != name and shared:
+def _completed(name: str, known: EnrolledNode, found: EnrolledNode) -> EnrolledNode:
+    """Rule 3; what a bundle does not speak of stays as it was enrolled."""
+    fields = {}
+    for kind, words in _KINDS.items():
+        before, after = getattr(known, kind), getattr(found, kind)
+        if before and after and set(before) != set(after):
             raise UsageError(
                 "ST-USAG-005",
-                f"the TPM {min(shared)[:20]}... is enrolled as {other}",
+                f"the node is enrolled with another {words}",
                 f"node {name}",
-                "one machine is one node: enrol it under one name",
+                "use --replace when its hardware was really changed",
             )
+        fields[kind] = after or before
+    return EnrolledNode(**fields)
+
+
+def _endorsed(
+    tpm: TpmReference, keys: AttestationKeys | None, now: datetime
+) -> tuple[str, tuple[str, ...]]:
+    """What a verifier will make of the TPM's certificate, and the note when it refuses it."""
+    if keys is None:
+        return "", ()
+    try:
+        found = check_endorsement(keys.ek_public, keys.ek_certificate, keys.ek_chain, tpm, now)
+    except AttestationError as error:
+        return "", (f"a verifier will refuse its TPM: {error.code}: {error.what} ({error.where})",)
+    return f"{tier_label(found.tier)}, {found.model or 'without a certificate'}", ()
 
 
 def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:

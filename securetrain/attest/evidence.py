@@ -168,7 +168,7 @@ def parse_node(body: bytes) -> NodeEvidence:
         raise _bad(f"{len(body)} bytes, the limit is {BODY_LIMIT}")
     try:
         evidence = msgspec.json.decode(body, type=NodeEvidence, strict=True)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _bad(str(error)) from error
     if evidence.encode() != body:
         raise _bad("not in its canonical form (sorted keys, no duplicates, no white space)")

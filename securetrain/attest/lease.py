@@ -14,10 +14,9 @@ from securetrain.attest.state import Remembered
 from securetrain.core.vocabulary import NodeTier
 
 if TYPE_CHECKING:
-    from securetrain.attest.tpm.boot import BootState
     from securetrain.attest.tpm.certificates import Endorsement
     from securetrain.attest.tpm.ima import Progress
-    from securetrain.attest.tpm.quote import Quote
+    from securetrain.attest.tpm.quote import Clock
     from securetrain.attest.tpm.structures import PublicArea
 
 
@@ -68,15 +67,23 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """What was proven at the last appraisal: a renewal goes on from here."""
+    """What was proven at the last appraisal: a renewal goes on from here.
+
+    A verifier holds one for each node of a fleet, so it has no more than a renewal needs.
+    """
 
     identities: tuple[str, ...]
     """What nobody else may present meanwhile: ``ek:HEX``, ``chip:HEX``, ``device:SERIAL``."""
     expires: datetime
     ak_name: bytes = b""
-    quote: "Quote | None" = None
-    boot: "BootState | None" = None
+    clock: "Clock | None" = None
+    """Where the TPM stood in its own time; None without a TPM, as all below."""
+    registers: bytes = b""
+    """PCR 0 to 9, one behind the other."""
+    secure_boot: bool | None = None
+    """Whether Secure Boot was on; None where no log was asked for."""
     ima: "Progress | None" = None
+    """How far the kernel's measurement list was attested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

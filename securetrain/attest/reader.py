@@ -53,11 +53,12 @@ class Reader:
         Raises:
             AttestationError: the reader's code, when there are fewer (or `size` is negative).
         """
-        if not 0 <= size <= self.left:
-            raise self.bad(f"{size} bytes wanted at offset {self._position}, {self.left} are left")
         start = self._position
-        self._position = start + size
-        return self._data[start : self._position]
+        end = start + size
+        if not start <= end <= len(self._data):
+            raise self.bad(f"{size} bytes wanted at offset {start}, {self.left} are left")
+        self._position = end
+        return self._data[start:end]
 
     def number(self, size: int) -> int:
         """An unsigned number of `size` bytes."""

@@ -58,8 +58,8 @@ class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     version: Annotated[int, Meta(ge=1, le=1 << 52)]
     """Rises with every edition."""
-    issued: datetime
-    expires: datetime
+    issued: Annotated[datetime, Meta(tz=True)]
+    expires: Annotated[datetime, Meta(tz=True)]
     nodes: dict[str, EnrolledNode] = {}
     """The inventory: node names as in their certificates."""
     tpm: TpmReference = TpmReference()
@@ -121,6 +121,17 @@ def load_reference_values(
     Raises:
         AttestationError: ST-ATTS-009.
     """
+    found = read_reference_values(path, signed_by)
+    found.check_time(now)
+    return found
+
+
+def read_reference_values(path: Path, signed_by: Sequence[str]) -> SignedReferenceValues:
+    """Read a file and check its signature; it may be over. For who makes the next edition.
+
+    Raises:
+        AttestationError: ST-ATTS-009.
+    """
     keys = trusted_keys(signed_by, str(path))
     try:
         envelope = read_file(path, FILE_LIMIT)
@@ -136,14 +147,12 @@ def load_reference_values(
         raise _bad(
             f"{len(values.nodes)} nodes, the limit is {MAX_NODES}", str(path), "split the fleet"
         )
-    found = SignedReferenceValues(
+    return SignedReferenceValues(
         values=values,
         digest=hashlib.sha256(payload.data).hexdigest(),
         where=str(path),
         signed_by=keys,
     )
-    found.check_time(now)
-    return found
 
 
 def trusted_keys(signed_by: Sequence[str], where: str) -> dict[str, PublicKey]:

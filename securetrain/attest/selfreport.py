@@ -25,8 +25,7 @@ import msgspec
 from msgspec import Meta
 
 import securetrain
-from securetrain.core import canonical
-from securetrain.core.errors import AttestationError, UsageError
+from securetrain.core.errors import AttestationError
 
 SELF_ASSERTED_TYPE: Final = "application/vnd.securetrain.self-asserted+json"
 BODY_LIMIT: Final = 4 << 20
@@ -107,17 +106,16 @@ def parse_software(body: bytes) -> SoftwareEvidence:
     Raises:
         AttestationError: ST-ATTS-001 when it is not canonical JSON of the schema.
     """
+    if len(body) > BODY_LIMIT:
+        raise _bad(f"{len(body)} bytes, the limit is {BODY_LIMIT}")
     try:
-        return canonical.decode(
-            body, SoftwareEvidence, limit=BODY_LIMIT, where="evidence", canonical=True
-        )
-    except UsageError as error:
-        raise AttestationError(
-            "ST-ATTS-001",
-            f"not software evidence: {error.what}",
-            "evidence",
-            "install the same securetrain version on every node",
-        ) from error
+        evidence = msgspec.json.decode(body, type=SoftwareEvidence, strict=True)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _bad(str(error)) from error
+    # Every renewal brings one: for names in ASCII and without fractions this is RFC 8785.
+    if msgspec.json.encode(evidence, order="sorted") != body:
+        raise _bad("not in canonical form (RFC 8785)")
+    return evidence
 
 
 def collect_software(
@@ -229,3 +227,12 @@ def _lines_with(text: str, key: str) -> Iterable[str]:
 def _kibibytes(value: str) -> int:
     number = value.partition(" ")[0]
     return int(number) if number.isascii() and number.isdigit() else 0
+
+
+def _bad(what: str) -> AttestationError:
+    return AttestationError(
+        "ST-ATTS-001",
+        f"not software evidence: {what}",
+        "evidence",
+        "install the same securetrain version on every node",
+    )

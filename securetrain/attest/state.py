@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a verifier remembers across restarts: the last clock of every TPM, and who is revoked.
+"""What a verifier remembers across restarts: clocks of TPMs, revocations, versions it has seen.
 
 Leases, nonces and measured prefixes are not in it: a verifier that was restarted asks every node
 for full evidence. What is in it only ever makes the verifier stricter. An SQLite file (private, one
@@ -25,6 +25,9 @@ CREATE TABLE IF NOT EXISTS tpm (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS revoked (
     subject TEXT PRIMARY KEY, reason TEXT NOT NULL, since TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS floor (
+    document TEXT PRIMARY KEY, version INTEGER NOT NULL
 ) STRICT;
 """
 _VERSION: Final = 1
@@ -80,6 +83,12 @@ class StateStore(Protocol):
     def revocations(self) -> list[Revocation]:
         """All of them, by subject."""
 
+    def floor(self, document: str) -> int:
+        """The highest version of a signed document that was accepted; 0 before the first."""
+
+    def raise_floor(self, document: str, version: int) -> None:
+        """Accept no older version from now on."""
+
 
 class MemoryState:
     """A verifier that lives as long as one run and remembers no longer."""
@@ -87,6 +96,7 @@ class MemoryState:
     def __init__(self) -> None:
         self._tpms: dict[str, Remembered] = {}
         self._revoked: dict[str, Revocation] = {}
+        self._floors: dict[str, int] = {}
 
     def last(self, ek_name: str) -> Remembered | None:
         """See `StateStore`."""
@@ -111,6 +121,14 @@ class MemoryState:
     def revocations(self) -> list[Revocation]:
         """See `StateStore`."""
         return sorted(self._revoked.values(), key=lambda entry: entry.subject)
+
+    def floor(self, document: str) -> int:
+        """See `StateStore`."""
+        return self._floors.get(document, 0)
+
+    def raise_floor(self, document: str, version: int) -> None:
+        """See `StateStore`."""
+        self._floors[document] = max(version, self.floor(document))
 
 
 class FileState:
@@ -195,6 +213,19 @@ class FileState:
     def revocations(self) -> list[Revocation]:
         """See `StateStore`."""
         return [_revocation(row) for row in self._run("SELECT * FROM revoked ORDER BY subject")]
+
+    def floor(self, document: str) -> int:
+        """See `StateStore`."""
+        rows = self._run("SELECT version FROM floor WHERE document = ?", (document,))
+        return int(rows[0][0]) if rows else 0
+
+    def raise_floor(self, document: str, version: int) -> None:
+        """See `StateStore`."""
+        self._run(
+            "INSERT INTO floor VALUES (?, ?) ON CONFLICT (document)"
+            " DO UPDATE SET version = max(version, excluded.version)",
+            (document, version),
+        )
 
     def _run(self, statement: str, values: tuple[str | int, ...] = ()) -> list[Any]:
         try:

@@ -214,7 +214,7 @@ def appraise_token(
         raise ValueError(f"a nonce of {len(nonce)} bytes")
     verifier = _Verifier(reference, nonce, now)
     bundled = token.startswith("[")
-    text, detached = _unbundle(token, where) if bundled else (token, {})
+    text, detached = unbundle(token, where) if bundled else (token, {})
     parsed = parse(text, where)
     issuer = verifier.issuer_of(parsed)
     if bundled is not (issuer.profile is TokenProfile.NRAS):
@@ -297,8 +297,12 @@ def _part(name: str, state: TokenState) -> Part:
     )
 
 
-def _unbundle(token: str, where: str) -> tuple[str, Mapping[str, str]]:
-    """The overall token of a bundle, and the devices' by name."""
+def unbundle(token: str, where: str) -> tuple[str, Mapping[str, str]]:
+    """The overall token of a bundle, and the devices' by name.
+
+    Raises:
+        AttestationError: ST-ATTS-801.
+    """
     try:
         bundle = canonical.loads(token.encode(), limit=TOKEN_LIMIT, where=where)
     except (UsageError, UnicodeEncodeError) as error:

@@ -318,8 +318,7 @@ class Verifier:
         """Take the TPM for this node; its clock is kept before anybody hears of the lease."""
         if lease is None:
             return
-        if lease.quote is not None:
-            clock = lease.quote.clock
+        if (clock := lease.clock) is not None:
             self.state.remember(
                 Remembered(
                     ek_name=lease.identities[0],

@@ -168,6 +168,12 @@ class PrivateKey:
         return PublicKey(self.native.public_key())
 
     @property
+    def kind(self) -> KeyKind:
+        """Which of the two kinds."""
+        is_edwards = isinstance(self.native, ed25519.Ed25519PrivateKey)
+        return KeyKind.ED25519 if is_edwards else KeyKind.P256
+
+    @property
     def key_id(self) -> str:
         """The id of the public key."""
         return self.public.key_id

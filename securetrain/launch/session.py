@@ -241,7 +241,7 @@ class Session:
                 policy=policy.policy,
                 policy_digest=policy.digest,
                 clock=self.clock,
-                appraisers=appraisers_for(policy, self.clock()),
+                appraisers=appraisers_for(policy, self.clock(), self.appraised),
                 state=self.appraised,
             )
 

@@ -18,7 +18,7 @@ register, and the order in PCR 7) and 10 (event structures); UEFI 2.10, sections
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -162,41 +162,6 @@ class Boot:
         yield Event(9, EventType.IPL, b"/initrd\0", self.initrd)
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """One entry of an IMA list, template ima-ng."""
-
-    path: str
-    digest: bytes
-    """SHA-256 of the file; of registers 0 to 9 for ``boot_aggregate``."""
-
-    @property
-    def data(self) -> bytes:
-        """The template's fields, each behind its length."""
-        fields = (b"sha256:\0" + self.digest, self.path.encode() + b"\0")
-        return b"".join(struct.pack("<I", len(field)) + field for field in fields)
-
-    def extended(self, bank: Hash = Hash.SHA256) -> bytes:
-        """What register 10 of one bank is extended with."""
-        return bank.digest(self.data)
-
-
-def measure_files(
-    files: Mapping[str, bytes], registers: Mapping[int, bytes]
-) -> tuple[FileEntry, ...]:
-    """An IMA list: the boot aggregate, then every file (path and content) in order."""
-    boot = b"".join(registers[pcr] for pcr in _AGGREGATED)
-    contents = {"boot_aggregate": boot, **files}
-    return tuple(
-        FileEntry(path, hashlib.sha256(content).digest()) for path, content in contents.items()
-    )
-
-
-def encode_ima(entries: Iterable[FileEntry], *, binary: bool = True) -> bytes:
-    """The list as the kernel shows it, binary or ASCII."""
-    return b"".join(_ima_binary(entry) if binary else _ima_ascii(entry) for entry in entries)
-
-
 def encode_log(events: Iterable[Event], banks: Sequence[Hash] = (Hash.SHA256,)) -> bytes:
     """Events as a crypto-agile log with the digests of each bank."""
     head = _SPEC_ID + struct.pack("<IBBBBI", 0, 0, 2, 0, 2, len(banks))
@@ -256,16 +221,3 @@ def _image_load(image: bytes) -> bytes:
     """UEFI_IMAGE_LOAD_EVENT with an empty device path."""
     path = _END_OF_DEVICE_PATH
     return struct.pack("<QQQQ", 0x100000, len(image), 0, len(path)) + path
-
-
-def _ima_binary(entry: FileEntry) -> bytes:
-    template = _IMA_TEMPLATE.encode()
-    head = struct.pack("<I", _IMA_PCR) + entry.extended(Hash.SHA1)
-    data = entry.data
-    return head + struct.pack("<I", len(template)) + template + struct.pack("<I", len(data)) + data
-
-
-def _ima_ascii(entry: FileEntry) -> bytes:
-    fields = (_IMA_PCR, entry.extended(Hash.SHA1).hex(), _IMA_TEMPLATE)
-    digest = f"sha256:{entry.digest.hex()}"
-    return " ".join(map(str, (*fields, digest, entry.path))).encode() + b"\n"

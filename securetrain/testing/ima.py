@@ -3,7 +3,7 @@
 """Measurement lists as the kernel would write them, made from invented files."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import pack
 
@@ -92,5 +92,24 @@ def ima_list(
     measurements: Sequence[Measurement], *, binary: bool = True, first: int = 0
 ) -> ImaList:
     """The evidence."""
-    entries = [one.binary() if binary else one.ascii() for one in measurements]
-    return ImaList(binary=binary, first=first, entries=b"".join(entries))
+    entries = encode_ima(measurements, binary=binary)
+    return ImaList(binary=binary, first=first, entries=entries)
+
+
+def measure_files(
+    files: Mapping[str, bytes], registers: Mapping[int, bytes]
+) -> tuple[Measurement, ...]:
+    """The list of a boot, template ima-ng: its aggregate, then every file (path and content).
+
+    Args:
+        files: what was run, in order.
+        registers: PCR 0 to 9 of the SHA-256 bank.
+    """
+    boot = hashlib.sha256(b"".join(registers[pcr] for pcr in range(10))).digest()
+    contents = (measured_file(path, data, "ima-ng") for path, data in files.items())
+    return (aggregate(boot, "ima-ng"), *contents)
+
+
+def encode_ima(measurements: Iterable[Measurement], *, binary: bool = True) -> bytes:
+    """The list as the kernel shows it."""
+    return b"".join(one.binary() if binary else one.ascii() for one in measurements)

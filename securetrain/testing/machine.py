@@ -27,7 +27,8 @@ from securetrain.attest.settings import AttesterSettings, TpmSettings, make_atte
 from securetrain.core import canonical
 from securetrain.core.files import write_atomic
 from securetrain.identity.keys import PrivateKey
-from securetrain.testing.bootlog import Boot, FileEntry, encode_ima, measure_files
+from securetrain.testing.bootlog import Boot
+from securetrain.testing.ima import Measurement, encode_ima, measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 
 FILES: Final[Mapping[str, bytes]] = {
@@ -64,7 +65,7 @@ class Machine:
         self.tpm = SoftwareTpm(folder / "tpm", ca=ca)
         self.what = what or Boot()
         self.files = dict(files)
-        self.measured: list[FileEntry] = []
+        self.measured: list[Measurement] = []
         self._folder = folder
 
     def __enter__(self) -> Self:
@@ -107,7 +108,7 @@ class Machine:
     def execute(self, path: str, content: bytes) -> None:
         """Run one more file: the kernel measures it."""
         boot_aggregate, entry = measure_files({path: content}, self.what.registers())
-        assert boot_aggregate.path == "boot_aggregate"
+        assert boot_aggregate.name == b"boot_aggregate"
         self.measured.append(entry)
         self.tpm.boot(files=[entry])
         self._write_list()
@@ -166,7 +167,7 @@ def reference_values(
     enrolments = [
         Enrolment(bundle=machine.bundle(key, now), learn_boot=True) for machine in machines
     ]
-    return enroll(None, enrolments, roots=roots, now=now, lifetime=lifetime)
+    return enroll(None, enrolments, roots=roots, now=now, lifetime=lifetime).values
 
 
 def write_policy(

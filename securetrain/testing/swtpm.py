@@ -34,7 +34,7 @@ from securetrain.attest.tpm.client import Tpm
 from securetrain.attest.tpm.constants import Hash
 from securetrain.core.errors import UsageError
 from securetrain.core.files import make_private_dir, read_file
-from securetrain.testing.bootlog import FileEntry
+from securetrain.testing.ima import Measurement
 
 COMMANDS: Final = ("swtpm", "swtpm_setup", "swtpm_localca")
 _IMA_PCR: Final = 10
@@ -157,14 +157,14 @@ class SoftwareTpm:
         self.start()
 
     def boot(
-        self, digests: Iterable[tuple[int, bytes]] = (), files: Iterable[FileEntry] = ()
+        self, digests: Iterable[tuple[int, bytes]] = (), files: Iterable[Measurement] = ()
     ) -> None:
         """Extend registers as firmware, boot loader and IMA do while a machine boots."""
         with Tpm.open(self.address, _START_TIMEOUT) as tpm:
             for pcr, digest in digests:
                 tpm.pcr_extend(pcr, [(Hash.SHA256, digest)])
             for entry in files:
-                tpm.pcr_extend(_IMA_PCR, [(Hash.SHA256, entry.extended())])
+                tpm.pcr_extend(_IMA_PCR, [(Hash.SHA256, entry.extends)])
 
     def _manufacture(self) -> None:
         """Make endorsement keys, certificates and, the first time, the CA."""

@@ -1,364 +1,253 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whole exchanges with real software TPMs: join, re-attest, reboot, revoke, and what is refused.
+"""Whole exchanges with the forger's own TPMs: what every part of a node's evidence adds up to.
 
-The first test is the control of all others: the same machine, the same verifier, nothing forged.
+`test_a_whole_node` is the control of every forgery. The same with swtpm: `test_appraise_on_swtpm`.
 """
 
 import dataclasses
 import hashlib
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 import pytest
 
 from securetrain.attest.appraise import appraisers_for, tier_of
-from securetrain.attest.attester import Ask, sign_evidence
-from securetrain.attest.binding import Binding
-from securetrain.attest.evidence import NODE_TYPE, parse_node
+from securetrain.attest.appraiser import APPRAISERS
+from securetrain.attest.attester import Ask
+from securetrain.attest.cache import CollateralKind, Item, build_cache
+from securetrain.attest.evidence import NODE_TYPE, NodeEvidence, device_nonce
 from securetrain.attest.lease import Part
-from securetrain.attest.reference import EnrolledNode
+from securetrain.attest.reference import sign_reference_values, write_reference_values
 from securetrain.attest.results import Submodule
-from securetrain.attest.state import FileState
-from securetrain.attest.tpm import endorsement
-from securetrain.attest.tpm.structures import EccKey, RsaKey, parse_public
+from securetrain.attest.selfreport import SELF_ASSERTED_TYPE
+from securetrain.attest.state import MemoryState
+from securetrain.attest.tpm.runtime_policy import ImaReference
 from securetrain.attest.verifier import Verifier
-from securetrain.core.errors import AttestationError, PolicyError
-from securetrain.core.vocabulary import TEST_ONLY, NodeTier
-from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.core import canonical
+from securetrain.core.errors import PolicyError
+from securetrain.core.vocabulary import UNATTESTED, NodeTier
+from securetrain.identity.keys import PrivateKey
 from securetrain.policy import load_policy
-from securetrain.policy.load import digest_of
-from securetrain.testing.machine import (
+from securetrain.policy.schema import Gpu, SelfAsserted
+from securetrain.testing.machine import REFERENCE_FILE, runtime_policy, write_policy
+from tests.attest.fleet import (
+    FILES,
+    MANIFEST,
     Machine,
-    reference_values,
-    runtime_policy,
-    write_policy,
+    World,
+    node_policy,
+    own_binding,
+    refused,
+    tpm,
 )
-from tests.attest.swtpms import without_swtpm
+from tests.attest.gpu import test_appraisal as gpus
+from tests.attest.tee import test_appraisal as tees
+from tests.attest.tpm.forge import NOW
 
-pytestmark = [pytest.mark.tpm, without_swtpm]
 OPERATOR = PrivateKey.generate()
-KEYS = {name: PrivateKey.generate(KeyKind.P256) for name in ("node-0", "node-1")}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("fleet")
-
-
-@pytest.fixture(scope="module")
-def machines(folder):
-    """Two machines of one manufacturer, switched on for all tests."""
-    with (
-        Machine(folder / "node-0", "node-0", ca=folder / "ca") as first,
-        Machine(folder / "node-1", "node-1", ca=folder / "ca") as second,
-    ):
-        yield first, second
-
-
-@pytest.fixture(scope="module")
-def stranger(folder):
-    """A machine whose manufacturer has the same names and another key."""
-    with Machine(folder / "stranger", "node-0", ca=folder / "other-ca") as machine:
-        yield machine
-
-
-class World:
-    """A verifier with a clock that a test moves, and the nodes that ask it."""
-
-    def __init__(self, folder, machines, change=None, **policy):
-        self.now = datetime.now(UTC)
-        self.seconds = 0.0
-        for machine in machines:
-            machine.reboot()
-        values = reference_values(machines, self.now - timedelta(seconds=1))
-        if change is not None:
-            values = change(values)
-        self.policy = load_policy(str(write_policy(folder, values, OPERATOR, **policy)))
-        self.state = None
-        self.verifier = self.make_verifier()
-        self.attesters = {m.name: m.attester(KEYS[m.name]) for m in machines}
-
-    def make_verifier(self, state=None):
-        settings = {} if state is None else {"state": state}
-        return Verifier(
-            policy=self.policy.policy,
-            policy_digest=self.policy.digest,
-            clock=lambda: self.now,
-            monotonic=lambda: self.seconds,
-            appraisers=appraisers_for(self.policy, self.now),
-            **settings,
-        )
-
-    def ask(self, node="node-0", keys=None, **binding):
-        challenge = self.verifier.challenge(node, keys or self.attesters[node].keys())
-        fields = {
-            "nonce": challenge.nonce,
-            "session": bytes(16),
-            "job": "job-1",
-            "client_spki": KEYS[node].public.spki,
-            "server_spki": b"coordinator",
-            "exporter": bytes(32),
-            "ak_name": challenge.ak_name,
-        }
-        return challenge.ask, Binding(**{**fields, **binding})
-
-    def answer(self, evidence, binding, node="node-0"):
-        return self.verifier.appraise(evidence, binding, node=node, key=KEYS[node].public)
-
-    def join(self, node="node-0", forge=lambda evidence: evidence):
-        """One exchange; `forge` changes the parsed evidence before it is signed."""
-        ask, binding = self.ask(node)
-        evidence = self.attesters[node].collect(binding, ask)
-        parsed = forge(parse_node(evidence.body))
-        forged = sign_evidence(NODE_TYPE, parsed.encode(), evidence.binding, KEYS[node])
-        return self.answer(forged, binding, node)
-
-    def refused(self, code, **how):
-        with pytest.raises(AttestationError) as caught:
-            self.join(**how)
-        assert caught.value.code == code, caught.value
-        return caught.value
 
 
 @pytest.fixture
-def world(folder, machines):
-    return World(folder, machines)
+def world():
+    return World(Machine("node-0"), Machine("node-1"))
 
 
-def tpm(**changes):
-    """A forger of the TPM's part."""
-    return lambda node: msgspec.structs.replace(
-        node, tpm=msgspec.structs.replace(node.tpm, **changes)
+def equipped(world, devices=(gpus.GPU,), policy=None):
+    """Have the world judge the forger's CPUs and GPUs, as if their makers' roots were pinned."""
+    world.appraiser._tee = tees.appraiser()
+    world.appraiser._gpu = gpus.appraiser(devices, gpus.rims(*devices), policy)
+    return world
+
+
+def whole(said, binding, devices=(gpus.GPU,)):
+    """A CPU and GPUs speak for the node as well."""
+    value = binding.value(MANIFEST)
+    return msgspec.structs.replace(
+        said,
+        tee=tees.snp(value),
+        devices=tuple(device.evidence(nonce=device_nonce(value)) for device in devices),
     )
+
+
+def exchange(world, machine=None, node="", make=whole):
+    machine = machine or world.machine
+    ask, binding = world.ask(machine, node=node)
+    said = make(machine.collect(binding, ask), binding)
+    return world.answer(machine.sign(said, binding), binding, machine, node=node)
+
+
+def without_tpm(world, make=whole):
+    """An exchange of a node that has announced no TPM."""
+    binding = own_binding(world)
+    said = make(NodeEvidence(manifest=MANIFEST), binding)
+    return world.answer(world.machine.sign(said, binding), binding)
+
+
+def only(*names):
+    """Leave out all parts but these."""
+
+    def make(said, binding):
+        full = whole(said, binding)
+        gone = {"tee": None, "devices": ()}
+        return msgspec.structs.replace(full, **{n: v for n, v in gone.items() if n not in names})
+
+    return make
 
 
 # What must work.
 
 
-def test_join_and_renew(world, machines):
-    result = world.join()
-    assert result.tier is NodeTier.TEST_ONLY
-    assert result.label == TEST_ONLY
-    claims = result.submods["tpm"].claims
-    assert claims["secure_boot"] is True
-    assert claims["enrolled"] is True
-    assert set(result.submods["tpm"].trust_vector.values()) == {0}, "a test TPM affirms nothing"
-    machines[0].execute("/usr/bin/new-tool", b"started during the lease")
-    for _ in range(2):
-        ask, binding = world.ask()
-        assert not ask.full
-        assert ask.credential is None
-        assert ask.ima_first > 0
-        evidence = world.attesters["node-0"].collect(binding, ask)
-        assert not parse_node(evidence.body).tpm.event_log, "a renewal sends no firmware log"
-        assert world.answer(evidence, binding).tier is NodeTier.TEST_ONLY
-
-
-def test_a_vouched_for_manufacturer_makes_a_virtual_tpm(folder, machines):
-    def vouch(values):
-        tpm = msgspec.structs.replace(
-            values.tpm, virtual_roots=values.tpm.test_roots, test_roots=()
-        )
-        return msgspec.structs.replace(values, tpm=tpm)
-
-    world = World(folder, machines, vouch, tier="vtpm", extends="baseline")
-    result = world.join()
-    assert result.tier is NodeTier.VTPM
-    assert result.submods["tpm"].trust_vector["instance-identity"] == 2
-
-
-@pytest.mark.forgery
-def test_a_software_tpm_is_no_tpm_whatever_its_root_is_listed_as(folder, machines):
-    def promote(values):
-        tpm = msgspec.structs.replace(values.tpm, roots=values.tpm.test_roots, test_roots=())
-        return msgspec.structs.replace(values, tpm=tpm)
-
-    world = World(folder, machines, promote, tier="tpm", extends="hardened")
-    assert world.refused("ST-ATTS-004").what.startswith("the tier is vtpm")
-
-
-def test_a_node_joins_again_after_a_reboot_with_all_its_evidence(world, machines):
-    world.join()
-    machines[0].reboot()
-    world.refused("ST-ATTS-118")
-    world.verifier.release("node-0")
-    ask, _ = world.ask()
-    assert ask.full
-    assert world.join().tier is NodeTier.TEST_ONLY
-
-
-@pytest.mark.parametrize(("template", "kind"), [("H-3", EccKey), ("L-1", RsaKey)])
-def test_the_life_of_a_node(tmp_path, monkeypatch, template, kind):
-    """Join, re-attest, reboot, join again, be revoked, be restored: for both kinds of keys."""
-    only = {template: endorsement.CERTIFICATE_INDICES[template]}
-    monkeypatch.setattr(endorsement, "CERTIFICATE_INDICES", only)
-    with Machine(tmp_path / "node-0", "node-0") as machine:
-        world = World(tmp_path, [machine])
-        keys = world.attesters["node-0"].keys()
-        assert isinstance(parse_public(keys.ek_public).unique, kind)
-        assert world.join().submods["tpm"].claims["manufacturer"]
-        assert not world.ask()[0].full
-        world.join()
-        machine.reboot()
-        world.refused("ST-ATTS-118")
-        world.verifier.release("node-0")
-        assert world.ask()[0].full
-        world.join()
-        world.verifier.revoke("node:node-0", "under suspicion")
-        world.refused("ST-ATTS-010")
-        world.verifier.state.restore("node:node-0")
-        world.join()
-
-
-def test_every_file_is_in_the_runtime_policy(folder, machines):
-    def with_policy(values):
-        ima = msgspec.structs.replace(values.ima, policy=runtime_policy(machines[0].files))
-        return msgspec.structs.replace(values, ima=ima)
-
-    world = World(folder, machines, with_policy, ima="enforce")
-    world.join()
-    machines[0].execute("/tmp/implant.so", b"not in the policy")
-    error = world.refused("ST-ATTS-309")
-    assert "/tmp/implant.so" in error.where
-    assert world.refused("ST-ATTS-010").where == "node:node-0", "it contradicted its lease"
-
-
-# Restarts and revocation.
-
-
-def test_a_restarted_verifier_asks_for_everything_again(world):
-    world.join()
+def test_a_whole_node(world):
+    equipped(world)
+    result = exchange(world)
+    assert result.tier is NodeTier.TEE_GPU
+    assert set(result.submods) == {"self-report", "tpm", "sev-snp", "gpu-0"}
     assert not world.ask()[0].full
-    world.verifier = world.make_verifier()
-    ask, _ = world.ask()
-    assert ask.full
-    assert ask.credential is not None
-    assert ask.ima_first == 0
+    assert exchange(world).tier is NodeTier.TEE_GPU, "a renewal brings them again"
+
+
+def test_a_node_without_a_tpm(world):
+    equipped(world)
+    assert without_tpm(world).tier is NodeTier.TEE_GPU
+    assert without_tpm(world, only("tee")).tier is NodeTier.TEE
+
+
+def test_gpus_lift_no_tpm(world):
+    equipped(world)
+    assert exchange(world, make=only("devices")).tier is NodeTier.TPM
+    assert exchange(world, make=only("tee")).tier is NodeTier.TEE
+
+
+def test_chips_and_devices_that_are_enrolled(world):
+    chip = equipped(world) and exchange(world).submods["sev-snp"].claims["chip"]
+    entry = msgspec.structs.replace(
+        world.values.nodes["node-0"], chips=(chip,), devices=(gpus.PDI,)
+    )
+    world.values = msgspec.structs.replace(world.values, nodes={"node-0": entry})
+    world.appraiser = world.make_appraiser()
+    world.restart()
+    assert exchange(equipped(world)).tier is NodeTier.TEE_GPU
+
+
+def test_a_node_that_only_speaks_for_itself():
+    """Node evidence in which no hardware speaks is worth as much as a self-report."""
+    allowed = SelfAsserted(max_nodes=1, reason="a test")
+    world = World(policy=node_policy(allow_self_asserted=allowed))
+    binding = own_binding(world)
+    signed = world.machine.sign(NodeEvidence(manifest=MANIFEST), binding)
+    result = world.answer(signed, binding)
+    assert result.tier is NodeTier.SELF_ASSERTED
+    assert result.label == UNATTESTED
+    assert set(result.submods) == {"self-report"}
+
+
+# CPUs and GPUs.
 
 
 @pytest.mark.forgery
-def test_a_renewal_is_no_answer_to_a_restarted_verifier(world):
-    world.join()
-    ask, _ = world.ask()
-    world.verifier = world.make_verifier()
-    _, binding = world.ask()
-    evidence = world.attesters["node-0"].collect(binding, ask)
-    with pytest.raises(AttestationError) as caught:
-        world.answer(evidence, binding)
-    assert caught.value.code == "ST-ATTS-016"
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        pytest.param("ST-ATTS-410", lambda _: {"tee": tees.snp(bytes(32))}, id="cpu-report-replay"),
+        pytest.param(
+            "ST-ATTS-604",
+            lambda _: {"devices": (gpus.GPU.evidence(nonce=bytes(32)),)},
+            id="gpu-report-replay",
+        ),
+        pytest.param(
+            "ST-ATTS-604",
+            lambda value: {"devices": (gpus.GPU.evidence(nonce=value),)},
+            id="gpu-answers-the-tpm",
+        ),
+        pytest.param(
+            "ST-ATTS-631",
+            lambda value: {"devices": (gpus.GPU.evidence(nonce=device_nonce(value)),) * 2},
+            id="one-gpu-twice",
+        ),
+        pytest.param(
+            "ST-ATTS-409",
+            lambda value: {"tee": tees.snp(value, policy=(1 << 17) | (1 << 19))},
+            id="cpu-in-debug",
+        ),
+    ],
+)
+def test_what_is_sent_must_hold_also_where_it_is_not_asked_for(world, code, part):
+    """The policy is content with a TPM; a part that does not verify is a refusal all the same."""
+    equipped(world)
+    if code == "ST-ATTS-631":
+        world.appraiser._gpu = gpus.appraiser((gpus.GPU,), gpus.rims(gpus.GPU), gpus=2)
+
+    def make(said, binding):
+        return msgspec.structs.replace(said, **part(binding.value(MANIFEST)))
+
+    refused(code, lambda: exchange(world, make=make))
 
 
 @pytest.mark.forgery
-def test_a_clock_that_went_back_is_remembered_across_restarts(world, tmp_path):
-    world.verifier = world.make_verifier(FileState(tmp_path / "state"))
-    world.join()
-    entry = world.verifier.state.last(world.verifier._leases["node-0"].identities[0])
-    later = dataclasses.replace(entry, clock=entry.clock + 10**9)
-    world.verifier.state.remember(later)
-    world.verifier = world.make_verifier(FileState(tmp_path / "state"))
-    world.refused("ST-ATTS-117")
-
-
-def test_a_revoked_node_and_a_revoked_tpm_are_not_asked(world):
-    world.join()
-    identity = world.verifier._leases["node-0"].identities[0]
-    world.verifier.revoke(identity, "stolen")
-    assert "stolen" in world.refused("ST-ATTS-010").what
-    world.verifier.state.restore(identity)
-    world.verifier.revoke("node:node-0", "retired")
-    assert "retired" in world.refused("ST-ATTS-010").what
-    world.verifier.state.restore("node:node-0")
-    world.join()
-
-
-def test_what_is_late_revokes_nobody(world):
-    world.join()
-    ask, binding = world.ask()
-    evidence = world.attesters["node-0"].collect(binding, ask)
-    world.seconds = 31.0
-    with pytest.raises(AttestationError) as caught:
-        world.answer(evidence, binding)
-    assert caught.value.code == "ST-ATTS-002"
-    world.join()
-
-
-def test_a_lease_that_is_over_begins_anew(world):
-    world.join()
-    world.now += timedelta(minutes=11)
-    assert world.ask()[0].full
-
-
-# Whose machine.
+@pytest.mark.parametrize("field", ["chips", "devices"])
+def test_the_cpu_and_the_gpu_of_another_node(world, field):
+    other = {"chips": "ab" * 64, "devices": "ee" * 8}[field]
+    entry = msgspec.structs.replace(world.values.nodes["node-0"], **{field: (other,)})
+    world.values = msgspec.structs.replace(world.values, nodes={"node-0": entry})
+    world.appraiser = world.make_appraiser()
+    world.restart()
+    equipped(world)
+    error = refused("ST-ATTS-012", lambda: exchange(world))
+    assert error.where == f"node node-0: {field}"
 
 
 @pytest.mark.forgery
-def test_a_genuine_tpm_that_is_not_enrolled(folder, machines, world):
-    def forget(values):
-        return msgspec.structs.replace(
-            values, nodes={name: entry for name, entry in values.nodes.items() if name != "node-0"}
-        )
-
-    error = World(folder, machines, forget).refused("ST-ATTS-012")
-    assert "not enrolled" in error.what
-
-
-@pytest.mark.forgery
-def test_the_tpm_of_another_enrolled_node(world):
-    """The cuckoo: node-0's connection, node-1's TPM."""
-    keys = world.attesters["node-1"].keys()
-    with pytest.raises(AttestationError) as caught:
-        world.ask("node-0", keys)
-    assert caught.value.code == "ST-ATTS-012"
-    assert "the node has another" in caught.value.what
+@pytest.mark.parametrize("part", ["tee", "devices"])
+def test_one_cpu_or_gpu_in_two_nodes_at_once(world, part):
+    equipped(world)
+    exchange(world, make=only(part))
+    error = refused("ST-ATTS-011", lambda: exchange(world, world.machines[1], make=only(part)))
+    assert error.where.startswith("node node-1: " + {"tee": "chip:", "devices": "device:"}[part])
+    world.verifier.release("node-0")
+    exchange(world, world.machines[1], make=only(part))
 
 
 @pytest.mark.forgery
-def test_a_tpm_of_another_manufacturer_with_the_same_names(world, stranger):
-    keys = stranger.attester(KEYS["node-0"]).keys()
-    with pytest.raises(AttestationError) as caught:
-        world.ask("node-0", keys)
-    assert caught.value.code == "ST-ATTS-107"
+@pytest.mark.parametrize("part", ["tee", "devices"])
+def test_a_revoked_cpu_or_gpu(world, part):
+    equipped(world)
+    result = exchange(world, make=only(part))
+    name, field, kind = {"tee": ("sev-snp", "chip", "chip"), "devices": ("gpu-0", "pdi", "device")}[
+        part
+    ]
+    subject = f"{kind}:{result.submods[name].claims[field]}"
+    world.verifier.revoke(subject, "stolen")
+    assert refused("ST-ATTS-010", lambda: exchange(world, make=only(part))).where == subject
+    exchange(world, make=only())
 
 
 @pytest.mark.forgery
-def test_the_certificate_of_another_tpm(world):
-    mine, other = (world.attesters[name].keys() for name in ("node-0", "node-1"))
-    mixed = msgspec.structs.replace(mine, ek_certificate=other.ek_certificate)
-    with pytest.raises(AttestationError) as caught:
-        world.ask("node-0", mixed)
-    assert caught.value.code == "ST-ATTS-106"
+@pytest.mark.parametrize("sends", [(), ("tee",)], ids=["nothing", "only-the-cpu"])
+def test_gpus_are_asked_for_and_none_speaks(sends):
+    world = equipped(World(policy=node_policy(gpu={"confidential": True})))
+    error = refused("ST-ATTS-013", lambda: exchange(world, make=only(*sends)))
+    assert error.where.endswith("node.gpu.confidential")
+    assert exchange(world).tier is NodeTier.TEE_GPU
 
 
 @pytest.mark.forgery
-def test_one_tpm_under_two_names_at_once(folder, machines):
-    def both(values):
-        entry = values.nodes["node-0"]
-        return msgspec.structs.replace(values, nodes={"node-0": entry, "node-1": entry})
-
-    world = World(folder, machines, both)
-    world.join()
-    with pytest.raises(AttestationError) as caught:
-        world.ask("node-1", world.attesters["node-0"].keys())
-    assert caught.value.code == "ST-ATTS-011"
-    world.now += timedelta(minutes=11)
-    world.ask("node-1", world.attesters["node-0"].keys())
+def test_a_fabric_is_asked_for_and_the_gpus_name_none():
+    world = equipped(World(), policy=Gpu(revocation=False, fabric=True))
+    assert refused("ST-ATTS-013", lambda: exchange(world)).where == "node.gpu.fabric"
 
 
-@pytest.mark.forgery
-def test_an_attestation_key_of_another_tpm(world):
-    """Its name is in the credential: the TPM with the endorsement key does not open it."""
-    mine, other = (world.attesters[name].keys() for name in ("node-0", "node-1"))
-    mixed = msgspec.structs.replace(mine, ak_public=other.ak_public)
-    ask, binding = world.ask("node-0", mixed)
-    with pytest.raises(AttestationError) as caught:
-        world.attesters["node-0"].collect(binding, ask)
-    assert caught.value.code == "ST-ATTS-158", "the TPM itself refuses"
-    evidence = world.attesters["node-1"].collect(binding, Ask())
-    resigned = sign_evidence(NODE_TYPE, evidence.body, evidence.binding, KEYS["node-0"])
-    with pytest.raises(AttestationError) as caught:
-        world.answer(resigned, binding)
-    assert caught.value.code == "ST-ATTS-016"
+def test_makers_documents_come_from_a_cache_that_the_policy_names(world):
+    """Without one, evidence that needs them is refused, by name."""
+
+    def tdx(said, binding):
+        return msgspec.structs.replace(said, tee=tees.tdx(binding.value(MANIFEST)))
+
+    error = refused("ST-ATTS-009", lambda: exchange(world, make=tdx))
+    assert error.where == "node.reference_values.cache"
+    assert "tcb-info" in error.what
+    error = refused("ST-ATTS-009", lambda: exchange(world, make=only("tee")))
+    assert "amd-chain" in error.what
 
 
 # Relay: right machine, wrong connection.
@@ -378,190 +267,154 @@ def test_an_attestation_key_of_another_tpm(world):
         pytest.param({"nonce": b"\x01" * 32}, id="another-nonce"),
     ],
 )
-def test_evidence_made_for_another_connection(world, elsewhere):
+@pytest.mark.parametrize("part", ["tpm", "tee", "devices"])
+def test_evidence_made_for_another_connection(world, elsewhere, part):
+    """First as it was made, then under the right binding, which the relay can compute as well."""
+    machine = world.machine
+    equipped(world)
     ask, binding = world.ask()
     other = dataclasses.replace(binding, **elsewhere)
-    evidence = world.attesters["node-0"].collect(other, ask)
-    with pytest.raises(AttestationError) as caught:
-        world.answer(evidence, binding)
-    assert caught.value.code == "ST-ATTS-003"
-    # The relay writes the right binding over it: now the hardware's word is for another one.
-    relayed = sign_evidence(
-        NODE_TYPE,
-        evidence.body,
-        binding.value(parse_node(evidence.body).manifest),
-        KEYS["node-0"],
-    )
-    _, fresh = world.ask()
-    with pytest.raises(AttestationError) as caught:
-        world.answer(relayed, dataclasses.replace(binding, nonce=fresh.nonce))
-    assert caught.value.code in {"ST-ATTS-003", "ST-ATTS-016", "ST-ATTS-113"}
-
-
-@pytest.mark.forgery
-def test_an_old_quote_with_a_fresh_activation(world):
+    there = whole(machine.collect(other, ask), other)
+    refused("ST-ATTS-003", lambda: world.answer(machine.sign(there, other), binding))
     ask, binding = world.ask()
-    old = parse_node(world.attesters["node-0"].collect(binding, ask).body)
-    error = world.refused(
-        "ST-ATTS-113", forge=tpm(quote=old.tpm.quote, signature=old.tpm.signature)
-    )
-    assert error.where
+    other = dataclasses.replace(binding, **elsewhere)
+    here, there = (whole(machine.collect(one, ask), one) for one in (binding, other))
+    relayed = msgspec.structs.replace(here, **{part: getattr(there, part)})
+    if part == "tpm":
+        relayed = tpm(activation=here.tpm.activation)(relayed)
+    code = {"tpm": "ST-ATTS-113", "tee": "ST-ATTS-410", "devices": "ST-ATTS-604"}[part]
+    refused(code, lambda: world.answer(machine.sign(relayed, binding), binding))
 
 
 @pytest.mark.forgery
-def test_the_proof_of_an_earlier_challenge(world):
+@pytest.mark.parametrize("part", ["all", "tpm", "tee", "devices"])
+def test_what_was_sent_for_the_last_renewal(world, part):
+    """The nonce of an earlier epoch: whole under its old binding, then part by part."""
+    equipped(world)
+    machine = world.machine
+    exchange(world)
     ask, binding = world.ask()
-    old = parse_node(world.attesters["node-0"].collect(binding, ask).body)
-    world.refused("ST-ATTS-016", forge=tpm(activation=old.tpm.activation))
+    old = whole(machine.collect(binding, ask), binding)
+    world.answer(machine.sign(old, binding), binding)
+    if part == "all":
+        refused("ST-ATTS-002", lambda: world.answer(machine.sign(old, binding), binding))
+    ask, fresh = world.ask()
+    if part == "all":
+        refused("ST-ATTS-003", lambda: world.answer(machine.sign(old, binding), fresh))
+        return
+    now = whole(machine.collect(fresh, ask), fresh)
+    mixed = msgspec.structs.replace(now, **{part: getattr(old, part)})
+    code = {"tpm": "ST-ATTS-113", "tee": "ST-ATTS-410", "devices": "ST-ATTS-604"}[part]
+    refused(code, lambda: world.answer(machine.sign(mixed, fresh), fresh))
+
+
+# Parts left out, or dressed as something better.
 
 
 @pytest.mark.forgery
-def test_evidence_twice(world):
-    ask, binding = world.ask()
-    evidence = world.attesters["node-0"].collect(binding, ask)
-    world.answer(evidence, binding)
-    with pytest.raises(AttestationError) as caught:
-        world.answer(evidence, binding)
-    assert caught.value.code == "ST-ATTS-002"
+def test_evidence_of_a_tpm_that_was_not_announced(world):
+    """No keys in Hello means no challenge for them: nothing would tie the quote to a TPM."""
+    binding = own_binding(world)
+    said = world.machine.collect(binding, Ask())
+    error = refused("ST-ATTS-013", lambda: world.answer(world.machine.sign(said, binding), binding))
+    assert error.where == "node node-0: tpm"
 
 
 @pytest.mark.forgery
-def test_the_nonce_of_another_node(world):
-    _, binding = world.ask("node-1")
-    ask, mine = world.ask("node-0")
-    mixed = dataclasses.replace(mine, nonce=binding.nonce)
-    evidence = world.attesters["node-0"].collect(mixed, ask)
-    with pytest.raises(AttestationError) as caught:
-        world.answer(evidence, mixed)
-    assert caught.value.code == "ST-ATTS-002"
-    assert "another node" in caught.value.what
+@pytest.mark.parametrize("sends", [(), ("tee",), ("tee", "devices")], ids=str)
+def test_a_tpm_that_was_announced_stays_silent(world, sends):
+    equipped(world)
 
+    def make(said, binding):
+        return msgspec.structs.replace(only(*sends)(said, binding), tpm=None)
 
-# Parts left out, swapped or changed.
-
-
-def no_tpm(node):
-    return msgspec.structs.replace(node, tpm=None, tokens=("x",))
+    assert refused("ST-ATTS-013", lambda: exchange(world, make=make)).where == "node node-0: tpm"
 
 
 @pytest.mark.forgery
 @pytest.mark.parametrize(
-    ("code", "forge"),
+    "claim",
     [
-        pytest.param("ST-ATTS-013", no_tpm, id="announced-tpm-stays-silent"),
-        pytest.param("ST-ATTS-013", tpm(event_log=b""), id="no-firmware-log"),
-        pytest.param("ST-ATTS-013", tpm(ima=None), id="no-measurement-list"),
-        pytest.param("ST-ATTS-016", tpm(activation=b""), id="no-activation"),
-        pytest.param("ST-ATTS-016", tpm(activation=bytes(32)), id="activation-guessed"),
-        pytest.param("ST-ATTS-111", tpm(signature=b"\x00\x18\x00\x0b"), id="signature-cut"),
-        pytest.param("ST-ATTS-201", tpm(event_log=b"\xff" * 200), id="log-is-noise"),
+        {"tier": "tpm"},
+        {"label": "tpm"},
+        {"verified": True},
+        {"attested": True},
+        {"trusted": True},
+        {"submods": {"tpm": {}}},
+        {"ear_status": 2},
+        {"trust_vector": {"hardware": 2}},
+        {"lease": {"expires": "2030-01-01T00:00:00Z"}},
+        {"enrolled": True},
     ],
+    ids=lambda claim: next(iter(claim)),
 )
-def test_a_part_is_missing_or_broken(world, code, forge):
-    with pytest.raises(AttestationError) as caught:
-        world.join(forge=forge)
-    assert caught.value.code in {code, "ST-ATTS-101"}, caught.value
-
-
-@pytest.mark.forgery
-def test_the_log_of_another_boot(world, machines):
-    from securetrain.testing.bootlog import Boot
-
-    world.refused("ST-ATTS-204", forge=tpm(event_log=Boot(kernel=b"another").log()))
-
-
-@pytest.mark.forgery
-def test_a_register_is_told_otherwise(world):
-    def lie(node):
-        pcrs = {**node.tpm.pcrs, 7: hashlib.sha256(b"secure boot was on, honest").digest()}
-        return tpm(pcrs=pcrs)(node)
-
-    world.refused("ST-ATTS-116", forge=lie)
-
-
-@pytest.mark.forgery
-def test_another_kernel_was_booted(folder, machines):
-    from securetrain.testing.bootlog import Boot
-
-    world = World(folder, machines)
-    good = machines[0].what
-    try:
-        machines[0].what = Boot(kernel=b"kernel with a back door")
-        machines[0].reboot()
-        error = world.refused("ST-ATTS-213")
-        assert error.where.startswith("PCR 4")
-    finally:
-        machines[0].what = good
-
-
-@pytest.mark.forgery
-def test_secure_boot_was_off(folder, machines):
-    from securetrain.testing.bootlog import Boot
-
-    world = World(folder, machines)
-    good = machines[0].what
-    try:
-        machines[0].what = Boot(secure_boot=False)
-        machines[0].reboot()
-        world.refused("ST-ATTS-208")
-    finally:
-        machines[0].what = good
-
-
-@pytest.mark.forgery
-def test_a_boot_register_is_extended_during_the_lease(world, machines):
-    world.join()
-    machines[0].tpm.boot([(4, hashlib.sha256(b"kexec").digest())])
-    error = world.refused("ST-ATTS-008")
-    assert error.where == "PCR 4"
-    world.refused("ST-ATTS-010")
-
-
-@pytest.mark.forgery
-def test_an_entry_is_left_out_of_a_renewal(world, machines):
-    world.join()
-    machines[0].execute("/tmp/one", b"1")
-    machines[0].execute("/tmp/two", b"2")
-
-    def hide(node):
-        ima = node.tpm.ima
-        return tpm(ima=msgspec.structs.replace(ima, entries=ima.entries[len(ima.entries) // 2 :]))(
-            node
+@pytest.mark.parametrize("place", ["self-report", "manifest", "node", "tpm"])
+def test_a_claim_that_no_field_is_for(world, claim, place):
+    """The verifier computes what it says of a node: no spelling of a claim is read at all."""
+    body = canonical.loads(MANIFEST)
+    if place == "self-report":
+        binding = own_binding(world)
+        forged = canonical.dumps({**body, **claim})
+        value = dataclasses.replace(binding).value(forged)
+        evidence = world.machine.sign(
+            NodeEvidence(manifest=forged), binding, SELF_ASSERTED_TYPE, forged
         )
-
-    world.refused("ST-ATTS-306", forge=hide)
-
-
-@pytest.mark.forgery
-def test_a_list_that_begins_elsewhere(world):
-    def skip(node):
-        return tpm(ima=msgspec.structs.replace(node.tpm.ima, first=2))(node)
-
-    world.refused("ST-ATTS-311", forge=skip)
-
-
-@pytest.mark.forgery
-def test_gpus_are_asked_for_and_none_speaks(folder, machines):
-    world = World(folder, machines)
-    node = msgspec.structs.replace(
-        world.policy.policy.node,
-        gpu=msgspec.structs.replace(world.policy.policy.node.gpu, confidential=True),
-    )
-    policy = msgspec.structs.replace(world.policy.policy, node=node)
-    world.policy = dataclasses.replace(world.policy, policy=policy, digest=digest_of(policy))
-    world.verifier = world.make_verifier()
-    assert world.refused("ST-ATTS-013").where.endswith("node.gpu.confidential")
+        assert evidence.binding == value
+    else:
+        ask, binding = world.ask()
+        said = world.machine.collect(binding, ask)
+        node = canonical.loads(said.encode())
+        match place:
+            case "manifest":
+                forged = canonical.dumps({**body, **claim})
+                said = msgspec.structs.replace(said, manifest=forged)
+                node = canonical.loads(said.encode())
+            case "tpm":
+                node["tpm"].update(claim)
+            case _:
+                node.update(claim)
+        evidence = world.machine.sign(said, binding, body=canonical.dumps(node))
+    refused("ST-ATTS-001", lambda: world.answer(evidence, binding))
 
 
 @pytest.mark.forgery
-def test_a_self_report_dressed_as_node_evidence(world):
-    """No field of the body says what it proves."""
+@pytest.mark.parametrize(
+    "media_type",
+    [SELF_ASSERTED_TYPE, NODE_TYPE],
+    ids=["node-evidence-as-self-report", "self-report-as-node-evidence"],
+)
+def test_a_body_under_the_other_kind(world, media_type):
+    binding = own_binding(world)
+    said = NodeEvidence(manifest=MANIFEST)
+    body = said.encode() if media_type == SELF_ASSERTED_TYPE else MANIFEST
+    evidence = world.machine.sign(said, binding, media_type, body)
+    refused("ST-ATTS-001", lambda: world.answer(evidence, binding))
+
+
+@pytest.mark.forgery
+def test_a_self_report_of_a_node_whose_tpm_was_challenged(world):
+    """It answers the TPM's challenge without the TPM: the best that it gets is the lowest tier."""
     _, binding = world.ask()
-    body = b'{"manifest":"e30=","tier":"tpm"}'
-    evidence = sign_evidence(NODE_TYPE, body, binding.value(b"{}"), KEYS["node-0"])
-    with pytest.raises(AttestationError) as caught:
-        world.answer(evidence, binding)
-    assert caught.value.code == "ST-ATTS-001"
+    evidence = world.machine.sign(
+        NodeEvidence(manifest=MANIFEST), binding, SELF_ASSERTED_TYPE, MANIFEST
+    )
+    refused("ST-ATTS-005", lambda: world.answer(evidence, binding))
+    allowed = SelfAsserted(max_nodes=1, reason="a test")
+    lenient = World(policy=node_policy(allow_self_asserted=allowed))
+    _, binding = lenient.ask()
+    evidence = lenient.machine.sign(
+        NodeEvidence(manifest=MANIFEST), binding, SELF_ASSERTED_TYPE, MANIFEST
+    )
+    assert lenient.answer(evidence, binding).label == UNATTESTED
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("tier", ["cloud-token", "vtpm", "tpm", "tee", "tee+gpu"])
+def test_nothing_but_a_manifest_is_below_every_tier(tier):
+    world = World(policy=node_policy(min_tier=NodeTier(tier)))
+    binding = own_binding(world)
+    evidence = world.machine.sign(NodeEvidence(manifest=MANIFEST), binding)
+    refused("ST-ATTS-005", lambda: world.answer(evidence, binding))
 
 
 # Reference values.
@@ -569,37 +422,106 @@ def test_a_self_report_dressed_as_node_evidence(world):
 
 @pytest.mark.forgery
 def test_reference_values_that_are_over(world):
-    world.join()
-    world.now += timedelta(days=2)
-    world.refused("ST-ATTS-009")
-    with pytest.raises(AttestationError, match="ST-ATTS-009"):
-        world.make_verifier()
+    ask, binding = world.ask()
+    bare = own_binding(world)
+    world.now += timedelta(days=1)
+    said = world.machine.collect(binding, ask)
+    refused("ST-ATTS-009", lambda: world.answer(world.machine.sign(said, binding), binding))
+    only_a_word = world.machine.sign(NodeEvidence(manifest=MANIFEST), bare)
+    refused("ST-ATTS-009", lambda: world.answer(only_a_word, bare))
+    refused("ST-ATTS-009", world.ask)
+
+
+def test_a_node_with_a_tpm_needs_reference_values(world):
+    dev = load_policy("dev")
+    verifier = Verifier(policy=dev.policy, policy_digest=dev.digest, clock=lambda: NOW)
+    refused("ST-ATTS-009", lambda: verifier.challenge("node-0", world.machine.keys()))
+
+
+@pytest.fixture
+def on_disk(world, tmp_path):
+    """A policy file and the signed values that it names."""
+    path = write_policy(tmp_path, world.values, OPERATOR, tier="tpm", extends="hardened")
+    return load_policy(str(path))
+
+
+def test_appraisers_of_a_policy_file(world, on_disk):
+    found = appraisers_for(on_disk, NOW)
+    assert set(found) == {*APPRAISERS, NODE_TYPE}
+    world.policy, world.appraiser = on_disk.policy, found[NODE_TYPE]
+    world.restart()
+    result = world.join()
+    assert result.tier is NodeTier.TPM
+    assert result.reference_values == found[NODE_TYPE].reference_values
+    assert appraisers_for(load_policy("dev"), NOW) is APPRAISERS
+
+
+def test_a_resolved_policy_does_not_know_where_its_files_are(on_disk):
+    lost = dataclasses.replace(on_disk, sources={})
+    with pytest.raises(PolicyError, match="ST-PLCY-004"):
+        appraisers_for(lost, NOW)
 
 
 @pytest.mark.forgery
-def test_reference_values_signed_by_somebody_else(folder, machines):
-    world = World(folder, machines)
-    values = reference_values(machines, world.now)
-    other = PrivateKey.generate()
-    policy = (folder / "policy.yaml").read_bytes()
-    write_policy(folder, values, other)
-    (folder / "policy.yaml").write_bytes(policy)  # still names the operator's key
-    with pytest.raises(AttestationError, match="ST-ATTS-009"):
-        world.make_verifier()
+def test_an_older_edition_is_not_taken_back(world, on_disk, tmp_path):
+    state = MemoryState()
+    appraisers_for(on_disk, NOW, state)
+    old = (tmp_path / REFERENCE_FILE).read_bytes()
+    newer = msgspec.structs.replace(world.values, version=2)
+    write_reference_values(tmp_path / REFERENCE_FILE, newer, OPERATOR)
+    appraisers_for(on_disk, NOW, state)
+    (tmp_path / REFERENCE_FILE).write_bytes(old)
+    appraisers_for(on_disk, NOW)  # the control: by itself it is good
+    error = refused("ST-ATTS-009", lambda: appraisers_for(on_disk, NOW, state))
+    assert "was accepted before" in error.what
 
 
-def test_a_resolved_policy_does_not_know_where_its_files_are(world):
-    lost = dataclasses.replace(world.policy, sources={})
-    with pytest.raises(PolicyError, match="ST-PLCY-004"):
-        appraisers_for(lost, world.now)
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "forge",
+    [
+        pytest.param(lambda v: sign_reference_values(v, PrivateKey.generate()), id="signer"),
+        pytest.param(lambda v: sign_reference_values(v, OPERATOR)[:-9], id="cut"),
+        pytest.param(canonical.encode, id="not-signed"),
+        pytest.param(
+            lambda v: sign_reference_values(msgspec.structs.replace(v, expires=NOW), OPERATOR),
+            id="over",
+        ),
+        pytest.param(
+            lambda v: sign_reference_values(
+                msgspec.structs.replace(v, issued=NOW + timedelta(seconds=1)), OPERATOR
+            ),
+            id="not-yet",
+        ),
+    ],
+)
+def test_forged_reference_values(world, on_disk, tmp_path, forge):
+    (tmp_path / REFERENCE_FILE).write_bytes(forge(world.values))
+    refused("ST-ATTS-009", lambda: appraisers_for(on_disk, NOW))
 
 
-def test_a_node_with_a_tpm_needs_reference_values(world, machines):
-    dev = load_policy("dev")
-    verifier = Verifier(policy=dev.policy, policy_digest=dev.digest, clock=lambda: world.now)
-    with pytest.raises(AttestationError) as caught:
-        verifier.challenge("node-0", world.attesters["node-0"].keys())
-    assert caught.value.code == "ST-ATTS-009"
+def test_documents_from_the_cache_of_the_policy(world, tmp_path):
+    """A runtime policy by its digest: from the cache, and from nowhere else."""
+    document = canonical.dumps(runtime_policy(FILES))
+    digest = hashlib.sha256(document).hexdigest()
+    values = msgspec.structs.replace(world.values, ima=ImaReference(policy_sha256=digest))
+    path = write_policy(tmp_path, values, OPERATOR, tier="tpm", extends="hardened", ima="enforce")
+    error = refused("ST-ATTS-009", lambda: appraisers_for(load_policy(str(path)), NOW))
+    assert digest in error.what
+    cache = tmp_path / "cache"
+    item = Item(kind=CollateralKind.RUNTIME_POLICY, id=digest, data=document, fetched=NOW)
+    build_cache(cache, [item], OPERATOR, NOW, NOW + timedelta(days=1))
+    text = path.read_text()
+    path.write_text(text.replace('"file":', '"cache": "cache", "file":'))
+    policy = load_policy(str(path))
+    world.policy, state = policy.policy, MemoryState()
+    world.appraiser = appraisers_for(policy, NOW, state)[NODE_TYPE]
+    world.restart()
+    world.join()
+    world.machine.execute("/tmp/implant.so", b"x")
+    world.refused("ST-ATTS-309")
+    (cache / "index.json").unlink()
+    refused("ST-ATTS-731", lambda: appraisers_for(policy, NOW, state))
 
 
 # Tiers are computed.
@@ -614,18 +536,18 @@ def part(tier, name="x"):
     [
         ([], False, NodeTier.SELF_ASSERTED),
         ([], True, NodeTier.SELF_ASSERTED),
+        ([NodeTier.SELF_ASSERTED], True, NodeTier.SELF_ASSERTED),
         ([NodeTier.TEST_ONLY], False, NodeTier.TEST_ONLY),
         ([NodeTier.TEST_ONLY, NodeTier.SELF_ASSERTED], True, NodeTier.TEST_ONLY),
         ([NodeTier.TEST_ONLY, NodeTier.CLOUD_TOKEN], False, NodeTier.CLOUD_TOKEN),
         ([NodeTier.TEST_ONLY, NodeTier.TEE], False, NodeTier.TEE),
+        ([NodeTier.CLOUD_TOKEN], True, NodeTier.CLOUD_TOKEN),
         ([NodeTier.TPM], True, NodeTier.TPM),
         ([NodeTier.VTPM, NodeTier.TEE], False, NodeTier.TEE),
+        ([NodeTier.TEE], False, NodeTier.TEE),
         ([NodeTier.TEE], True, NodeTier.TEE_GPU),
+        ([NodeTier.TPM, NodeTier.TEE], True, NodeTier.TEE_GPU),
     ],
 )
 def test_the_tier_of_parts(tiers, devices, expected):
     assert tier_of([part(tier) for tier in tiers], devices=devices) is expected
-
-
-def test_an_enrolled_node_is_plain_data():
-    assert EnrolledNode().ek_names == ()

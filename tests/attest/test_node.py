@@ -30,7 +30,8 @@ from securetrain.attest.tpm.measurements import Sources
 from securetrain.attest.tpm.structures import parse_attest, parse_public
 from securetrain.core.errors import AttestationError
 from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.testing.bootlog import Boot, encode_ima, measure_files
+from securetrain.testing.bootlog import Boot
+from securetrain.testing.ima import encode_ima, measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 from tests.attest.swtpms import needs_swtpm
 from tests.attest.tpm.simulator import Simulator

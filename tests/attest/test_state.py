@@ -53,6 +53,14 @@ def test_the_first_reason_of_a_revocation_stays_until_it_is_lifted(state):
     assert state.revocation(GONE.subject) is None
 
 
+def test_a_floor_only_rises(state):
+    assert state.floor("collateral") == 0
+    state.raise_floor("collateral", 7)
+    state.raise_floor("collateral", 3)
+    assert state.floor("collateral") == 7
+    assert state.floor("reference-values") == 0
+
+
 def test_a_file_outlives_the_process_and_is_private(tmp_path):
     path = tmp_path / "state.sqlite"
     first = FileState(path)

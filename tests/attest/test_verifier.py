@@ -13,7 +13,9 @@ import pytest
 from securetrain.attest.appraiser import APPRAISERS, Appraisal, SoftwareAppraiser
 from securetrain.attest.attester import Ask, SoftwareAttester, sign_evidence
 from securetrain.attest.binding import Binding
+from securetrain.attest.reference import EnrolledNode
 from securetrain.attest.selfreport import SELF_ASSERTED_TYPE
+from securetrain.attest.state import MemoryState
 from securetrain.attest.verifier import MAX_NONCES, Verifier
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
@@ -21,10 +23,15 @@ from securetrain.core.vocabulary import UNATTESTED, NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy
 from securetrain.policy.schema import SelfAsserted
+from tests.attest.fleet import MANIFEST, Machine, ima, refused, tpm
+from tests.attest.fleet import World as Fleet
+from tests.attest.tpm.forge import Tpm
 
 KEY = PrivateKey.generate(KeyKind.P256)
 ATTESTER = SoftwareAttester(key=KEY, executable=Path(sys.executable))
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
+UNSIGNED = bytes.fromhex("0018000b") + 2 * (b"\0\x20" + b"\1" * 32)
+"""A TPMT_SIGNATURE of nobody: ECDSA, SHA-256, r and s."""
 
 
 def signed(media_type, body, binding):
@@ -314,3 +321,207 @@ def test_the_last_day_of_an_exception(day, good):
     else:
         with pytest.raises(AttestationError, match="ended on 2026-06-02"):
             world.join()
+
+
+# Leases of nodes with a TPM.
+
+
+@pytest.fixture
+def world():
+    return Fleet(Machine("node-0"), Machine("node-1"))
+
+
+@pytest.fixture
+def doubled():
+    """One TPM that is enrolled under two names."""
+    machine = Machine("node-0")
+    twin = Machine("node-1", tpm=machine.tpm)
+    return Fleet(machine, twin)
+
+
+def test_a_restarted_verifier_asks_for_everything_again(world):
+    world.join()
+    world.restart()
+    ask, _ = world.ask()
+    assert ask.full
+    assert ask.credential is not None
+    assert ask.ima_first == 0
+    world.join()
+
+
+@pytest.mark.forgery
+def test_a_renewal_is_no_answer_to_a_restarted_verifier(world):
+    world.join()
+    ask, _ = world.ask()
+    world.restart()
+    _, binding = world.ask()
+    said = world.machine.collect(binding, ask)
+    refused("ST-ATTS-016", lambda: world.answer(world.machine.sign(said, binding), binding))
+
+
+@pytest.mark.forgery
+def test_an_answer_to_the_verifier_before_the_restart(world):
+    ask, binding = world.ask()
+    said = world.machine.collect(binding, ask)
+    world.restart()
+    refused("ST-ATTS-002", lambda: world.answer(world.machine.sign(said, binding), binding))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        pytest.param("ST-ATTS-116", {"digest": bytes(32)}, id="other-registers"),
+        pytest.param("ST-ATTS-113", {"extra": bytes(32)}, id="other-question"),
+        pytest.param("ST-ATTS-114", {"signer": b"\0\x0b" + bytes(32)}, id="other-signer"),
+        pytest.param("ST-ATTS-112", {"magic": 0}, id="not-made-by-a-tpm"),
+        pytest.param("ST-ATTS-117", {"clock": 1}, id="clock-back"),
+        pytest.param("ST-ATTS-111", {"forge": tpm(signature=UNSIGNED)}, id="bad-signature"),
+        pytest.param("ST-ATTS-016", {"forge": tpm(activation=b"x")}, id="proof-nobody-asked-for"),
+        pytest.param("ST-ATTS-306", {"forge": ima(entries=b"")}, id="list-emptied"),
+    ],
+)
+def test_a_contradiction_during_the_lease_bars_node_and_tpm(world, code, how):
+    world.join()
+    world.machine.execute("/bin/x", b"x")
+    world.refused(code, **how)
+    assert world.refused("ST-ATTS-010").where == "node:node-0"
+    world.state.restore("node:node-0")
+    assert world.refused("ST-ATTS-010").where == f"ek:{world.machine.ek_name}"
+    world.state.restore(f"ek:{world.machine.ek_name}")
+    assert world.ask()[0].full, "its lease is over"
+    world.join()
+
+
+@pytest.mark.forgery
+def test_the_same_at_the_door_bars_nobody(world):
+    """Who has no lease cannot break it: otherwise a stranger could have a node barred."""
+    world.refused("ST-ATTS-113", extra=bytes(32))
+    world.refused("ST-ATTS-116", digest=bytes(32))
+    world.join()
+
+
+def test_what_is_late_revokes_nobody(world):
+    world.join()
+    ask, binding = world.ask()
+    said = world.machine.collect(binding, ask)
+    world.seconds = 31.0
+    refused("ST-ATTS-002", lambda: world.answer(world.machine.sign(said, binding), binding))
+    world.join()
+
+
+@pytest.mark.forgery
+def test_a_revoked_node_and_a_revoked_tpm_are_not_asked(world):
+    for subject in (f"ek:{world.machine.ek_name}", "node:node-0"):
+        world.verifier.revoke(subject, "stolen")
+        assert "stolen" in refused("ST-ATTS-010", world.ask).what
+        world.state.restore(subject)
+    world.join()
+
+
+def test_a_lease_that_is_over_begins_anew(world):
+    world.join()
+    world.now += timedelta(minutes=world.policy.node.lease_minutes)
+    assert world.ask()[0].full
+
+
+# One TPM, one lease.
+
+
+@pytest.mark.forgery
+def test_one_tpm_under_two_names_at_once(doubled):
+    doubled.join()
+    twin = doubled.machines[1]
+    error = refused("ST-ATTS-011", lambda: doubled.ask(twin))
+    assert "node-0 holds a lease" in error.what
+    doubled.now += timedelta(minutes=doubled.policy.node.lease_minutes)
+    twin.resets = doubled.machine.resets
+    doubled.join(twin, clock=9_000_000)
+
+
+@pytest.mark.forgery
+def test_one_tpm_under_two_names_challenged_before_either_answers(doubled):
+    asked = [doubled.ask(machine) for machine in doubled.machines]
+    answers = []
+    for machine, (ask, binding) in zip(doubled.machines, asked, strict=True):
+        said = machine.collect(binding, ask, clock=2_000_000 + len(answers), reset=7)
+        answers.append((machine.sign(said, binding), binding, machine))
+    doubled.answer(*answers[0])
+    refused("ST-ATTS-011", lambda: doubled.answer(*answers[1]))
+
+
+def test_a_node_that_was_released_leaves_its_tpm_free(doubled):
+    doubled.join()
+    doubled.verifier.release("node-0")
+    doubled.join(doubled.machines[1], clock=9_000_000, reset=7)
+
+
+def test_a_second_attestation_key_of_the_same_tpm_is_asked_for_everything(world):
+    world.join()
+    ask, _ = world.ask()
+    assert not ask.full
+    other = Tpm()
+    other.ek, other.pcrs = world.machine.tpm.ek, world.machine.tpm.pcrs
+    world.machine.tpm = other
+    assert world.ask()[0].full
+    world.join()
+
+
+@pytest.mark.forgery
+def test_another_tpm_of_the_same_node_goes_on_from_no_lease(world):
+    """Two TPMs enrolled for one node, one attestation key name: the lease is the first TPM's."""
+    second = Machine("node-0")
+    entry = EnrolledNode(ek_names=(world.machine.ek_name, second.ek_name))
+    world.values = msgspec.structs.replace(world.values, nodes={"node-0": entry})
+    world.appraiser = world.make_appraiser()
+    world.restart()
+    world.join()
+    assert not world.ask()[0].full
+    mixed = second.keys(ak_public=world.machine.keys().ak_public)
+    assert world.ask(keys=mixed)[0].full
+
+
+# One question, one answer.
+
+
+@pytest.mark.forgery
+def test_evidence_twice(world):
+    ask, binding = world.ask()
+    evidence = world.machine.sign(world.machine.collect(binding, ask), binding)
+    world.answer(evidence, binding)
+    refused("ST-ATTS-002", lambda: world.answer(evidence, binding))
+
+
+@pytest.mark.forgery
+def test_the_nonce_of_another_node(world):
+    _, theirs = world.ask(world.machines[1])
+    ask, mine = world.ask()
+    mixed = dataclasses.replace(mine, nonce=theirs.nonce)
+    signed = world.machine.sign(world.machine.collect(mixed, ask), mixed)
+    assert "another node" in refused("ST-ATTS-002", lambda: world.answer(signed, mixed)).what
+
+
+def test_one_node_in_two_jobs():
+    """Two verifiers of one fleet may hold a lease with the same TPM, one for each job."""
+    machine, state = Machine(), MemoryState()
+    worlds = [Fleet(machine, job=job, state=state) for job in ("job-1", "job-2")]
+    for world in (*worlds, *worlds):
+        assert world.join().job == world.job
+
+
+@pytest.mark.forgery
+def test_one_answer_for_two_jobs():
+    """The same node, the same moment, the same question but for the job's name."""
+    machine = Machine()
+    first, second = (Fleet(machine, job=job) for job in ("job-1", "job-2"))
+    first.verifier.random = second.verifier.random = lambda size: b"\x07" * size
+    ask, binding = first.ask()
+    _, other = second.ask()
+    assert binding.nonce == other.nonce
+    said = machine.collect(binding, ask)
+    signed = machine.sign(said, binding)
+    refused("ST-ATTS-003", lambda: second.answer(signed, other))
+    _, other = second.ask()
+    rebound = machine.sign(tpm(activation=machine.open(ask, other.value(MANIFEST)))(said), other)
+    refused("ST-ATTS-113", lambda: second.answer(rebound, other))
+    first.answer(signed, binding)

@@ -15,6 +15,7 @@ KINDS = list(KeyKind)
 @pytest.mark.parametrize("kind", KINDS)
 def test_sign_and_verify(kind):
     key = PrivateKey.generate(kind)
+    assert key.kind is kind
     signature = key.sign(b"data")
     key.public.verify(signature, b"data")
     for bad, data in (

@@ -14,10 +14,9 @@ from securetrain.core.errors import AttestationError
 from securetrain.testing.bootlog import (
     Boot,
     certificate,
-    encode_ima,
-    measure_files,
     replay,
 )
+from securetrain.testing.ima import encode_ima, measure_files
 
 
 def test_a_boot_has_the_same_bytes_on_every_run():
@@ -89,9 +88,9 @@ def test_files_are_measured_behind_the_boot_aggregate():
     registers = Boot().registers()
     entries = measure_files({"/bin/sh": b"sh"}, registers)
     aggregate = hashlib.sha256(b"".join(registers[pcr] for pcr in range(10))).digest()
-    assert [(e.path, e.digest) for e in entries] == [
-        ("boot_aggregate", aggregate),
-        ("/bin/sh", hashlib.sha256(b"sh").digest()),
+    assert [(e.name, e.digest) for e in entries] == [
+        (b"boot_aggregate", b"sha256:\0" + aggregate),
+        (b"/bin/sh", b"sha256:\0" + hashlib.sha256(b"sh").digest()),
     ]
 
 

@@ -17,7 +17,8 @@ from securetrain.attest.tpm.constants import Hash
 from securetrain.attest.tpm.endorsement import find
 from securetrain.core.errors import UsageError
 from securetrain.testing import swtpm
-from securetrain.testing.bootlog import Boot, measure_files, replay
+from securetrain.testing.bootlog import Boot, replay
+from securetrain.testing.ima import measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 from tests.attest.swtpms import needs_swtpm
 
@@ -83,7 +84,7 @@ def test_a_boot_is_simulated_and_forgotten(tmp_path, ca, tcp):
         address = machine.address
         empty = registers(machine)
         machine.boot(boot.digests(), files)
-        expected = replay([*boot.digests(), *((10, entry.extended()) for entry in files)])
+        expected = replay([*boot.digests(), *((10, entry.extends) for entry in files)])
         assert registers(machine) == {**empty, **expected}
         for orderly in (True, False):
             machine.reboot(orderly=orderly)

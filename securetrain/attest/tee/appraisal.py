@@ -94,7 +94,7 @@ class TeeAppraiser:
             name=TeeKind.SEV_SNP.value,
             tier=NodeTier.TEE,
             submodule=Submodule(
-                trust_vector=_vector(enrolled=bool(chip)),
+                trust_vector=_vector(enrolled=bool(chip) and not self.snp.any_chip),
                 claims={
                     "chip": chip,
                     "product": str(state.product),

@@ -146,8 +146,8 @@ def verify_snp(
         key=key,
         chip_id=endorsement.hardware_id,
         provider=endorsement.provider,
-        tcb=_tcb(parsed.reported_tcb, product),
-        launch_tcb=_tcb(parsed.launch_tcb, product),
+        tcb=read_tcb(parsed.reported_tcb, product),
+        launch_tcb=read_tcb(parsed.launch_tcb, product),
         report=parsed,
         leaf_expires=leaf.not_valid_after_utc,
         crl_checked=crl_checked,
@@ -171,6 +171,19 @@ def claimed_key(
     product = product_of_cpu(*parsed.cpu[:2]) if parsed.cpu else None
     known = parsed.signing_key in list(SigningKey)
     return product, SigningKey(parsed.signing_key) if known else None
+
+
+def claimed_provider(certificates: Sequence[bytes]) -> str:
+    """The cloud provider (CSP_ID) that the certificate of a VLEK claims; empty for a VCEK's.
+
+    Raises:
+        AttestationError: ST-ATTS-402.
+    """
+    product, key = claimed_key(b"", certificates) if certificates else (None, None)
+    if product is None or key is not SigningKey.VLEK:
+        return ""
+    leaf = chain.load_certificate(certificates[0], AMD, "certificates[0]")
+    return _endorsement(leaf, product, key).provider
 
 
 def _load(
@@ -332,7 +345,8 @@ def _check_endorsement(
         )
 
 
-def _tcb(raw: bytes, product: Product) -> Tcb:
+def read_tcb(raw: bytes, product: Product) -> Tcb:
+    """The numbers of a TCB_VERSION; which byte is which depends on the product."""
     numbers = dict(zip(_TCB_LAYOUT[product], raw, strict=True))
     return Tcb(**{name: numbers.get(number, 0) for number, name in _TCB_NAMES.items()})
 

@@ -160,6 +160,11 @@ def judge(state: SnpState, reference: SnpReference, report_data: bytes) -> None:
     _judge_policy(report, reference)
 
 
+def permissions_of(report: Report) -> tuple[Permission, ...]:
+    """What the guest's policy permits its host."""
+    return tuple(name for name, bit in _PERMISSIONS.items() if report.has_policy(bit))
+
+
 def _judge_platform(state: SnpState, reference: SnpReference) -> None:
     lowest = reference.min_tcb.get(state.product)
     if lowest is None:
@@ -201,8 +206,8 @@ def _judge_guest(report: Report, reference: SnpReference) -> None:
 
 
 def _judge_policy(report: Report, reference: SnpReference) -> None:
-    for permission, bit in _PERMISSIONS.items():
-        if report.has_policy(bit) and permission not in reference.permissions:
+    for permission in permissions_of(report):
+        if permission not in reference.permissions:
             raise _weak(f"the guest's policy permits {permission}, the reference does not")
     in_force = {name for name, bit in _PROTECTIONS.items() if report.has_policy(bit)}
     if report.has_platform(PlatformBit.ALIAS_CHECK_COMPLETE):

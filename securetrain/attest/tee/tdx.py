@@ -211,7 +211,7 @@ def verify_tdx(
         evaluation=opened.tcb_info.tcb_evaluation_data_number,
         collateral_expires=min(ends),
     )
-    _judge(state, reference, report_data)
+    judge_td(report, state.ppid, reference, report_data)
     return state
 
 
@@ -379,9 +379,12 @@ def _check_status(verdict: TcbVerdict, accepted: Collection[str]) -> None:
     )
 
 
-def _judge(state: TdxState, reference: TdxReference, report_data: bytes) -> None:
-    """Rules 6 to 8."""
-    report = state.report
+def judge_td(report: TdReport, ppid: str, reference: TdxReference, report_data: bytes) -> None:
+    """Rules 6 to 8: a genuine TD is what the reference asks for.
+
+    Raises:
+        AttestationError: ST-ATTS-516 to 519.
+    """
     if report.report_data != report_data:
         raise AttestationError(
             "ST-ATTS-517",
@@ -390,15 +393,15 @@ def _judge(state: TdxState, reference: TdxReference, report_data: bytes) -> None
             "TDX quote, REPORTDATA",
             "collect the evidence for this connection",
         )
-    if not reference.any_platform and state.ppid not in reference.ppids:
-        raise _wrong("PPID", f"{state.ppid} is not an accepted platform")
+    if not reference.any_platform and ppid not in reference.ppids:
+        raise _wrong("PPID", f"{ppid} is not an accepted platform")
     rules = [
         ("MRTD", report.mr_td, reference.mr_tds),
         ("MRCONFIGID", report.mr_config_id, reference.mr_config_ids),
         ("MROWNER", report.mr_owner, reference.mr_owners),
         ("MROWNERCONFIG", report.mr_owner_config, reference.mr_owner_configs),
     ]
-    if state.report.mr_service_td:
+    if report.mr_service_td:
         rules.append(("MRSERVICETD", report.mr_service_td, reference.mr_service_tds))
     rules += [
         (f"RTMR{index}", report.rtmrs[int(index)], accepted)
@@ -430,6 +433,11 @@ def _judge_attributes(attributes: int, reference: TdxReference) -> None:
             "TDX quote, ATTRIBUTES",
             "start the guest with the attributes that the reference values describe",
         )
+
+
+def attributes_of(td_attributes: int) -> tuple[TdAttribute, ...]:
+    """Which of the named attributes are set."""
+    return tuple(name for name, bit in _ATTRIBUTES.items() if td_attributes & bit)
 
 
 def _bad_signature(what: str, where: str) -> AttestationError:

@@ -26,18 +26,20 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from securetrain.attest.evidence import AttestationKeys, TpmEvidence
-from securetrain.attest.lease import Case, Opening, Part
+from securetrain.attest.lease import Case, Lease, Opening, Part
+from securetrain.attest.recent import Recent
 from securetrain.attest.results import Submodule, trust_vector
 from securetrain.attest.state import Remembered
-from securetrain.attest.tpm.boot import BootState, appraise_boot
+from securetrain.attest.tpm.boot import BootAppraiser
 from securetrain.attest.tpm.bootrules import BootReference, check_value
-from securetrain.attest.tpm.certificates import Endorsements, TpmReference
+from securetrain.attest.tpm.certificates import MAX_KEYS, Endorsements, TpmReference
+from securetrain.attest.tpm.constants import Hash
 from securetrain.attest.tpm.credential import make_credential
-from securetrain.attest.tpm.ima import ImaState, TemplateCache, appraise_ima
+from securetrain.attest.tpm.ima import ImaState, Progress, TemplateCache, appraise_ima
 from securetrain.attest.tpm.keys import check_attestation_key
 from securetrain.attest.tpm.quote import Clock, Quote, verify_quote
 from securetrain.attest.tpm.runtime_policy import ImaReference, RuntimePolicies
-from securetrain.attest.tpm.structures import parse_public
+from securetrain.attest.tpm.structures import PublicArea, parse_public
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.policy.schema import ImaMode, Tpm
@@ -56,12 +58,13 @@ class Inventory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpmState:
-    """What a TPM has proven."""
+    """What a TPM has proven; but for the part, what a lease keeps of it."""
 
     part: Part
-    quote: Quote
-    boot: BootState | None
-    ima: ImaState | None
+    clock: Clock
+    registers: bytes
+    secure_boot: bool | None
+    ima: Progress | None
 
 
 class TpmAppraiser:
@@ -91,9 +94,11 @@ class TpmAppraiser:
             AttestationError: ST-ATTS-009, ST-ATTS-320 to 324 for bad reference values.
         """
         self._policy = policy
-        self._boot = boot
+        self._boot = BootAppraiser(boot)
+        self._registers = boot.registers
         self._inventory = inventory
         self._endorsements = Endorsements(tpm)
+        self._attestation_keys: Recent[bytes, PublicArea] = Recent(MAX_KEYS)
         self._templates = TemplateCache()
         self._runtime = (
             RuntimePolicies().get(ima, documents) if policy.ima is ImaMode.ENFORCE else None
@@ -119,9 +124,16 @@ class TpmAppraiser:
                 f"node {node}: endorsement key",
                 "securetrain attest enroll, after making sure whose machine it is",
             )
-        ak = parse_public(keys.ak_public, "attestation key")
-        check_attestation_key(ak)
+        ak = self._attestation_key(keys.ak_public)
         return Opening(endorsement=endorsement, ak=ak, enrolled=is_enrolled)
+
+    def _attestation_key(self, public: bytes) -> PublicArea:
+        known = self._attestation_keys.get(public)
+        if known is not None:
+            return known
+        ak = parse_public(public, "attestation key")
+        check_attestation_key(ak)
+        return self._attestation_keys.put(public, ak)
 
     def credential(
         self, opening: Opening, secret: bytes, random: Callable[[int], bytes]
@@ -148,56 +160,59 @@ class TpmAppraiser:
             previous=_last_clock(case),
             running=case.lease is not None,
         )
-        boot = self._judge_boot(evidence, quote, case)
-        ima = self._judge_ima(evidence, quote, case)
-        return TpmState(part=self._part(opening, quote, boot, ima), quote=quote, boot=boot, ima=ima)
+        registers = b"".join(quote.pcrs[index] for index in BOOT_PCRS)
+        secure_boot = self._judge_boot(evidence, quote, registers, case.lease)
+        ima = self._judge_ima(evidence, quote, registers, case.lease)
+        return TpmState(
+            part=self._part(opening, quote, ima, secure_boot=secure_boot),
+            clock=quote.clock,
+            registers=registers,
+            secure_boot=secure_boot,
+            ima=ima.progress if ima is not None else None,
+        )
 
-    def _judge_boot(self, evidence: TpmEvidence, quote: Quote, case: Case) -> BootState | None:
-        if case.lease is not None and case.lease.quote is not None:
-            for index in BOOT_PCRS:
-                if quote.pcrs[index] != case.lease.quote.pcrs[index]:
-                    raise AttestationError(
-                        "ST-ATTS-008",
-                        f"{quote.pcrs[index].hex()}, it was"
-                        f" {case.lease.quote.pcrs[index].hex()} when the lease began",
-                        f"PCR {index}",
-                        "find out what was measured after the boot, and restart the node",
-                    )
-            return case.lease.boot
+    def _judge_boot(
+        self, evidence: TpmEvidence, quote: Quote, registers: bytes, lease: Lease | None
+    ) -> bool | None:
+        """Whether Secure Boot was on; None where only whole registers are judged."""
+        if lease is not None and lease.registers:
+            _check_unchanged(registers, lease.registers)
+            return lease.secure_boot
         if not self._policy.event_log:
-            for number, allowed in self._boot.registers.items():
+            for number, allowed in self._registers.items():
                 check_value(f"PCR {number}", quote.pcrs.get(int(number), b""), allowed)
             return None
         if not evidence.event_log:
             raise _missing("the firmware's event log", "event_log")
-        return appraise_boot(
-            evidence.event_log, quote.pcrs, self._boot, secure_boot=self._policy.secure_boot
-        )
+        return self._boot.appraise(
+            evidence.event_log, quote.pcrs, secure_boot=self._policy.secure_boot
+        ).secure_boot
 
-    def _judge_ima(self, evidence: TpmEvidence, quote: Quote, case: Case) -> ImaState | None:
+    def _judge_ima(
+        self, evidence: TpmEvidence, quote: Quote, registers: bytes, lease: Lease | None
+    ) -> ImaState | None:
         if self._policy.ima is ImaMode.OFF:
             return None
         if evidence.ima is None:
             raise _missing("the kernel's measurement list", "ima")
-        registers = b"".join(quote.pcrs[index] for index in BOOT_PCRS)
         return appraise_ima(
             evidence.ima,
             pcr10=quote.pcrs[IMA_PCR],
             boot_aggregate=hashlib.sha256(registers).digest(),
             policy=self._runtime,
-            start=case.lease.ima if case.lease is not None else None,
+            start=lease.ima if lease is not None else None,
             allow_violations=self._policy.allow_ima_violations,
             cache=self._templates,
         )
 
     def _part(
-        self, opening: Opening, quote: Quote, boot: BootState | None, ima: ImaState | None
+        self, opening: Opening, quote: Quote, ima: ImaState | None, *, secure_boot: bool | None
     ) -> Part:
         endorsement = opening.endorsement
         affirmed = {
             "hardware": endorsement.tier >= NodeTier.TPM,
             "instance-identity": opening.enrolled,
-            "executables": boot is not None,
+            "executables": secure_boot is not None,
             "file-system": ima is not None and self._runtime is not None,
         }
         if endorsement.tier is NodeTier.TEST_ONLY:
@@ -216,8 +231,8 @@ class TpmAppraiser:
                 b"".join(quote.pcrs[index] for index in sorted(quote.pcrs))
             ).hexdigest(),
         }
-        if boot is not None:
-            claims["secure_boot"] = boot.secure_boot
+        if secure_boot is not None:
+            claims["secure_boot"] = secure_boot
         if ima is not None:
             claims["ima_entries"] = ima.progress.entries
             claims["ima_policy"] = ima.policy
@@ -245,9 +260,23 @@ def _check_activation(evidence: TpmEvidence, case: Case) -> None:
         )
 
 
+def _check_unchanged(registers: bytes, before: bytes) -> None:
+    """Rule 4: nothing is measured into a boot's registers while a lease runs."""
+    size = Hash.SHA256.size
+    for index in BOOT_PCRS:
+        place = slice(index * size, (index + 1) * size)
+        if registers[place] != before[place]:
+            raise AttestationError(
+                "ST-ATTS-008",
+                f"{registers[place].hex()}, it was {before[place].hex()} when the lease began",
+                f"PCR {index}",
+                "find out what was measured after the boot, and restart the node",
+            )
+
+
 def _last_clock(case: Case) -> Clock | None:
-    if case.lease is not None and case.lease.quote is not None:
-        return case.lease.quote.clock
+    if case.lease is not None and case.lease.clock is not None:
+        return case.lease.clock
     return _clock_of(case.last) if case.last is not None else None
 
 

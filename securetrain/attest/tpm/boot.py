@@ -104,42 +104,53 @@ class BootState:
     measurements: tuple[Measurement, ...]
 
 
+class BootAppraiser:
+    """Judges boots for as long as one edition of the reference values stands."""
+
+    def __init__(self, reference: BootReference) -> None:
+        """Make the reference values ready: what a good boot measures."""
+        self._rules = Rules(reference, _BANK)
+
+    def appraise(self, log: bytes, pcrs: Mapping[int, bytes], *, secure_boot: bool) -> BootState:
+        """Judge a boot.
+
+        Args:
+            log: the firmware's event log, crypto-agile.
+            pcrs: quoted values of the SHA-256 bank.
+            secure_boot: whether Secure Boot must have been on.
+
+        Raises:
+            AttestationError: ST-ATTS-201 to 219; `where` names the PCR and the log's entry.
+        """
+        parsed = _replayed(log, pcrs)
+        rules = self._rules
+        _check_values(pcrs, rules.reference)
+        state = _secure_boot(parsed, rules, secure_boot=secure_boot)
+        way = rules.unread(_SECURE_BOOT.index)
+        if way is None:
+            measurements = rules.judge_secure_boot(_SECURE_BOOT, state)
+        else:
+            measurements = shown(_SECURE_BOOT, parsed.of(_SECURE_BOOT.number), way)
+        for register in _judged(pcrs):
+            events = parsed.of(register.number)
+            way = rules.unread(register.index)
+            if way is not Kind.PINNED:
+                _check_separator(register, events)
+            measurements += shown(register, events, way) if way else rules.judge(register, events)
+        return BootState(
+            secure_boot=not state.off,
+            secure_boot_off=state.off,
+            registers={r.index: pcrs[r.index] for r in (*_judged(pcrs), _SECURE_BOOT)},
+            boot_aggregate=hashlib.sha256(b"".join(pcrs[index] for index in SIGNED)).digest(),
+            measurements=tuple(sorted(measurements, key=lambda m: m.entry)),
+        )
+
+
 def appraise_boot(
     log: bytes, pcrs: Mapping[int, bytes], reference: BootReference, *, secure_boot: bool
 ) -> BootState:
-    """Judge a boot.
-
-    Args:
-        log: the firmware's event log, crypto-agile.
-        pcrs: quoted values of the SHA-256 bank.
-        reference: what a good boot measures.
-        secure_boot: whether Secure Boot must have been on.
-
-    Raises:
-        AttestationError: ST-ATTS-201 to 219; `where` names the PCR and the log's entry.
-    """
-    parsed = _replayed(log, pcrs)
-    _check_values(pcrs, reference)
-    rules = Rules(reference, _BANK)
-    state = _secure_boot(parsed, rules, secure_boot=secure_boot)
-    way = rules.unread(_SECURE_BOOT.index)
-    if way is None:
-        measurements = rules.judge_secure_boot(_SECURE_BOOT, state)
-    else:
-        measurements = shown(_SECURE_BOOT, parsed.of(_SECURE_BOOT.number), way)
-    for register in _judged(pcrs):
-        events = parsed.of(register.number)
-        way = rules.unread(register.index)
-        if way is not Kind.PINNED:
-            _check_separator(register, events)
-        measurements += shown(register, events, way) if way else rules.judge(register, events)
-    return BootState(
-        secure_boot=not state.off,
-        secure_boot_off=state.off,
-        registers={r.index: pcrs[r.index] for r in (*_judged(pcrs), _SECURE_BOOT)},
-        boot_aggregate=hashlib.sha256(b"".join(pcrs[index] for index in SIGNED)).digest(),
-        measurements=tuple(sorted(measurements, key=lambda m: m.entry)),
-    )
+    """Judge one boot; see `BootAppraiser.appraise`, which many boots want."""
+    return BootAppraiser(reference).appraise(log, pcrs, secure_boot=secure_boot)
 
 
 def learn_boot(log: bytes, pcrs: Mapping[int, bytes]) -> BootReference:
@@ -261,4 +272,4 @@ def _bad_separator(what: str, where: str) -> AttestationError:
     return AttestationError(BAD_SEPARATOR, what, where, "boot the node again")
 
 
-__all__ = ["BootReference", "BootState", "appraise_boot", "learn_boot", "merge"]
+__all__ = ["BootAppraiser", "BootReference", "BootState", "appraise_boot", "learn_boot", "merge"]

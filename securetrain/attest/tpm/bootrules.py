@@ -155,12 +155,27 @@ class Measurement:
     """One event of a register that replayed, for people."""
 
     register: str
-    entry: int
     kind: Kind
-    digest: bytes
-    text: str
+    event: Event
     claimed: bool
     """Whether `text` is only the log's word, with nothing in the digest behind it."""
+    known: str = ""
+    """What the reference values call it, if they do."""
+
+    @property
+    def entry(self) -> int:
+        """Its place in the log."""
+        return self.event.index
+
+    @property
+    def digest(self) -> bytes:
+        """What was extended."""
+        return self.event.digest
+
+    @property
+    def text(self) -> str:
+        """What it is; empty where nothing readable says so."""
+        return printable(self.known) or describe(self.event)
 
 
 class Rules:
@@ -233,7 +248,7 @@ class Rules:
             )
         shown = [(Kind.VARIABLE, found.variables.values()), (Kind.AUTHORITY, found.authorities)]
         return [
-            measurement(register, event, kind, describe(event), claimed=False)
+            Measurement(register.name, kind, event, claimed=False)
             for kind, events in shown
             for event in events
         ]
@@ -255,9 +270,7 @@ class Rules:
         for kind in register.holds:
             text = self._accepted[kind].get(event.digest)
             if text is not None:
-                return measurement(
-                    register, event, kind, printable(text) or describe(event), claimed=not text
-                )
+                return Measurement(register.name, kind, event, claimed=not text, known=text)
         return None
 
 
@@ -291,16 +304,9 @@ def check_value(name: str, value: bytes, allowed: Digests) -> None:
         )
 
 
-def measurement(
-    register: Register, event: Event, kind: Kind, text: str, *, claimed: bool
-) -> Measurement:
-    """An event for people."""
-    return Measurement(register.name, event.index, kind, event.digest, text, claimed)
-
-
 def shown(register: Register, events: Iterable[Event], kind: Kind) -> list[Measurement]:
     """Events that are not judged one by one, for people."""
-    return [measurement(register, event, kind, describe(event), claimed=True) for event in events]
+    return [Measurement(register.name, kind, event, claimed=True) for event in events]
 
 
 class Learner:

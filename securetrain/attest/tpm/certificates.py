@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -37,6 +37,7 @@ from msgspec import Meta
 from OpenSSL import crypto
 
 from securetrain.attest.binding import prefixed
+from securetrain.attest.recent import Recent
 from securetrain.attest.tpm.keys import check_endorsement_key
 from securetrain.attest.tpm.profile import (
     Identity,
@@ -52,8 +53,10 @@ MAX_CHAIN: Final = 8
 """Most certificates that a node may send beside its own."""
 MAX_DEPTH: Final = 8
 """Most certificates of a path, leaf and root included."""
-MAX_PATHS: Final = 1 << 14
-"""Verified paths that are remembered."""
+MAX_KEYS: Final = 1 << 14
+"""Accepted endorsement keys that are remembered."""
+MAX_LINKS: Final = 1 << 10
+"""Accepted CAs that are remembered."""
 LEAF: Final = "endorsement key certificate"
 
 _SIGNATURES: Final = frozenset(
@@ -125,33 +128,41 @@ class Endorsement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Path:
-    """A verified path; true between its two times."""
+    """A verified path."""
 
     spki: bytes
     identity: Identity
     tier: NodeTier
     root: str
+    validity: "_Validity"
+
+
+class _Validity(NamedTuple):
+    """When something holds."""
+
     begins: datetime
     ends: datetime
 
+    def covers(self, now: datetime) -> bool:
+        return self.begins <= now <= self.ends
+
 
 class Endorsements:
-    """The pinned roots, read once, and the paths that have been verified to them.
+    """The pinned roots, read once, and what has been accepted under them.
 
     A verifier owns one for as long as its reference values stand.
     """
 
-    def __init__(self, reference: TpmReference, max_paths: int = MAX_PATHS) -> None:
+    def __init__(self, reference: TpmReference, max_keys: int = MAX_KEYS) -> None:
         """Read the pinned certificates.
 
         Args:
             reference: what is pinned.
-            max_paths: how many verified paths to remember, at least one.
+            max_keys: how many accepted keys to remember, at least one.
 
         Raises:
             AttestationError: ST-ATTS-009 when one is malformed.
         """
-        assert max_paths > 0
         self._revoked = frozenset(reference.revoked)
         self._revoked_certificates = frozenset(reference.revoked_certificates)
         self._uncertified = frozenset(reference.allow_uncertified)
@@ -167,8 +178,9 @@ class Endorsements:
             for root in _pinned(pinned, field):
                 self._roots.append(root)
                 self._tiers[_fingerprint(root)] = tier
-        self._paths: dict[bytes, _Path] = {}
-        self._max_paths = max_paths
+        # By the bytes of key and certificates; by fingerprint and whether it is the path's root.
+        self._accepted: Recent[bytes, tuple[Endorsement, _Validity]] = Recent(max_keys)
+        self._links: Recent[tuple[str, bool], _Validity] = Recent(MAX_LINKS)
 
     def check(
         self, public: bytes, certificate: bytes, chain: Sequence[bytes], now: datetime
@@ -187,13 +199,18 @@ class Endorsements:
                 another key, ST-ATTS-107 no path to a pinned root, ST-ATTS-108 expired or not yet
                 valid, ST-ATTS-109 revoked, ST-ATTS-110 no certificate and not listed.
         """
+        sent = hashlib.sha256(b"".join(map(prefixed, (public, certificate, *chain)))).digest()
+        known = self._accepted.get(sent)
+        if known is not None and known[1].covers(now):
+            return known[0]
         key = parse_public(public, "endorsement key")
         template = check_endorsement_key(key)
         if key.name.hex() in self._revoked:
             raise _revoked("endorsement key", key.name.hex())
         if not certificate:
             return self._uncertified_key(key, template)
-        path = self._verified(certificate, chain, now)
+        _check_sizes(certificate, chain)
+        path = self._verify(certificate, chain, now)
         if path.spki != _spki(key.key()):
             raise AttestationError(
                 "ST-ATTS-106",
@@ -201,7 +218,7 @@ class Endorsements:
                 LEAF,
                 "send the certificate of the key that the TPM holds",
             )
-        return Endorsement(
+        endorsement = Endorsement(
             key=key,
             name=key.name,
             tier=path.tier,
@@ -210,8 +227,10 @@ class Endorsements:
             model=path.identity.model,
             version=path.identity.version,
             root=path.root,
-            expires=path.ends,
+            expires=path.validity.ends,
         )
+        self._accepted.put(sent, (endorsement, path.validity))
+        return endorsement
 
     def _uncertified_key(self, key: PublicArea, template: str) -> Endorsement:
         if key.name.hex() not in self._uncertified:
@@ -223,18 +242,6 @@ class Endorsements:
             )
         return Endorsement(key=key, name=key.name, tier=NodeTier.VTPM, template=template)
 
-    def _verified(self, certificate: bytes, chain: Sequence[bytes], now: datetime) -> _Path:
-        """The path of these certificates, remembered or verified now."""
-        _check_sizes(certificate, chain)
-        key = hashlib.sha256(b"".join(map(prefixed, (certificate, *chain)))).digest()
-        path = self._paths.get(key)
-        if path is None or not path.begins <= now <= path.ends:
-            path = self._verify(certificate, chain, now)
-            if len(self._paths) >= self._max_paths:
-                del self._paths[next(iter(self._paths))]
-            self._paths[key] = path
-        return path
-
     def _verify(self, certificate: bytes, chain: Sequence[bytes], now: datetime) -> _Path:
         leaf = _load(certificate, LEAF)
         key = _key(leaf, LEAF)
@@ -242,9 +249,8 @@ class Endorsements:
             certificate, LEAF, rsa=isinstance(key, rsa.RSAPublicKey)
         )
         path = self._build(leaf, chain, now)
-        for depth, one in enumerate(path):
-            self._check_link(one, depth, len(path))
-        times = [_validity(one, depth) for depth, one in enumerate(path)]
+        last = len(path) - 1
+        times = [self._link(one, depth, root=depth == last) for depth, one in enumerate(path)]
         root = _fingerprint(path[-1])
         tier = self._tiers[root]
         return _Path(
@@ -252,8 +258,7 @@ class Endorsements:
             identity=identity,
             tier=min(tier, NodeTier.VTPM) if _is_software(identity) else tier,
             root=root,
-            begins=max(begins for begins, _ in times),
-            ends=min(ends for _, ends in times),
+            validity=_Validity(max(t.begins for t in times), min(t.ends for t in times)),
         )
 
     def _build(
@@ -280,20 +285,24 @@ class Endorsements:
             raise _untrusted(f"a path of {pinned[0] + 1}, the limit is {MAX_DEPTH}", LEAF)
         return path[: pinned[0] + 1]
 
-    def _check_link(self, certificate: crypto.X509, depth: int, length: int) -> None:
-        """One certificate of a path that OpenSSL has verified."""
-        where = _place(depth, root=depth == length - 1)
-        if _fingerprint(certificate) in self._revoked_certificates:
-            raise _revoked(where, _fingerprint(certificate))
+    def _link(self, certificate: crypto.X509, depth: int, *, root: bool) -> _Validity:
+        """When one certificate holds, of a path that OpenSSL has verified.
+
+        Few CAs certify many keys: what they say is looked at once.
+        """
+        fingerprint = _fingerprint(certificate)
+        known = self._links.get((fingerprint, root)) if depth else None
+        if known is not None:
+            return known
+        where = _place(depth, root=root)
+        if fingerprint in self._revoked_certificates:
+            raise _revoked(where, fingerprint)
         if depth:
             _check_strength(_key(certificate, where), where)
-        if depth == length - 1:
-            return
-        algorithm = _signature_algorithm(certificate)
-        if algorithm not in _SIGNATURES:
-            raise _untrusted(f"is signed by {algorithm}", where)
-        if depth:
-            check_authority(_der(certificate), where)
+        if not root:
+            _check_signed(certificate, depth, where)
+        validity = _validity(certificate, where)
+        return self._links.put((fingerprint, root), validity) if depth else validity
 
     def _broken(self, error: crypto.X509StoreContextError) -> AttestationError:
         """Why OpenSSL found no path."""
@@ -347,6 +356,15 @@ def _check_strength(key: NativeKey, where: str) -> None:
         raise _untrusted(f"a key of {key.key_size} bits, at least {weakest} are asked for", where)
 
 
+def _check_signed(certificate: crypto.X509, depth: int, where: str) -> None:
+    """What another certificate vouches for: a leaf, or a CA."""
+    algorithm = _signature_algorithm(certificate)
+    if algorithm not in _SIGNATURES:
+        raise _untrusted(f"is signed by {algorithm}", where)
+    if depth:
+        check_authority(_der(certificate), where)
+
+
 def _load(certificate: bytes, where: str) -> crypto.X509:
     try:
         loaded = crypto.load_certificate(crypto.FILETYPE_ASN1, certificate)
@@ -374,12 +392,12 @@ def _signature_algorithm(certificate: crypto.X509) -> str:
         return "an unknown algorithm"
 
 
-def _validity(certificate: crypto.X509, depth: int) -> tuple[datetime, datetime]:
+def _validity(certificate: crypto.X509, where: str) -> _Validity:
     begins, ends = certificate.get_notBefore(), certificate.get_notAfter()
     try:
-        return _time(begins), _time(ends)
+        return _Validity(_time(begins), _time(ends))
     except ValueError as error:
-        raise _malformed(f"its validity cannot be read: {error}", _place(depth)) from error
+        raise _malformed(f"its validity cannot be read: {error}", where) from error
 
 
 def _time(text: bytes | None) -> datetime:

@@ -6,6 +6,7 @@ Source: TCG Algorithm Registry; TCG TPM 2.0 Library, Part 2; handles: TCG EK Cre
 """
 
 import hashlib
+from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from typing import Final
 
@@ -58,13 +59,19 @@ class Hash(IntEnum):
 
     def digest(self, data: bytes) -> bytes:
         """The digest of `data`."""
-        return hashlib.new(self.spelling, data).digest()
+        return _FUNCTIONS[self](data).digest()
 
     def primitive(self) -> hashes.HashAlgorithm:
         """The same hash for `cryptography`."""
         return _PRIMITIVES[self]
 
 
+_FUNCTIONS: Final[dict[Hash, Callable[[bytes], "hashlib._Hash"]]] = {
+    Hash.SHA1: hashlib.sha1,
+    Hash.SHA256: hashlib.sha256,
+    Hash.SHA384: hashlib.sha384,
+    Hash.SHA512: hashlib.sha512,
+}
 _SIZES: Final = {Hash.SHA1: 20, Hash.SHA256: 32, Hash.SHA384: 48, Hash.SHA512: 64}
 _PRIMITIVES: Final[dict[Hash, hashes.HashAlgorithm]] = {
     Hash.SHA1: hashes.SHA1(),  # noqa: S303 - so that its use can be named when it is refused

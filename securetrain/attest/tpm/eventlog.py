@@ -24,6 +24,7 @@ TDX Virtual Firmware Design Guide, section 8 (CCEL).
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Final
 
 from securetrain.attest.reader import Reader
@@ -118,7 +119,7 @@ class Event:
         return _NAMES.get(self.type) or f"event type {self.type:#x}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EventLog:
     """A parsed log, with the digests of one bank."""
 
@@ -131,11 +132,15 @@ class EventLog:
 
     def of(self, register: int) -> tuple[Event, ...]:
         """What was measured into one register, in order."""
-        return tuple(
-            event
-            for event in self.events
-            if event.register == register and event.type != EventType.NO_ACTION
-        )
+        return tuple(self._measured.get(register, ()))
+
+    @cached_property
+    def _measured(self) -> dict[int, list[Event]]:
+        registers: dict[int, list[Event]] = {}
+        for event in self.events:
+            if event.type != EventType.NO_ACTION:
+                registers.setdefault(event.register, []).append(event)
+        return registers
 
 
 def parse(

@@ -13,8 +13,8 @@ from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from tests.attest.collateral import Shelf, case
 from tests.attest.tee import forge_intel as intel
-from tests.attest.tee.forge import der, pem
-from tests.attest.tee.forge_amd import NOW, AmdWorld, good_leaf
+from tests.attest.tee.forge import NOW, der, pem
+from tests.attest.tee.forge_amd import AmdWorld, good_leaf
 
 BINDING = bytes(range(32))
 AMD = AmdWorld()
@@ -52,7 +52,7 @@ def appraiser(collateral=None, **changes):
 
 def intel_rtmrs():
     td = intel.Td()
-    return {number: (bytes(value).hex(),) for number, value in enumerate(td.rtmrs[:3])}
+    return {str(number): (bytes(value).hex(),) for number, value in enumerate(td.rtmrs[:3])}
 
 
 def snp(binding=BINDING, **changes):
@@ -140,7 +140,7 @@ def test_a_makers_root_that_is_not_pinned():
 @pytest.mark.parametrize("number", range(3))
 def test_a_register_that_nothing_explains(number):
     rtmrs = intel_rtmrs()
-    del rtmrs[number]
+    del rtmrs[str(number)]
     error = refused("ST-ATTS-013", tdx(), tdx=intel.reference(rtmrs=rtmrs))
     assert f"RTMR{number}" in error.what
 

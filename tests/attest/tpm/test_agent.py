@@ -24,7 +24,8 @@ from securetrain.attest.tpm.quote import verify_quote
 from securetrain.attest.tpm.structures import parse_public
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
-from securetrain.testing.bootlog import Boot, encode_ima, measure_files
+from securetrain.testing.bootlog import Boot
+from securetrain.testing.ima import encode_ima, measure_files
 from tests.attest.tpm import forge
 from tests.attest.tpm.simulator import INTEGRITY, LOCKOUT, Simulator
 

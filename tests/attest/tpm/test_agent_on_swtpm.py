@@ -22,7 +22,8 @@ from securetrain.attest.tpm.structures import parse_attest, parse_public
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.testing.bootlog import Boot, measure_files
+from securetrain.testing.bootlog import Boot
+from securetrain.testing.ima import measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 from tests.attest.swtpms import needs_swtpm
 from tests.attest.tpm import forge

@@ -657,12 +657,12 @@ def test_refusals_are_not_remembered_as_paths(endorsements, monkeypatch):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    endorsements = Endorsements(REFERENCE, max_paths=2)
+    endorsements = Endorsements(REFERENCE, max_keys=2)
     calls = counted(endorsements, monkeypatch)
     leaves = [ISSUER.endorse(EK) for _ in range(3)]
     for leaf in leaves:
         check(endorsements, leaf)
-    assert len(endorsements._paths) == 2
+    assert len(endorsements._accepted) == 2
     check(endorsements, leaves[2])
     check(endorsements, leaves[1])
     assert len(calls) == 3

@@ -7,7 +7,8 @@ import pytest
 from securetrain.attest.evidence import ImaList
 from securetrain.attest.tpm import measurements
 from securetrain.attest.tpm.measurements import Measurements, Sources
-from securetrain.testing.bootlog import Boot, encode_ima, measure_files
+from securetrain.testing.bootlog import Boot
+from securetrain.testing.ima import encode_ima, measure_files
 
 FILES = measure_files({f"/usr/bin/tool-{n}": bytes([n]) for n in range(9)}, Boot().registers())
 BINARY, ASCII = encode_ima(FILES), encode_ima(FILES, binary=False)

@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The story with a software TPM at the door."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from securetrain.core.errors import UsageError
+from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED
+from securetrain.quickstart import story
+from securetrain.quickstart.context import Options, Story
+from securetrain.quickstart.screen import QuietScreen
+from securetrain.testing import swtpm
+from tests.attest.swtpms import needs_swtpm
+
+
+def test_without_swtpm_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(swtpm.shutil, "which", lambda _: None)
+    tour = Story(
+        options=Options(run_dir=tmp_path / "run", tpm=True),
+        screen=QuietScreen(),
+        clock=lambda: datetime.now(UTC),
+        environ={},
+    )
+    with pytest.raises(UsageError) as caught:
+        story.tell(tour)
+    assert caught.value.code == "ST-USAG-004"
+    assert "swtpm" in caught.value.fix
+
+
+@needs_swtpm
+@pytest.mark.dist
+@pytest.mark.slow
+def test_the_story_with_a_software_tpm(tmp_path):
+    run_dir = tmp_path / "run"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "securetrain", "quickstart", "--tpm", "--json", "--no-drills",
+            "--steps", "8", "--run-dir", str(run_dir),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["node"] == TEST_ONLY, "never anything better, and never nothing"
+    lines = (run_dir / "ledger.jsonl").read_text().splitlines()
+    events = [json.loads(line)["body"]["event"] for line in lines]
+    admitted = [event["details"] for event in events if event["event"] == "node-admitted"]
+    assert {details["tier"] for details in admitted} == {"test-only"}
+    assert all(details["reference_values"] for details in admitted)
+    html = (run_dir / "report.html").read_text()
+    assert TEST_ONLY in html
+    assert UNATTESTED not in html
+    assert (run_dir / "attestation.sqlite").exists()
