@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Self
 
-from securetrain.core.errors import AdmissionError, NetworkError
+from securetrain.core.errors import AdmissionError, NetworkError, UsageError
 from securetrain.core.vocabulary import Boundary, NetworkProfile
 from securetrain.launch.agent import Plan as WorkerPlan
 from securetrain.ledger import Ledger
@@ -92,7 +92,7 @@ class JobNetwork:
                 " ".join(gone.removed)[:200],
                 problems=" ".join(gone.problems)[:2000],
             )
-        endpoint = ip_address(bind) if bind else own_address(coordinator)
+        endpoint = _given_address(bind) if bind else own_address(coordinator)
         overlay = Overlay.up(
             Plan(
                 job=job,
@@ -158,6 +158,15 @@ class JobNetwork:
         """In the watcher's thread: have the main thread end the workers."""
         self.problem = error
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _given_address(text: str) -> IPv4Address | IPv6Address:
+    try:
+        return ip_address(text)
+    except ValueError as error:
+        raise UsageError(
+            "ST-USAG-001", str(error), "--rdzv-conf bind", "give this machine's IP address"
+        ) from error
 
 
 def own_address(coordinator: str) -> IPv4Address | IPv6Address:

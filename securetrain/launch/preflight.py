@@ -9,16 +9,20 @@ Rules:
 3. ``warn`` says what failed and goes on; ``enforce`` refuses with ST-RUNT-003 when the audit's exit
    code is not 0: a failure at or above ``host.fail_on``, or more unknown than ``host.max_unknown``.
 
-The environment that is judged is the one that the workers will get, after pinning.
+The environment that is judged is the one that the workers will get, after pinning. Under an overlay
+it names the job's own device, which is made later: it counts as an interface that is down.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from securetrain.audit.catalogue import load_checks
 from securetrain.audit.collect.node import collect_node
 from securetrain.audit.engine import audit
+from securetrain.audit.facts import Facts, Interface
 from securetrain.audit.findings import AuditResult, Finding
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import RuntimeRefusal
@@ -66,9 +70,23 @@ class Preflight:
 
 
 def run_preflight(
-    run: RunDir, policy: Policy, environ: Mapping[str, str], ledger: Ledger, now: datetime
+    run: RunDir,
+    policy: Policy,
+    environ: Mapping[str, str],
+    ledger: Ledger,
+    now: datetime,
+    *,
+    tunnel: str = "",
 ) -> Preflight:
     """Audit this node and act on the result.
+
+    Args:
+        run: Where ``audit.json`` goes.
+        policy: The run's policy.
+        environ: The workers' environment.
+        ledger: Where the result is recorded.
+        now: The time, timezone-aware.
+        tunnel: The device that the job will have; empty when it uses what is there.
 
     Raises:
         RuntimeRefusal: ST-RUNT-003 in mode enforce.
@@ -77,7 +95,8 @@ def run_preflight(
     if mode is PreflightMode.OFF:
         ledger.observe(Boundary.HOST, "preflight-skipped", mode=mode.value)
         return Preflight(mode=mode, result=None)
-    result = audit(collect_node(environ, now=now), load_checks(), policy, now)
+    facts = with_device(collect_node(environ, now=now), tunnel)
+    result = audit(facts, load_checks(), policy, now)
     write_atomic(run.audit, result.to_json(), mode=0o600)
     details = {state.value: result.counts.get(state, 0) for state in State}
     preflight = Preflight(mode=mode, result=result)
@@ -90,6 +109,26 @@ def run_preflight(
         ledger.refuse(Boundary.HOST, "preflight-refused", error, result.node)
         raise error
     return preflight
+
+
+def with_device(facts: Facts, name: str) -> Facts:
+    """The facts with one more interface, which is still down; unchanged without a name."""
+    found = facts.node.interfaces.value
+    if not name or found is None or any(interface.name == name for interface in found):
+        return facts
+    device = Interface(
+        name=name,
+        up=False,
+        loopback=False,
+        rp_filter=None,
+        ipv6=None,
+        accept_ra=None,
+        forwarding6=None,
+    )
+    section = msgspec.structs.replace(facts.node.interfaces, value=(*found, device))
+    return msgspec.structs.replace(
+        facts, node=msgspec.structs.replace(facts.node, interfaces=section)
+    )
 
 
 def _refusal(preflight: Preflight, run: RunDir, fail_on: Severity) -> RuntimeRefusal:

@@ -35,6 +35,7 @@ from securetrain.launch.processes import end_stragglers, interruptible, undistur
 from securetrain.launch.setup import NODE_KEY, RunSetup, node_name
 from securetrain.launch.supply import check_torch
 from securetrain.ledger import Ledger
+from securetrain.network.addresses import DEVICE
 from securetrain.network.environment import (
     CACHE_DIR,
     EMPTY_NCCL_CONF,
@@ -144,7 +145,12 @@ class Session:
             )
         self._record_environment(self.environment)
         self.preflight = run_preflight(
-            run, policy.policy, self.environment.env, self.ledger, self.clock()
+            run,
+            policy.policy,
+            self.environment.env,
+            self.ledger,
+            self.clock(),
+            tunnel=DEVICE if needs_network(self.profile) else "",
         )
         with agent.environment(self.environment.env):
             with self._refusing(Boundary.CHECKPOINT, "program-refused"):

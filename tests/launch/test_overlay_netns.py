@@ -8,19 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from securetrain.core.rundir import RunDir
+from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import verify_ledger
 from securetrain.network.addresses import Names, address
 from securetrain.network.leftovers import collect
 from securetrain.network.processes import running
 from securetrain.testing.cluster import NamespaceCluster, missing
+from securetrain.testing.machine import Machine, reference_values, write_policy
+from tests.attest.swtpms import without_swtpm
 
 LACKING = missing()
 pytestmark = [
@@ -49,7 +52,7 @@ rendezvous: {join_timeout_seconds: 60}
 # argv: folder, policy, address, job, fewest nodes. Serves until its input ends.
 COORDINATE = """
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey
@@ -171,6 +174,33 @@ class TwoNodes:
         ledger = verify_ledger(run.ledger.read_bytes(), keys, require_closed=True)
         return [entry.body.event for entry in ledger.entries]
 
+    def end(self):
+        """End launchers that still run, as a person would."""
+        for launcher in self.launchers.values():
+            if launcher.poll() is None:
+                launcher.send_signal(signal.SIGTERM)
+                try:
+                    launcher.wait(30)
+                except subprocess.TimeoutExpired:
+                    launcher.kill()
+                    launcher.wait()
+
+    def wait_until_both_train(self):
+        names = [f"training-{rank}-0" for rank in range(2)]
+        deadline = time.monotonic() + PATIENCE
+        while not all((self.folder / name).exists() for name in names):
+            for node, launcher in self.launchers.items():
+                assert launcher.poll() is None, self.err(node)[-3000:]
+            assert time.monotonic() < deadline, "the workers never trained"
+            time.sleep(0.05)
+
+    def listeners(self, node):
+        """TCP ports of its host that listen, seen from the underlay."""
+        host = self.cluster.hosts[NODES.index(node)]
+        tables = host.namespace.execute("cat", "/proc/self/net/tcp", "/proc/self/net/tcp6")
+        rows = [line.split() for line in tables.decode().splitlines()]
+        return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+
     def remains(self, node):
         names, host = Names.of(self.job, node), self.cluster.hosts[NODES.index(node)]
         found = [names.namespace] if Path("/run/netns", names.namespace).exists() else []
@@ -179,57 +209,50 @@ class TwoNodes:
 
 
 @pytest.fixture
-def nodes(cluster, tmp_path, run_command, clean_environment, request):
-    low = str(getattr(request, "param", 2))
-    folder, job = tmp_path, f"job-{os.getpid()}-{tmp_path.name[-8:]}"
-    (folder / "policy.yaml").write_text(POLICY)
-    (folder / "train.py").write_text(TRAIN)
-    host = cluster.hosts[0]
+def begin(cluster, tmp_path, run_command, clean_environment):
+    """Starts a job's coordinator on the first host; what was started ends with the test."""
     env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
-    policy = str(folder / "policy.yaml")
-    command = [sys.executable, "-c", COORDINATE, str(folder), policy, str(host.address), job, low]
-    with subprocess.Popen(
-        host.command(*command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-    ) as coordinator:
-        assert coordinator.stdout is not None
-        port = int(coordinator.stdout.readline())
-        made = TwoNodes(
-            cluster=cluster, folder=folder, port=port, job=job, run_command=run_command, env=env
-        )
-        try:
-            yield made
-        finally:
-            for launcher in made.launchers.values():
-                with ended(launcher):
-                    pass
-            coordinator.kill()
+    with ExitStack() as stack:
+
+        def start(policy=POLICY, fewest=2):
+            job = f"job-{os.getpid()}-{tmp_path.name[-8:]}"
+            (tmp_path / "policy.yaml").write_text(policy)
+            (tmp_path / "train.py").write_text(TRAIN)
+            host = cluster.hosts[0]
+            arguments = [tmp_path, tmp_path / "policy.yaml", host.address, job, fewest]
+            coordinator = stack.enter_context(
+                subprocess.Popen(
+                    host.command(sys.executable, "-c", COORDINATE, *map(str, arguments)),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=env,
+                )
+            )
+            stack.callback(coordinator.kill)
+            assert coordinator.stdout is not None
+            made = TwoNodes(
+                cluster=cluster,
+                folder=tmp_path,
+                port=int(coordinator.stdout.readline()),
+                job=job,
+                run_command=run_command,
+                env=env,
+            )
+            stack.callback(made.end)
+            return made
+
+        yield start
 
 
-@contextmanager
-def ended(launcher):
-    try:
-        yield
-    finally:
-        if launcher.poll() is None:
-            launcher.send_signal(signal.SIGTERM)
-            try:
-                launcher.wait(30)
-            except subprocess.TimeoutExpired:
-                launcher.kill()
-                launcher.wait()
-
-
-def wait_for(ready, what, launcher=None):
-    deadline = time.monotonic() + PATIENCE
-    while not ready():
-        assert time.monotonic() < deadline, what
-        assert launcher is None or launcher.poll() is None, what
-        time.sleep(0.05)
+@pytest.fixture
+def nodes(begin):
+    return begin()
 
 
 def kind(frame, port):
     """What a frame is: the tunnel's, the control connection's, or the neighbourhood's."""
-    if frame[12:14] in {b"\x08\x06", b"\x86\xdd"}:
+    if frame[12:14] in {b"\x08\x06", b"\x86\xdd"} or frame[23] == 2:  # ARP, IPv6, IGMP
         return "neighbourhood"
     protocol, ports = frame[23], {int.from_bytes(frame[at : at + 2], "big") for at in (34, 36)}
     if protocol == 6 and port in ports:
@@ -287,11 +310,8 @@ def test_a_killed_launcher(nodes):
     """The other node ends with a reason and removes all; what the killed one left, gc removes."""
     for node in NODES:
         nodes.start(node, conf=",join_timeout=5", steps=9999)
-    wait_for(
-        lambda: all((nodes.folder / f"training-{n}-0").exists() for n in range(2)),
-        "training",
-        nodes.launchers["node-a"],
-    )
+    nodes.wait_until_both_train()
+    assert [nodes.listeners(node) for node in NODES] == [{nodes.port}, set()]
     nodes.launchers["node-b"].kill()  # nsenter became the launcher: this is its own pid
     assert nodes.wait("node-a") != 0
     assert nodes.summary("node-a")["outcome"] == "failed"
@@ -311,16 +331,12 @@ def test_a_killed_launcher(nodes):
     assert collect().problems == {}
 
 
-@pytest.mark.parametrize("nodes", [1], indirect=True)
-def test_an_epoch_without_a_node_that_died(nodes):
+def test_an_epoch_without_a_node_that_died(begin):
     """With room for fewer nodes the other one goes on, in an epoch and a network of its own."""
+    nodes = begin(fewest=1)
     for node in NODES:
-        nodes.start(node, "--max-restarts", "3", nnodes="1:2", steps=400)
-    wait_for(
-        lambda: all((nodes.folder / f"training-{n}-0").exists() for n in range(2)),
-        "training",
-        nodes.launchers["node-a"],
-    )
+        nodes.start(node, "--max-restarts", "3", nnodes="1:2", steps=200)
+    nodes.wait_until_both_train()
     nodes.launchers["node-b"].kill()
     assert nodes.wait("node-a") == 0, nodes.err("node-a")[-3000:]
     applied = [event for event in nodes.events("node-a") if event.event == "epoch-applied"]
@@ -346,11 +362,7 @@ def test_one_machine_with_a_coordinator_of_its_own(tmp_path, launch):
 def test_a_dead_engine_ends_the_run_with_its_own_code(nodes):
     for node in NODES:
         nodes.start(node, steps=9999)
-    wait_for(
-        lambda: all((nodes.folder / f"training-{n}-0").exists() for n in range(2)),
-        "training",
-        nodes.launchers["node-b"],
-    )
+    nodes.wait_until_both_train()
     for pid in running("wireguard-go", Names.of(nodes.job, "node-b").device):
         os.kill(pid, signal.SIGKILL)
     assert nodes.wait("node-b") == 1
@@ -361,3 +373,34 @@ def test_a_dead_engine_ends_the_run_with_its_own_code(nodes):
     nodes.launchers["node-a"].send_signal(signal.SIGTERM)
     assert nodes.wait("node-a") != 0
     assert nodes.remains("node-a") == []
+
+
+@pytest.mark.tpm
+@without_swtpm
+def test_two_attested_machines(begin, tmp_path):
+    """Software TPMs speak for both nodes; the WireGuard keys are in what they signed."""
+    with ExitStack() as stack:
+        machines = [
+            stack.enter_context(Machine(tmp_path / f"machine-{n}", n, ca=tmp_path / "ca"))
+            for n in NODES
+        ]
+        for machine in machines:
+            machine.boot()
+        values = reference_values(machines, datetime.now(UTC) - timedelta(seconds=1))
+        path = write_policy(tmp_path, values, PrivateKey.generate())
+        policy = json.loads(path.read_text()) | {"network": {"require": ["overlay"]}}
+        nodes = begin(json.dumps(policy))
+        for machine in machines:
+            settings = machine.write_settings(tmp_path / f"{machine.name}.json")
+            nodes.start(machine.name, "--attester", str(settings))
+        codes = [nodes.wait(node) for node in NODES]
+    assert codes == [0, 0], "\n".join(nodes.err(node)[-3000:] for node in NODES)
+    first, second = nodes.ranks()
+    assert first["loss"] == second["loss"]
+    admitted = [
+        line
+        for line in (tmp_path / "ledger.jsonl").read_text().splitlines()
+        if "node-admitted" in line
+    ]
+    assert len(admitted) == 2
+    assert all('"tier":"test-only"' in line for line in admitted)

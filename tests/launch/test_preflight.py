@@ -78,6 +78,23 @@ def test_enforce_refuses_too_little_evidence(setup, monkeypatch):
     assert "7 checks are unknown" in caught.value.what
 
 
+def test_the_device_of_an_overlay_counts_before_it_is_made(setup):
+    environ = {"PATH": "/usr/bin", "NCCL_SOCKET_IFNAME": "=st0"}
+    ledger = agent_ledger(setup, lambda: NOW)
+    policy = policy_of(setup)
+    failed = {
+        tunnel: {
+            finding.check
+            for finding in run_preflight(
+                setup.run, policy, environ, ledger, NOW, tunnel=tunnel
+            ).failures()
+        }
+        for tunnel in ("", "st0")
+    }
+    assert failed[""] - failed["st0"] == {"ST-FAB-001"}
+    assert failed["st0"] <= failed[""]
+
+
 def test_off_checks_nothing_and_says_so(setup):
     preflight = run(setup, preflight=PreflightMode.OFF)
     assert preflight.result is None

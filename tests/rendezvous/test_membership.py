@@ -37,6 +37,7 @@ def member(rank, **changes):
         "address": "127.0.0.1",
         "local_world": 8,
         "wireguard": f"{rank}" * 43 + "=",
+        "wireguard_port": 51820,
     }
     return Member(**{**fields, **changes})
 
@@ -62,6 +63,7 @@ EXPECTED = Expected(
     address="127.0.0.1",
     local_world=8,
     wireguard="1" * 43 + "=",
+    wireguard_port=51820,
 )
 
 
@@ -102,6 +104,7 @@ def test_the_epoch_never_goes_back(epoch):
         pytest.param(with_member(0, node="node-1"), id="name twice"),
         pytest.param(with_member(0, certificate=f"{2:064x}"), id="key twice"),
         pytest.param(with_member(0, wireguard="1" * 43 + "="), id="WireGuard key twice"),
+        pytest.param(with_member(0, wireguard=""), id="a member without a WireGuard key"),
     ],
 )
 def test_a_signed_membership_that_makes_no_sense(membership):
@@ -118,6 +121,7 @@ def test_a_signed_membership_that_makes_no_sense(membership):
         pytest.param(with_member(1, address="192.0.2.1"), id="address"),
         pytest.param(with_member(1, local_world=9), id="local world"),
         pytest.param(with_member(1, wireguard="2" * 43 + "="), id="WireGuard key"),
+        pytest.param(with_member(1, wireguard_port=51821), id="WireGuard port"),
     ],
 )
 def test_an_own_entry_that_is_not_what_was_sent(membership):

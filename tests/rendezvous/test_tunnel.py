@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from threading import Thread
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -83,7 +84,7 @@ class Recorded:
     def __init__(self, node="node-0", job="job-1") -> None:
         self.plan = SimpleNamespace(key=WireGuardKey.generate(), node=node, job=job)
         self.port = 5000
-        self.epochs = []
+        self.epochs: list[Any] = []
         self.inside = 0
         self.namespace = SimpleNamespace(entered=self._entered)
 
@@ -173,7 +174,8 @@ def test_where_the_store_is():
 
 
 def test_an_epoch_is_handed_to_the_network():
-    overlay, seen = Recorded(), []
+    overlay: Any = Recorded()
+    seen: list[Any] = []
     tunnel = Tunnel(overlay=overlay, endpoint=ip_address("192.0.2.1"), applied=seen.append)
     assert tunnel.key == encode_key(overlay.plan.key.public)
     given = membership(2)
@@ -190,7 +192,7 @@ def test_an_epoch_is_handed_to_the_network():
 
 
 def test_a_pair_without_a_key_is_refused():
-    overlay = Recorded()
+    overlay: Any = Recorded()
     given = membership(2)
     own = msgspec.structs.replace(given.members[0], wireguard=encode_key(overlay.plan.key.public))
     given = msgspec.structs.replace(given, members=(own, given.members[1]))
@@ -207,7 +209,7 @@ def overlay_policy(tools, *require):
 
 
 def joined(job, node, **changes):
-    overlay = Recorded(node, job.name)
+    overlay: Any = Recorded(node, job.name)
     overlay.port = 5000 + int(node[-1])
     return overlay, job.join(node, tunnel=Tunnel(overlay=overlay, endpoint=ip_address("127.0.0.1")))
 
