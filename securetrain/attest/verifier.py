@@ -21,7 +21,6 @@ Rules, in order:
 10. an unexpected error in any of these is a refusal.
 """
 
-import hashlib
 import hmac
 import secrets
 import threading
@@ -285,7 +284,9 @@ class Verifier:
         check_binding(evidence, expected, node)
         now = self.clock()
         expires = now + timedelta(minutes=self.policy.node.lease_minutes)
-        last = self.state.last(asked.opening.identity) if asked.opening is not None else None
+        last = None
+        if asked.opening is not None and asked.lease is None:
+            last = self.state.last(asked.opening.identity)
         case = Case(
             binding=expected,
             node=node,
@@ -310,7 +311,7 @@ class Verifier:
             tier=appraisal.tier,
             label=tier_label(appraisal.tier),
             media_type=evidence.media_type,
-            evidence=hashlib.sha256(evidence.body).hexdigest(),
+            evidence=evidence.digest.hex(),
             policy=self.policy_digest,
             reference_values=appraiser.reference_values,
             issued=now,
