@@ -62,6 +62,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "verify": Verb(
         "securetrain.cli.verify:command", "Prove that a checkpoint or dataset is what was signed."
     ),
+    "attest": Verb(
+        "securetrain.cli.attest:command", "Collect, look at, verify and enrol evidence of nodes."
+    ),
     "audit": Verb("securetrain.cli.audit:command", "Check this host against a policy."),
     "policy": Verb("securetrain.cli.policy:command", "Lint and explain policies."),
     "threats": Verb("securetrain.cli.threats:command", "Check that a threat model is backed."),
