@@ -48,7 +48,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     from securetrain.rendezvous.member import Member  # noqa: PLC0415
 
     _check_settings(params)
-    host, port = _endpoint(params.endpoint)
+    host, port = parse_endpoint(params.endpoint)
     address = str(params.get("bind", "127.0.0.1"))
     local_world = _number(params, "local_world")
 
@@ -99,15 +99,16 @@ def _check_settings(params: "RendezvousParameters") -> None:
         )
 
 
-def _endpoint(text: str) -> tuple[str, int]:
+def parse_endpoint(text: str, where: str = "--rdzv-endpoint") -> tuple[str, int]:
+    """The host and port of ``HOST:PORT`` or ``[IPV6]:PORT``.
+
+    Raises:
+        UsageError: ST-USAG-001.
+    """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise _usage(
-            f"{text!r} is not HOST:PORT",
-            "--rdzv-endpoint",
-            "give the coordinator's address and port",
-        )
+        raise _usage(f"{text!r} is not HOST:PORT", where, "give the coordinator's address and port")
     return host, int(port)
 
 
