@@ -71,6 +71,13 @@ VERBS: Final[Mapping[str, Verb]] = {
     "drill": Verb(
         "securetrain.cli.drill:command", "Attack the plain stack, then ours, and compare."
     ),
+    "ca": Verb("securetrain.cli.ca:command", "Keep a cluster's certificate authority."),
+    "enroll": Verb(
+        "securetrain.cli.enroll:command", "Turn a machine into a node with a one-time token."
+    ),
+    "coordinator": Verb(
+        "securetrain.cli.coordinator:command", "Run the coordinator of a job of several machines."
+    ),
     "network": Verb(
         "securetrain.cli.network:command", "Clean up job networks whose owner is dead."
     ),
