@@ -47,7 +47,7 @@ test: $(VENV)/.dev system-packages lint types  ## Lint, type-check, check the la
 	$(BIN)/python -m pytest -m "not gpu"
 
 test-fast: $(VENV)/.dev  ## The tests that start no processes (under three minutes)
-	$(BIN)/python -m pytest -m "not gpu and not dist and not slow and not netns" -q
+	$(BIN)/python -m pytest -m "not gpu and not dist and not slow and not netns and not tpm" -q
 
 test-gpu: $(VENV)/.dev  ## The tests that need a GPU
 	$(BIN)/python -m pytest -m gpu

@@ -59,7 +59,7 @@ class NodeAppraiser:
             AttestationError: ST-ATTS-009, 3xx and 7xx for bad reference values.
         """
         values = reference.values
-        collateral = _Collateral(cache)
+        collateral = CachedCollateral(cache)
         self._policy = policy
         self._reference = reference
         documents = {}
@@ -176,12 +176,13 @@ class NodeAppraiser:
 
 
 @dataclass(frozen=True, slots=True)
-class _Collateral:
+class CachedCollateral:
     """The signed cache, or the refusal that there is none."""
 
     cache: CollateralCache | None
 
     def get(self, kind: CollateralKind, name: str, now: datetime) -> bytes:
+        """See `Collateral`."""
         if self.cache is None:
             raise AttestationError(
                 "ST-ATTS-009",
@@ -192,6 +193,7 @@ class _Collateral:
         return self.cache.at(now).get(kind, name)
 
     def has(self, kind: CollateralKind, name: str) -> bool:
+        """See `Collateral`."""
         return self.cache is not None and self.cache.has(kind, name)
 
 

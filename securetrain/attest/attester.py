@@ -6,6 +6,7 @@ An attester never says how good its evidence is: the verifier computes the tier 
 verified.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,5 +71,6 @@ class SoftwareAttester:
 
 def sign_evidence(media_type: str, body: bytes, value: bytes, key: PrivateKey) -> Evidence:
     """Sign a body together with the binding value that it was made for."""
-    signature = key.sign(signed_message(media_type, body, value))
+    digest = hashlib.sha256(body).digest()
+    signature = key.sign(signed_message(media_type, digest, value))
     return Evidence(media_type=media_type, body=body, binding=value, signature=signature)

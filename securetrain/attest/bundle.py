@@ -378,9 +378,10 @@ def _read(path: Path, kind: type[_D], schema: str) -> _D:
     document = canonical.loads(data, limit=FILE_LIMIT, where=where)
     found = document.get("schema") if isinstance(document, dict) else None
     if found != schema:
+        said = f"its schema is {str(found)[:100]!r}" if found else "it names no schema"
         raise UsageError(
             "ST-USAG-008",
-            f"its schema is {str(found)[:100]!r}, expected {schema!r}",
+            f"{said}, expected {schema!r}",
             where,
             "name the right file, or collect it again with this version",
         )

@@ -154,7 +154,7 @@ class CollateralCache:
             AttestationError: ST-ATTS-731 missing or malformed, 732 not signed by these keys, 733
                 expired, 734 older than `floor`.
         """
-        index = _read_index(folder, keys)
+        index = read_index(folder, keys)
         where = str(folder / INDEX_NAME)
         if index.version < floor:
             raise AttestationError(
@@ -233,7 +233,7 @@ def build_cache(
         folder.mkdir(parents=True, exist_ok=True)
         with _only_writer(folder):
             trusted = keys or {key.key_id: key.public}
-            old = _read_index(folder, trusted) if os.path.lexists(folder / INDEX_NAME) else None
+            old = read_index(folder, trusted) if os.path.lexists(folder / INDEX_NAME) else None
             index = _next_index(folder, old, items, now, expires)
             _write(folder, old, index, items, key)
             return index
@@ -295,8 +295,12 @@ def _entry(item: Item, folder: Path) -> Entry:
         raise _cannot_write(f"{item.kind} {item.id!r}: {error}", folder) from error
 
 
-def _read_index(folder: Path, keys: Mapping[str, PublicKey]) -> Index:
-    """The signed index, fresh or not."""
+def read_index(folder: Path, keys: Mapping[str, PublicKey]) -> Index:
+    """The signed index, fresh or not.
+
+    Raises:
+        AttestationError: ST-ATTS-731 missing or malformed, 732 not signed by these keys.
+    """
     path = folder / INDEX_NAME
     fix = f"make it with {_ADD} {folder}"
     try:

@@ -39,7 +39,7 @@ _UNVERIFIED: Final = "not verified"
 def describe(bundle: Bundle) -> tuple[Section, ...]:
     """What a bundle says, unjudged."""
     try:
-        node = _parsed(bundle)
+        node = parse_bundle(bundle)
     except SecureTrainError as error:
         unread = Section(name="evidence", title="Evidence", facts=(refused("evidence", error),))
         return (_bundle(bundle, None), unread, *_keys(bundle))
@@ -60,20 +60,18 @@ def describe(bundle: Bundle) -> tuple[Section, ...]:
 def describe_verdict(verdict: Verdict) -> tuple[Section, ...]:
     """What was proven, environment by environment, and what stays open."""
     result = verdict.result
-    facts = [
-        Fact("node", result.node),
+    facts = (
         Fact("tier", str(result.tier)),
-        Fact("label", result.label),
         Fact("node key", result.key_id),
         Fact("judged", result.issued.isoformat(timespec="seconds")),
-        Fact("evidence", f"SHA-256 {result.evidence}"),
-        Fact("policy", f"SHA-256 {result.policy}"),
-        Fact("reference values", result.reference_values or "none"),
-    ]
-    proven = Section(name="result", title="Result", facts=tuple(facts))
+        Fact("evidence", result.evidence),
+        Fact("policy", result.policy),
+        Fact("reference", result.reference_values or "no reference values"),
+    )
+    left = Section(name="open", title="Not proven", facts=tuple(map(_open_fact, verdict.open)))
+    proven = Section(name="result", title="Result", facts=facts)
     submodules = (_submodule(name, one) for name, one in sorted(result.submods.items()))
-    left = tuple(_open_fact(text) for text in verdict.open)
-    return (proven, *submodules, Section(name="open", title="Not proven", facts=left))
+    return (*((left,) if verdict.open else ()), proven, *submodules)
 
 
 def _bundle(bundle: Bundle, node: NodeEvidence | None) -> Section:
@@ -90,13 +88,13 @@ def _bundle(bundle: Bundle, node: NodeEvidence | None) -> Section:
         *tried("node key", key),
         Fact("collected", bundle.collected.isoformat(timespec="seconds")),
         Fact("asked", asked),
-        Fact("speaks", _speakers(node) if node is not None else "nothing that can be read"),
+        Fact("speaks", speakers(node) if node is not None else "nothing that can be read"),
         Fact("size", f"{len(bundle.body):,} bytes"),
     )
     return Section(name="node", title="Bundle", label=_UNVERIFIED, facts=facts)
 
 
-def _speakers(node: NodeEvidence) -> str:
+def speakers(node: NodeEvidence) -> str:
     """Who speaks for the node, by what is there."""
     parts = (
         "TPM" if node.tpm is not None else "",
@@ -107,7 +105,12 @@ def _speakers(node: NodeEvidence) -> str:
     return ", ".join(filter(None, parts)) or f"only the node itself: {UNATTESTED}"
 
 
-def _parsed(bundle: Bundle) -> NodeEvidence:
+def parse_bundle(bundle: Bundle) -> NodeEvidence:
+    """The evidence in a bundle; of a self-report, the manifest alone.
+
+    Raises:
+        AttestationError: ST-ATTS-001 or 006.
+    """
     if bundle.media_type == SELF_ASSERTED_TYPE:
         return NodeEvidence(manifest=bundle.body)
     if bundle.media_type != NODE_TYPE:
@@ -189,7 +192,9 @@ def _moment(value: Any) -> str:
 
 
 def _submodule(name: str, submodule: Submodule) -> Section:
-    facts = tuple(Fact(claim, _shown(value)) for claim, value in sorted(submodule.claims.items()))
+    facts = tuple(
+        Fact(claim.replace("_", " "), _shown(value)) for claim, value in submodule.claims.items()
+    )
     label = UNATTESTED if name == "self-report" else ""
     return Section(
         name=name,

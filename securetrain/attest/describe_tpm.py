@@ -54,7 +54,7 @@ HOLDS: Final[Mapping[int, str]] = {
     5: "partition table, boot attempts",
     6: "the maker's own",
     7: "Secure Boot: state, keys, signers",
-    8: "boot loader's commands, kernel's command line",
+    8: "command lines of boot loader and kernel",
     9: "files that the boot loader read",
     IMA_PCR: "files that the kernel measured (IMA)",
     11: "unified kernel image",

@@ -15,6 +15,7 @@ Rules:
 5. the new edition has the next version, and keeps everything that the last one said.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,8 +23,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from OpenSSL import crypto
 
+from securetrain.attest.appraise import CachedCollateral
 from securetrain.attest.bundle import Bundle, check_made_for, node_key
+from securetrain.attest.cache import CollateralCache
 from securetrain.attest.evidence import NODE_TYPE, AttestationKeys, NodeEvidence, parse_node
 from securetrain.attest.learn import MAKERS, CpuRoots, Teacher, learn
 from securetrain.attest.lease import Collateral
@@ -31,13 +35,18 @@ from securetrain.attest.reference import (
     EnrolledNode,
     ReferenceValues,
     read_reference_values,
+    trusted_keys,
     write_reference_values,
 )
-from securetrain.attest.tpm.certificates import TpmReference, check_endorsement
+from securetrain.attest.tpm.certificates import (
+    Endorsements,
+    TpmReference,
+    check_endorsement,
+)
 from securetrain.attest.tpm.runtime_policy import ImaReference, RuntimePolicies
 from securetrain.attest.verifier import check_signature
 from securetrain.core import canonical
-from securetrain.core.errors import AttestationError, UsageError
+from securetrain.core.errors import AttestationError, UsageError, reason
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import tier_label
 from securetrain.identity.keys import PrivateKey
@@ -45,6 +54,8 @@ from securetrain.identity.keys import PrivateKey
 LIFETIME: Final = timedelta(days=90)
 POLICY_LIMIT: Final = 32 << 20
 """Of a runtime policy that is put into the reference values; a larger one belongs in the cache."""
+PEM_LIMIT: Final = 256 << 10
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _KINDS: Final[Mapping[str, str]] = {"ek_names": "TPM", "chips": "chip", "devices": "device"}
 
 
@@ -90,6 +101,11 @@ class Edition:
 
     values: ReferenceValues
     nodes: tuple[Enrolled, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Of all nodes."""
+        return tuple(note for one in self.nodes for note in one.notes)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,7 +171,7 @@ def enroll_into(
     now: datetime,
     lifetime: timedelta = LIFETIME,
     ima: ImaReference | None = None,
-    collateral: Collateral | None = None,
+    cache: Path | None = None,
 ) -> Edition:
     """Write the next edition of a file, or its first.
 
@@ -163,16 +179,16 @@ def enroll_into(
         path: the file.
         enrolments: nodes to add; none renews the file.
         key: signs the new edition.
-        signed_by: keys (SPKI, base64) of which one must have signed the file that is there.
+        signed_by: keys (SPKI, base64) of which one must have signed what is there: file and cache.
         roots: certificates to pin beside those that are.
         now: the time, timezone-aware.
         lifetime: how long the edition is good.
         ima: the runtime policy; None keeps the last edition's.
-        collateral: where AMD's certificates are looked up that a node does not send.
+        cache: folder with AMD's certificates, for nodes that do not send them.
 
     Raises:
-        AttestationError: ST-ATTS-009 when the file is not signed by one of these keys; and as
-            `enroll`.
+        AttestationError: ST-ATTS-009 when the file is not signed by one of these keys, ST-ATTS-731
+            to 733 about the cache; and as `enroll`.
         UsageError: as `enroll`, and ST-USAG-002 when the file cannot be written.
     """
     old = read_reference_values(path, signed_by).values if path.exists() else None
@@ -183,6 +199,10 @@ def enroll_into(
             str(path),
             "name at least one bundle: securetrain attest collect makes them",
         )
+    collateral = None
+    if cache is not None:
+        keys = trusted_keys(signed_by, str(path))
+        collateral = CachedCollateral(CollateralCache.open(cache, keys, now))
     edition = enroll(
         old,
         enrolments,
@@ -196,19 +216,60 @@ def enroll_into(
     return edition
 
 
-def inline_policy(path: Path) -> ImaReference:
-    """A Keylime runtime policy from a file, to be put into the reference values.
+def ima_reference(path: Path | None, digest: str) -> ImaReference | None:
+    """The runtime policy that a person named: in a file, to be put into the reference values, or in
+    the cache.
+
+    Args:
+        path: a Keylime runtime policy; None for none.
+        digest: SHA-256 of one in the cache, hex; empty for none.
 
     Raises:
         AttestationError: ST-ATTS-320, 322 or 323.
-        UsageError: ST-USAG-002 or 008.
+        UsageError: ST-USAG-001, 002 or 008.
     """
+    if path is None:
+        if digest and not _SHA256.fullmatch(digest):
+            raise UsageError(
+                "ST-USAG-001",
+                f"{digest!r} is no SHA-256 in lower-case hex",
+                "--ima-policy-sha256",
+                "take it from what 'securetrain attest cache add --runtime-policy' prints",
+            )
+        return ImaReference(policy_sha256=digest) if digest else None
+    if digest:
+        raise UsageError(
+            "ST-USAG-001", "two runtime policies", "--ima-policy-sha256", "name one of them"
+        )
     document = canonical.loads(read_file(path, POLICY_LIMIT), limit=POLICY_LIMIT, where=str(path))
     if not isinstance(document, dict):
         raise UsageError("ST-USAG-008", "not a JSON object", str(path), "name a runtime policy")
     reference = ImaReference(policy=document)
     RuntimePolicies().get(reference, {})
     return reference
+
+
+def read_pem(path: Path) -> str:
+    """Certificates of a file, PEM or DER, as PEM.
+
+    Raises:
+        UsageError: ST-USAG-002 or 008.
+    """
+    data = read_file(path, PEM_LIMIT)
+    try:
+        if b"-----BEGIN CERTIFICATE-----" not in data:
+            loaded = crypto.load_certificate(crypto.FILETYPE_ASN1, data)
+            data = crypto.dump_certificate(crypto.FILETYPE_PEM, loaded)
+        text = data.decode("ascii")
+        Endorsements(TpmReference(intermediates=(text,)))
+    except (crypto.Error, UnicodeDecodeError, AttestationError) as error:
+        raise UsageError(
+            "ST-USAG-008",
+            f"not a certificate: {reason(error)}",
+            str(path),
+            "name a file with CA certificates, in PEM or DER",
+        ) from error
+    return text
 
 
 def _pinned(old: TpmReference, roots: Roots) -> TpmReference:

@@ -16,6 +16,7 @@ Rules:
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -138,7 +139,7 @@ class NodeEvidence(_Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(plain, order="sorted")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """A body of one media type, bound and signed by the node's identity key."""
 
@@ -147,14 +148,19 @@ class Evidence:
     binding: bytes
     signature: bytes
 
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the body."""
+        return hashlib.sha256(self.body).digest()
+
     def signed_message(self) -> bytes:
         """What the node's identity key signs."""
-        return signed_message(self.media_type, self.body, self.binding)
+        return signed_message(self.media_type, self.digest, self.binding)
 
 
-def signed_message(media_type: str, body: bytes, binding: bytes) -> bytes:
+def signed_message(media_type: str, digest: bytes, binding: bytes) -> bytes:
     """The message behind an evidence's signature: kind, body digest and binding, each prefixed."""
-    fields = (media_type.encode(), hashlib.sha256(body).digest(), binding)
+    fields = (media_type.encode(), digest, binding)
     return _SIGNED_LABEL + b"".join(map(prefixed, fields))
 
 

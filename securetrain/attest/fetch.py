@@ -109,7 +109,7 @@ class Fetcher:
         except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError) as error:
             raise _other(f"not an answer of the RIM service: {error}", url) from error
         rim = parse_rim(data, roots=self.pins.rim, now=self.now, allow_expired=True, where=name)
-        if answer.id != name or not _is_named(rim, name):
+        if answer.id != name or not is_named(rim, name):
             raise _other(f"asked for {name}, got the {rim.kind} RIM {rim.version}", url)
         return self._item(CollateralKind.RIM, name, data)
 
@@ -221,7 +221,7 @@ class Fetcher:
         return Item(kind=kind, id=name, data=data, fetched=self.now, expires=expires)
 
 
-def _is_named(rim: Rim, name: str) -> bool:
+def is_named(rim: Rim, name: str) -> bool:
     """Whether an id is one of this kind, version and, for drivers, product."""
     if not name.startswith(_SERIES[rim.kind]):
         return False

@@ -245,13 +245,13 @@ def learn(
 def _told(boot: BootReference) -> str:
     """A boot's reference values in a line."""
     counts = (
-        (len(boot.registers), "whole registers"),
-        (len(boot.variables), "Secure Boot variables"),
-        (len(boot.authorities), "signers"),
-        (len(boot.firmware), "firmware measurements"),
-        (len(boot.boot_applications), "boot applications"),
-        (len(boot.boot_commands) + len(boot.kernel_command_lines), "command lines"),
-        (len(boot.loaded_files), "loaded files"),
-        (len(boot.owner_keys), "lists of owner keys"),
+        (len(boot.registers), "whole register"),
+        (len(boot.variables), "Secure Boot variable"),
+        (len(boot.authorities), "signer"),
+        (len(boot.firmware), "firmware measurement"),
+        (len(boot.boot_applications), "boot application"),
+        (len(boot.boot_commands) + len(boot.kernel_command_lines), "command line"),
+        (len(boot.loaded_files), "loaded file"),
+        (len(boot.owner_keys), "owner key list"),
     )
-    return ", ".join(f"{count} {what}" for count, what in counts if count)
+    return ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count)

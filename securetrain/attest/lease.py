@@ -115,4 +115,4 @@ class Case:
     lease: Lease | None
     """What a renewal goes on from; None when full evidence was asked for."""
     last: Remembered | None = None
-    """The TPM's last accepted quote, from whatever lease or verifier before."""
+    """At a join: the TPM's last accepted quote, from whatever lease or verifier before."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.attest.bundle import Bundle, Question, collect_bundle, own_question
+from securetrain.attest.describe import parse_bundle, speakers
 from securetrain.attest.selfreport import SELF_ASSERTED_TYPE
 from securetrain.attest.settings import AUTO, make_attester, settings_for
 from securetrain.attest.tpm.transport import DEFAULT_DEVICE
@@ -40,6 +41,11 @@ class Collected:
     key_is_new: bool
     notes: tuple[str, ...]
     """What is missing, and why."""
+
+    @property
+    def speakers(self) -> str:
+        """Who speaks for the node."""
+        return speakers(parse_bundle(self.bundle))
 
     @property
     def unattested(self) -> bool:

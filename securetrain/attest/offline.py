@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""A verifier without a job: asks a node by a file, and judges its answer as `run` would; and what
-the verifiers of runs have kept.
+"""A verifier without a job: asks a node by a file, and judges its answer as `run` would.
 
 Rules:
 

@@ -6,7 +6,8 @@ TPM structures are big-endian, firmware and TEE structures little-endian. Nothin
 a length that has not been compared with what is there.
 """
 
-from typing import Literal
+from struct import Struct
+from typing import Any, Literal
 
 from securetrain.core.errors import AttestationError
 
@@ -79,6 +80,14 @@ class Reader:
     def u64(self) -> int:
         """Eight bytes."""
         return self.number(8)
+
+    def unpack(self, layout: Struct) -> tuple[Any, ...]:
+        """What follows one another at fixed places, at once; the layout says the order of bytes.
+
+        Raises:
+            AttestationError: the reader's code, when there are fewer bytes.
+        """
+        return layout.unpack(self.take(layout.size))
 
     def sized(self, width: int, limit: int) -> bytes:
         """Bytes behind their own length of `width` bytes, at most `limit` of them.

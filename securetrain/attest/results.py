@@ -46,6 +46,7 @@ _CLAIMS: Final = (
     "storage-opaque",
     "sourced-data",
 )
+_NOTHING: Final = dict.fromkeys(_CLAIMS, 0)
 
 
 def trust_vector(*affirmed: str) -> dict[str, int]:
@@ -54,7 +55,7 @@ def trust_vector(*affirmed: str) -> dict[str, int]:
     Raises:
         KeyError: for a claim that AR4SI does not know.
     """
-    vector = dict.fromkeys(_CLAIMS, 0)
+    vector = _NOTHING.copy()
     for claim in affirmed:
         if claim not in vector:
             raise KeyError(claim)

@@ -30,6 +30,13 @@ CREATE TABLE IF NOT EXISTS floor (
     document TEXT PRIMARY KEY, version INTEGER NOT NULL
 ) STRICT;
 """
+# Not INSERT OR REPLACE, which moves the row and writes the index too.
+_REMEMBER: Final = """
+INSERT INTO tpm VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ek_name) DO UPDATE SET
+    ak_name = excluded.ak_name, node = excluded.node, clock = excluded.clock,
+    reset_count = excluded.reset_count, restart_count = excluded.restart_count,
+    firmware = excluded.firmware, seen = excluded.seen
+"""
 _VERSION: Final = 1
 _BUSY_SECONDS: Final = 5.0
 
@@ -180,7 +187,7 @@ class FileState:
     def remember(self, entry: Remembered) -> None:
         """See `StateStore`."""
         self._run(
-            "INSERT OR REPLACE INTO tpm VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            _REMEMBER,
             (
                 entry.ek_name,
                 entry.ak_name,

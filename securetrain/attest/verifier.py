@@ -21,7 +21,6 @@ Rules, in order:
 10. an unexpected error in any of these is a refusal.
 """
 
-import hashlib
 import hmac
 import secrets
 import threading
@@ -153,10 +152,7 @@ class Verifier:
         """Forget a node that left: its lease ends, and an unattested one makes room."""
         with self._lock:
             self._unattested.pop(node, None)
-            lease = self._leases.pop(node, None)
-            for identity in lease.identities if lease is not None else ():
-                if self._holders.get(identity) == node:
-                    del self._holders[identity]
+            self._let_go(node)
 
     def revoke(self, subject: str, reason: str) -> None:
         """Let nobody in any more who is `subject`: ``node:NAME``, ``ek:HEX``, ``device:SERIAL``.
@@ -225,14 +221,20 @@ class Verifier:
         """Refuse what another node presents under a lease of its own; the lock is held."""
         for identity in identities:
             holder = self._holders.get(identity, node)
-            lease = self._leases.get(holder)
-            if holder != node and lease is not None and lease.expires > now:
+            if holder != node and self._leases[holder].expires > now:
                 raise AttestationError(
                     "ST-ATTS-011",
-                    f"{holder} holds a lease with it until {lease.expires}",
+                    f"{holder} holds a lease with it until {self._leases[holder].expires}",
                     f"node {node}: {identity[:40]}",
                     "one machine is one node; if there are two machines, one of them is relayed",
                 )
+
+    def _let_go(self, node: str) -> None:
+        """End a node's lease, if it has one: nothing is held without one. The lock is held."""
+        lease = self._leases.pop(node, None)
+        for identity in lease.identities if lease is not None else ():
+            if self._holders.get(identity) == node:
+                del self._holders[identity]
 
     def _keep(self, asked: _Asked) -> bytes:
         now = self.monotonic()
@@ -282,7 +284,9 @@ class Verifier:
         check_binding(evidence, expected, node)
         now = self.clock()
         expires = now + timedelta(minutes=self.policy.node.lease_minutes)
-        last = self.state.last(asked.opening.identity) if asked.opening is not None else None
+        last = None
+        if asked.opening is not None and asked.lease is None:
+            last = self.state.last(asked.opening.identity)
         case = Case(
             binding=expected,
             node=node,
@@ -295,8 +299,9 @@ class Verifier:
             last=last,
         )
         appraisal = appraiser.appraise(claims, case)
-        for identity in appraisal.lease.identities if appraisal.lease is not None else ():
-            self._refuse_revoked(identity)
+        identities = appraisal.lease.identities if appraisal.lease is not None else ()
+        for subject in (f"node:{node}", *identities):  # perhaps revoked since it was asked
+            self._refuse_revoked(subject)
         self._apply_policy(appraisal.tier, node, now, expires)
         self._begin_lease(node, appraisal.lease, now)
         return AttestationResult(
@@ -306,7 +311,7 @@ class Verifier:
             tier=appraisal.tier,
             label=tier_label(appraisal.tier),
             media_type=evidence.media_type,
-            evidence=hashlib.sha256(evidence.body).hexdigest(),
+            evidence=evidence.digest.hex(),
             policy=self.policy_digest,
             reference_values=appraiser.reference_values,
             issued=now,
@@ -333,6 +338,7 @@ class Verifier:
             )
         with self._lock:
             self._refuse_shared(node, lease.identities, now)
+            self._let_go(node)  # what the node no longer presents is free
             self._leases[node] = lease
             self._holders.update(dict.fromkeys(lease.identities, node))
 

@@ -62,11 +62,21 @@ VERBS: Final[Mapping[str, Verb]] = {
     "verify": Verb(
         "securetrain.cli.verify:command", "Prove that a checkpoint or dataset is what was signed."
     ),
+    "attest": Verb(
+        "securetrain.cli.attest:command", "Collect, look at, verify and enrol evidence of nodes."
+    ),
     "audit": Verb("securetrain.cli.audit:command", "Check this host against a policy."),
     "policy": Verb("securetrain.cli.policy:command", "Lint and explain policies."),
     "threats": Verb("securetrain.cli.threats:command", "Check that a threat model is backed."),
     "drill": Verb(
         "securetrain.cli.drill:command", "Attack the plain stack, then ours, and compare."
+    ),
+    "ca": Verb("securetrain.cli.ca:command", "Keep a cluster's certificate authority."),
+    "enroll": Verb(
+        "securetrain.cli.enroll:command", "Turn a machine into a node with a one-time token."
+    ),
+    "coordinator": Verb(
+        "securetrain.cli.coordinator:command", "Run the coordinator of a job of several machines."
     ),
     "network": Verb(
         "securetrain.cli.network:command", "Clean up job networks whose owner is dead."

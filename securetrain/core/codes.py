@@ -93,6 +93,10 @@ CODES: Final[dict[str, Code]] = _table(
     ),
     ("ST-IDEN-009", "fewer valid signatures than the threshold", _X.POLICY),
     ("ST-IDEN-010", "a private key is readable by others", _X.USAGE),
+    ("ST-IDEN-011", "a node or a certificate has been revoked", _X.REVOKED),
+    ("ST-IDEN-012", "the revocation list is missing, malformed, not signed or older", _X.POLICY),
+    ("ST-IDEN-013", "the folder of a cluster CA is incomplete or cannot be used", _X.USAGE),
+    ("ST-IDEN-014", "an enrolment token is malformed", _X.USAGE),
     # attestation
     ("ST-ATTS-001", "the evidence is malformed", _X.FAILURE),
     ("ST-ATTS-002", "the nonce is unknown, used or expired", _X.FAILURE),
@@ -347,6 +351,11 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-ADMN-010", "too many half-open or unauthenticated connections", _X.FAILURE),
     ("ST-ADMN-011", "the same node identity is joined twice", _X.FAILURE),
     ("ST-ADMN-012", "the coordinator could not decide or record an admission", _X.FAILURE),
+    ("ST-ADMN-013", "the peer or its certificate has been revoked", _X.REVOKED),
+    ("ST-ADMN-014", "an enrolment token is not known, or its holder does not prove it", _X.FAILURE),
+    ("ST-ADMN-015", "an enrolment token has expired", _X.FAILURE),
+    ("ST-ADMN-016", "an enrolment token has been used", _X.FAILURE),
+    ("ST-ADMN-017", "an enrolment token was tried too often", _X.FAILURE),
     # network and worker environment
     ("ST-NETW-001", "the required network profile cannot be achieved", _X.FAILURE),
     ("ST-NETW-002", "a socket of the job is bound outside the job network", _X.FAILURE),

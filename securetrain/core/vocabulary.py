@@ -47,10 +47,11 @@ class Decision(StrEnum):
 class _Ordered(StrEnum):
     """A StrEnum whose members compare by the order of their definition."""
 
-    @property
-    def rank(self) -> int:
-        """The member's place, from 0."""
-        return list(type(self)).index(self)
+    rank: int
+    """The member's place, from 0."""
+
+    def __init__(self, value: str) -> None:  # noqa: ARG002 - an enum's members are made of it
+        self.rank = len(type(self).__members__)
 
     # All four, because str's own comparisons would otherwise be found first.
     def __lt__(self, other: str) -> bool:

@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job CA: short-lived X.509-SVIDs with separated roles.
 
+A run on one machine makes its own, self-signed and in memory. A cluster's is certified by the
+cluster CA (`identity.cluster`); to everybody in the job it is the trust anchor either way, and the
+rules are the same.
+
 Rules: the CA key signs nothing but certificates of one job; a node's certificate has EKU clientAuth
 only and a coordinator's serverAuth only, so that neither can stand in for the other (admitted
 members, who meet as equals, have both, under a name of their own); every certificate carries
@@ -46,24 +50,10 @@ class JobCA:
         """Make a CA with a new key. `now` is timezone-aware."""
         SpiffeId(trust_domain, job, Role.COORDINATOR)  # refuses bad names
         key = PrivateKey.generate(KeyKind.P256)
-        name = x509.Name(
-            [x509.NameAttribute(NameOID.COMMON_NAME, f"securetrain job CA {job}"[:64])]
-        )
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key.native.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - CLOCK_SKEW)
-            .not_valid_after(now + CA_LIFETIME)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(ca=True), critical=True)
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(key.native.public_key()), critical=False
-            )
-            .sign(key.native, hashes.SHA256())
-        )
+        name = ca_name(f"securetrain job CA {job}")
+        certificate = ca_builder(
+            name, key.public, now, path_length=0, ends=now + CA_LIFETIME, issuer=name
+        ).sign(key.native, hashes.SHA256())
         return cls(key, certificate, trust_domain, job)
 
     def issue(
@@ -148,6 +138,48 @@ def check_leaf(
     if spiffe.role is not role:
         raise IdentityError("ST-IDEN-006", f"{spiffe} is not a {role}")
     return spiffe
+
+
+def public_key_of(certificate: x509.Certificate) -> PublicKey:
+    """The key that a certificate is about.
+
+    Raises:
+        IdentityError: ST-IDEN-001 when it is neither Ed25519 nor P-256.
+    """
+    return PublicKey.from_spki(
+        certificate.public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+
+
+def ca_name(text: str) -> x509.Name:
+    """The subject of a CA; its identity is its key, not this."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def ca_builder(
+    name: x509.Name,
+    key: PublicKey,
+    now: datetime,
+    *,
+    path_length: int,
+    ends: datetime,
+    issuer: x509.Name,
+) -> x509.CertificateBuilder:
+    """What every CA certificate of ours has; `now` is timezone-aware."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key.native)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(ends)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
+        .add_extension(_key_usage(ca=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.native), critical=False)
+    )
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:

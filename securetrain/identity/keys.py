@@ -12,8 +12,9 @@ import os
 import stat
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -23,6 +24,8 @@ from securetrain.core.errors import IdentityError, os_error
 from securetrain.core.files import PRIVATE_FILE, read_file, write_atomic
 
 KEY_FILE_LIMIT = 16 << 10
+
+_ECDSA: Final = ec.ECDSA(hashes.SHA256())
 
 _Private: TypeAlias = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
 _Public: TypeAlias = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
@@ -35,9 +38,9 @@ class KeyKind(StrEnum):
     P256 = "ecdsa-p256"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PublicKey:
-    """A verification key."""
+    """A verification key. How it is written and called is worked out once."""
 
     native: _Public
 
@@ -53,14 +56,14 @@ class PublicKey:
         except (ValueError, UnsupportedAlgorithm) as error:
             raise IdentityError("ST-IDEN-001", f"not a public key: {error}") from error
 
-    @property
+    @cached_property
     def spki(self) -> bytes:
         """SubjectPublicKeyInfo, DER."""
         return self.native.public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
 
-    @property
+    @cached_property
     def key_id(self) -> str:
         """SHA-256 of the SPKI, hex."""
         return hashlib.sha256(self.spki).hexdigest()
@@ -76,7 +79,7 @@ class PublicKey:
                 case ed25519.Ed25519PublicKey():
                     self.native.verify(signature, data)
                 case ec.EllipticCurvePublicKey():
-                    self.native.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+                    self.native.verify(signature, data, _ECDSA)
         except InvalidSignature as error:
             raise IdentityError(
                 "ST-IDEN-002",
@@ -184,7 +187,7 @@ class PrivateKey:
             case ed25519.Ed25519PrivateKey():
                 return self.native.sign(data)
             case ec.EllipticCurvePrivateKey():
-                return self.native.sign(data, ec.ECDSA(hashes.SHA256()))
+                return self.native.sign(data, _ECDSA)
 
 
 def _supported(key: object) -> _Public:

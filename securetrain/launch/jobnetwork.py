@@ -27,7 +27,7 @@ from securetrain.network import engines, leftovers, rootless
 from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.profile import Probe
 from securetrain.network.wireguard import WireGuardKey
-from securetrain.rendezvous.entry import split_endpoint
+from securetrain.rendezvous.entry import parse_endpoint
 from securetrain.rendezvous.membership import Membership
 from securetrain.rendezvous.tunnel import OVERLAYS, Tunnel
 
@@ -176,7 +176,7 @@ def own_address(coordinator: str) -> IPv4Address | IPv6Address:
         AdmissionError: ST-ADMN-007 when there is none.
         UsageError: ST-USAG-001 when `coordinator` is not a host and a port.
     """
-    host, _ = split_endpoint(coordinator)
+    host, _ = parse_endpoint(coordinator)
     try:
         family, _, _, _, place = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

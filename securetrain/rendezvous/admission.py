@@ -1,12 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What is written down about a node that was let in."""
+"""What is written down about a node that was let in, and about how its connection ended."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from securetrain.attest.results import AttestationResult
-from securetrain.core.vocabulary import NodeTier
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.vocabulary import Boundary, NodeTier
+from securetrain.rendezvous.journal import Journal
 from securetrain.rendezvous.membership import Member
 from securetrain.rendezvous.session import Session
 
@@ -57,3 +59,19 @@ def member_of(rank: int, session: Session) -> Member:
         wireguard=session.hello.wireguard,
         wireguard_port=session.hello.wireguard_port,
     )
+
+
+def record_end(journal: Journal, session: Session, error: SecureTrainError | None) -> None:
+    """Write how a connection ended."""
+    match error:
+        case None if session.admitted:
+            event = "node-left" if session.said_goodbye else "node-lost"
+            journal.observe(Boundary.RENDEZVOUS, event, session.subject)
+        case None:
+            return  # the coordinator stopped while the peer was still arriving
+        case _ if session.admitted:
+            journal.refuse("node-evicted", error, session.subject)
+        case _ if session.peer is not None:
+            journal.refuse("node-refused", error, session.subject)
+        case _:
+            journal.refuse_stranger(error, session.subject)

@@ -100,6 +100,17 @@ class Channel:
         Raises:
             AdmissionError: ST-ADMN-002 to 005.
         """
+        self.shake_hands(deadline)
+        peer = tls.finish(self._tls)
+        self._flush(deadline)
+        return peer
+
+    def shake_hands(self, deadline: float) -> None:
+        """The TLS handshake alone: the caller judges what came of it.
+
+        Raises:
+            AdmissionError: ST-ADMN-002 to 005.
+        """
         while True:
             try:
                 self._tls.do_handshake()
@@ -117,15 +128,17 @@ class Channel:
                 raise tls.unauthenticated(
                     "the peer closed the connection during the handshake", "see the peer's log"
                 ) from error
-        peer = tls.finish(self._tls)
-        self._flush(deadline)
-        return peer
 
     @property
     def check(self) -> tls.PeerCheck:
         """The verdict on the peer's certificate."""
         found: tls.PeerCheck = self._tls.get_app_data()
         return found
+
+    @property
+    def connection(self) -> SSL.Connection:
+        """TLS itself, for protocols that authenticate their peers otherwise."""
+        return self._tls
 
     def exporter(self, session: bytes) -> bytes:
         """See `tls.exporter`."""
@@ -137,8 +150,12 @@ class Channel:
         Raises:
             AdmissionError: ST-ADMN-005 when the peer does not take it in time, ST-ADMN-007.
         """
+        self.send_frame(encode_frame(message), deadline)
+
+    def send_frame(self, frame: bytes, deadline: float) -> None:
+        """Send one frame; see `send`."""
         try:
-            self._tls.sendall(encode_frame(message))
+            self._tls.sendall(frame)
         except SSL.Error as error:
             raise tls.failed(self._tls, error) from error
         self._flush(deadline)
@@ -152,10 +169,17 @@ class Channel:
             AdmissionError: ST-ADMN-001 for a bad frame, ST-ADMN-002 for a TLS error, ST-ADMN-005
                 after the deadline, ST-ADMN-007 (PeerClosedError) at the end of the stream.
         """
+        body = self.receive_frame(deadline, limit=limit, wakeup=wakeup)
+        return None if body is None else decode_message(body, limit)
+
+    def receive_frame(
+        self, deadline: float, *, limit: int, wakeup: Wakeup | None = None
+    ) -> bytes | None:
+        """The next frame's body, or None when `wakeup` was set first; see `receive`."""
         while True:
             body = self._frames.next(limit)
             if body is not None:
-                return decode_message(body, limit)
+                return body
             try:
                 self._frames.feed(self._tls.recv(_READ_SIZE))
                 continue

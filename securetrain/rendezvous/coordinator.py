@@ -20,9 +20,8 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
-
-from OpenSSL import SSL
 
 from securetrain.attest.appraise import appraisers_for
 from securetrain.attest.results import AttestationResult
@@ -34,15 +33,16 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.ledger import Ledger
 from securetrain.policy.load import LoadedPolicy
-from securetrain.rendezvous.admission import Admission, admission_of, member_of
+from securetrain.rendezvous.admission import Admission, admission_of, member_of, record_end
 from securetrain.rendezvous.channel import Channel
 from securetrain.rendezvous.door import Door
 from securetrain.rendezvous.journal import Journal
 from securetrain.rendezvous.membership import Membership, sign_membership
 from securetrain.rendezvous.protocol import Formed, Status, Store
+from securetrain.rendezvous.reception import Reception
 from securetrain.rendezvous.rounds import Rounds
 from securetrain.rendezvous.session import Session, Terms
-from securetrain.rendezvous.tls import PeerCheck, TlsIdentity, make_connection, make_context
+from securetrain.rendezvous.tls import PeerCheck, Revoked, make_connection, make_context
 from securetrain.rendezvous.tunnel import draw_keys, require_alike, store_host
 
 HEARTBEAT_SECONDS: Final = 5.0
@@ -68,6 +68,7 @@ class Coordinator:
         last_epoch: int = -1,
         verifier: Verifier | None = None,
         lease: float | None = None,
+        revoked: Revoked | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
@@ -86,6 +87,7 @@ class Coordinator:
             last_epoch: of an earlier coordinator of this job; epochs go on from there.
             verifier: judges evidence; by default one under `policy`.
             lease: seconds that an admission lasts; by default, and at most, the policy's.
+            revoked: refuses whom the cluster CA has revoked; see `recheck`.
             monotonic: a steady clock in seconds.
             random: makes nonces and session ids.
 
@@ -97,7 +99,7 @@ class Coordinator:
         self._clock = clock
         self._monotonic = monotonic
         self._policy = policy
-        self._lifetime = timedelta(minutes=settings.identity.certificate_lifetime_minutes)
+        self._revoked = revoked
         self._journal = Journal(ledger, monotonic)
         self._spiffe = SpiffeId(ca.trust_domain, job, Role.COORDINATOR)
         self._verifier = verifier or Verifier(
@@ -123,6 +125,13 @@ class Coordinator:
             random=random,
             monotonic=monotonic,
         )
+        self._reception = Reception(
+            ca=ca,
+            key=self._terms.key,
+            lifetime=timedelta(minutes=settings.identity.certificate_lifetime_minutes),
+            clock=clock,
+            make=partial(make_context, server=True),
+        )
         self._rounds = Rounds(min_nodes=min_nodes, max_nodes=max_nodes, last_call=last_call)
         self._epoch = last_epoch
         self._membership: Membership | None = None
@@ -137,8 +146,6 @@ class Coordinator:
         )
         self._stopping = False
         self._problem: SecureTrainError | None = None
-        self._context: SSL.Context | None = None
-        self._renew_context = clock()
 
     def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Listen on one address; returns it with the port (0 picks a free one).
@@ -169,7 +176,8 @@ class Coordinator:
         for session in sessions:
             session.evict(None)
         deadline = self._monotonic() + _STOP_SECONDS
-        self._round_thread.join(_STOP_SECONDS)
+        if self._round_thread.is_alive():  # not when the port was taken
+            self._round_thread.join(_STOP_SECONDS)
         with self._lock:
             while self._sessions and self._monotonic() < deadline:
                 self._lock.wait(deadline - self._monotonic())
@@ -197,16 +205,43 @@ class Coordinator:
         """Why the ledger could not be written, if that ever happened."""
         return self._problem
 
+    def recheck(self) -> None:
+        """Evict every connected node that has been revoked: the list has changed."""
+        with self._lock:
+            sessions = [session for session in self._sessions if session.peer is not None]
+        for session in sessions:
+            try:
+                self._refuse_revoked(session)
+            except SecureTrainError as error:
+                if error.code == "ST-ADMN-013":  # a list that cannot be read ends the next lease
+                    session.evict(error)
+
+    def _refuse_revoked(self, session: Session) -> None:
+        certificate = session.channel.check.certificate
+        if self._revoked is not None and session.peer is not None and certificate is not None:
+            self._revoked(session.peer, certificate)
+
+    @property
+    def closed(self) -> bool:
+        """Whether a node has closed the job."""
+        return self._rounds.closed
+
+    def wait_empty(self, timeout: float) -> None:
+        """Wait until every node has gone."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._nodes, timeout)
+
     # What sessions call (session.Hub).
 
     def authenticated(self, session: Session) -> None:
         """Reserve the node's name.
 
         Raises:
-            AdmissionError: ST-ADMN-008 closed or full, ST-ADMN-011 already in, ST-ADMN-001 another
-                node's WireGuard key.
+            AdmissionError: ST-ADMN-008 closed or full, ST-ADMN-011 already in, ST-ADMN-013 revoked
+                since the handshake, ST-ADMN-001 another node's WireGuard key.
             NetworkError: ST-NETW-001 when it has no tunnel and must, or the other way round.
         """
+        self._refuse_revoked(session)
         with self._lock:
             if self._rounds.closed:
                 raise AdmissionError(
@@ -257,7 +292,12 @@ class Coordinator:
             self._admissions[session.node] = admission_of(session, result)
 
     def renewed(self, session: Session, result: AttestationResult) -> None:
-        """Note the new lease."""
+        """Note the new lease.
+
+        Raises:
+            AdmissionError: ST-ADMN-013 when the node was revoked meanwhile.
+        """
+        self._refuse_revoked(session)
         self._journal.allow(
             Boundary.NODE,
             "lease-renewed",
@@ -338,7 +378,7 @@ class Coordinator:
     def ended(self, session: Session, error: SecureTrainError | None) -> None:
         """Record how it ended, and go on without the node."""
         try:
-            self._record_end(session, error)
+            record_end(self._journal, session, error)
         except SecureTrainError as problem:
             self._note_problem(problem)
         self._door.passed(session)
@@ -352,20 +392,6 @@ class Coordinator:
                 self._tell_everybody()
             self._sessions.discard(session)
             self._lock.notify_all()
-
-    def _record_end(self, session: Session, error: SecureTrainError | None) -> None:
-        match error:
-            case None if session.admitted:
-                event = "node-left" if session.said_goodbye else "node-lost"
-                self._journal.observe(Boundary.RENDEZVOUS, event, session.subject)
-            case None:
-                return  # the coordinator stopped while the peer was still arriving
-            case _ if session.admitted:
-                self._journal.refuse("node-evicted", error, session.subject)
-            case _ if session.peer is not None:
-                self._journal.refuse("node-refused", error, session.subject)
-            case _:
-                self._journal.refuse_stranger(error, session.subject)
 
     # Rounds; the lock is held.
 
@@ -449,11 +475,12 @@ class Coordinator:
             trust_domain=self._ca.trust_domain,
             job=self._terms.job,
             clock=self._clock,
+            revoked=self._revoked,
         )
         session = Session(
             channel=Channel(
                 sock,
-                make_connection(self._tls_context(), check, server=True),
+                make_connection(self._reception.context(), check, server=True),
                 monotonic=self._monotonic,
             ),
             remote=remote,
@@ -467,20 +494,6 @@ class Coordinator:
 
     def _note_problem(self, problem: SecureTrainError) -> None:
         self._problem = self._problem or problem
-
-    def _tls_context(self) -> SSL.Context:
-        """The listening side's context; its certificate is renewed at half its life."""
-        now = self._clock()
-        if self._context is None or now >= self._renew_context:
-            certificate = self._ca.issue(
-                Role.COORDINATOR, self._terms.key.public, now, lifetime=self._lifetime
-            )
-            identity = TlsIdentity(
-                key=self._terms.key, certificate=certificate, ca=self._ca.certificate
-            )
-            self._context = make_context(identity, server=True)
-            self._renew_context = now + self._lifetime / 2
-        return self._context
 
 
 __all__ = ["Admission", "Coordinator"]

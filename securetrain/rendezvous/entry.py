@@ -53,7 +53,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     from securetrain.rendezvous.member import Member  # noqa: PLC0415
 
     _check_settings(params)
-    host, port = split_endpoint(params.endpoint)
+    host, port = parse_endpoint(params.endpoint)
     tunnel: Tunnel | None = params.get(TUNNEL)
     address = str(tunnel.endpoint if tunnel else params.get("bind", "127.0.0.1"))
     local_world = _number(params, "local_world")
@@ -112,8 +112,8 @@ def _check_settings(params: "RendezvousParameters") -> None:
         )
 
 
-def split_endpoint(text: str) -> tuple[str, int]:
-    """A coordinator's host and port.
+def parse_endpoint(text: str, where: str = "--rdzv-endpoint") -> tuple[str, int]:
+    """The host and port of ``HOST:PORT`` or ``[IPV6]:PORT``.
 
     Raises:
         UsageError: ST-USAG-001.
@@ -121,11 +121,7 @@ def split_endpoint(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise _usage(
-            f"{text!r} is not HOST:PORT",
-            "--rdzv-endpoint",
-            "give the coordinator's address and port",
-        )
+        raise _usage(f"{text!r} is not HOST:PORT", where, "give the coordinator's address and port")
     return host, int(port)
 
 

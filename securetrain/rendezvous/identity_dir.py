@@ -13,7 +13,7 @@ from typing import Final
 
 from cryptography import x509
 
-from securetrain.core.errors import IdentityError
+from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.identity.ca import JobCA, certificate_pem, check_leaf, load_certificate
 from securetrain.identity.keys import KeyKind, PrivateKey
@@ -66,10 +66,43 @@ def write_identity(
     """
     key = key or PrivateKey.generate(KeyKind.P256)
     certificate = ca.issue(Role.NODE, key.public, now, node=node, lifetime=lifetime)
+    return store_identity(folder, key, certificate, ca.certificate, now)
+
+
+def new_folder(folder: Path) -> None:
+    """Make a folder for an identity.
+
+    Raises:
+        UsageError: ST-USAG-005 when there is one in it, ST-USAG-002.
+    """
+    taken = [folder / n for n in (KEY_FILE, CERTIFICATE_FILE, CA_FILE) if (folder / n).exists()]
+    if taken:
+        raise UsageError(
+            "ST-USAG-005",
+            "there is an identity in it already, which is never overwritten",
+            str(taken[0]),
+            "choose another --out",
+        )
+    make_private_dir(folder)
+
+
+def store_identity(
+    folder: Path,
+    key: PrivateKey,
+    certificate: x509.Certificate,
+    ca: x509.Certificate,
+    now: datetime,
+) -> NodeIdentity:
+    """Write an identity folder (0700), and read it again.
+
+    Raises:
+        IdentityError: ST-IDEN-005 or ST-IDEN-006.
+        UsageError: ST-USAG-002 when the folder cannot be written.
+    """
     make_private_dir(folder)
     key.save(folder / KEY_FILE)
     write_atomic(folder / CERTIFICATE_FILE, certificate_pem(certificate))
-    write_atomic(folder / CA_FILE, certificate_pem(ca.certificate))
+    write_atomic(folder / CA_FILE, certificate_pem(ca))
     return load_identity(folder, now)
 
 

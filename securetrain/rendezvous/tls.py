@@ -7,9 +7,11 @@ Rules:
 1. TLS 1.3 and nothing else; the ALPN protocol is ``securetrain-rdzv/1``;
 2. both sides present a certificate that the job CA issued directly; beside OpenSSL's own checks,
    each is judged by `identity.ca.check_leaf` for the role that the peer must have: a node's
-   certificate is never a coordinator's, nor the other way round;
+   certificate is never a coordinator's, nor the other way round. The job CA is the trust anchor,
+   whether it is self-signed or certified by a cluster CA: nothing above it is ever looked at;
 3. the SPIFFE id names this job of this trust domain;
-4. no session is ever resumed and there is no early data: every connection proves its keys anew.
+4. where there is a revocation list, neither the node nor its certificate is on it;
+5. no session is ever resumed and there is no early data: every connection proves its keys anew.
 
 pyOpenSSL, because the standard library's ``ssl`` has no exporter (RFC 8446, 7.5).
 """
@@ -17,7 +19,7 @@ pyOpenSSL, because the standard library's ``ssl`` has no exporter (RFC 8446, 7.5
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -35,6 +37,10 @@ _VERSION: Final = "TLSv1.3"
 _OTHER: Final = {Role.NODE: Role.COORDINATOR, Role.COORDINATOR: Role.NODE}
 
 
+Revoked: TypeAlias = Callable[[SpiffeId, x509.Certificate], None]
+"""Raises when a peer, or its certificate, has been revoked; or when that cannot be known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsIdentity:
     """A key, its certificate and the job CA that issued it."""
@@ -42,6 +48,12 @@ class TlsIdentity:
     key: PrivateKey
     certificate: x509.Certificate
     ca: x509.Certificate
+
+
+class Check(Protocol):
+    """What a connection carries to keep the verdict on its peer."""
+
+    error: AdmissionError | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +65,8 @@ class PeerCheck:
     trust_domain: str
     job: str
     clock: Callable[[], datetime]
+    revoked: Revoked | None = None
+    """Refuses whom a revocation list names."""
     peer: SpiffeId | None = None
     """Set when everything about the peer's certificate was found good, and only then."""
     certificate: x509.Certificate | None = None
@@ -90,6 +104,8 @@ class PeerCheck:
                 "certificate",
                 "enrol the node with this job's CA",
             )
+        if self.revoked is not None:
+            self.revoked(peer, certificate)
         return peer
 
     def _classify(
@@ -118,26 +134,44 @@ def make_context(identity: TlsIdentity, *, server: bool) -> SSL.Context:
         raise IdentityError(
             "ST-IDEN-005", "the certificate is for another key", fix="write the identity again"
         )
-    context = SSL.Context(SSL.TLS_SERVER_METHOD if server else SSL.TLS_CLIENT_METHOD)
-    context.set_min_proto_version(SSL.TLS1_3_VERSION)
-    context.set_max_proto_version(SSL.TLS1_3_VERSION)
-    context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
-    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context = plain_context(server=server)
     context.use_certificate(identity.certificate)
     context.use_privatekey(identity.key.native)
     store = context.get_cert_store()
     assert store is not None
     store.add_cert(crypto.X509.from_cryptography(identity.ca))
+    # A job CA that a cluster CA certified is not self-signed, and is the anchor all the same.
+    store.set_flags(crypto.X509StoreFlags.PARTIAL_CHAIN)
     context.set_verify_depth(0)
     context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _on_certificate)
-    if server:
-        context.set_alpn_select_callback(_select_alpn)
-    else:
-        context.set_alpn_protos([_ALPN])
+    set_protocol(context, _ALPN, server=server)
     return context
 
 
-def make_connection(context: SSL.Context, check: PeerCheck, *, server: bool) -> SSL.Connection:
+def plain_context(*, server: bool) -> SSL.Context:
+    """TLS 1.3 without tickets or resumption, and nobody authenticated yet."""
+    context = SSL.Context(SSL.TLS_SERVER_METHOD if server else SSL.TLS_CLIENT_METHOD)
+    context.set_min_proto_version(SSL.TLS1_3_VERSION)
+    context.set_max_proto_version(SSL.TLS1_3_VERSION)
+    context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    return context
+
+
+def set_protocol(context: SSL.Context, name: bytes, *, server: bool) -> None:
+    """Set the one ALPN protocol of a context."""
+
+    def select(connection: SSL.Connection, offered: list[bytes]) -> Any:  # noqa: ARG001 - OpenSSL's signature
+        # Going on without a protocol lets `agreed` refuse with a reason for the ledger.
+        return name if name in offered else SSL.NO_OVERLAPPING_PROTOCOLS
+
+    if server:
+        context.set_alpn_select_callback(select)
+    else:
+        context.set_alpn_protos([name])
+
+
+def make_connection(context: SSL.Context, check: Check, *, server: bool) -> SSL.Connection:
     """A connection over memory: the caller moves the bytes."""
     connection = SSL.Connection(context, None)
     connection.set_app_data(check)
@@ -159,21 +193,31 @@ def finish(connection: SSL.Connection) -> SpiffeId:
         raise check.error
     if check.peer is None:
         raise unauthenticated("the peer presented no certificate", "enrol the node first")
+    agreed(connection, _ALPN)
+    return check.peer
+
+
+def agreed(connection: SSL.Connection, protocol: bytes) -> None:
+    """Check what a finished handshake agreed on.
+
+    Raises:
+        AdmissionError: ST-ADMN-002.
+    """
     if connection.get_protocol_version_name() != _VERSION:
         raise unauthenticated(
             f"{connection.get_protocol_version_name()} was negotiated, not {_VERSION}",
             "use securetrain on both sides",
         )
-    if connection.get_alpn_proto_negotiated() != _ALPN:
+    if connection.get_alpn_proto_negotiated() != protocol:
         raise unauthenticated(
-            f"the peer does not speak {PROTOCOL}", "run the same securetrain version everywhere"
+            f"the peer does not speak {protocol.decode()}",
+            "run the same securetrain version everywhere",
         )
-    return check.peer
 
 
 def failed(connection: SSL.Connection, error: SSL.Error) -> AdmissionError:
     """The refusal behind a TLS error: the certificate's own, else what OpenSSL says."""
-    check: PeerCheck = connection.get_app_data()
+    check: Check = connection.get_app_data()
     if check.error is not None:
         return check.error
     return unauthenticated(f"TLS failed: {reason_of(error)}", "connect with securetrain")
@@ -218,8 +262,3 @@ def _on_certificate(
             "enrol the node with the CA of this job",
         )
     return bool(ok) and judged
-
-
-def _select_alpn(connection: SSL.Connection, offered: list[bytes]) -> Any:  # noqa: ARG001 - OpenSSL's signature
-    # Going on without a protocol lets `finish` refuse with a reason that the ledger can record.
-    return _ALPN if _ALPN in offered else SSL.NO_OVERLAPPING_PROTOCOLS

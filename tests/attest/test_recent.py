@@ -10,7 +10,7 @@ from securetrain.attest.recent import Recent
 
 
 def test_what_is_kept_is_found_until_there_is_no_room():
-    recent = Recent(2)
+    recent: Recent[str, int] = Recent(2)
     assert recent.get("a") is None
     assert recent.put("a", 1) == 1
     recent.put("b", 2)
@@ -20,7 +20,7 @@ def test_what_is_kept_is_found_until_there_is_no_room():
 
 
 def test_a_new_value_takes_the_place_of_the_old_one():
-    recent = Recent(2)
+    recent: Recent[str, int] = Recent(2)
     for key, value in (("a", 1), ("b", 2), ("a", 3)):
         recent.put(key, value)
     assert (recent.get("a"), recent.get("b")) == (3, 2)
@@ -28,13 +28,13 @@ def test_a_new_value_takes_the_place_of_the_old_one():
 
 def test_no_room_at_all_is_a_mistake():
     with pytest.raises(AssertionError):
-        Recent(0)
+        Recent[str, int](0)
 
 
 def test_threads_keep_it_bounded():
-    recent = Recent(8)
+    recent: Recent[tuple[int, int], int] = Recent(8)
 
-    def use(number):
+    def use(number: int) -> None:
         for value in range(500):
             recent.put((number, value), value)
             recent.get((number, value - 1))

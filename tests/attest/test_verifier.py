@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,11 +14,13 @@ import pytest
 from securetrain.attest.appraiser import APPRAISERS, Appraisal, SoftwareAppraiser
 from securetrain.attest.attester import Ask, SoftwareAttester, sign_evidence
 from securetrain.attest.binding import Binding
+from securetrain.attest.lease import Lease
 from securetrain.attest.reference import EnrolledNode
 from securetrain.attest.selfreport import SELF_ASSERTED_TYPE
-from securetrain.attest.state import MemoryState
+from securetrain.attest.state import FileState, MemoryState
 from securetrain.attest.verifier import MAX_NONCES, Verifier
 from securetrain.core import canonical
+from securetrain.core.codes import CODES
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import UNATTESTED, NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
@@ -442,7 +445,7 @@ def test_one_tpm_under_two_names_at_once(doubled):
 @pytest.mark.forgery
 def test_one_tpm_under_two_names_challenged_before_either_answers(doubled):
     asked = [doubled.ask(machine) for machine in doubled.machines]
-    answers = []
+    answers: list[tuple[Any, ...]] = []
     for machine, (ask, binding) in zip(doubled.machines, asked, strict=True):
         said = machine.collect(binding, ask, clock=2_000_000 + len(answers), reset=7)
         answers.append((machine.sign(said, binding), binding, machine))
@@ -525,3 +528,188 @@ def test_one_answer_for_two_jobs():
     rebound = machine.sign(tpm(activation=machine.open(ask, other.value(MANIFEST)))(said), other)
     refused("ST-ATTS-113", lambda: second.answer(rebound, other))
     first.answer(signed, binding)
+
+
+# What bars a node, and what does not.
+
+CONTRADICTIONS = {
+    "the node itself": (8, 16),
+    "its TPM": (109, 111, 112, 113, 114, 116, 117, 119),
+    "what it has run": (303, 304, 306, 307, 308, 309, 310, 311),
+    "its CPU, of AMD": (403, 406, 408, 409, 410, 411),
+    "its CPU, of Intel": (503, 506, 516, 517, 518, 519),
+    "its GPUs": (603, 604, 610, 613, 615, 619, 622, 626, 631, 633, 634, 637),
+}
+"""By what the evidence is about; everything else is late, old, missing or cannot be read."""
+BARRING = {f"ST-ATTS-{number:03}" for group in CONTRADICTIONS.values() for number in group}
+
+
+def scripted(fleet, error):
+    """Have the appraiser refuse whatever comes next."""
+
+    def appraise(claims, case):
+        raise error
+
+    fleet.appraiser.appraise = appraise
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code.startswith("ST-ATTS-")])
+def test_what_bars_a_node(code):
+    world = Fleet()
+    world.join()
+    scripted(world, AttestationError(code, "w" * 2000))
+    world.refused(code)
+    held = {entry.subject: entry.reason for entry in world.state.revocations()}
+    assert bool(held) == (code in BARRING)
+    if held:
+        assert set(held) == {"node:node-0", f"ek:{world.machine.ek_name}"}
+        assert all(reason.startswith(f"{code} during its lease: w") for reason in held.values())
+        assert max(map(len, held.values())) == 1000
+        assert world.verifier._leases == {}
+
+
+def test_contradictions_have_codes():
+    assert set(CODES) >= BARRING
+
+
+@pytest.mark.parametrize("code", sorted(BARRING))
+def test_without_a_lease_nothing_bars(code):
+    world = Fleet()
+    scripted(world, AttestationError(code, "w"))
+    world.refused(code)
+    assert world.state.revocations() == []
+
+
+# The verifier itself.
+
+
+def test_an_unexpected_error_about_keys_is_a_refusal():
+    def broken(*_):
+        raise ZeroDivisionError
+
+    world = Fleet()
+    world.appraiser.open = broken
+    error = refused("ST-ATTS-001", world.ask)
+    assert "ZeroDivisionError" in error.what
+    assert error.where == "node node-0"
+
+
+def test_an_unexpected_error_about_the_nonce_is_a_refusal():
+    world = World()
+    binding = dataclasses.replace(world.binding(), nonce=bytearray(32))
+    error = world.refused("ST-ATTS-001", ATTESTER.collect(binding, Ask()), binding)
+    assert "TypeError" in error.what
+
+
+def test_keys_that_no_appraiser_can_open():
+    world = World()
+    error = refused("ST-ATTS-009", lambda: world.verifier.challenge("node-0", Machine().keys()))
+    assert error.where == "node node-0: node.reference_values"
+
+
+def test_who_only_speaks_for_itself_has_no_lease_to_break():
+    world = World()
+    world.join()
+    binding = world.binding()
+    evidence = dataclasses.replace(ATTESTER.collect(binding, Ask()), binding=bytes(32))
+    world.refused("ST-ATTS-003", evidence, binding)
+    world.join()
+
+
+class Presents(SoftwareAppraiser):
+    """Says that a node presents some hardware."""
+
+    def __init__(self, *identities):
+        self.identities = identities
+
+    def appraise(self, claims, case):
+        lease = Lease(identities=self.identities, expires=case.expires)
+        return Appraisal(tier=NodeTier.TEE, submods={}, lease=lease)
+
+
+def presenting(*identities):
+    return World("hardened", appraisers={SELF_ASSERTED_TYPE: Presents(*identities)})
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("identity", ["chip:ab", "device:cd"])
+def test_one_piece_of_hardware_is_in_one_node(identity):
+    world = presenting("chip:ab", "device:cd")
+    world.join("a")
+    world.verifier.appraisers[SELF_ASSERTED_TYPE].identities = (identity, "chip:other")
+    error = refused("ST-ATTS-011", lambda: world.join("b"))
+    assert error.where == f"node b: {identity}"
+    assert "a holds a lease" in error.what
+    world.now += timedelta(minutes=5)
+    world.join("b")
+    refused("ST-ATTS-011", lambda: world.join("a"))
+    world.verifier.release("a")
+    refused("ST-ATTS-011", lambda: world.join("c"))
+
+
+def test_hardware_that_a_node_no_longer_presents_is_free():
+    world = presenting("chip:ab", "device:cd")
+    world.join("a")
+    appraiser = world.verifier.appraisers[SELF_ASSERTED_TYPE]
+    appraiser.identities = ("chip:ab",)
+    world.join("a")
+    appraiser.identities = ("device:cd",)
+    world.join("b")
+    world.verifier.release("a")
+    appraiser.identities = ("chip:ab",)
+    world.join("c")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("subject", ["node:a", "chip:ab", "device:cd"])
+def test_a_revocation_between_question_and_answer(subject):
+    world = presenting("chip:ab", "device:cd")
+    binding = world.binding("a")
+    evidence = ATTESTER.collect(binding, Ask())
+    world.verifier.revoke(subject, "stolen")
+    assert world.refused("ST-ATTS-010", evidence, binding, node="a").where == subject
+    world.verifier.state.restore(subject)
+    world.join("a")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("name", ["last", "remember", "revocation"])
+def test_a_state_that_cannot_be_used_lets_nobody_in(name, monkeypatch):
+    def broken(*_):
+        raise AttestationError("ST-ATTS-015", "disk full", "state")
+
+    world = Fleet()
+    monkeypatch.setattr(world.state, name, broken)
+    world.refused("ST-ATTS-015")
+    monkeypatch.undo()
+    assert world.verifier._leases == {}
+    world.join()
+
+
+@pytest.mark.forgery
+def test_a_clock_is_kept_before_anybody_hears_of_the_lease(tmp_path):
+    """A verifier that falls over right after an admission knows the TPM's clock all the same."""
+    world = Fleet(state=FileState(tmp_path / "state.sqlite"))
+    old = world.machine.clock
+    world.join()
+    world.state.close()
+    world.state = FileState(tmp_path / "state.sqlite")
+    world.restart()
+    world.refused("ST-ATTS-117", clock=old)
+    world.join()
+    assert world.state.last(f"ek:{world.machine.ek_name}").node == "node-0"
+    world.state.close()
+
+
+@pytest.mark.forgery
+def test_a_revocation_outlives_the_verifier(tmp_path):
+    world = Fleet(state=FileState(tmp_path / "state.sqlite"))
+    world.join()
+    world.machine.extend(4, bytes(32))
+    world.refused("ST-ATTS-008")
+    world.state.close()
+    world.state = FileState(tmp_path / "state.sqlite")
+    world.restart()
+    world.machine.boot()
+    world.refused("ST-ATTS-010")
+    world.state.close()

@@ -64,6 +64,15 @@ def test_the_coordinator_starts_without_torch():
     assert not {"torch", "numpy", "pickle"} & modules
 
 
+def test_a_stand_alone_coordinator_and_its_commands_need_no_torch():
+    modules = imported_by(
+        "import securetrain.rendezvous.standalone, securetrain.rendezvous.enrol,"
+        " securetrain.cli.coordinator, securetrain.cli.enroll, securetrain.cli.ca"
+    )
+    assert "securetrain.rendezvous.desk" in modules
+    assert not {"torch", "numpy", "pickle"} & modules
+
+
 def test_the_entry_point_costs_torch_nothing():
     """torch imports it in every process that imports torch.distributed."""
     modules = imported_by("import securetrain.rendezvous.entry as e; e.get_creator()")

@@ -23,6 +23,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Final, Protocol
 
 from securetrain.attest.evidence import AttestationKeys, TpmEvidence
@@ -47,6 +48,7 @@ from securetrain.policy.schema import ImaMode, Tpm
 QUOTED: Final = range(11)
 BOOT_PCRS: Final = range(10)
 IMA_PCR: Final = 10
+_BOOT_VALUES: Final = itemgetter(*BOOT_PCRS)
 
 
 class Inventory(Protocol):
@@ -160,7 +162,7 @@ class TpmAppraiser:
             previous=_last_clock(case),
             running=case.lease is not None,
         )
-        registers = b"".join(quote.pcrs[index] for index in BOOT_PCRS)
+        registers = b"".join(_BOOT_VALUES(quote.pcrs))
         secure_boot = self._judge_boot(evidence, quote, registers, case.lease)
         ima = self._judge_ima(evidence, quote, registers, case.lease)
         return TpmState(
@@ -227,9 +229,7 @@ class TpmAppraiser:
             "restart_count": quote.clock.restart_count,
             "clock_safe": quote.safe,
             "enrolled": opening.enrolled,
-            "pcrs_sha256": hashlib.sha256(
-                b"".join(quote.pcrs[index] for index in sorted(quote.pcrs))
-            ).hexdigest(),
+            "pcrs_sha256": hashlib.sha256(b"".join(quote.pcrs.values())).hexdigest(),
         }
         if secure_boot is not None:
             claims["secure_boot"] = secure_boot

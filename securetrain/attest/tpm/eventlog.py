@@ -25,6 +25,7 @@ TDX Virtual Firmware Design Guide, section 8 (CCEL).
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from struct import Struct
 from typing import Final
 
 from securetrain.attest.reader import Reader
@@ -97,6 +98,7 @@ class EventType(IntEnum):
     EFI_SPDM_DEVICE_AUTHORITY = 0x800000E4
 
 
+_HEAD: Final = Struct("<III")
 _NAMES: Final = {int(kind): f"EV_{kind.name}" for kind in EventType}
 
 
@@ -298,7 +300,7 @@ def _header(header: Event) -> dict[int, int]:
 def _event(reader: Reader, index: int, sizes: dict[int, int], bank: Hash) -> Event:
     """TCG_PCR_EVENT2."""
     reader.where = f"event log, entry {index}"
-    register, kind, count = reader.u32(), reader.u32(), reader.u32()
+    register, kind, count = reader.unpack(_HEAD)
     if count != len(sizes):
         raise reader.bad(f"{count} digests, the header announces {len(sizes)}")
     digests: dict[int, bytes] = {}

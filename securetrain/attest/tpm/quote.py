@@ -70,7 +70,7 @@ class Quote:
     safe: bool
     """Whether the TPM vouches that its clock has never gone back."""
     pcrs: Mapping[int, bytes]
-    """Values of the SHA-256 bank, by the indexes of the signed selection."""
+    """Values of the SHA-256 bank, by the indexes of the signed selection, ascending."""
 
 
 def verify_quote(

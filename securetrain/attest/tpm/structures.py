@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from struct import Struct
 from typing import Final, TypeAlias, TypeVar
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -338,7 +339,7 @@ def parse_attest(data: bytes, where: str = "TPMS_ATTEST") -> Attest:
             ST-ATTS-112 neither a quote nor a certification that a TPM made.
     """
     reader = Reader(data, "ST-ATTS-101", where)
-    magic, tag = reader.u32(), reader.u16()
+    magic, tag = reader.unpack(_MAGIC)
     if magic != GENERATED:
         raise _not_generated(f"magic {magic:#010x}, not TPM_GENERATED_VALUE", where)
     if tag not in {Tag.ATTEST_QUOTE, Tag.ATTEST_CERTIFY}:
@@ -371,6 +372,8 @@ def parse_signature(data: bytes, where: str = "TPMT_SIGNATURE") -> Signature:
     return Signature(scheme, parts)
 
 
+_MAGIC: Final = Struct(">IH")
+_CLOCK: Final = Struct(">QIIB")
 _KEYS: Final = frozenset({Algorithm.RSA, Algorithm.ECC})
 _SIGNING: Final = frozenset({Algorithm.RSASSA, Algorithm.RSAPSS, Algorithm.ECDSA})
 _SCHEMES: Final = {
@@ -457,7 +460,7 @@ def _selection(reader: Reader) -> PcrSelection:
 
 
 def _clock(reader: Reader) -> ClockInfo:
-    clock, reset, restart, safe = reader.u64(), reader.u32(), reader.u32(), reader.u8()
+    clock, reset, restart, safe = reader.unpack(_CLOCK)
     if safe not in {0, 1}:
         raise reader.bad(f"clockInfo.safe is {safe}, neither YES nor NO")
     return ClockInfo(clock, reset, restart, bool(safe))

@@ -120,7 +120,7 @@ def test_notes_measure_nothing_whatever_register_they_name():
         pytest.param(header()[:-1], "bytes wanted", id="header-event-cut"),
         pytest.param(encode([FIRST])[:-1], "bytes wanted", id="last-byte-cut"),
         pytest.param(encode([FIRST])[:-20], "bytes wanted", id="entry-cut"),
-        pytest.param(encode([FIRST]) + b"\0", "4 bytes wanted", id="one-byte-too-many"),
+        pytest.param(encode([FIRST]) + b"\0", "12 bytes wanted", id="one-byte-too-many"),
         pytest.param(encode([FIRST]) + bytes(64), "0 digests", id="padded-with-zeros"),
         pytest.param(encode([FIRST]) + b"\xff" * 64, "digests", id="padded-with-ones"),
         pytest.param(

@@ -1,0 +1,307 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain attest`` for a fleet: reference values, the cache, revocations."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from securetrain.cli.attest_options import FILE, json_option, print_json, signed_by_option
+from securetrain.core.codes import ExitCode
+
+if TYPE_CHECKING:
+    from securetrain.attest.cache_files import Listing
+
+NAMED: Final = "NAME=FILE"
+
+# --- reference values ----------------------------------------------------------------------------
+
+ENROLL_EPILOG: Final = """\
+\b
+Examples:
+  securetrain attest enroll node-17.json --reference-values fleet.json --key operator.pem \\
+      --root infineon.pem --learn-boot
+  securetrain attest enroll node-*.json --reference-values fleet.json --key operator.pem
+  securetrain attest enroll --reference-values fleet.json --key operator.pem --days 90
+
+\b
+You vouch for what is enrolled: that the machine is yours and, with --learn-boot, that it is in a
+good state. Look at the bundle first: securetrain attest show. Without a bundle the file is signed
+anew, with a later end.
+
+\b
+Exit codes: 0 enrolled; 1 a bundle does not hold together; 2 bad command line or file, or hardware
+that is enrolled as another node; 3 enrolled, and something was left out: read the lines with '!'.
+"""
+
+
+@click.command(
+    name="enroll", epilog=ENROLL_EPILOG, short_help="Enrol nodes into signed reference values."
+)
+@click.argument("bundles", nargs=-1, type=FILE)
+@click.option(
+    "--reference-values", "values", required=True, type=FILE, help="The file; made when new."
+)
+@click.option("--key", "key_file", required=True, type=FILE, help="The operator's key.")
+@click.option("--root", "roots", multiple=True, type=FILE, help="CA of a maker of TPMs (PEM).")
+@click.option(
+    "--virtual-root", "virtual", multiple=True, type=FILE, help="CA of virtual TPMs: a cloud's."
+)
+@click.option(
+    "--test-root", "test", multiple=True, type=FILE, help="CA of software TPMs: proves nothing."
+)
+@click.option(
+    "--intermediate", "between", multiple=True, type=FILE, help="CA between a root and the TPMs."
+)
+@click.option("--learn-boot", is_flag=True, help="Take boot, guest and firmware as good ones.")
+@click.option("--uncertified", is_flag=True, help="Accept a TPM without a certificate, as virtual.")
+@click.option("--replace", is_flag=True, help="The node's hardware was really changed.")
+@click.option("--ima-policy", type=FILE, help="A Keylime runtime policy to put in.")
+@click.option(
+    "--ima-policy-sha256", metavar="SHA256", help="One that is in the cache, by its SHA-256."
+)
+@click.option("--cache", "cache_folder", type=FILE, help="Cache with AMD's certificates.")
+@signed_by_option
+@click.option(
+    "--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="How long it lasts."
+)
+@json_option
+def enroll(  # noqa: PLR0917 - click passes every option
+    bundles: tuple[Path, ...],
+    values: Path,
+    key_file: Path,
+    roots: tuple[Path, ...],
+    virtual: tuple[Path, ...],
+    test: tuple[Path, ...],
+    between: tuple[Path, ...],
+    learn_boot: bool,
+    uncertified: bool,
+    replace: bool,
+    ima_policy: Path | None,
+    ima_policy_sha256: str | None,
+    cache_folder: Path | None,
+    signed_by: tuple[str, ...],
+    days: int,
+    as_json: bool,
+) -> int:
+    """Enrol the nodes of BUNDLES into the signed reference values."""
+    import msgspec
+
+    from securetrain.attest.bundle import key_text, read_bundle
+    from securetrain.attest.enroll import Enrolment, Roots, enroll_into, ima_reference, read_pem
+    from securetrain.cli import attest_view
+    from securetrain.identity.keys import PrivateKey
+
+    now, key = datetime.now(UTC), PrivateKey.load(key_file)
+    own = key_text(key.public)
+    edition = enroll_into(
+        values,
+        [
+            Enrolment(
+                bundle=read_bundle(path),
+                learn_boot=learn_boot,
+                uncertified=uncertified,
+                replace=replace,
+            )
+            for path in bundles
+        ],
+        key=key,
+        signed_by=signed_by or (own,),
+        roots=Roots(
+            hardware=tuple(map(read_pem, roots)),
+            virtual=tuple(map(read_pem, virtual)),
+            test=tuple(map(read_pem, test)),
+            intermediates=tuple(map(read_pem, between)),
+        ),
+        now=now,
+        lifetime=timedelta(days=days),
+        ima=ima_reference(ima_policy, ima_policy_sha256 or ""),
+        cache=cache_folder,
+    )
+    if as_json:
+        print_json(
+            {
+                "file": str(values),
+                "version": edition.values.version,
+                "expires": edition.values.expires.isoformat(),
+                "signed_by": own,
+                "nodes": [msgspec.to_builtins(one) for one in edition.nodes],
+            }
+        )
+    else:
+        attest_view.show_edition(edition, values, own)
+    return int(ExitCode.INCOMPLETE if edition.notes else ExitCode.OK)
+
+
+# --- the cache -----------------------------------------------------------------------------------
+
+CACHE_EPILOG: Final = """\
+\b
+Examples:
+  securetrain attest cache add collateral --key operator.pem \\
+      --rim NV_GPU_DRIVER_GH100_590.12=driver.xml \\
+      --amd-chain Genoa-VCEK=cert_chain.pem --crl amd-Genoa-VCEK=genoa.crl
+  securetrain attest cache list collateral --signed-by MCowBQYDK2VwAyEA...
+"""
+
+
+@click.group(name="cache", epilog=CACHE_EPILOG, short_help="Keep what makers publish, signed.")
+def cache() -> None:
+    """What makers publish, in a signed folder: verifiers need no network."""
+
+
+ADD_EPILOG: Final = """\
+\b
+Names, as verifiers ask for them:
+  --rim           the id of NVIDIA's RIM service, NV_GPU_DRIVER_GH100_590.12
+  --ocsp          SHA-256 of the certificate that the answer is about
+  --crl           amd-PRODUCT-VCEK, amd-PRODUCT-VLEK, intel-root, intel-platform,
+                  intel-processor; SHA-256 of the issuer's public key (NVIDIA)
+  --tcb-info      the platform's FMSPC, 12 hex digits
+  --issuer-chain  tcb-info or qe-identity
+  --amd-chain     Milan-VCEK, Genoa-VCEK, Turin-VCEK, and the same with VLEK
+
+\b
+What is there stays, unless the same name is given anew. Without a document the index is signed
+anew, with a later end. A refusal with ST-ATTS-735 names the document that is missing.
+"""
+
+
+@cache.command(name="add", epilog=ADD_EPILOG)
+@click.argument("folder", type=FILE)
+@click.option("--key", "key_file", required=True, type=FILE, help="The operator's key.")
+@click.option("--rim", multiple=True, metavar=NAMED, help="NVIDIA's golden measurements.")
+@click.option("--ocsp", multiple=True, metavar=NAMED, help="An answer about a certificate.")
+@click.option("--crl", multiple=True, metavar=NAMED, help="A revocation list.")
+@click.option("--tcb-info", multiple=True, metavar="FMSPC=FILE", help="Intel's TCB Info.")
+@click.option("--qe-identity", type=FILE, help="Intel's QE Identity.")
+@click.option("--issuer-chain", multiple=True, metavar=NAMED, help="Intel's signing chains.")
+@click.option("--amd-chain", multiple=True, metavar=NAMED, help="AMD's ASK and ARK.")
+@click.option("--runtime-policy", type=FILE, help="A Keylime runtime policy.")
+@signed_by_option
+@click.option(
+    "--days", type=click.IntRange(1, 3650), default=30, show_default=True, help="How long it lasts."
+)
+@json_option
+def cache_add(  # noqa: PLR0917 - click passes every option
+    folder: Path,
+    key_file: Path,
+    rim: tuple[str, ...],
+    ocsp: tuple[str, ...],
+    crl: tuple[str, ...],
+    tcb_info: tuple[str, ...],
+    qe_identity: Path | None,
+    issuer_chain: tuple[str, ...],
+    amd_chain: tuple[str, ...],
+    runtime_policy: Path | None,
+    signed_by: tuple[str, ...],
+    days: int,
+    as_json: bool,
+) -> None:
+    """Put documents into the cache FOLDER, and sign it."""
+    from securetrain.attest.bundle import key_text
+    from securetrain.attest.cache import CollateralKind
+    from securetrain.attest.cache_files import Listing, add_items, read_item
+    from securetrain.identity.keys import PrivateKey
+
+    now, key = datetime.now(UTC), PrivateKey.load(key_file)
+    given = {
+        CollateralKind.RIM: rim,
+        CollateralKind.OCSP: ocsp,
+        CollateralKind.CRL: crl,
+        CollateralKind.TCB_INFO: tcb_info,
+        CollateralKind.QE_IDENTITY: (f"tdx={qe_identity}",) if qe_identity else (),
+        CollateralKind.ISSUER_CHAIN: issuer_chain,
+        CollateralKind.AMD_CHAIN: amd_chain,
+        CollateralKind.RUNTIME_POLICY: (f"={runtime_policy}",) if runtime_policy else (),
+    }
+    items = [
+        read_item(kind, *_named(kind, text), now) for kind, texts in given.items() for text in texts
+    ]
+    index = add_items(
+        folder,
+        items,
+        key=key,
+        signed_by=signed_by or (key_text(key.public),),
+        now=now,
+        lifetime=timedelta(days=days),
+    )
+    _show_cache(Listing(index, now), folder, as_json=as_json)
+
+
+def _named(option: str, text: str) -> tuple[str, Path]:
+    """``NAME=FILE``."""
+    name, equals, file = text.partition("=")
+    if not equals or not file:
+        raise click.UsageError(f"--{option} {text}: it is NAME=FILE")
+    return name, Path(file)
+
+
+def _show_cache(listing: "Listing", folder: Path, *, as_json: bool) -> None:
+    import msgspec
+
+    from securetrain.cli import attest_view
+
+    if as_json:
+        index = msgspec.to_builtins(listing.index)
+        ended = list(listing.ended())
+        print_json({"folder": str(folder), **index, "expired": listing.expired, "ended": ended})
+    else:
+        attest_view.show_cache(listing, folder)
+
+
+@cache.command(name="list")
+@click.argument("folder", type=FILE)
+@click.option("--signed-by", multiple=True, required=True, metavar="KEY", help="Who must have.")
+@json_option
+def cache_list(folder: Path, signed_by: tuple[str, ...], as_json: bool) -> int:
+    """Show what the cache FOLDER holds. Exit code 3 when something in it has ended."""
+    from securetrain.attest.cache_files import list_cache
+
+    listing = list_cache(folder, signed_by, datetime.now(UTC))
+    _show_cache(listing, folder, as_json=as_json)
+    ended = listing.expired or listing.ended()
+    return int(ExitCode.INCOMPLETE if ended else ExitCode.OK)
+
+
+# --- revocations ---------------------------------------------------------------------------------
+
+
+@click.command(name="revocations")
+@click.argument("state", type=FILE)
+@json_option
+def revocations(state: Path, as_json: bool) -> None:
+    """Show who was revoked by the verifier of a run. STATE is the run's directory."""
+    from contextlib import closing
+    from dataclasses import asdict
+
+    from securetrain.attest.offline import open_state
+    from securetrain.cli import attest_view
+
+    with closing(open_state(state)) as kept:
+        entries = kept.revocations()
+    if as_json:
+        print_json({"state": str(state), "revoked": [asdict(entry) for entry in entries]})
+    else:
+        attest_view.show_revocations(entries, state)
+
+
+@click.command(name="restore", short_help="Let a revoked node or device in again.")
+@click.argument("subject")
+@click.option("--state", required=True, type=FILE, help="The run's directory.")
+def restore(subject: str, state: Path) -> None:
+    """Let SUBJECT in again: node:NAME, ek:HEX, chip:HEX or device:SERIAL.
+
+    A node that contradicted itself is revoked under its name and under its hardware: restore every
+    subject that 'securetrain attest revocations' shows for it, after finding out why.
+    """
+    from contextlib import closing
+
+    from securetrain.attest.offline import open_state
+
+    with closing(open_state(state)) as kept:
+        if not kept.restore(subject):
+            raise click.UsageError(f"{subject} is not revoked in {state}")
+    click.echo(f"{subject} may join again")

@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The passphrase of a cluster CA's key: from a file, or typed. Never from the command line."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from securetrain.identity.cluster import ClusterCA, Unlock
+
+_LIMIT: Final = 4096
+
+passphrase_option = click.option(
+    "--passphrase-file",
+    type=click.Path(path_type=Path),
+    help="File with the passphrase of the cluster CA's key; without it, it is asked for.",
+)
+
+
+def read_passphrase(path: Path) -> bytes:
+    """The first line of a file.
+
+    Raises:
+        UsageError: ST-USAG-001 when it is empty, ST-USAG-002 when it cannot be read.
+    """
+    from securetrain.core.errors import UsageError
+    from securetrain.core.files import read_file
+
+    first = read_file(path, _LIMIT).split(b"\n", 1)[0].rstrip(b"\r")
+    if not first:
+        raise UsageError(
+            "ST-USAG-001", "the passphrase is empty", str(path), "write it into the first line"
+        )
+    return first
+
+
+def new_passphrase(path: Path | None) -> bytes:
+    """A passphrase for a new key: from a file, else typed twice."""
+    if path is not None:
+        return read_passphrase(path)
+    typed: str = click.prompt("passphrase", hide_input=True, confirmation_prompt=True, err=True)
+    return typed.encode()
+
+
+def unlocker(cluster: "ClusterCA", path: Path | None) -> "Unlock":
+    """Gives the CA's key when it is needed, and asks only if it is encrypted."""
+    from securetrain.core.files import read_file
+    from securetrain.identity.keys import KEY_FILE_LIMIT, PrivateKey
+
+    def unlock() -> PrivateKey:
+        if path is not None:
+            return cluster.key(read_passphrase(path))
+        encrypted = (
+            cluster.key_file.exists()
+            and b"ENCRYPTED" in read_file(cluster.key_file, KEY_FILE_LIMIT).split(b"\n", 1)[0]
+        )
+        if not encrypted:
+            return cluster.key()
+        typed: str = click.prompt("passphrase of the cluster CA", hide_input=True, err=True)
+        return cluster.key(typed.encode())
+
+    return unlock
