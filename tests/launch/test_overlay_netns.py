@@ -404,3 +404,63 @@ def test_two_attested_machines(begin, tmp_path):
     ]
     assert len(admitted) == 2
     assert all('"tier":"test-only"' in line for line in admitted)
+
+
+def test_commands_only_and_a_revoked_machine(cluster, tmp_path, run_command, clean_environment):
+    """From the CA to the last epoch as a person does it; a machine is revoked on the way."""
+    env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    first = cluster.hosts[0]
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def ours(host, *arguments):
+        command = host.command(sys.executable, "-m", "securetrain", *map(str, arguments))
+        subprocess.run(command, env=env, cwd=tmp_path, timeout=60, check=True, capture_output=True)
+
+    ours(first, "ca", "init", tmp_path / "ca")
+    job = f"run-{os.getpid()}"
+    options = ["--ca", tmp_path / "ca", "--job", job, "--nnodes", "1:2", "--bind", first.address]
+    options += ["--policy", tmp_path / "policy.yaml", "--port", "0", "--enroll-port", "0", "--json"]
+    options += [word for node in NODES for word in ("--invite", node)]
+    coordinator = subprocess.Popen(
+        first.command(sys.executable, "-m", "securetrain", "coordinator", *map(str, options)),
+        env=env,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert coordinator.stdout is not None
+        ready, tokens = {}, {}
+        while len(tokens) < len(NODES):
+            match json.loads(coordinator.stdout.readline()):
+                case {"event": "ready"} as ready:
+                    pass
+                case {"event": "token", "node": node, "token": token}:
+                    tokens[node] = token
+        for node, host in zip(NODES, cluster.hosts, strict=True):
+            ours(host, "enroll", "join", tokens[node], "--out", tmp_path / node)
+        nodes = TwoNodes(
+            cluster=cluster,
+            folder=tmp_path,
+            port=int(ready["address"].rpartition(":")[2]),
+            job=job,
+            run_command=run_command,
+            env=env,
+        )
+        try:
+            for node in NODES:
+                nodes.start(node, nnodes="1:2", steps=300)
+            nodes.wait_until_both_train()
+            ours(first, "ca", "revoke", tmp_path / "ca", "--node", "node-b", "--reason", "a test")
+            assert nodes.wait("node-b") != 0
+            assert nodes.wait("node-a") == 0, nodes.err("node-a")[-3000:]
+        finally:
+            nodes.end()
+        assert coordinator.wait(60) == 0
+    finally:
+        coordinator.kill()
+        coordinator.communicate()
+    applied = [event for event in nodes.events("node-a") if event.event == "epoch-applied"]
+    assert [event.details["nodes"] for event in applied][-2:] == ["node-a node-b", "node-a"]
+    assert [nodes.remains(node) for node in NODES] == [[], []]
