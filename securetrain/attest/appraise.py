@@ -149,8 +149,9 @@ class NodeAppraiser:
         )
 
     def _judge_tpm(self, evidence: NodeEvidence, case: Case) -> TpmState | None:
-        if evidence.tpm is None or case.opening is None:
+        if evidence.tpm is None:
             return None
+        assert case.opening is not None, "_check_complete() has seen both"
         return self._tpm.appraise(evidence.tpm, case, case.opening)
 
     def _check_complete(self, evidence: NodeEvidence, case: Case) -> None:

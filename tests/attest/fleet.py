@@ -20,6 +20,7 @@ from securetrain.attest.appraise import NodeAppraiser
 from securetrain.attest.appraiser import APPRAISERS
 from securetrain.attest.attester import Ask, sign_evidence
 from securetrain.attest.binding import Binding
+from securetrain.attest.cache import CollateralCache
 from securetrain.attest.evidence import (
     NODE_TYPE,
     AttestationKeys,
@@ -195,11 +196,11 @@ class World:
         self.appraiser = self.make_appraiser()
         self.verifier = self.make_verifier()
 
-    def make_appraiser(self) -> NodeAppraiser:
+    def make_appraiser(self, cache: CollateralCache | None = None) -> NodeAppraiser:
         signed = SignedReferenceValues(
             values=self.values, digest="ab" * 32, where="values", signed_by={}
         )
-        return NodeAppraiser(self.policy.node, signed, None, self.now)
+        return NodeAppraiser(self.policy.node, signed, cache, self.now)
 
     def make_verifier(self) -> Verifier:
         return Verifier(

@@ -15,7 +15,7 @@ import pytest
 from securetrain.attest.appraise import appraisers_for, tier_of
 from securetrain.attest.appraiser import APPRAISERS
 from securetrain.attest.attester import Ask
-from securetrain.attest.cache import CollateralKind, Item, build_cache
+from securetrain.attest.cache import CollateralCache, CollateralKind, Item, build_cache
 from securetrain.attest.evidence import NODE_TYPE, NodeEvidence, device_nonce
 from securetrain.attest.lease import Part
 from securetrain.attest.reference import sign_reference_values, write_reference_values
@@ -43,6 +43,8 @@ from tests.attest.fleet import (
 )
 from tests.attest.gpu import test_appraisal as gpus
 from tests.attest.tee import test_appraisal as tees
+from tests.attest.tee.forge import pem
+from tests.attest.tee.test_appraisal import AMD
 from tests.attest.tpm.forge import NOW
 
 OPERATOR = PrivateKey.generate()
@@ -248,6 +250,44 @@ def test_makers_documents_come_from_a_cache_that_the_policy_names(world):
     assert "tcb-info" in error.what
     error = refused("ST-ATTS-009", lambda: exchange(world, make=only("tee")))
     assert "amd-chain" in error.what
+
+
+@pytest.fixture
+def cached(world, tmp_path):
+    """A world whose cache has AMD's chain and a GPU's manifests, and no list of revocations."""
+    documents = {**gpus.rims(gpus.GPU), ("amd-chain", "Milan-VCEK"): pem(AMD.ask(), AMD.ark())}
+    items = [
+        Item(kind=CollateralKind(kind), id=name, data=data, fetched=NOW)
+        for (kind, name), data in documents.items()
+    ]
+    build_cache(tmp_path, items, OPERATOR, NOW, NOW + timedelta(days=1))
+    keys = {OPERATOR.key_id: OPERATOR.public}
+    cache = CollateralCache.open(tmp_path, keys, NOW)
+    world.values = msgspec.structs.replace(
+        world.values,
+        gpu=gpus.appraiser((gpus.GPU,), {}).reference,
+        snp=AMD.reference(require_crl=False),
+    )
+
+    def judged(cache):
+        world.appraiser = world.make_appraiser(cache)
+        tee = dataclasses.replace(world.appraiser._tee, amd_roots=AMD.roots)
+        world.appraiser._tee = tee
+        world.restart()
+        return world
+
+    return judged, cache
+
+
+def test_documents_that_the_cache_has_and_has_not(cached):
+    judged, cache = cached
+    world = judged(cache)
+    result = exchange(world, make=only("tee"))
+    assert result.submods["sev-snp"].claims["revocation_checked"] is False
+    error = refused("ST-ATTS-735", lambda: exchange(world, make=only("devices")))
+    assert "ocsp" in error.what
+    error = refused("ST-ATTS-009", lambda: exchange(judged(None), make=only("devices")))
+    assert "ocsp" in error.what
 
 
 # Relay: right machine, wrong connection.

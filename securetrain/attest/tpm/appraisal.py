@@ -215,7 +215,7 @@ class TpmAppraiser:
             "hardware": endorsement.tier >= NodeTier.TPM,
             "instance-identity": opening.enrolled,
             "executables": secure_boot is not None,
-            "file-system": ima is not None and self._runtime is not None,
+            "file-system": ima is not None and ima.policy != "",
         }
         if endorsement.tier is NodeTier.TEST_ONLY:
             affirmed = {}

@@ -5,6 +5,7 @@
 `test_join_and_renew` is the control of every forgery.
 """
 
+import dataclasses
 import hashlib
 
 import msgspec
@@ -12,10 +13,16 @@ import pytest
 
 from securetrain.attest.attester import Ask
 from securetrain.attest.evidence import NODE_TYPE
+from securetrain.attest.lease import Case, Claims, Lease
+from securetrain.attest.state import Remembered
+from securetrain.attest.tpm.bootrules import BootReference
+from securetrain.attest.tpm.constants import Attributes
+from securetrain.attest.tpm.keys import AK_TEMPLATE
 from securetrain.attest.tpm.runtime_policy import ImaReference
 from securetrain.core.vocabulary import NodeTier
 from securetrain.policy.schema import ImaMode, SelfAsserted
 from securetrain.testing.bootlog import Boot
+from securetrain.testing.ima import measured_file
 from securetrain.testing.machine import runtime_policy
 from tests.attest.fleet import (
     FILES,
@@ -359,3 +366,132 @@ def test_a_file_of_the_policy_was_changed():
     world = enforcing()
     world.machine.boot(files={**FILES, "/opt/train.py": b"another script"})
     assert "/opt/train.py" in world.refused("ST-ATTS-310").where
+
+
+# What the policy leaves out.
+
+
+@pytest.mark.parametrize("enrolled", [False, True])
+def test_without_an_inventory(enrolled):
+    """Any genuine TPM may come in, but a node that is enrolled answers with its own."""
+
+    def forget(values):
+        return values if enrolled else msgspec.structs.replace(values, nodes={})
+
+    world = changed_world(forget, tpm={"inventory": False})
+    result = world.join()
+    assert result.submods["tpm"].claims["enrolled"] is enrolled
+    assert bool(result.submods["tpm"].trust_vector["instance-identity"]) is enrolled
+
+
+@pytest.mark.forgery
+def test_without_an_inventory_an_enrolled_node_is_still_its_own_tpm():
+    world = changed_world(lambda values: values, tpm={"inventory": False})
+    refused("ST-ATTS-012", lambda: world.ask(keys=world.machines[1].keys()))
+
+
+def boots(**values):
+    """Reference values of a boot, and no firmware log that is asked for."""
+
+    def change(made):
+        return msgspec.structs.replace(made, boot=BootReference(**values))
+
+    return changed_world(change, tpm={"event_log": False, "secure_boot": False})
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("pcr", [0, 4, 9, 10, 15])
+def test_whole_registers_without_a_log(pcr):
+    machine = Machine()
+    good = {str(pcr): (machine.tpm.pcrs[pcr].hex(), "ab" * 32)}
+    world = boots(registers=good)
+    result = world.join(forge=tpm(event_log=b""))
+    vector = result.submods["tpm"].trust_vector
+    assert not vector["executables"], "nothing is known of what the registers hold"
+    assert "secure_boot" not in result.submods["tpm"].claims
+    world.join()
+    world = boots(registers={str(pcr): ("ab" * 32,)})
+    assert world.refused("ST-ATTS-216").where == f"PCR {pcr}"
+
+
+@pytest.mark.forgery
+def test_a_whole_register_that_is_not_quoted():
+    assert boots(registers={"17": ("00" * 32,)}).refused("ST-ATTS-216").where == "PCR 17"
+
+
+def test_without_a_measurement_list():
+    world = changed_world(lambda values: values, tpm={"ima": ImaMode.OFF})
+    for said in (tpm(), tpm(ima=None)):
+        result = world.join(forge=said)
+        assert not result.submods["tpm"].trust_vector["file-system"]
+        assert "ima_entries" not in result.submods["tpm"].claims
+    assert world.ask()[0].ima_first == 0
+
+
+@pytest.mark.forgery
+def test_violations_are_what_the_policy_says():
+    """A file that changed while the kernel measured it: neither digest is the file's."""
+    worlds = [
+        changed_world(lambda v: v, tpm={"allow_ima_violations": one}) for one in (True, False)
+    ]
+    for world in worlds:
+        broken = dataclasses.replace(measured_file("/tmp/x", template="ima-ng"), violation=True)
+        world.machine._measure(broken)
+    worlds[0].join()
+    assert "/tmp/x" in worlds[1].refused("ST-ATTS-307").where
+
+
+# Keys and leases as the appraiser itself sees them.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "removed",
+    ["RESTRICTED", "SIGN", "FIXED_TPM", "FIXED_PARENT", "SENSITIVE_DATA_ORIGIN"],
+)
+def test_a_key_that_cannot_vouch_is_not_even_challenged(world, removed):
+    """Twice, for an accepted key is remembered."""
+    attributes = AK_TEMPLATE.attributes & ~Attributes[removed]
+    weak = Tpm(ak=dataclasses.replace(AK_TEMPLATE, attributes=attributes))
+    world.join()
+    keys = world.machine.keys(ak_public=weak.ak.public.tpm2b)
+    for _ in range(2):
+        refused("ST-ATTS-104", lambda: world.ask(keys=keys))
+
+
+def judged(world, **case):
+    """The appraiser's own verdict on an honest answer to a question of the test's making."""
+    machine, binding = world.machine, world.ask()[1]
+    said = machine.collect(binding, Ask())
+    opening = world.appraiser.open(machine.keys(), machine.name, world.now)
+    asked = Case(
+        binding=binding.value(MANIFEST),
+        node=machine.name,
+        now=world.now,
+        expires=world.now,
+        ask=Ask(),
+        secret=b"",
+        opening=opening,
+        **{"lease": None, **case},
+    )
+    return world.appraiser.appraise(Claims(manifest=MANIFEST, node=said), asked)
+
+
+def test_a_lease_without_a_tpm_says_nothing_about_one(world):
+    """Its boot is judged as at a join, and its clock by the last quote that is known."""
+    lease = Lease(identities=("chip:ab",), expires=world.now)
+    assert judged(world, lease=lease).tier is NodeTier.TPM
+    last = Remembered(
+        ek_name="ek:00",
+        ak_name="",
+        node="node-0",
+        clock=10**12,
+        reset_count=world.machine.resets,
+        restart_count=2,
+        firmware=world.machine.firmware,
+        seen="",
+    )
+    refused("ST-ATTS-117", lambda: judged(world, lease=lease, last=last))
+    refused("ST-ATTS-117", lambda: judged(world, last=last))
+    world.machine.boot(Boot(kernel=b"another"))
+    refused("ST-ATTS-213", lambda: judged(world, lease=lease))
