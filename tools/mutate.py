@@ -107,6 +107,7 @@ MODULES: Final = (
     "attest/gpu/xmldsig.py",
     "rendezvous/protocol.py",
     "rendezvous/membership.py",
+    "rendezvous/tunnel.py",
     "artifacts/codec.py",
     "artifacts/index.py",
     "artifacts/rules.py",
