@@ -115,8 +115,11 @@ def _names(profiles: Sequence[NetworkProfile]) -> str:
 
 
 def _fix(wanted: Sequence[NetworkProfile], max_nodes: int) -> str:
+    one_node = "run on one node (--nnodes 1) under a policy that accepts loopback"
+    if max_nodes > 1 and NetworkProfile.OVERLAY in wanted:
+        return f"install what is missing, be root, give --rdzv-endpoint; or {one_node}"
     if max_nodes > 1:
-        return "run on one node (--nnodes 1) under a policy that accepts loopback"
+        return one_node
     if NetworkProfile.LOOPBACK not in wanted:
         return "use a policy that accepts loopback (dev, baseline), or drop --require"
     return "run on one node (--nnodes 1)"
