@@ -195,7 +195,7 @@ class _Lesson:
     def _vendor_chain(self, evidence: TeeEvidence) -> list[bytes]:
         """AMD's certificates, where there is a cache that has them."""
         product, key = claimed_key(evidence.report, evidence.certificates)
-        name = f"{product}-{key.name if key else '?'}"
+        name = f"{product}-{key.name if key is not None else '?'}"
         collateral = self.teacher.collateral
         if collateral is None or not collateral.has(CollateralKind.AMD_CHAIN, name):
             return []

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is written down about a node that was let in, and about how its connection ended."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,6 +12,7 @@ from securetrain.core.vocabulary import Boundary, NodeTier
 from securetrain.rendezvous.journal import Journal
 from securetrain.rendezvous.membership import Member
 from securetrain.rendezvous.session import Session
+from securetrain.rendezvous.tls import spki_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,28 @@ def member_of(rank: int, session: Session) -> Member:
         wireguard=session.hello.wireguard,
         wireguard_port=session.hello.wireguard_port,
     )
+
+
+def twin_of(session: Session, others: Iterable[Session]) -> tuple[Session | None, str]:
+    """Another session that claims what only one node can have, and what that is."""
+    for other in others:
+        if other.node == session.node:
+            return other, "name"
+        if _key(other) == _key(session):
+            return other, "key"
+        if _wireguard(session) and _wireguard(other) == _wireguard(session):
+            return other, "WireGuard key"
+    return None, ""
+
+
+def _key(session: Session) -> bytes:
+    certificate = session.channel.check.certificate
+    assert certificate is not None, "it is authenticated"
+    return spki_of(certificate)
+
+
+def _wireguard(session: Session) -> str:
+    return session.hello.wireguard if session.hello is not None else ""
 
 
 def record_end(journal: Journal, session: Session, error: SecureTrainError | None) -> None:

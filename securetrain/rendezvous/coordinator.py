@@ -8,7 +8,8 @@ Rules:
    verifier has accepted its evidence and the ledger has recorded it;
 2. connections that have not been admitted are limited in number; a new one pushes out the oldest,
    so that idle connections cannot keep members away;
-3. a node is in once: a second connection with the same name is refused and both are noted;
+3. a node is in once: a second connection with the same name, key or WireGuard key is refused and
+   both are noted;
 4. ranks, epochs and memberships are the coordinator's alone: it takes none of them from a node;
 5. rank 0 of an epoch, and nobody else, may announce that epoch's store, and only at the address
    that stands in the membership.
@@ -33,7 +34,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.ledger import Ledger
 from securetrain.policy.load import LoadedPolicy
-from securetrain.rendezvous.admission import Admission, admission_of, member_of, record_end
+from securetrain.rendezvous.admission import Admission, admission_of, member_of, record_end, twin_of
 from securetrain.rendezvous.channel import Channel
 from securetrain.rendezvous.door import Door
 from securetrain.rendezvous.journal import Journal
@@ -247,7 +248,7 @@ class Coordinator:
                 raise AdmissionError(
                     "ST-ADMN-008", "the job is closed", session.subject, "start a new job"
                 )
-            twin = self._nodes.get(session.node)
+            twin, shared = twin_of(session, self._nodes.values())
             if twin is not None:
                 self._journal.observe(
                     Boundary.RENDEZVOUS,
@@ -255,10 +256,11 @@ class Coordinator:
                     twin.subject,
                     first=twin.remote,
                     second=session.remote,
+                    shared=shared,
                 )
                 raise AdmissionError(
                     "ST-ADMN-011",
-                    f"{session.node} is in already, from {twin.remote}",
+                    f"{twin.node} is in already, from {twin.remote}, with the same {shared}",
                     session.subject,
                     "stop the other one; if there is none, somebody has a copy of the key",
                 )

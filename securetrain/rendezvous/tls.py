@@ -12,6 +12,7 @@ Rules:
 3. the SPIFFE id names this job of this trust domain;
 4. where there is a revocation list, neither the node nor its certificate is on it;
 5. no session is ever resumed and there is no early data: every connection proves its keys anew.
+   (OpenSSL sends a ticket all the same; without a session cache it leads nowhere.)
 
 pyOpenSSL, because the standard library's ``ssl`` has no exporter (RFC 8446, 7.5).
 """
@@ -149,7 +150,7 @@ def make_context(identity: TlsIdentity, *, server: bool) -> SSL.Context:
 
 
 def plain_context(*, server: bool) -> SSL.Context:
-    """TLS 1.3 without tickets or resumption, and nobody authenticated yet."""
+    """TLS 1.3 without resumption, and nobody authenticated yet."""
     context = SSL.Context(SSL.TLS_SERVER_METHOD if server else SSL.TLS_CLIENT_METHOD)
     context.set_min_proto_version(SSL.TLS1_3_VERSION)
     context.set_max_proto_version(SSL.TLS1_3_VERSION)

@@ -3,23 +3,69 @@
 """Attacks on the coordinator and on members, over real sockets.
 
 Each is the honest join of `test_an_honest_raw_node_is_admitted` with one thing wrong: that test is
-their positive control. What plain torch does with a stranger is in test_torchrun and test_store.
+their positive control. What plain torch does with a stranger is in test_torchrun and in the drills.
+
+The catalogue of attacks on the rendezvous, and where each is tried (this file unless named):
+
+==  =====================================================  ===================================
+ 1  a TCPStore client's bytes to every port               test_no_port_of_the_coordinator_...
+                                                          test_the_bytes_of_a_tcpstore_client
+ 2  code execution in the agent by a pickled state        test_torchrun::test_the_attack_...
+                                                          drill D-RDZ-PICKLE
+ 3  no client certificate                                 test_no_client_certificate
+ 4  a self-signed certificate                             test_a_self_signed_certificate
+ 5  another CA with the same names                        test_a_certificate_of_another_ca_...
+ 6  expired, or not valid yet                             test_an_expired_certificate_and_...
+ 7  the right CA, another job                             test_a_certificate_of_another_job_...
+                                                          identity/test_cluster
+ 8  the right job, a node that the policy does not let in test_a_node_that_the_policy_...
+                                                          test_attested::test_the_tpm_of_...
+ 9  a node plays the coordinator                          test_a_node_cannot_play_the_...
+10  TLS 1.2, NULL ciphers, resumption, early data         test_tls_1_2_and_null_ciphers
+                                                          test_a_session_is_never_resumed
+                                                          test_no_early_data
+11  replay of a whole recorded join                       test_a_recorded_join_...
+                                                          test_a_second_proof_for_one_...
+12  an old membership comes back                          test_an_old_membership_comes_back
+13  a member's entry is changed on its way                test_a_membership_that_was_changed
+                                                          test_membership
+14  duplicate WireGuard key or rank claim                 test_what_only_one_node_can_have
+                                                          test_nobody_can_claim_a_rank
+15  one node key in two sessions                          test_the_same_node_twice_...
+                                                          test_what_only_one_node_can_have
+16  evidence of another session or WireGuard key          test_evidence_of_another_session_...
+                                                          test_evidence_for_another_wire...
+17  a lease that ended keeps nothing                      test_beating_is_not_renewing
+                                                          test_who_loses_its_lease_is_in_no_...
+18  oversize, deep, NaN, duplicate keys; slow; 5,000 idle test_bad_frames_after_...
+                                                          test_a_byte_now_and_then_...
+                                                          test_door::test_5000_idle_...
+19  pickle anywhere in the protocol                       test_a_pickle_bomb_in_a_frame_...
+                                                          test_control_plane
+==  =====================================================  ===================================
 """
 
+import contextlib
 import dataclasses
 import socket
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.ca import JobCA
+from securetrain.identity.cluster import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
+from securetrain.policy import load_policy
 from securetrain.rendezvous.channel import Channel
+from securetrain.rendezvous.identity_dir import store_identity
+from securetrain.rendezvous.listeners import own_listeners
+from securetrain.rendezvous.membership import sign_membership
 from securetrain.rendezvous.protocol import (
     Admit,
     Challenge,
@@ -32,6 +78,7 @@ from securetrain.rendezvous.protocol import (
     Store,
     encode_frame,
 )
+from securetrain.rendezvous.standalone import Plan, Standalone
 from securetrain.rendezvous.tls import PeerCheck, TlsIdentity, make_connection, make_context
 from securetrain.testing.tcpstore_client import HELLO, NotAStoreError, StoreClient
 
@@ -140,12 +187,14 @@ def test_a_coordinators_certificate_is_no_nodes(job, tools):
     job.expect("ST-ADMN-003")
 
 
-def test_tls_1_2(job, tools):
+@pytest.mark.parametrize("ciphers", [b"DEFAULT", b"NULL-SHA256:eNULL:@SECLEVEL=0"])
+def test_tls_1_2_and_null_ciphers(job, tools, ciphers):
     job.start()
     identity = job.identity()
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_max_proto_version(SSL.TLS1_2_VERSION)
+    context.set_cipher_list(ciphers)
     context.use_certificate(identity.certificate)
     context.use_privatekey(identity.key.native)
     with pytest.raises(AdmissionError):
@@ -183,6 +232,40 @@ def test_a_session_is_never_resumed(job, tools):
         assert reused(channel._tls._ssl) == 0
         channel.close()
         tools.wait_until(lambda: not job.coordinator._nodes, "the coordinator saw the end")
+
+
+_LIB = vars(SSL)["_lib"]  # pyOpenSSL has no public names for these
+
+
+def early_data_of(address, identity):
+    """How many bytes of early data a server lets a returning client send."""
+    check = PeerCheck(
+        ca=identity.ca,
+        role=Role.COORDINATOR,
+        trust_domain="securetrain.local",
+        job="job-1",
+        clock=lambda: datetime.now(UTC),
+    )
+    connection = make_connection(make_context(identity.tls, server=False), check, server=False)
+    channel = Channel(socket.create_connection(address, 20), connection)
+    channel.handshake(channel._monotonic() + 20)
+    with contextlib.suppress(AdmissionError):
+        channel.send(Ready(), channel._monotonic() + 20)
+        channel.receive(channel._monotonic() + 20)  # a server's tickets come before what it says
+    session = connection.get_session()
+    channel.close()
+    assert session is not None
+    return _LIB.SSL_SESSION_get_max_early_data(session._session)
+
+
+def test_no_early_data(job, tools):
+    """The positive control is the same server with OpenSSL's early data switched on."""
+    coordinator = job.start()
+    identity = job.identity()
+    assert early_data_of((job.host, job.port), identity) == 0
+    context = coordinator._reception.context()
+    _LIB.SSL_CTX_set_max_early_data(context._context, 1000)
+    assert early_data_of((job.host, job.port), identity) == 1000
 
 
 # A coordinator that is none.
@@ -286,6 +369,16 @@ def test_bad_frames_after_authentication(job, tools, data):
     assert event.subject.endswith("/node/node-0"), "an authenticated peer is named"
 
 
+def test_nobody_can_claim_a_rank(job, tools):
+    """There is no field for it, in any message that a node sends."""
+    job.start()
+    channel = job.connect(job.identity())
+    channel.handshake(tools.soon())
+    honest = encode_frame(tools.make_hello(job.identity()))[4:]
+    raw_send(channel, frame(honest.replace(b'"tpm":null', b'"rank":0,"tpm":null')))
+    assert "rank" in refused(job, tools, channel, "ST-ADMN-001").details["what"]
+
+
 def test_messages_that_only_the_coordinator_sends(job, tools):
     job.start()
     member = job.join()
@@ -351,6 +444,67 @@ def test_evidence_of_another_session_is_refused(job, tools):
     assert event.boundary is Boundary.NODE
 
 
+def recorded_join(job, tools, identity):
+    """An honest join, and every byte that the node's socket sent."""
+    sent: list[bytes] = []
+    channel = job.connect(identity)
+    channel._socket = _Recorder(channel._socket, sent)
+    channel.handshake(tools.soon())
+    hello = tools.make_hello(identity)
+    channel.send(hello, tools.soon())
+    challenge = tools.answer(channel)
+    proof = tools.prove(job.attester(identity), tools.binding_of(channel, challenge, identity))
+    channel.send(proof, tools.soon())
+    assert isinstance(tools.answer(channel), Admit)
+    channel.close()
+    tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
+    return b"".join(sent), hello, proof
+
+
+class _Recorder:
+    """A socket that keeps what it sends."""
+
+    def __init__(self, sock, sent):
+        self._sock, self._sent = sock, sent
+
+    def __getattr__(self, name):
+        return getattr(self._sock, name)
+
+    def send(self, data):
+        number = self._sock.send(data)
+        self._sent.append(bytes(data[:number]))
+        return number
+
+
+def test_a_recorded_join_is_worth_nothing_as_bytes(job, tools):
+    """Somebody on the wire sends it all again: another handshake has other keys."""
+    job.start()
+    recording, _, _ = recorded_join(job, tools, job.identity())
+    assert len(recording) > 2000
+    with socket.create_connection((job.host, job.port)) as sock:
+        sock.sendall(recording)
+        sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(20)
+        with contextlib.suppress(ConnectionError):
+            while sock.recv(4096):
+                pass
+    job.expect("ST-ADMN-002", "connection-refused")
+    assert [e.event for e in job.events()].count("node-admitted") == 1
+
+
+def test_a_recorded_join_is_worth_nothing_as_messages(job, tools):
+    """Even for the node itself, on a connection of its own: the nonce and session are others."""
+    job.start()
+    identity = job.identity()
+    _, hello, proof = recorded_join(job, tools, identity)
+    channel = job.connect(identity)
+    channel.handshake(tools.soon())
+    channel.send(hello, tools.soon())
+    assert isinstance(tools.answer(channel), Challenge)
+    channel.send(proof, tools.soon())
+    refused(job, tools, channel, "ST-ATTS-003")
+
+
 def test_evidence_for_another_wireguard_key_is_refused(job, tools):
     job.start()
     identity = job.identity()
@@ -389,6 +543,16 @@ def test_more_unattested_nodes_than_the_policy_allows(job, tools):
     first.leave()
     tools.wait_until(lambda: not job.coordinator._nodes, "the first one is gone")
     job.join("node-1")
+
+
+def test_a_node_that_the_policy_does_not_let_in(job):
+    """A good certificate of this job is not enough: the policy asks for a TPM."""
+    job.start(policy=load_policy("baseline"))
+    with pytest.raises(AttestationError) as caught:
+        job.join()
+    assert caught.value.code == "ST-ATTS-005"
+    job.expect("ST-ATTS-005", "node-refused")
+    assert job.coordinator.admissions == []
 
 
 def test_nobody_is_in_whom_the_ledger_does_not_know(job, tools):
@@ -468,9 +632,47 @@ def test_the_same_node_twice_is_refused_and_both_are_noted(job, tools):
     assert first.connected, "the one that was there first stays"
 
 
-def formed_pair(job):
+def same_key(job, tools, node, key):
+    leaf = job.ca.issue(Role.NODE, key.public, tools.now(), node=node, lifetime=timedelta(hours=1))
+    return store_identity(job.folder(node), key, leaf, job.ca.certificate, tools.now())
+
+
+def test_what_only_one_node_can_have(job, tools):
+    """Another name does not help: the key and the WireGuard key are one node's, too."""
+    job.start(1, 8)
+    key = PrivateKey.generate(KeyKind.P256)
+    first = same_key(job, tools, "node-0", key)
+    member = job.join(identity=first, wireguard="A" * 43 + "=")
+    with pytest.raises(AdmissionError, match="with the same key") as caught:
+        job.join(identity=same_key(job, tools, "node-1", key))
+    assert caught.value.code == "ST-ADMN-011"
+    with pytest.raises(AdmissionError, match="with the same WireGuard key") as caught:
+        job.join("node-2", wireguard="A" * 43 + "=")
+    assert caught.value.code == "ST-ADMN-011"
+    twins = [e for e in job.events() if e.event == "node-has-twin"]
+    assert [e.details["shared"] for e in twins] == ["key", "WireGuard key"]
+    assert member.connected
+    job.join("node-3", wireguard="B" * 43 + "=")
+
+
+def test_who_loses_its_lease_is_in_no_later_membership(job, tools):
+    """The next epoch is without it, so nobody gives it a tunnel any more."""
+    job.start(1, 2, last_call=0.2, lease=1.5)
+    mute = admitted(job, tools, "node-9")
+    mute.send(Ready(), tools.soon())
+    member = job.join("node-0")
+    round_of = member.next_round(lambda membership: 20000)
+    assert {m.node for m in round_of.membership.members} == {"node-0", "node-9"}
+    job.expect("ST-ATTS-007", "node-evicted")
+    tools.wait_until(lambda: member.num_waiting, "the others are told")
+    after = member.next_round(lambda membership: 20001)
+    assert [m.node for m in after.membership.members] == ["node-0"]
+    assert after.membership.epoch > round_of.membership.epoch
+
+
+def formed_pair(job, **keys):
     job.start(2, 2)
-    members = [job.join(f"node-{n}") for n in range(2)]
+    members = [job.join(f"node-{n}", wireguard=keys.get(f"wg{n}", "")) for n in range(2)]
     found = []
 
     def wait(member):
@@ -534,7 +736,67 @@ def test_an_old_membership_comes_back(job, tools, monkeypatch):
     assert "goes back" in caught.value.what
 
 
+@pytest.mark.parametrize("who", ["the network", "the coordinator itself"])
+def test_a_membership_that_was_changed(job, tools, who):
+    """Two members' WireGuard keys swapped: then one would get what is meant for the other."""
+    members, epoch = formed_pair(job, wg0="A" * 43 + "=", wg1="B" * 43 + "=")
+    honest = job.coordinator.membership
+    replace = msgspec.structs.replace
+    first, second = honest.members
+    swapped = replace(
+        honest,
+        epoch=epoch + 1,
+        members=(
+            replace(first, wireguard=second.wireguard),
+            replace(second, wireguard=first.wireguard),
+        ),
+    )
+    key = job.coordinator._terms.key
+    code = "ST-ADMN-009"
+    if who == "the network":
+        key, code = PrivateKey.generate(KeyKind.P256), "ST-ADMN-006"
+    job.coordinator._nodes["node-1"].post(Formed(membership=sign_membership(swapped, key)))
+    tools.wait_until(lambda: not members[1].connected, "the member ends the connection")
+    with pytest.raises(AdmissionError) as caught:
+        _ = members[1].num_waiting
+    assert caught.value.code == code
+
+
 # Strangers who waste our time.
+
+
+def is_a_store(host, port):
+    with contextlib.suppress(NotAStoreError, OSError), StoreClient(host, port) as client:
+        client.hello()
+        return client.ping()
+    return False
+
+
+def test_no_port_of_the_coordinator_is_a_store(job, tools, tmp_path):
+    """Every port that the process opens is tried; torch's own store, beside them, answers."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    before = {(entry.address, entry.port) for entry in own_listeners()}
+    cluster = ClusterCA.create(tmp_path / "ca", "securetrain.local", tools.now())
+    plan = Plan(
+        job=job.name,
+        min_nodes=1,
+        max_nodes=1,
+        policy=tools.make_policy(),
+        run_dir=tmp_path / "run",
+        enrol_port=0,
+    )
+    running = Standalone(plan=plan, cluster=cluster, unlock=cluster.key, clock=tools.now)
+    running.start()
+    try:
+        opened = {(entry.address, entry.port) for entry in own_listeners()} - before
+        assert opened == {running.address, running.enrolment}
+        assert not any(is_a_store(*address) for address in opened)
+        stock = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        assert is_a_store("127.0.0.1", stock.port)
+    finally:
+        running.stop()
+        cluster.close()
 
 
 def test_the_bytes_of_a_tcpstore_client(job):

@@ -8,13 +8,16 @@ import pytest
 
 from securetrain.attest.evidence import TeeEvidence, TeeKind, report_data
 from securetrain.attest.tee.appraisal import TeeAppraiser
+from securetrain.attest.tee.snp_report import SigningKey
 from securetrain.attest.tpm.bootrules import BootReference
+from securetrain.attest.tpm.ccel import learn_ccel
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from tests.attest.collateral import Shelf, case
 from tests.attest.tee import forge_intel as intel
 from tests.attest.tee.forge import NOW, der, pem
 from tests.attest.tee.forge_amd import AmdWorld, good_leaf
+from tests.attest.tpm import bootlogs
 
 BINDING = bytes(range(32))
 AMD = AmdWorld()
@@ -158,3 +161,95 @@ def test_a_report_under_the_other_makers_name():
         kind=TeeKind.SEV_SNP, report=tdx().report, certificates=(der(AMD.leaf()),)
     )
     refused("ST-ATTS-401", swapped)
+
+
+# Who the chip is.
+
+VLEK = AmdWorld(key=SigningKey.VLEK)
+
+
+def vlek_shelf():
+    """What the cache holds for a provider's keys."""
+    made = shelf()
+    made.documents["amd-chain", "Milan-VLEK"] = pem(VLEK.ask(), VLEK.ark())
+    made.documents["crl", "amd-Milan-VLEK"] = VLEK.crl()
+    return made
+
+
+def provided():
+    """A report that is signed by a provider's key: it names no chip."""
+    report = VLEK.report(report_data=report_data(BINDING))
+    return TeeEvidence(kind=TeeKind.SEV_SNP, report=report, certificates=(good_leaf(VLEK),))
+
+
+def judge_provided(chips=(), **reference):
+    rules = VLEK.reference(require_crl=True, **reference)
+    return judge(provided(), chips, collateral=vlek_shelf(), snp=rules)
+
+
+def identified(part):
+    return part.submodule.trust_vector["instance-identity"]
+
+
+@pytest.mark.parametrize("any_chip", [False, True])
+def test_a_report_that_names_no_chip(any_chip):
+    part = judge_provided(any_chip=any_chip)
+    assert part.identities == ()
+    assert part.submodule.claims["chip"] == ""
+    assert identified(part) == 0
+
+
+@pytest.mark.forgery
+def test_a_report_that_names_no_chip_for_a_node_that_has_one():
+    with pytest.raises(AttestationError) as caught:
+        judge_provided((AMD.chip.hex(),))
+    assert caught.value.code == "ST-ATTS-012"
+    assert "not named" in caught.value.what
+
+
+def test_any_chip_of_the_maker_is_nobody_in_particular():
+    assert identified(judge(snp())) == 2
+    assert identified(judge(snp(), snp=AMD.reference(require_crl=True, any_chip=True))) == 0
+    assert identified(judge(tdx())) == 2
+    anybody = intel.reference(rtmrs=intel_rtmrs(), any_platform=True)
+    assert identified(judge(tdx(), tdx=anybody)) == 0
+
+
+# The log of a TDX guest.
+
+GUEST = bootlogs.good_guest()
+LOG = bootlogs.encode(GUEST, (bootlogs.SHA384,))
+REGISTERS = bootlogs.rtmrs(GUEST)
+LEARNED = learn_ccel(LOG, REGISTERS)
+
+
+def logged(log=LOG, registers=REGISTERS, **changes):
+    """Judge a guest by its log alone."""
+    evidence = TeeEvidence(kind=TeeKind.TDX, report=tdx(rtmrs=registers).report, event_log=log)
+    rules = {"tdx": intel.reference(rtmrs={}), "tdx_boot": LEARNED}
+    return judge(evidence, **{**rules, **changes})
+
+
+def test_a_log_explains_the_registers():
+    assert logged().submodule.claims["secure_boot"] is True
+    values = {str(n): (value.hex(),) for n, value in enumerate(REGISTERS)}
+    judge(tdx(rtmrs=REGISTERS), tdx=intel.reference(rtmrs=values))  # without a log
+
+
+@pytest.mark.forgery
+def test_a_log_that_is_not_of_these_registers():
+    with pytest.raises(AttestationError) as caught:
+        logged(registers=(bytes(48), *REGISTERS[1:]))
+    assert caught.value.code == "ST-ATTS-204"
+
+
+@pytest.mark.forgery
+def test_a_guest_without_secure_boot():
+    guest = bootlogs.good_guest(b"\0")
+    log, registers = bootlogs.encode(guest, (bootlogs.SHA384,)), bootlogs.rtmrs(guest)
+    off = {"log": log, "registers": registers}
+    with pytest.raises(AttestationError) as caught:
+        logged(**off)
+    assert caught.value.code == "ST-ATTS-208"
+    part = logged(**off, secure_boot=False)
+    assert part.submodule.claims["secure_boot"] is False
