@@ -188,6 +188,23 @@ class Overlay:
                 raise
             self.epoch = epoch
 
+    def clear(self) -> None:
+        """Hear nobody until the next epoch. The epoch's number and this node's address stay.
+
+        Raises:
+            NetworkError: ST-NETW-014 when the job network is down; any other code after it was
+                taken down.
+        """
+        with self._lock:
+            device = self._require_up()
+            try:
+                device.set_peers(())
+                require_state(device.read(), self.plan.key, ())
+                load(self._host, host_rules(self.names.table, self.port, ()))
+            except BaseException as error:
+                self._undo(error)
+                raise
+
     def _enforce(self, device: Device, epoch: Epoch) -> None:
         # The filter before the peers, or else their first handshake is lost.
         endpoints = [peer.endpoint for peer in epoch.peers]

@@ -180,6 +180,8 @@ class Member:
         with self._changed:
             self._raise_failure()
             self._membership = self._store = None
+        if self._tunnel is not None:
+            self._tunnel.clear()
         patience = timeout or self.terms.join_timeout_seconds
         deadline = self._monotonic() + patience
         self._link.post(Ready())

@@ -12,7 +12,8 @@ Rules:
    the pre-shared keys of its own pairs, beside the signed membership, and nobody else gets them;
 4. overlay addresses are derived from job and rank on every side: nobody hands them out;
 5. a member applies an epoch before it opens or contacts that epoch's store, and does both from
-   inside the job network. Its connection to the coordinator stays outside.
+   inside the job network. When it asks for the next epoch it stops hearing the members of the last
+   one. Its connection to the coordinator stays outside.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -83,6 +84,14 @@ class Tunnel:
         ]
         self.overlay.apply(membership.epoch, members)
         self.applied(membership)
+
+    def clear(self) -> None:
+        """Hear nobody until the next epoch: the one before is over for this node.
+
+        Raises:
+            NetworkError: as `Overlay.clear`.
+        """
+        self.overlay.clear()
 
     def entered(self) -> AbstractContextManager[None]:
         """Put the calling thread into the job network."""

@@ -95,6 +95,8 @@ for step in range(int(sys.argv[3])):
     loss.backward()
     optimizer.step()
     dist.all_reduce(loss.detach())
+    if step == 5 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == sys.argv[4]:
+        os._exit(3)
     if step == 2:
         open(f"{sys.argv[1]}/training-{rank}-{os.environ['TORCHELASTIC_RESTART_COUNT']}", "w")
     time.sleep(0.02)
@@ -140,7 +142,7 @@ class TwoNodes:
     def coordinator(self):
         return f"{self.cluster.hosts[0].address}:{self.port}"
 
-    def start(self, node, *options, steps=10, conf="", nnodes="2"):
+    def start(self, node, *options, steps=10, conf="", nnodes="2", crash=""):
         host = self.cluster.hosts[NODES.index(node)]
         command = self._run_command(
             self.folder / f"run-{node}",
@@ -148,7 +150,7 @@ class TwoNodes:
             *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
             *("--rdzv-conf", f"identity={self.folder / node}{conf}", *options),
             str(self.folder / "train.py"),
-            *(str(self.folder), str(self.cluster.hosts[0].address), str(steps)),
+            *(str(self.folder), str(self.cluster.hosts[0].address), str(steps), crash),
         )
         with (self.folder / f"{node}.err").open("w") as err:
             self.launchers[node] = subprocess.Popen(
@@ -342,6 +344,18 @@ def test_an_epoch_without_a_node_that_died(begin):
     applied = [event for event in nodes.events("node-a") if event.event == "epoch-applied"]
     assert [event.details["nodes"] for event in applied][-2:] == ["node-a node-b", "node-a"]
     assert nodes.remains("node-a") == []
+
+
+def test_a_worker_that_crashes_restarts_everywhere(nodes):
+    for node in NODES:
+        nodes.start(node, "--max-restarts", "2", crash="0")
+    assert [nodes.wait(node) for node in NODES] == [0, 0], nodes.err("node-a")[-3000:]
+    for node in NODES:
+        applied = [event for event in nodes.events(node) if event.event == "epoch-applied"]
+        assert len(applied) >= 2
+        assert {event.details["nodes"] for event in applied} == {"node-a node-b"}
+    first, second = nodes.ranks()
+    assert first["loss"] == second["loss"]
 
 
 def test_one_machine_with_a_coordinator_of_its_own(tmp_path, launch):

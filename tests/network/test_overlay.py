@@ -85,6 +85,26 @@ def test_who_is_out_is_out(overlay, system, engine, job):
     assert "node-2" not in (overlay.folder / "hosts").read_text()
 
 
+def test_nobody_is_heard_between_epochs(overlay, system, engine, job):
+    overlay.clear()  # before the first one too
+    overlay.apply(1, job.members("node-0"))
+    overlay.clear()
+    assert engine.device.state.peers == ()
+    assert "192.0.2.2" not in system.tables[""][overlay.names.table]
+    assert (overlay.epoch, overlay.address) == (1, address("job-1", 0))
+    overlay.apply(2, job.members("node-0"))
+    assert len(engine.device.state.peers) == 2
+
+
+def test_a_device_that_keeps_its_peers_is_taken_down(overlay, system, engine, job, monkeypatch):
+    overlay.apply(1, job.members("node-0"))
+    monkeypatch.setattr(engine.device, "set_peers", lambda _: None)
+    with pytest.raises(NetworkError) as error:
+        overlay.clear()
+    assert error.value.code == "ST-NETW-016"
+    assert system.is_clean
+
+
 def test_another_slot_is_another_address(overlay, system, job):
     overlay.apply(1, job.members("node-0"))
     own, *others = job.members("node-0")

@@ -86,11 +86,15 @@ class Recorded:
         self.port = 5000
         self.epochs: list[Any] = []
         self.inside = 0
+        self.num_clears = 0
         self.namespace = SimpleNamespace(entered=self._entered)
 
     def apply(self, epoch, members):
         plan = self.plan
         self.epochs.append((epoch, resolve(plan.job, plan.node, plan.key.public, members)))
+
+    def clear(self):
+        self.num_clears += 1
 
     @contextmanager
     def _entered(self):
@@ -223,6 +227,7 @@ def test_members_apply_the_epoch_before_the_store(job, tools):
     def run(member, overlay):
         def open_store(_membership):
             assert overlay.epochs, "the epoch comes before the store"
+            assert overlay.num_clears == 1, "the epoch before is over"
             return 4711
 
         rounds[overlay.plan.node] = member.next_round(open_store)
