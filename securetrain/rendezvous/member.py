@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from cryptography import x509
+
 from securetrain.attest.attester import Attester
 from securetrain.attest.results import AttestationResult
 from securetrain.core.errors import AdmissionError, SecureTrainError
@@ -74,6 +76,7 @@ class Member:
         local_world: int = 0,
         wireguard: str = "",
         timeout: float = 10.0,
+        on_certificate: Callable[[x509.Certificate], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare a member; nothing is connected yet.
@@ -86,6 +89,7 @@ class Member:
             local_world: workers on this node; 0 when not known.
             wireguard: public key of this node's WireGuard device, base64.
             timeout: seconds for each step of joining.
+            on_certificate: keeps this node's next certificate, when it is renewed.
             monotonic: a steady clock in seconds.
         """
         self._node = identity.spiffe.node
@@ -115,6 +119,7 @@ class Member:
             timeout=timeout,
             on_message=self._hear,
             on_failure=self._fail,
+            on_certificate=on_certificate,
         )
 
     def connect(self, host: str, port: int) -> AttestationResult:
