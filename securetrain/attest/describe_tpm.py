@@ -8,10 +8,13 @@ TPM signed that value is for `verify`.
 
 import hashlib
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from OpenSSL import crypto
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from securetrain.attest.evidence import AttestationKeys, ImaList, TpmEvidence
 from securetrain.attest.sections import Fact, Section, Table, refused, tried, yes
@@ -144,24 +147,23 @@ def _kind(key: PublicArea) -> str:
 
 def _certificate(der: bytes) -> Iterator[Fact]:
     try:
-        loaded = crypto.load_certificate(crypto.FILETYPE_ASN1, der)
-        begins, ends = (
-            (when or b"").decode("ascii", "replace")
-            for when in (loaded.get_notBefore(), loaded.get_notAfter())
-        )
-        subject, issuer = _named(loaded.get_subject()), _named(loaded.get_issuer())
-        rsa = loaded.get_pubkey().type() == crypto.TYPE_RSA
-    except (crypto.Error, ValueError) as error:
-        yield Fact(_CERTIFICATE, f"not a certificate: {error}", "ST-ATTS-105")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # makers' serial numbers and encodings
+            loaded = x509.load_der_x509_certificate(der)
+            subject, issuer = loaded.subject.rfc4514_string(), loaded.issuer.rfc4514_string()
+            begins, ends = loaded.not_valid_before_utc, loaded.not_valid_after_utc
+            is_rsa = isinstance(loaded.public_key(), rsa.RSAPublicKey)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        yield Fact(_CERTIFICATE, f"it cannot be shown: {error}", "ST-ATTS-105")
         return
-    yield Fact(_CERTIFICATE, f"subject {subject or '(empty)'}")
-    yield Fact("issued by", issuer)
-    yield Fact("valid", f"{_day(begins)} to {_day(ends)}")
-    yield from tried("TPM", lambda: _model(der, rsa=rsa))
+    yield Fact(_CERTIFICATE, f"subject {_text(subject.encode()) or '(empty)'}")
+    yield Fact("issued by", _text(issuer.encode()))
+    yield Fact("valid", f"{begins:%Y-%m-%d} to {ends:%Y-%m-%d}")
+    yield from tried("TPM", lambda: _model(der, is_rsa=is_rsa))
 
 
-def _model(der: bytes, *, rsa: bool) -> Iterator[Fact]:
-    identity = check_endorsement_profile(der, "endorsement key certificate", rsa=rsa)
+def _model(der: bytes, *, is_rsa: bool) -> Iterator[Fact]:
+    identity = check_endorsement_profile(der, "endorsement key certificate", rsa=is_rsa)
     maker = _vendor(identity.manufacturer)
     yield Fact("TPM", f"{maker}, model {identity.model}, version {identity.version}")
 
@@ -172,19 +174,6 @@ def _vendor(manufacturer: str) -> str:
     letters = bytes.fromhex(digits).strip(b"\0 ") if _HEX.fullmatch(digits) else b""
     shown = printable(letters.decode("ascii", "replace"))
     return f"{shown} ({manufacturer})" if shown.isalnum() else printable(manufacturer)
-
-
-def _named(name: crypto.X509Name) -> str:
-    parts = (
-        f"{key.decode('ascii', 'replace')}={value.decode('utf-8', 'replace')}"
-        for key, value in name.get_components()
-    )
-    return printable(", ".join(parts))
-
-
-def _day(text: str) -> str:
-    """``20260101000000Z`` as a date."""
-    return f"{text[:4]}-{text[4:6]}-{text[6:8]}" if text[:8].isdigit() else printable(text)
 
 
 def _quote(evidence: TpmEvidence, binding: bytes) -> Iterator[Fact]:

@@ -24,13 +24,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+from cryptography import x509
+
 from securetrain.attest.appraise import appraisers_for
 from securetrain.attest.results import AttestationResult
 from securetrain.attest.verifier import Verifier
 from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.ca import JobCA
-from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.ledger import Ledger
 from securetrain.policy.load import LoadedPolicy
@@ -41,6 +43,7 @@ from securetrain.rendezvous.journal import Journal
 from securetrain.rendezvous.membership import Membership, sign_membership
 from securetrain.rendezvous.protocol import Formed, Status, Store
 from securetrain.rendezvous.reception import Reception
+from securetrain.rendezvous.renewal import Issue, Renewal
 from securetrain.rendezvous.rounds import Rounds
 from securetrain.rendezvous.session import Session, Terms
 from securetrain.rendezvous.tls import PeerCheck, Revoked, make_connection, make_context
@@ -70,6 +73,7 @@ class Coordinator:
         verifier: Verifier | None = None,
         lease: float | None = None,
         revoked: Revoked | None = None,
+        issue: Issue | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
@@ -89,6 +93,7 @@ class Coordinator:
             verifier: judges evidence; by default one under `policy`.
             lease: seconds that an admission lasts; by default, and at most, the policy's.
             revoked: refuses whom the cluster CA has revoked; see `recheck`.
+            issue: renews nodes' certificates; by default with `ca`, and nobody keeps a register.
             monotonic: a steady clock in seconds.
             random: makes nonces and session ids.
 
@@ -110,6 +115,12 @@ class Coordinator:
             monotonic=monotonic,
             appraisers=appraisers_for(policy, clock()),
         )
+        lifetime = timedelta(minutes=settings.identity.certificate_lifetime_minutes)
+
+        def issue_node(node: str, key: PublicKey) -> x509.Certificate:
+            return ca.issue(Role.NODE, key, clock(), node=node, lifetime=lifetime)
+
+        longest = min(settings.node.lease_minutes * 60.0, lifetime.total_seconds())
         self._terms = Terms(
             job=job,
             key=PrivateKey.generate(KeyKind.P256),
@@ -117,19 +128,18 @@ class Coordinator:
             policy_digest=policy.digest,
             handshake_timeout=settings.rendezvous.handshake_timeout_seconds,
             heartbeat=heartbeat,
-            lease=min(
-                lease or settings.node.lease_minutes * 60.0, settings.node.lease_minutes * 60.0
-            ),
+            lease=min(lease or longest, longest),
             join_timeout=settings.rendezvous.join_timeout_seconds,
             min_nodes=min_nodes,
             max_nodes=max_nodes,
             random=random,
+            renewal=Renewal(issue=issue or issue_node, clock=clock, journal=self._journal),
             monotonic=monotonic,
         )
         self._reception = Reception(
             ca=ca,
             key=self._terms.key,
-            lifetime=timedelta(minutes=settings.identity.certificate_lifetime_minutes),
+            lifetime=lifetime,
             clock=clock,
             make=partial(make_context, server=True),
         )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cryptography.x509 import Certificate
     from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
 
     from securetrain.rendezvous.tunnel import Tunnel
@@ -43,13 +44,18 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         UsageError: ST-USAG-001 for a missing or unknown setting.
         IdentityError: the identity folder is not good.
     """
-    import os  # noqa: PLC0415 - light until asked for
+    import logging  # noqa: PLC0415 - light until asked for
+    import os  # noqa: PLC0415
     from datetime import UTC, datetime  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
     from securetrain.attest.settings import make_attester, settings_for  # noqa: PLC0415
+    from securetrain.core.errors import SecureTrainError  # noqa: PLC0415
     from securetrain.rendezvous.handler import SecureRendezvousHandler  # noqa: PLC0415
-    from securetrain.rendezvous.identity_dir import load_identity  # noqa: PLC0415
+    from securetrain.rendezvous.identity_dir import (  # noqa: PLC0415
+        load_identity,
+        replace_certificate,
+    )
     from securetrain.rendezvous.member import Member  # noqa: PLC0415
 
     _check_settings(params)
@@ -71,6 +77,13 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             f"--rdzv-id {identity.spiffe.job}",
         )
 
+    def keep(certificate: "Certificate") -> None:
+        try:
+            replace_certificate(folder, certificate)
+        except SecureTrainError as error:
+            # This connection does not need it; only the node's next one would.
+            logging.getLogger(__name__).warning("the renewed certificate is not kept: %s", error)
+
     def connect() -> Member:
         attester = make_attester(settings, identity.key, environ=dict(os.environ))
         member = Member(
@@ -80,6 +93,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             address=address,
             local_world=local_world or 0,
             tunnel=tunnel,
+            on_certificate=keep,
         )
         member.connect(host, port)
         return member

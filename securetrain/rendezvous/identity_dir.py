@@ -106,6 +106,15 @@ def store_identity(
     return load_identity(folder, now)
 
 
+def replace_certificate(folder: Path, certificate: x509.Certificate) -> None:
+    """Put a renewed certificate beside the key that it is for.
+
+    Raises:
+        UsageError: ST-USAG-002 when the folder cannot be written.
+    """
+    write_atomic(folder / CERTIFICATE_FILE, certificate_pem(certificate))
+
+
 def load_identity(folder: Path, now: datetime) -> NodeIdentity:
     """Read and check an identity folder.
 

@@ -7,7 +7,8 @@ Rules:
 1. the coordinator is authenticated before anything is said: TLS 1.3, a coordinator's certificate of
    this job (a node's certificate is refused);
 2. an admission must carry a result that the coordinator's key signed, about this node and its key;
-3. one background thread owns the connection. It beats, answers challenges, and asks for a new lease
+3. a certificate that comes with an admission is this node's next one, or the node goes (`renewal`);
+4. one background thread owns the connection. It beats, answers challenges, and asks for a new lease
    after a third of the old one. At the first error it ends: the node is out.
 """
 
@@ -21,6 +22,7 @@ from datetime import datetime
 from typing import Final
 
 import msgspec
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from securetrain.attest.attester import Ask, Attester
@@ -55,6 +57,7 @@ from securetrain.rendezvous.protocol import (
     Store,
     unexpected,
 )
+from securetrain.rendezvous.renewal import check_renewed
 from securetrain.rendezvous.session import MISSED_HEARTBEATS
 from securetrain.rendezvous.tls import PeerCheck, make_connection, make_context, spki_of
 
@@ -88,6 +91,7 @@ class Link:
         timeout: float,
         on_message: Callable[[Status | Formed | Store], None],
         on_failure: Callable[[SecureTrainError], None],
+        on_certificate: Callable[[x509.Certificate], None] | None = None,
     ) -> None:
         """Prepare; nothing is connected yet.
 
@@ -100,6 +104,7 @@ class Link:
             timeout: seconds for each step.
             on_message: hears, in the background thread, what the coordinator says about rounds.
             on_failure: hears, in the background thread, why the link ended.
+            on_certificate: keeps the node's next certificate, when the coordinator renews it.
         """
         self._identity = identity
         self._hello = hello
@@ -109,6 +114,7 @@ class Link:
         self._timeout = timeout
         self._on_message = on_message
         self._on_failure = on_failure
+        self._on_certificate = on_certificate
         self._wakeup = Wakeup()
         self._outbox: deque[AnyMessage] = deque()
         self._channel: Channel | None = None
@@ -271,6 +277,10 @@ class Link:
         wanted = (spiffe.job, spiffe.node, self._identity.key.key_id, admit.tier, admit.policy)
         if said != wanted:
             raise _foreign(f"the result is about {said[:2]}, not this node of this job")
+        if admit.certificate:
+            certificate = check_renewed(admit.certificate, self._identity, self._clock())
+            if self._on_certificate is not None:
+                self._on_certificate(certificate)
         now = self._monotonic()
         self._previous = self._admitted.result if self._admitted else None
         self._admitted = Admitted(admit, passport)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from cryptography import x509
+
 from securetrain.attest.attester import Attester
 from securetrain.attest.results import AttestationResult
 from securetrain.core.errors import AdmissionError, SecureTrainError
@@ -75,6 +77,7 @@ class Member:
         local_world: int = 0,
         tunnel: Tunnel | None = None,
         timeout: float = 10.0,
+        on_certificate: Callable[[x509.Certificate], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare a member; nothing is connected yet.
@@ -87,6 +90,7 @@ class Member:
             local_world: workers on this node; 0 when not known.
             tunnel: this node's end of the job network, when the job has one.
             timeout: seconds for each step of joining.
+            on_certificate: keeps this node's next certificate, when it is renewed.
             monotonic: a steady clock in seconds.
         """
         self._node = identity.spiffe.node
@@ -118,6 +122,7 @@ class Member:
             timeout=timeout,
             on_message=self._hear,
             on_failure=self._fail,
+            on_certificate=on_certificate,
         )
 
     def connect(self, host: str, port: int) -> AttestationResult:

@@ -25,7 +25,8 @@ Rules:
                      <-           Store                  (to every member)
     Heartbeat        ->
                      <-           Status
-    Renew            ->           Challenge, Proof, Admit again, a third of the lease after Admit
+    Renew            ->           Challenge, Proof, Admit again, a third of the lease after Admit;
+                                  with the node's next certificate when half of its life is over
     Close | Leave    ->
 """
 
@@ -110,6 +111,8 @@ class Admit(Message, frozen=True, tag="admit"):
     """The attestation result: an EAR, signed by the coordinator (a JWT)."""
     svid: Annotated[str, Meta(max_length=8192)]
     """The node's key under the job CA for the time of the lease (PEM)."""
+    certificate: Annotated[str, Meta(max_length=8192)]
+    """The node's next certificate (PEM), for its next connection; mostly empty: see `renewal`."""
     policy: Digest
     lease_seconds: Annotated[float, Meta(gt=0, le=86400)]
     heartbeat_seconds: Annotated[float, Meta(gt=0, le=3600)]

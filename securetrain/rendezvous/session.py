@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from securetrain.attest.binding import SESSION_SIZE, Binding
@@ -24,7 +25,7 @@ from securetrain.attest.evidence import Evidence
 from securetrain.attest.results import AttestationResult, issue_passport, svid_pem
 from securetrain.attest.verifier import Verifier
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
-from securetrain.identity.ca import JobCA
+from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.spiffe import SpiffeId
 from securetrain.rendezvous.channel import Channel, PeerClosedError, Wakeup
@@ -47,6 +48,7 @@ from securetrain.rendezvous.protocol import (
     Store,
     unexpected,
 )
+from securetrain.rendezvous.renewal import Renewal
 from securetrain.rendezvous.tls import spki_of
 from securetrain.rendezvous.tunnel import check_hello as check_tunnel
 
@@ -69,6 +71,7 @@ class Terms:
     min_nodes: int
     max_nodes: int
     random: Callable[[int], bytes]
+    renewal: Renewal
     monotonic: Callable[[], float] = time.monotonic
 
 
@@ -123,6 +126,8 @@ class Session:
     _cut: bool = False
     _told: tuple[int, bool, bool] = (0, False, False)
     _pending: Binding | None = None
+    _latest: x509.Certificate | None = None
+    """The certificate that the node will come with next time."""
     _lease_end: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -271,6 +276,9 @@ class Session:
         certificate = self.channel.check.certificate
         assert certificate is not None
         holder = PublicKey.from_spki(spki_of(certificate))
+        assert self.peer is not None
+        renewed = terms.renewal.renew(self.peer, self._latest or certificate)
+        self._latest = renewed or self._latest
         passport = issue_passport(result, key=terms.key, ca=terms.ca, node_key=holder)
         self.result = result
         self._lease_end = terms.monotonic() + terms.lease
@@ -280,6 +288,7 @@ class Session:
                 label=result.label,
                 result=passport.ear,
                 svid=svid_pem(passport),
+                certificate=certificate_pem(renewed).decode() if renewed is not None else "",
                 policy=terms.policy_digest,
                 lease_seconds=terms.lease,
                 heartbeat_seconds=terms.heartbeat,

@@ -19,6 +19,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from cryptography import x509
+
 from securetrain.attest.appraise import appraisers_for
 from securetrain.attest.state import FileState
 from securetrain.attest.verifier import Verifier
@@ -29,7 +31,9 @@ from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.ca import JobCA
 from securetrain.identity.cluster import ClusterCA, Unlock
-from securetrain.identity.keys import PrivateKey
+from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity.register import How
+from securetrain.identity.spiffe import Role
 from securetrain.identity.token import Token
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.ledger import Event, Ledger, verify_ledger
@@ -139,6 +143,7 @@ class Standalone:
             last_call=plan.last_call,
             last_epoch=last_epoch,
             revoked=self.watch.check,
+            issue=self._issue,
             verifier=Verifier(
                 policy=policy,
                 policy_digest=plan.policy.digest,
@@ -150,6 +155,19 @@ class Standalone:
         self.address = self.coordinator.start(plan.bind, plan.port)
         if plan.enrol_port is not None:
             self._open_desk(run, plan.enrol_port)
+
+    def _issue(self, node: str, key: PublicKey) -> x509.Certificate:
+        """Renew a node's certificate, with the register knowing of it."""
+        minutes = self.plan.policy.policy.identity.certificate_lifetime_minutes
+        return self.cluster.issue(
+            self.ca,
+            Role.NODE,
+            key,
+            self.clock(),
+            node=node,
+            lifetime=timedelta(minutes=minutes),
+            how=How.RENEWAL,
+        )
 
     def _open_desk(self, run: RunDir, port: int) -> None:
         policy = self.plan.policy.policy

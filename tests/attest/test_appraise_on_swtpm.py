@@ -15,6 +15,7 @@ import pytest
 from securetrain.attest.appraise import appraisers_for, tier_of
 from securetrain.attest.attester import Ask, sign_evidence
 from securetrain.attest.binding import Binding
+from securetrain.attest.bundle import key_text
 from securetrain.attest.evidence import NODE_TYPE, parse_node
 from securetrain.attest.lease import Part
 from securetrain.attest.reference import (
@@ -131,6 +132,13 @@ def world(folder, machines):
     return World(folder, machines)
 
 
+def quoted(evidence):
+    """The TPM's part of collected evidence."""
+    part = parse_node(evidence.body).tpm
+    assert part is not None
+    return part
+
+
 def tpm(**changes):
     """A forger of the TPM's part."""
     return lambda node: msgspec.structs.replace(
@@ -156,7 +164,7 @@ def test_join_and_renew(world, machines):
         assert ask.credential is None
         assert ask.ima_first > 0
         evidence = world.attesters["node-0"].collect(binding, ask)
-        assert not parse_node(evidence.body).tpm.event_log, "a renewal sends no firmware log"
+        assert not quoted(evidence).event_log, "a renewal sends no firmware log"
         assert world.answer(evidence, binding).tier is NodeTier.TEST_ONLY
 
 
@@ -406,18 +414,16 @@ def test_evidence_made_for_another_connection(world, elsewhere):
 @pytest.mark.forgery
 def test_an_old_quote_with_a_fresh_activation(world):
     ask, binding = world.ask()
-    old = parse_node(world.attesters["node-0"].collect(binding, ask).body)
-    error = world.refused(
-        "ST-ATTS-113", forge=tpm(quote=old.tpm.quote, signature=old.tpm.signature)
-    )
+    old = quoted(world.attesters["node-0"].collect(binding, ask))
+    error = world.refused("ST-ATTS-113", forge=tpm(quote=old.quote, signature=old.signature))
     assert error.where
 
 
 @pytest.mark.forgery
 def test_the_proof_of_an_earlier_challenge(world):
     ask, binding = world.ask()
-    old = parse_node(world.attesters["node-0"].collect(binding, ask).body)
-    world.refused("ST-ATTS-016", forge=tpm(activation=old.tpm.activation))
+    old = quoted(world.attesters["node-0"].collect(binding, ask))
+    world.refused("ST-ATTS-016", forge=tpm(activation=old.activation))
 
 
 @pytest.mark.forgery
@@ -599,9 +605,8 @@ def test_reference_values_that_go_back(folder, machines):
     world = World(folder, machines)
     state = MemoryState()
     appraisers_for(world.policy, world.now, state)
-    values = load_reference_values(
-        folder / REFERENCE_FILE, world.policy.policy.node.reference_values.signed_by, world.now
-    ).values
+    signed_by = [key_text(OPERATOR.public)]
+    values = load_reference_values(folder / REFERENCE_FILE, signed_by, world.now).values
     old = (folder / REFERENCE_FILE).read_bytes()
     newer = msgspec.structs.replace(values, version=values.version + 1)
     write_reference_values(folder / REFERENCE_FILE, newer, OPERATOR)

@@ -15,12 +15,11 @@ from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED
 from securetrain.quickstart import story
 from securetrain.quickstart.context import Options, Story
 from securetrain.quickstart.screen import QuietScreen
-from securetrain.testing import swtpm
 from tests.attest.swtpms import needs_swtpm
 
 
 def test_without_swtpm_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr(swtpm.shutil, "which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     tour = Story(
         options=Options(run_dir=tmp_path / "run", tpm=True),
         screen=QuietScreen(),

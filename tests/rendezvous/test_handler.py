@@ -19,7 +19,11 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from securetrain.core.errors import AdmissionError, IdentityError, NetworkError, UsageError
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.spiffe import Role
+from securetrain.rendezvous import identity_dir
 from securetrain.rendezvous.handler import as_rendezvous_error
+from securetrain.rendezvous.identity_dir import load_identity, store_identity
 from securetrain.rendezvous.listeners import own_listeners, require_only
 from securetrain.rendezvous.member import SpareNodeError
 from securetrain.rendezvous.store import connect_store, host_store
@@ -204,6 +208,35 @@ def test_bad_endpoints(job, endpoint):
     )
     with pytest.raises(UsageError, match="--rdzv-endpoint"):
         get_rendezvous_handler(parameters)
+
+
+def old_identity(job, tools):
+    """More than half of its life is over."""
+    key = PrivateKey.generate(KeyKind.P256)
+    begins = tools.now() - timedelta(minutes=40)
+    leaf = job.ca.issue(Role.NODE, key.public, begins, node="old", lifetime=timedelta(hours=1))
+    return store_identity(job.folder("old"), key, leaf, job.ca.certificate, tools.now())
+
+
+def test_a_renewed_certificate_is_kept_beside_its_key(job, tools, handlers):
+    job.start()
+    before = old_identity(job, tools)
+    handlers("old").next_rendezvous()
+    after = load_identity(job.folder("old"), tools.now())
+    assert after.key.key_id == before.key.key_id
+    assert after.certificate.not_valid_after_utc > before.certificate.not_valid_after_utc
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(job, tools, handlers, monkeypatch, caplog):
+    job.start()
+    old_identity(job, tools)
+
+    def refuse(folder, certificate):
+        raise UsageError("ST-USAG-002", "read-only", str(folder))
+
+    monkeypatch.setattr(identity_dir, "replace_certificate", refuse)
+    assert handlers("old").next_rendezvous().rank == 0
+    assert "the renewed certificate is not kept" in caplog.text
 
 
 def test_a_bad_identity_is_refused_before_anything_is_connected(job, tmp_path):

@@ -38,6 +38,7 @@ MESSAGES = [
         label="l",
         result="{}",
         svid="",
+        certificate="",
         policy="0" * 64,
         lease_seconds=600,
         heartbeat_seconds=5.5,

@@ -263,6 +263,17 @@ def test_no_start_without_a_list(cluster):
         cluster.start()
 
 
+def test_a_renewed_certificate_stands_in_the_register(cluster):
+    running = cluster.start()
+    identity = cluster.identity()
+    made = running._issue("node-0", identity.key.public)
+    entries = cluster.ca.register.issued()
+    assert {(e.serial, e.how) for e in entries} >= {(f"{made.serial_number:x}", How.RENEWAL)}
+    cluster.revoke(Kind.NODE, "node-0")
+    with pytest.raises(IdentityError, match="ST-IDEN-011"):
+        running._issue("node-0", identity.key.public)
+
+
 # Enrolment.
 
 
