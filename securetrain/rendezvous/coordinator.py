@@ -11,8 +11,7 @@ Rules:
 3. a node is in once: a second connection with the same name, key or WireGuard key is refused and
    both are noted;
 4. ranks, epochs and memberships are the coordinator's alone: it takes none of them from a node;
-5. rank 0 of an epoch, and nobody else, may announce that epoch's store, and only at the address
-   that stands in the membership.
+5. rank 0 of an epoch alone may announce that epoch's store, at its address in the membership.
 """
 
 import secrets
@@ -40,14 +39,14 @@ from securetrain.rendezvous.admission import Admission, admission_of, member_of,
 from securetrain.rendezvous.channel import Channel
 from securetrain.rendezvous.door import Door
 from securetrain.rendezvous.journal import Journal
-from securetrain.rendezvous.membership import Membership, sign_membership
-from securetrain.rendezvous.protocol import Formed, Status, Store
+from securetrain.rendezvous.membership import Membership
+from securetrain.rendezvous.protocol import Status, Store
 from securetrain.rendezvous.reception import Reception
 from securetrain.rendezvous.renewal import Issue, Renewal
 from securetrain.rendezvous.rounds import Rounds
 from securetrain.rendezvous.session import Session, Terms
 from securetrain.rendezvous.tls import PeerCheck, Revoked, make_connection, make_context
-from securetrain.rendezvous.tunnel import draw_keys, require_alike, store_host
+from securetrain.rendezvous.tunnel import announce, require_alike, store_host
 
 HEARTBEAT_SECONDS: Final = 5.0
 LAST_CALL_SECONDS: Final = 30.0
@@ -248,9 +247,7 @@ class Coordinator:
         """Reserve the node's name.
 
         Raises:
-            AdmissionError: ST-ADMN-008 closed or full, ST-ADMN-011 already in, ST-ADMN-013 revoked
-                since the handshake, ST-ADMN-001 another node's WireGuard key.
-            NetworkError: ST-NETW-001 when it has no tunnel and must, or the other way round.
+            SecureTrainError: ST-ADMN-008 closed or full, 011 in, 013 revoked; `require_alike`'s.
         """
         self._refuse_revoked(session)
         with self._lock:
@@ -281,9 +278,8 @@ class Coordinator:
                     session.subject,
                     "raise --nnodes, or use the node for another job",
                 )
-            assert session.hello is not None
-            others = [peer.hello for peer in self._nodes.values() if peer.hello is not None]
-            require_alike(session.hello, others, self._policy.policy.network)
+            hellos = [peer.hello for peer in (session, *self._nodes.values()) if peer.hello]
+            require_alike(hellos[0], hellos[1:], self._policy.policy.network)
             self._nodes[session.node] = session
 
     def admitted(self, session: Session, result: AttestationResult) -> None:
@@ -343,12 +339,8 @@ class Coordinator:
             current = self._membership
             if current is None or store.epoch != current.epoch:
                 return  # of a round that is over; its members have moved on
-            first = current.members[0]
-            if (
-                session.node != first.node
-                or store.host != store_host(current)
-                or self._store is not None
-            ):
+            wanted = current.members[0].node, store_host(current)
+            if (session.node, store.host) != wanted or self._store is not None:
                 raise AdmissionError(
                     "ST-ADMN-001",
                     f"{session.node} announced a store at {store.host} for epoch {store.epoch}",
@@ -455,11 +447,8 @@ class Coordinator:
             round=self._rounds.number,
             nodes=len(self._membership.members),
         )
-        signed = sign_membership(self._membership, self._terms.key)
-        keys = draw_keys(self._membership, self._terms.random)
-        for member in self._membership.members:
-            formed = Formed(membership=signed, preshared=keys.get(member.node, {}))
-            self._nodes[member.node].post(formed)
+        for node, formed in announce(self._membership, self._terms.key, self._terms.random):
+            self._nodes[node].post(formed)
 
     def _tell_everybody(self) -> None:
         for session in list(self._nodes.values()):

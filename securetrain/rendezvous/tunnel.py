@@ -16,7 +16,7 @@ Rules:
    one. Its connection to the coordinator stays outside.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -24,6 +24,7 @@ from typing import Final
 
 from securetrain.core.errors import AdmissionError, NetworkError
 from securetrain.core.vocabulary import NetworkProfile
+from securetrain.identity.keys import PrivateKey
 from securetrain.network.addresses import address
 from securetrain.network.members import OverlayMember
 from securetrain.network.overlay import Overlay
@@ -35,8 +36,8 @@ from securetrain.network.wireguard import (
     pairwise_psk,
 )
 from securetrain.policy.schema import Network
-from securetrain.rendezvous.membership import Membership
-from securetrain.rendezvous.protocol import Hello
+from securetrain.rendezvous.membership import Membership, sign_membership
+from securetrain.rendezvous.protocol import Formed, Hello
 
 OVERLAYS: Final = frozenset({NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS})
 
@@ -129,7 +130,7 @@ def require_alike(hello: Hello, others: Collection[Hello], network: Network) -> 
     """Rule 2.
 
     Raises:
-        AdmissionError: ST-ADMN-001 for a key or an endpoint that another node has.
+        AdmissionError: ST-ADMN-001 for an endpoint that another node has.
         NetworkError: ST-NETW-001.
     """
     if not hello.wireguard and OVERLAYS.issuperset(network.require):
@@ -137,11 +138,19 @@ def require_alike(hello: Hello, others: Collection[Hello], network: Network) -> 
     for other in others:
         if bool(other.wireguard) != bool(hello.wireguard):
             raise _not_alike(hello, f"{other.node} {'has' if other.wireguard else 'has none'}")
-        if hello.wireguard and other.wireguard == hello.wireguard:
-            raise _malformed(f"{other.node} has the same WireGuard key")
         ends = (hello.address, hello.wireguard_port), (other.address, other.wireguard_port)
         if hello.wireguard and ends[0] == ends[1]:
             raise _malformed(f"{other.node} has the same WireGuard endpoint")
+
+
+def announce(
+    membership: Membership, key: PrivateKey, random: Callable[[int], bytes]
+) -> Iterator[tuple[str, Formed]]:
+    """What each node of an epoch is sent: the signed membership, and the keys of its own pairs."""
+    signed = sign_membership(membership, key)
+    keys = draw_keys(membership, random)
+    for member in membership.members:
+        yield member.node, Formed(membership=signed, preshared=keys.get(member.node, {}))
 
 
 def draw_keys(membership: Membership, random: Callable[[int], bytes]) -> dict[str, dict[str, str]]:

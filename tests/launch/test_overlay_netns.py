@@ -445,7 +445,8 @@ def test_commands_only_and_a_revoked_machine(cluster, tmp_path, run_command, cle
     )
     try:
         assert coordinator.stdout is not None
-        ready, tokens = {}, {}
+        ready: dict[str, str] = {}
+        tokens: dict[str, str] = {}
         while len(tokens) < len(NODES):
             match json.loads(coordinator.stdout.readline()):
                 case {"event": "ready"} as ready:

@@ -68,6 +68,20 @@ def make_policy(max_nodes: int = 16, **rendezvous: int) -> LoadedPolicy:
 
 
 @dataclass
+class SilentTunnel:
+    """A tunnel that says what it is told to say, and builds nothing."""
+
+    key: str
+    port: int
+
+    def apply(self, *_: object) -> None:
+        pass
+
+    def clear(self) -> None:
+        pass
+
+
+@dataclass
 class Job:
     """Everything about one job in one test."""
 
@@ -118,6 +132,8 @@ class Job:
     ) -> Member:
         identity = identity or self.identity(node)
         settings.setdefault("clock", now)
+        if key := settings.pop("wireguard", ""):
+            settings["tunnel"] = SilentTunnel(key, port=5000 + len(self.members))
         member = Member(identity, attester or self.attester(identity), **settings)
         self.members.append(member)
         return member

@@ -135,9 +135,6 @@ def test_a_tunnel_and_none_are_accepted():
             hello(), [hello(1, **BARE)], BASELINE, "ST-NETW-001", id="the others have none"
         ),
         pytest.param(
-            hello(), [hello(1, wireguard=KEYS[0])], BASELINE, "ST-ADMN-001", id="another's key"
-        ),
-        pytest.param(
             hello(),
             [hello(1, wireguard_port=5000)],
             BASELINE,
