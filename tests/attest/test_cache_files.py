@@ -73,7 +73,8 @@ def read(path, kind, name, data, now=NOW):
 
 def refused(code, path, document, now=NOW):
     with pytest.raises((AttestationError, UsageError)) as caught:
-        read(path, *document, now)
+        kind, name, data = document
+        read(path, kind, name, data, now)
     assert caught.value.code == code, caught.value
     return caught.value
 
