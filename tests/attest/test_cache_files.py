@@ -72,8 +72,8 @@ def read(path, kind, name, data, now=NOW):
 
 
 def refused(code, path, document, now=NOW):
+    kind, name, data = document
     with pytest.raises((AttestationError, UsageError)) as caught:
-        kind, name, data = document
         read(path, kind, name, data, now)
     assert caught.value.code == code, caught.value
     return caught.value
