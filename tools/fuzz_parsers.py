@@ -28,14 +28,16 @@ from securetrain.audit.waivers import parse_waivers
 from securetrain.core import canonical
 from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import Boundary, NodeTier
-from securetrain.identity import dsse
+from securetrain.identity import dsse, register
 from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.revocation import sign_list, verify_list
 from securetrain.identity.spiffe import Role, SpiffeId
+from securetrain.identity.token import Token, parse_token
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.ledger import verify_ledger
 from securetrain.policy.load import bundled_dir, load_policy
 from securetrain.policy.schema import Policy
-from securetrain.rendezvous import protocol
+from securetrain.rendezvous import enrolment, protocol
 from securetrain.rendezvous.membership import (
     Expected,
     Member,
@@ -122,7 +124,30 @@ def _identity() -> list[Parser]:
         node = SpiffeId("securetrain.local", "job-1", Role.NODE, "node-1")
         return [str(node).encode(), str(SpiffeId("a.b", "j", Role.COORDINATOR)).encode()]
 
+    def lists() -> list[bytes]:
+        revoked = register.Revoked(
+            kind=register.Kind.NODE, name="node-0", reason="sold", since=START
+        )
+        return [sign_list("a.b", entries, key, START) for entries in ([], [revoked])]
+
+    def tokens() -> list[bytes]:
+        token = Token(
+            host="10.0.0.1",
+            port=1,
+            ca="0" * 64,
+            trust_domain="a.b",
+            job="j",
+            node="n",
+            ends=START,
+            secret=bytes(16),
+        )
+        return [token.text().encode()]
+
     return [
+        Parser("revocations", lists, lambda data: verify_list(data, key.public, "a.b")),
+        Parser(
+            "enrolment-token", tokens, lambda data: parse_token(data.decode("utf-8", "replace"))
+        ),
         Parser("dsse", envelopes, lambda data: dsse.verify(data, dsse.IN_TOTO, trusted)),
         Parser("trust-root", roots, lambda data: TrustRoot.parse(data, START)),
         Parser("spiffe", names, lambda data: SpiffeId.parse(data.decode("utf-8", "replace"))),
@@ -209,6 +234,18 @@ def _rendezvous() -> list[Parser]:
         protocol.Refuse(code="ST-ADMN-001", what="what", fix="fix"),
     ]
     frames = [protocol.encode_frame(message) for message in messages]
+    applications: list[enrolment.AnyEnrolment] = [
+        enrolment.Apply(
+            protocol=enrolment.ENROLMENT,
+            token="0" * 64,
+            key=bytes(91),
+            proof=bytes(64),
+            possession=bytes(70),
+        ),
+        enrolment.Grant(certificate="PEM"),
+        enrolment.Report(body=b"{}"),
+        enrolment.Filed(digest="0" * 64),
+    ]
 
     def read_stream(data: bytes) -> None:
         reader = protocol.FrameReader()
@@ -224,6 +261,11 @@ def _rendezvous() -> list[Parser]:
             protocol.decode_message,
         ),
         Parser("rendezvous-stream", lambda: [*frames, b"".join(frames)], read_stream),
+        Parser(
+            "enrolment-message",
+            lambda: [enrolment.encode_enrolment(m)[protocol.HEADER_SIZE :] for m in applications],
+            enrolment.decode_enrolment,
+        ),
     ]
 
 

@@ -3,9 +3,10 @@
 """What judges the bodies of one media type, and the one that judges what nothing stands behind."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
+
+import msgspec
 
 from securetrain.attest.evidence import AttestationKeys
 from securetrain.attest.lease import Case, Claims, Lease, Opening
@@ -14,8 +15,7 @@ from securetrain.attest.selfreport import SELF_ASSERTED_TYPE, parse_software
 from securetrain.core.vocabulary import NodeTier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appraisal:
+class Appraisal(msgspec.Struct, frozen=True, kw_only=True):
     """What an appraiser made of a body."""
 
     tier: NodeTier

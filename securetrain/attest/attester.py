@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from securetrain.attest.binding import Binding
 from securetrain.attest.evidence import AttestationKeys, Evidence, signed_message
 from securetrain.attest.selfreport import SELF_ASSERTED_TYPE, collect_software
@@ -19,8 +21,7 @@ from securetrain.core import canonical
 from securetrain.identity.keys import PrivateKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """What a verifier asks for beside the binding."""
 
     credential: tuple[bytes, bytes] | None = None

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What passes between the verifier and its appraisers: an opening, a case, a lease."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from securetrain.attest.attester import Ask
 from securetrain.attest.cache import CollateralKind
@@ -35,8 +36,7 @@ class Collateral(Protocol):
         """Whether there is such a document."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed body."""
 
     manifest: bytes
@@ -45,8 +45,7 @@ class Claims:
     """None for a self-report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """A TPM whose keys may be asked: endorsed, enrolled, and challenged."""
 
     endorsement: "Endorsement"
@@ -65,8 +64,7 @@ class Opening:
         return self.ak.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """What was proven at the last appraisal: a renewal goes on from here.
 
     A verifier holds one for each node of a fleet, so it has no more than a renewal needs.
@@ -86,8 +84,7 @@ class Lease:
     """How far the kernel's measurement list was attested."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What one attesting environment has proven."""
 
     name: str
@@ -98,8 +95,7 @@ class Part:
     """See `Lease`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One exchange, as the appraiser sees it."""
 
     binding: bytes

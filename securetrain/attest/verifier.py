@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from securetrain.attest.appraiser import APPRAISERS, Appraiser
 from securetrain.attest.attester import Ask
 from securetrain.attest.binding import NONCE_SIZE, Binding
@@ -62,8 +64,7 @@ _CONTRADICTIONS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     """What a node is asked."""
 
     nonce: bytes
@@ -72,8 +73,7 @@ class Challenge:
     """Name of the attestation key that the evidence will be signed with; empty without one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A challenge that waits for its answer."""
 
     node: str

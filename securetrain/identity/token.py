@@ -99,7 +99,7 @@ def parse_token(text: str) -> Token:
         IdentityError: ST-IDEN-014; the text is never repeated in it.
     """
     text = text.strip()
-    if len(text) > TEXT_LIMIT or not text.startswith(PREFIX) or not text.isascii():
+    if len(text) > TEXT_LIMIT or not text.startswith(PREFIX):
         raise _bad(f"it does not begin with {PREFIX}, or is too long")
     body = text.removeprefix(PREFIX)
     try:

@@ -290,9 +290,10 @@ class Overlay:
             error.add_note(str(second))
 
     def _require_up(self) -> Device:
-        device = self._device
-        if device is None or self._is_down:
+        if self._is_down:
             raise self._died("it was taken down")
+        device = self._device
+        assert device is not None  # from `up` on
         if how := device.death():
             raise self._died(how)
         return device

@@ -74,7 +74,8 @@ class Entry:
     @property
     def is_unfinished(self) -> bool:
         """Whether its owner died before the record was written, and so before anything was made."""
-        return self.record is None and STAGED in self.folder.name and not any(self.folder.iterdir())
+        is_folder = stat.S_ISDIR(self.folder.lstat().st_mode)
+        return is_folder and STAGED in self.folder.name and not (self.folder / RECORD).exists()
 
 
 @contextmanager

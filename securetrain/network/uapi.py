@@ -212,7 +212,7 @@ def _hex(name: str, value: str) -> bytes:
 
 
 def _number(name: str, value: str, *, below: int = 1 << 64) -> int:
-    if len(value) > _MAX_DIGITS or not (value.isascii() and value.isdecimal()):
+    if len(value) > _MAX_DIGITS or not value.isdecimal():
         raise _malformed(f"{name} is not a number")
     if int(value) >= below:
         raise _malformed(f"{name} is {value}, not below {below}")

@@ -78,8 +78,8 @@ def decode_key(text: str, where: str = "") -> bytes:
         key = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise _bad_key(f"not base64: {error}", where) from error
-    if len(key) != KEY_SIZE or encode_key(key) != text:
-        raise _bad_key(f"{len(key)} bytes, or not in its one spelling", where)
+    if encode_key(key) != text:
+        raise _bad_key("not in its one spelling", where)
     return require_key(key, where)
 
 
@@ -140,7 +140,7 @@ class Endpoint:
         Raises:
             NetworkError: ST-NETW-017.
         """
-        host, colon, digits = text.rpartition(":")
+        host, _, digits = text.rpartition(":")
         bracketed = host.startswith("[") and host.endswith("]")
         try:
             found = ip_address(host[1:-1] if bracketed else host)
@@ -148,7 +148,7 @@ class Endpoint:
             raise _bad_endpoint(text, where) from error
         # At most five digits, so that a long number is never converted.
         number = digits.isascii() and digits.isdecimal() and len(digits) <= 5
-        if not (colon and number and bracketed == isinstance(found, IPv6Address)):
+        if not number or bracketed != isinstance(found, IPv6Address):
             raise _bad_endpoint(text, where)
         return cls(found, int(digits))
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.core.errors import NetworkError
+from securetrain.core.text import printable
 from securetrain.network import uapi
 from securetrain.network.commands import ENVIRONMENT, missing_programs, program, run_command
 from securetrain.network.namespace import Namespace, private_command
@@ -148,10 +149,10 @@ class GoDevice:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline and not self.death():
             port = self.read().port
-            if port and port in open_ports(Path(f"/proc/{self.child.pid}/net/udp").read_text()):
+            if port in open_ports(Path(f"/proc/{self.child.pid}/net/udp").read_text()):
                 return port
             time.sleep(_PAUSE_SECONDS)
-        raise self._failed("it did not open its UDP port; is the port in use?")
+        raise self._failed(self.death() or "it did not open its UDP port; is the port in use?")
 
     def wait_socket(self) -> None:
         """Wait until it can be configured.
@@ -191,7 +192,7 @@ class GoDevice:
         said = self.log.read_bytes()[-_LOG_SHOWN:].decode("utf-8", "replace").strip()
         return NetworkError(
             "ST-NETW-013",
-            f"{PROGRAM}: {what}" + (f": {said}" if said.isprintable() and said else ""),
+            f"{PROGRAM}: {what}" + (f": {printable(said)}" if said else ""),
             str(self.log),
             "run wireguard-go -f by hand to see why",
         )

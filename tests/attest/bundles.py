@@ -88,6 +88,12 @@ def replaced(bundle: Bundle, **changes: object) -> Bundle:
     return msgspec.structs.replace(bundle, **changes)
 
 
+def with_keys(bundle: Bundle, **changes: object) -> Bundle:
+    """The bundle with other keys of a TPM; each may be changed."""
+    assert bundle.keys is not None
+    return replaced(bundle, keys=msgspec.structs.replace(bundle.keys, **changes))
+
+
 def resigned(bundle: Bundle, machine: Machine, body: bytes) -> Bundle:
     """Another body under the same binding, signed by the node's own key."""
     evidence = sign_evidence(bundle.media_type, body, bundle.binding, machine.key)

@@ -32,6 +32,7 @@ from securetrain.attest.reference import (
     read_reference_values,
 )
 from securetrain.attest.tee.tdx import TdxReference
+from securetrain.attest.tpm.runtime_policy import ImaReference
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey
@@ -512,7 +513,7 @@ def test_a_runtime_policy_from_a_file(machine, tmp_path):
     assert make(values).values.ima == reference
     appraiser(values, tpm={"ima": "enforce"})
     assert ima_reference(None, "") is None
-    assert ima_reference(None, "ab" * 32).policy_sha256 == "ab" * 32
+    assert ima_reference(None, "ab" * 32) == ImaReference(policy_sha256="ab" * 32)
 
 
 @pytest.mark.parametrize(

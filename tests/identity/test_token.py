@@ -23,14 +23,18 @@ TOKEN = Token(
 )
 
 
-def pack(document):
+DOCUMENT = msgspec.to_builtins(TOKEN)
+
+
+def pack(document, flip=0):
     body = canonical.dumps(document)
-    data = body + hashlib.sha256(body).digest()[:4]
+    checksum = hashlib.sha256(body).digest()[:4]
+    data = body + bytes([checksum[0] ^ flip]) + checksum[1:]
     return PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def changed(**changes):
-    return pack({**msgspec.to_builtins(TOKEN), **changes})
+    return pack({**DOCUMENT, **changes})
 
 
 def test_round_trip():
@@ -76,6 +80,7 @@ def test_a_token_in_a_log_is_no_token():
         pytest.param(PREFIX + "!" * 40, id="not base64url"),
         pytest.param(PREFIX + "A" * 5000, id="too long"),
         pytest.param(PREFIX + "\u0430" * 40, id="not ASCII"),
+        pytest.param(pack(DOCUMENT, flip=1), id="only the checksum"),
         pytest.param(pack({}), id="no fields"),
         pytest.param(pack([]), id="no object"),
         pytest.param(changed(more=1), id="unknown field"),
@@ -93,3 +98,8 @@ def test_a_malformed_token(text):
     assert caught.value.code == "ST-IDEN-014"
     assert caught.value.__context__ is None or "AAECAwQF" not in str(caught.value.__context__)
     assert "AAECAwQF" not in str(caught.value), "the secret is not repeated"
+
+
+def test_length_is_judged_first():
+    with pytest.raises(IdentityError, match="too long"):
+        parse_token(PREFIX + "A" * 5000)

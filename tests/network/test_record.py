@@ -106,23 +106,44 @@ def test_a_link_is_no_record(state, tmp_path):
     assert entry.record is None
 
 
+def unfinished(state):
+    (entry,) = record.entries(state)
+    return entry.is_unfinished
+
+
 def test_a_folder_that_was_never_finished(state):
     entry = write(state, canonical.encode(RECORD), f"{NAME}.tmp-0123456789ab")
     assert entry.record == RECORD
-    assert not entry.is_unfinished
+    assert not unfinished(state)
     record.release(entry.folder)
-    (state / f"{NAME}.tmp-0123456789ab").mkdir()
-    (entry,) = record.entries(state)
-    assert entry.is_unfinished
+    entry.folder.mkdir()
+    assert unfinished(state)
+    (entry.folder / ".record.json.tmp-0123").touch()  # killed while it was written
+    assert unfinished(state)
+    (entry.folder / record.RECORD).touch()
+    assert not unfinished(state)
+    (entry.folder / record.RECORD).unlink()
     # An empty folder of a final name is not ours to judge.
     entry.folder.rename(state / NAME)
-    (entry,) = record.entries(state)
-    assert not entry.is_unfinished
+    assert not unfinished(state)
 
 
 def test_the_lock_is_no_job_network(state):
     with record.locked(state):
         assert list(record.entries(state)) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_only_a_folder_can_be_unfinished(state, tmp_path, kind):
+    state.mkdir(mode=0o700)
+    path = state / f"{NAME}.tmp-0123456789ab"
+    if kind == "file":
+        path.touch()
+    else:
+        path.symlink_to(tmp_path)
+    (entry,) = record.entries(state)
+    assert not entry.is_unfinished
+    assert entry.problem
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
@@ -135,6 +156,10 @@ def test_a_state_folder_of_others_is_refused(state, mode):
 
 
 def test_a_state_folder_that_is_none_is_refused(state, tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.touch(mode=0o600)
+    with pytest.raises(NetworkError, match="ST-NETW-022"):
+        list(record.entries(file))
     real = tmp_path / "real"
     real.mkdir(mode=0o700)
     state.symlink_to(real)

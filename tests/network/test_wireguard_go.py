@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,18 @@ while True:
 """
 
 
+@pytest.fixture(autouse=True)
+def no_endless_wait(monkeypatch):
+    """Waiting is counted, so that a loop without an end fails soon."""
+    pauses, sleep = iter(range(3000)), time.sleep
+
+    def pause(seconds):
+        assert next(pauses, None) is not None, "it waits for ever"
+        sleep(seconds)
+
+    monkeypatch.setattr("time.sleep", pause)
+
+
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Start a program of ours as the engine, with a socket where the real one's would be."""
@@ -138,7 +151,8 @@ def test_an_engine_without_offloads_is_too_old_and_ended(start):
     assert error.value.code == "ST-NETW-012"
 
 
-def test_an_engine_that_ends_at_once(start):
+def test_an_engine_that_ends_at_once(start, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 3600.0)  # it is not waited for
     with pytest.raises(NetworkError) as error:
         start("import sys; sys.exit('no such device')")
     assert error.value.code == "ST-NETW-013"
@@ -167,6 +181,24 @@ def test_a_port_that_does_not_open(start, monkeypatch):
         device.wait_port()
     assert error.value.code == "ST-NETW-013"
     assert "port" in error.value.what
+
+
+def test_an_engine_that_dies_before_its_port_opens(start, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 3600.0)
+    device = start(ENGINE, port=1)
+    device.close()
+    with pytest.raises(NetworkError) as error:
+        device.wait_port()
+    assert "signal 9" in error.value.what
+
+
+def test_what_an_engine_said_is_safe_to_print(start):
+    with pytest.raises(NetworkError) as error:
+        start("import sys; sys.exit('\\x1b[2J no')")
+    assert error.value.what.endswith("\\x1b[2J no")
+    with pytest.raises(NetworkError) as error:
+        start("import os; os._exit(3)")
+    assert error.value.what.endswith("exit code 3")
 
 
 def test_a_port_that_is_open(start):

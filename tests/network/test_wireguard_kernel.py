@@ -85,6 +85,7 @@ def changed(row, column, value):
         changed(0, 2, "-1"),
         changed(0, 2, ""),
         changed(0, 2, "9" * 5000),
+        changed(0, 2, "0" * 21),
         changed(1, 0, "(none)"),
         changed(1, 0, encode_key(bytes(32))),
         changed(1, 1, "x"),

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from cryptography.x509 import Certificate
 
-from securetrain.core.errors import AdmissionError
+from securetrain.core.errors import AdmissionError, IdentityError
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
@@ -63,6 +63,21 @@ def test_one_that_has_ended_is_not_renewed(ca, identity, job, tools):
     with pytest.raises(AdmissionError, match="was not renewed in time") as caught:
         renewal.renew(identity.spiffe, identity.certificate)
     assert caught.value.code == "ST-ADMN-002"
+
+
+@pytest.mark.parametrize(
+    ("why", "code"), [("ST-IDEN-011", "ST-ADMN-013"), ("ST-IDEN-013", "ST-ADMN-012")]
+)
+def test_when_nothing_may_or_can_be_issued(identity, job, tools, why, code):
+    def issue(node, key):
+        raise IdentityError(why, "no", "here")
+
+    later = tools.now() + timedelta(minutes=40)
+    renewal = Renewal(issue=issue, clock=lambda: later, journal=Journal(job.ledger))
+    with pytest.raises(AdmissionError) as caught:
+        renewal.renew(identity.spiffe, identity.certificate)
+    assert caught.value.code == code
+    assert job.events() == []
 
 
 def forged(ca, identity, tools, name):

@@ -150,8 +150,7 @@ class Register:
         return f"{self.name}, entry {event.index} ({event.name})"
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(msgspec.Struct, frozen=True):
     """One event of a register that replayed, for people."""
 
     register: str

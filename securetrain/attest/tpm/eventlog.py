@@ -28,6 +28,8 @@ from functools import cached_property
 from struct import Struct
 from typing import Final
 
+import msgspec
+
 from securetrain.attest.reader import Reader
 from securetrain.attest.tpm.constants import Hash
 from securetrain.core.errors import AttestationError
@@ -102,8 +104,7 @@ _HEAD: Final = Struct("<III")
 _NAMES: Final = {int(kind): f"EV_{kind.name}" for kind in EventType}
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One entry of a log. Everything in it is the log's own word."""
 
     index: int

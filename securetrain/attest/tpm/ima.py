@@ -24,10 +24,11 @@ Client Platform Firmware Profile for the boot registers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from threading import Lock
 from typing import Final, TypeAlias
+
+import msgspec
 
 from securetrain.attest.evidence import ImaList
 from securetrain.attest.tpm.ima_list import (
@@ -57,8 +58,7 @@ _Judged: TypeAlias = tuple[bytes, bool]
 """What is extended, and whether the path is excluded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """How far a node's list has been attested."""
 
     entries: int
@@ -66,8 +66,7 @@ class Progress:
     """PCR 10 after that many entries."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImaState:
+class ImaState(msgspec.Struct, frozen=True, kw_only=True):
     """What a list has proven."""
 
     progress: Progress

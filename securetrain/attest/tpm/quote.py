@@ -22,9 +22,9 @@ Rules, in the order in which they are checked:
 
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
@@ -46,8 +46,7 @@ from securetrain.core.errors import AttestationError
 _RESIDENT: Final = Attributes.FIXED_TPM | Attributes.FIXED_PARENT | Attributes.SENSITIVE_DATA_ORIGIN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class Clock(msgspec.Struct, frozen=True, kw_only=True):
     """Where a TPM stands in its own time; what a verifier remembers of it."""
 
     clock: int
@@ -62,8 +61,7 @@ class Clock:
         return f"reset {self.reset_count}, restart {self.restart_count}, {self.clock} ms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
     """What a verified quote says."""
 
     clock: Clock

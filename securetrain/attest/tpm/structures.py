@@ -26,6 +26,7 @@ from functools import cached_property
 from struct import Struct
 from typing import Final, TypeAlias, TypeVar
 
+import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
@@ -57,8 +58,7 @@ _AES_BITS: Final = frozenset({128, 192, 256})
 NativeKey: TypeAlias = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
+class Scheme(msgspec.Struct, frozen=True):
     """A signing, encryption or key derivation scheme with its hash."""
 
     algorithm: Algorithm
@@ -144,8 +144,7 @@ class PublicArea:
             raise _malformed(f"not a public key: {error}", "TPMT_PUBLIC.unique") from error
 
 
-@dataclass(frozen=True, slots=True)
-class PcrSelection:
+class PcrSelection(msgspec.Struct, frozen=True):
     """TPMS_PCR_SELECTION: registers of one bank."""
 
     bank: Hash
@@ -155,8 +154,7 @@ class PcrSelection:
     """Octets of the bit map."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockInfo:
+class ClockInfo(msgspec.Struct, frozen=True):
     """TPMS_CLOCK_INFO."""
 
     clock: int
@@ -167,8 +165,7 @@ class ClockInfo:
     """Whether `clock` has never gone back; false for a while after power was cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuoteInfo:
+class QuoteInfo(msgspec.Struct, frozen=True):
     """TPMS_QUOTE_INFO."""
 
     selections: tuple[PcrSelection, ...]
@@ -183,8 +180,7 @@ class CertifyInfo:
     qualified_name: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attest:
+class Attest(msgspec.Struct, frozen=True, kw_only=True):
     """TPMS_ATTEST of a quote or of a certification."""
 
     qualified_signer: bytes
@@ -195,8 +191,7 @@ class Attest:
     attested: QuoteInfo | CertifyInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """TPMT_SIGNATURE by RSASSA, RSAPSS or ECDSA."""
 
     scheme: Scheme

@@ -13,10 +13,9 @@ from securetrain.attest.tee.tdx import TdAttribute, TdxReference
 from securetrain.attest.tpm.ccel import appraise_ccel
 from securetrain.core.errors import AttestationError
 from tests.attest.tee import forge_intel as intel
-from tests.attest.tee.forge import flip
+from tests.attest.tee.forge import NOW, flip
 from tests.attest.tee.forge_amd import (
     DEBUG,
-    NOW,
     POLICY,
     PROVIDER,
     REPORT_DATA,

@@ -10,6 +10,7 @@ import base64
 import dataclasses
 import json
 
+import msgspec
 import pytest
 
 from securetrain.attest.tpm.constants import Algorithm, Attributes, Curve, Handle, Hash, Tag
@@ -503,7 +504,7 @@ def test_other_firmware_while_the_lease_runs(firmware):
 
 
 def test_the_clock_alone():
-    after = dataclasses.replace(BEFORE, clock=BEFORE.clock + 1)
+    after = msgspec.structs.replace(BEFORE, clock=BEFORE.clock + 1)
     check_clock(after, BEFORE, running=True)
     refused("ST-ATTS-117", check_clock, BEFORE, BEFORE, running=True)
 

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import random
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -58,7 +59,7 @@ ATTEST = Attest(
     firmware=2**64 - 1,
     attested=QuoteInfo((SELECTION,), bytes(32)),
 )
-CERTIFICATION = dataclasses.replace(ATTEST, attested=CertifyInfo(b"name", b"qualified name"))
+CERTIFICATION = msgspec.structs.replace(ATTEST, attested=CertifyInfo(b"name", b"qualified name"))
 ECDSA = Signature(Scheme(Algorithm.ECDSA, Hash.SHA256), (bytes(32), b"\x01" * 32))
 RSASSA = Signature(Scheme(Algorithm.RSASSA, Hash.SHA384), (b"\x02" * 256,))
 
