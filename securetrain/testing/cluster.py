@@ -10,9 +10,9 @@
             a.python("import socket; ...", str(b.address))
         assert not any(CANARY in frame for frame in frames.read())
 
-Each host has one device, ``eth0``, with an address of 198.18.0.0/24 (RFC 2544, for tests of
-networks). Nothing of it reaches the machine's own network. Everything is removed at the end, with
-every process that still runs in a host.
+The bridge is a hub: every host sees every frame. Each host has one device, ``eth0``, with an
+address of 198.18.0.0/24 (RFC 2544, for tests of networks). Nothing of it reaches the machine's own
+network. Everything is removed at the end, with every process that still runs in a host.
 """
 
 import json
@@ -137,8 +137,10 @@ class NamespaceCluster:
 
     def _build(self, num_hosts: int, mtu: int) -> None:
         bridge = self._make(self._bridge)
-        bridge.ip("link", "add", "dev", _BRIDGE, "mtu", str(mtu), "type", "bridge")
-        # Promiscuous, or else it does not see what it passes from one host to another.
+        # A hub: it remembers no addresses (ageing_time 0), so that everybody sees every frame and
+        # nobody takes another's by a forged one. Promiscuous, so that it sees what it passes on.
+        how = ["mtu", str(mtu), "type", "bridge", "ageing_time", "0"]
+        bridge.ip("link", "add", "dev", _BRIDGE, *how)
         bridge.ip("link", "set", "dev", _BRIDGE, "promisc", "on", "up")
         for number in range(num_hosts):
             host = self._make(Namespace(f"{self.name}-{number}"))

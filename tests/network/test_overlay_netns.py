@@ -291,12 +291,8 @@ def test_replayed_and_changed_frames_are_dropped(pair, cluster, attacker, tmp_pa
     text = "one message " * 20
     with cluster.capture() as capture, pair.receiver("node-1") as received:
         pair.send("node-0", "node-1", text)
-        transport = [
-            frame
-            for frame in wait_for(capture, lambda frame: is_wireguard(frame) and len(frame) > 250)
-            if frame[42] == 4
-        ]
-        (frame, *_) = [frame for frame in transport if len(frame) > 250]
+        frames = wait_for(capture, is_long)
+        frame = next(frame for frame in frames if is_long(frame))
         changed = []
         for position in range(42, len(frame)):
             copy = bytearray(frame)
@@ -305,6 +301,11 @@ def test_replayed_and_changed_frames_are_dropped(pair, cluster, attacker, tmp_pa
         inject(attacker, tmp_path, [frame] * 200 + changed)
         pair.send("node-0", "node-1", "END")
         assert received.texts() == [text]
+
+
+def is_long(frame):
+    """Whether a frame carries more than a handshake or keepalive: transport data (type 4)."""
+    return is_wireguard(frame) and len(frame) > 250 and frame[42] == 4
 
 
 def wait_for(capture, wanted, patience=200):
@@ -323,6 +324,8 @@ def test_forged_handshakes_are_not_answered(pair, cluster, attacker, tmp_path, s
         pair.send("node-0", "node-1", "x")  # a handshake to copy
         frames = wait_for(capture, lambda frame: is_wireguard(frame) and frame[42] == 1)
         genuine = next(frame for frame in frames if is_wireguard(frame) and frame[42] == 1)
+        # The control: this one was answered.
+        wait_for(capture, lambda frame: is_wireguard(frame) and frame[42] == 2)
         forged = []
         for _ in range(20):
             frame = bytearray(genuine)
@@ -431,7 +434,10 @@ def test_who_was_evicted_is_not_spoken_to(trio, cluster):
         subprocess.run(command, capture_output=True, check=False)
         trio.send("node-0", "node-1", "x")
         threading.Event().wait(0.3)
-        assert not [frame for frame in capture.read() if is_wireguard(frame)]
+        evicted = trio.hosts["node-2"].address.packed
+        frames = [frame for frame in capture.read() if is_wireguard(frame)]
+        assert frames, "nothing was captured"
+        assert not [frame for frame in frames if evicted in frame[26:34]]
 
 
 def test_who_comes_back_is_heard_again(trio):
