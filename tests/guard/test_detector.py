@@ -158,6 +158,7 @@ def test_coarse_limits_hold_during_the_warm_up(simulation):
 
 @pytest.mark.parametrize("signal", [0.5, 3.0, 10.0])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.slow
 def test_clean_training_raises_no_alarm(simulation, ranks, signal):
     # 9 cases, 220 steps each: 9,240 rank-steps in all.
     seen = simulation(ranks, signal=signal, seed=ranks).run(steps=220, start=0)

@@ -52,6 +52,7 @@ def tables(x, y, parts, seed, shape):
 KINDS = ["dense", "one coordinate", "heavy", "rows", "one rank"]
 
 
+@pytest.mark.slow
 def test_thousand_clean_reductions_raise_no_alarm():
     generator = torch.Generator().manual_seed(3)
     worst, checks = 0.0, 0

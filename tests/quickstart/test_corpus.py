@@ -117,6 +117,7 @@ def test_too_little_text_is_an_error_that_says_so(library: Path, tmp_path: Path,
     assert caught.value.fix
 
 
+@pytest.mark.slow
 def test_this_interpreters_own_prose_is_about_two_megabytes():
     found = corpus.collect(Path(sysconfig.get_path("stdlib")))
     assert 1_000_000 < found.num_bytes < 4_000_000
