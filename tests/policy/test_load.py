@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -72,6 +73,7 @@ def test_a_policy_may_extend_a_file_beside_it(write, tmp_path, monkeypatch):
         ("node: {allow_self_asserted: {max_nodes: 1, reason: ' '}}\n", "ST-PLCY-004", "reason"),
         ("gradients: {mode: 'off'}\n", "ST-PLCY-004", "gradients.mode"),
         ("network: {require: []}\n", "ST-PLCY-004", "network.require"),
+        ("node: {tpm: {event_log: false}}\n", "ST-PLCY-004", "node.tpm.event_log"),
         ("host: {fail_on: !!str high}\n", "ST-PLCY-001", "mine.yaml"),
         ("a: &x 1\nb: *x\n", "ST-PLCY-001", "mine.yaml"),
         ("host: {}\nhost: {}\n", "ST-PLCY-001", "mine.yaml"),
@@ -111,6 +113,35 @@ def test_extends_that_loops_or_leads_nowhere(write):
     with pytest.raises(PolicyError) as refused:
         load_policy(write(extends="[a, b]"))
     assert refused.value.code == "ST-PLCY-002"
+
+
+def test_a_loop_is_named_where_it_closes(write):
+    for name, parent in (("c.yaml", "a.yaml"), ("b.yaml", "c.yaml"), ("a.yaml", "b.yaml")):
+        path = write(name=name, extends=parent)
+    with pytest.raises(PolicyError) as refused:
+        load_policy(path)
+    assert refused.value.where == path
+
+
+def test_who_a_policy_is_is_not_merged(write):
+    """A child that forgot its version has not its parent's."""
+    write(name="parent.yaml")
+    path = Path(write(name="child.yaml", extends="parent.yaml"))
+    path.write_text(path.read_text().replace(", version: 1.0.0", ""))
+    with pytest.raises(PolicyError, match="version"):
+        load_policy(str(path))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "node: {tpm: {event_log: false, secure_boot: false}}\n",
+        "node: {tpm: {event_log: true, secure_boot: false}}\n",
+        "gradients: {mode: 'off'}\ncheckpoint: {require_clean_verdict: false}\n",
+    ],
+)
+def test_what_does_not_contradict_itself(write, body):
+    load_policy(write(body))
 
 
 def test_a_chain_has_an_end(write):
@@ -164,6 +195,30 @@ def test_aliases_cannot_grow_a_small_file_into_a_large_one():
     bomb = "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]\n"
     with pytest.raises(PolicyError, match="anchors and aliases"):
         parse_yaml(bomb, "x")
+
+
+@pytest.mark.parametrize("text", ["a: &x 1\n", "&x a: 1\n", "a: [&x 1]\n", "a: *x\n"])
+def test_an_anchor_or_an_alias_alone_is_refused_too(text):
+    with pytest.raises(PolicyError, match="anchors and aliases"):
+        parse_yaml(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "where"),
+    [
+        pytest.param("a:\n  - {", "did not find expected node content", "x:2", id="a-place"),
+        pytest.param("a: \x01", "unacceptable character #x0001", "x", id="no-place"),
+        pytest.param("a: 2026-13-45", "month must be in 1..12", "x", id="no-day"),
+        pytest.param("a: " + "1" * 5000, "4300 digits", "x", id="a-number-too-long"),
+    ],
+)
+def test_what_the_yaml_parser_says(text, what, where):
+    with pytest.raises(PolicyError) as refused:
+        parse_yaml(text, "x")
+    assert refused.value.code == "ST-PLCY-001"
+    assert what in refused.value.what
+    assert refused.value.what.count("\n") == (where == "x" and "#" in what)
+    assert refused.value.where == where
 
 
 def test_deep_nesting_ends_in_an_error_and_not_in_a_crash():
