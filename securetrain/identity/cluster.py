@@ -227,10 +227,7 @@ class ClusterCA:
         make_private_dir(partial)
         key.save(partial / KEY_FILE)
         write_atomic(partial / CERTIFICATE_FILE, certificate_pem(certificate))
-        try:
-            partial.rename(folder)
-        except OSError as error:
-            raise os_error(error, str(folder)) from error
+        partial.rename(folder)
 
     def _open_job(self, job: str, now: datetime) -> JobCA:
         folder = self._job_folder(job)
@@ -288,8 +285,7 @@ class ClusterCA:
         Raises:
             IdentityError: ST-IDEN-006 for a bad name, ST-IDEN-013.
         """
-        bad_serial = kind is Kind.SERIAL and not _is_serial(name)
-        if bad_serial or (kind is Kind.NODE and not SEGMENT.fullmatch(name)):
+        if not SEGMENT.fullmatch(name) or (kind is Kind.SERIAL and not _is_serial(name)):
             raise IdentityError("ST-IDEN-006", f"not the name of a {kind}: {name[:80]!r}")
         with self._locked():
             if self.revocations().number > len(self.register.revoked()):
