@@ -8,6 +8,7 @@ Everybody on the bridge is an attacker here: they see every frame and can send a
 import errno
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -89,16 +90,18 @@ class Net:
 
     def __init__(self, cluster, state, engine) -> None:
         self.cluster = cluster
+        # Names on this machine are derived from it, and somebody else may run these tests as well.
+        self.name = f"job-{secrets.token_hex(4)}"
         self.state = state
         self.engine = engine
         self.hosts = dict(zip(NODES, cluster.hosts, strict=False))
         self.job = Job({node: Endpoint(host.address, PORT) for node, host in self.hosts.items()})
         self.overlays: dict[str, Overlay] = {}
 
-    def plan(self, node, job="job-1"):
+    def plan(self, node):
         host = self.hosts[node]
         return Plan(
-            job=job,
+            job=self.name,
             node=node,
             key=self.job.keys[node],
             endpoint=host.address,
@@ -129,7 +132,7 @@ class Net:
         self.python(node, SEND, source, str(self.address(target)), text, str(times))
 
     def address(self, node):
-        return address("job-1", NODES.index(node))
+        return address(self.name, NODES.index(node))
 
     @contextmanager
     def receiver(self, node):
@@ -197,11 +200,11 @@ def attacker(cluster):
     return cluster.hosts[3]
 
 
-def remains(net, node, job="job-1"):
+def remains(net, node):
     """Everything that is left of a node's job network."""
     from securetrain.network.addresses import Names
 
-    names, host = Names.of(job, node), net.hosts[node]
+    names, host = Names.of(net.name, node), net.hosts[node]
     found = []
     if Namespace(names.namespace).exists:
         found.append(names.namespace)
@@ -655,9 +658,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.wireguard import WireGuardKey
-state, host, endpoint, port = sys.argv[1:]
+job, state, host, endpoint, port = sys.argv[1:]
 overlay = Overlay.up(
-    Plan(job="job-1", node="node-0", key=WireGuardKey.generate(), endpoint=ip_address(endpoint),
+    Plan(job=job, node="node-0", key=WireGuardKey.generate(), endpoint=ip_address(endpoint),
          port=int(port), host=host),
     state=Path(state),
 )
@@ -672,7 +675,7 @@ time.sleep(300)
 def orphaned(net):
     """A job network with a worker in it, whose owner was killed."""
     host = net.hosts["node-0"]
-    arguments = [str(net.state), host.name, str(host.address), str(PORT)]
+    arguments = [net.name, str(net.state), host.name, str(host.address), str(PORT)]
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE, text=True
     ) as owner:
@@ -719,7 +722,7 @@ def test_programs_inside_end_with_it(pair):
 def test_another_port_and_key_for_another_job(net):
     net.up("node-0")
     other = Plan(
-        job="job-2",
+        job=f"{net.name}-2",
         node="node-0",
         key=WireGuardKey.generate(),
         endpoint=net.hosts["node-0"].address,
