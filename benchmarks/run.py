@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Run the pairs: ``python benchmarks/run.py [NAME ...] [--pairs N] [--json OUT]``.
+"""Run the pairs and figures: ``python benchmarks/run.py [NAME ...] [--pairs N] [--json OUT]``.
 
 NAME keeps the benchmarks whose name contains it. The exit code is 0 whether goals are met or not:
 the table says so, and a busy machine is no reason for a red build.
@@ -12,6 +12,7 @@ import json
 import os
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import ab
 
-MODULES: Final = ("step", "guard", "checkpoint", "startup")
+MODULES: Final = ("step", "guard", "checkpoint", "startup", "attest", "hardware")
+FIGURES: Final = ("figures",)
 
 
 def benchmarks(names: list[str]) -> list[ab.Benchmark]:
@@ -34,6 +36,14 @@ def benchmarks(names: list[str]) -> list[ab.Benchmark]:
     return [b for b in every if not names or any(name in b.name for name in names)]
 
 
+def figures(names: list[str]) -> dict[str, Callable[[], ab.Figure | None]]:
+    """All figures whose name contains one of `names`, as what measures them."""
+    every: dict[str, Callable[[], ab.Figure | None]] = {}
+    for module in FIGURES:
+        every |= importlib.import_module(f"benchmarks.{module}").FIGURES
+    return {name: f for name, f in every.items() if not names or any(n in name for n in names)}
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run what was asked for, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -42,8 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random order")
     parser.add_argument("--json", type=Path, help="also write the results here")
     options = parser.parse_args(argv)
-    chosen = benchmarks(options.names)
-    if not chosen:
+    chosen, wanted = benchmarks(options.names), figures(options.names)
+    if not chosen and not wanted:
         parser.error(f"no benchmark is called {' or '.join(options.names)}")
     rng = random.Random(options.seed)  # noqa: S311 - the order of samples is no secret
     before = os.getloadavg()
@@ -51,9 +61,16 @@ def main(argv: list[str] | None = None) -> int:
     for benchmark in chosen:
         print(f"{benchmark.name}: {benchmark.title} ...", flush=True)
         summaries.append(ab.measure(benchmark, options.pairs or benchmark.pairs, rng))
+    found = []
+    for name, measure in wanted.items():
+        print(f"{name} ...", flush=True)
+        if (figure := measure()) is not None:
+            found.append(figure)
     after = os.getloadavg()
     print()
     print(ab.table(summaries))
+    for figure in found:
+        print(figure)
     print(f"\nload average {before[0]:.2f} before, {after[0]:.2f} after; medians of pairs")
     if options.json:
         document: dict[str, Any] = {
@@ -63,6 +80,7 @@ def main(argv: list[str] | None = None) -> int:
             "results": [
                 {**asdict(summary), "within_noise": summary.within_noise} for summary in summaries
             ],
+            "figures": [asdict(figure) for figure in found],
         }
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(document, indent=2) + "\n")

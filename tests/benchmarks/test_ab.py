@@ -63,6 +63,10 @@ def test_a_difference_can_be_the_goal():
     both = ab.Goal(ratio=1.5, difference=0.3)
     assert not _measure(FakeBenchmark(factor=1.4, goal=both)).goal_met
     assert str(both) == "ratio <= 1.500 and <= +0.3 s"
+    absolute = ab.Goal(seconds=1 / 2000)
+    assert str(absolute) == "<= 0.5 ms (2,000/s)"
+    assert absolute.met(9.0, 9.0, 0.0005)
+    assert not absolute.met(0.1, -1.0, 0.0006)
     assert str(ab.Goal()) == "none"
 
 
@@ -117,15 +121,38 @@ def test_the_machine_is_described_without_its_name_or_paths():
     assert "/" not in text
 
 
+def test_the_least_and_the_rate_are_shown():
+    summary = _measure(FakeBenchmark(factor=0.5))
+    assert summary.ours_least_seconds == pytest.approx(0.5)
+    row = ab.table([summary]).splitlines()[1].split()
+    assert row[2:5] == ["0.5", "0.5", "2"]
+
+
+def _figure(value):
+    return ab.Figure(
+        name="size", title="a size", values={"MB": value}, goal="<= 2 MB", goal_met=value <= 2
+    )
+
+
+def test_a_figure_stands_beside_its_goal():
+    assert str(_figure(1.0)) == "size: MB 1; goal <= 2 MB: met"
+    assert str(_figure(3.25)) == "size: MB 3.25; goal <= 2 MB: NOT MET"
+
+
 def test_the_command_writes_what_it_prints(monkeypatch, tmp_path, capsys):
     fakes = [FakeBenchmark(factor=0.9)]
+    found = {"size": lambda: _figure(1.0), "absent": lambda: None}
     monkeypatch.setattr(run_module, "benchmarks", lambda names: [] if "nothing" in names else fakes)
+    monkeypatch.setattr(run_module, "figures", lambda names: {} if "nothing" in names else found)
     out = tmp_path / "results" / "out.json"
     assert run_module.main(["--pairs", "3", "--json", str(out)]) == 0
     document = json.loads(out.read_text())
     assert document["results"][0]["ratio"] == pytest.approx(0.9)
     assert document["results"][0]["pairs"] == 3
-    assert set(document) == {"date", "machine", "load_average", "results"}
-    assert "fake" in capsys.readouterr().out
+    assert set(document) == {"date", "machine", "load_average", "results", "figures"}
+    assert [figure["values"] for figure in document["figures"]] == [{"MB": 1.0}]
+    shown = capsys.readouterr().out
+    assert "fake" in shown
+    assert "size: MB 1" in shown
     with pytest.raises(SystemExit):
         run_module.main(["nothing"])
