@@ -52,6 +52,7 @@ from securetrain.train.config import load_job
 from tools import fuzz_tpm_client
 from tools.fuzz import Parser
 from tools.fuzz_boot import boot
+from tools.fuzz_bundles import bundles
 from tools.fuzz_collateral import collateral
 from tools.fuzz_devices import devices
 from tools.fuzz_ima import ima
@@ -86,6 +87,7 @@ def parsers(folder: Path) -> list[Parser]:
         *fuzz_tpm_client.parsers(),
         *tee(),
         *collateral(folder),
+        *bundles(folder / "bundles"),
         *network(folder / "network"),
         Parser("facts", lambda: [_facts(folder)], lambda data: decode_facts(data, "facts")),
         *_artifacts(run),

@@ -19,6 +19,7 @@ from securetrain.attest.evidence import (
     report_data,
 )
 from securetrain.attest.gpu.certificates import NVIDIA_DEVICE_ROOTS
+from securetrain.attest.gpu.ocsp import UNREADABLE
 from securetrain.attest.gpu.report import DeviceState, verify_device
 from securetrain.attest.gpu.signer import spki_sha256
 from securetrain.attest.gpu.spdm import parse_report as parse_device_report
@@ -112,7 +113,7 @@ def _device(evidence: DeviceEvidence, when: datetime, where: str) -> tuple[Devic
     """The device by its own certificates, and what they lead to."""
     try:
         root = spki_sha256(x509.load_der_x509_certificate(evidence.certificates[-1]))
-    except (IndexError, ValueError, TypeError) as error:
+    except (IndexError, *UNREADABLE) as error:
         raise AttestationError("ST-ATTS-605", f"no root: {error}", where) from error
     nonce = parse_device_report(evidence.report, f"{where}: SPDM report").nonce
     return verify_device(evidence, nonce=nonce, now=when, roots={root}, where=where), root

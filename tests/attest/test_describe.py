@@ -449,6 +449,21 @@ def test_devices_that_cannot_be_read_or_answer_another(machine):
     assert len(stale.table.rows) == 1
 
 
+def test_a_root_whose_key_nobody_can_read(machine):
+    def odd(said, value):
+        said = with_devices(Device())(said, value)
+        *chain, root = said.devices[0].certificates
+        on_p384, unknown = bytes.fromhex("06052b81040022"), bytes.fromhex("06052f81040022")
+        assert on_p384 in root
+        device = msgspec.structs.replace(
+            said.devices[0], certificates=(*chain, root.replace(on_p384, unknown))
+        )
+        return msgspec.structs.replace(said, devices=(device,))
+
+    section = sections_of(bundle_of(machine, odd))["devices"]
+    assert [fact.code for fact in section.facts] == ["", "ST-ATTS-605"]
+
+
 def test_tokens(machine):
     good = token({"iss": "https://issuer.example", "iat": 1780000000, "exp": 1780003600})
     odd = token({"exp": 1e300, "iat": True, "eat_profile": "x" * 300})
