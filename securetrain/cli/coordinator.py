@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EPILOG = """\
 \b
 Examples:
-  securetrain coordinator --ca /etc/securetrain/ca --job run-7 --nnodes 2 --policy dev \\
+  securetrain coordinator --ca /etc/securetrain/ca --job run-7 --nnodes 2 --policy two.yaml \\
       --bind 10.0.0.1 --port 29400 --enroll-port 29401 --invite node-0 --invite node-1
   securetrain coordinator --ca coordinator-ca --job run-7 --nnodes 2:4 --json
 

@@ -405,4 +405,4 @@ def _domain_of(cluster: x509.Certificate) -> str:
 
 
 def _is_serial(text: str) -> bool:
-    return 0 < len(text) <= 40 and all(ch in "0123456789abcdef" for ch in text)
+    return len(text) <= 40 and all(ch in "0123456789abcdef" for ch in text)

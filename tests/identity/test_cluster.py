@@ -175,6 +175,28 @@ def test_a_job_ca_without_its_limits(cluster, change, says):
     assert caught.value.code == "ST-IDEN-005"
 
 
+def test_a_job_ca_that_may_not_sign_certificates(cluster):
+    """All its limits, but the key usage of a leaf."""
+    good = forged(cluster)
+    builder = x509.CertificateBuilder(
+        good.issuer, good.subject, good.public_key(), 1, NOW, NOW + HOUR
+    )
+    leaf_usage = leaf(cluster, job_of(cluster)).extensions.get_extension_for_class(x509.KeyUsage)
+    for extension in good.extensions:
+        value = leaf_usage.value if extension.oid == leaf_usage.oid else extension.value
+        builder = builder.add_extension(value, critical=extension.critical)
+    bad = builder.sign(cluster.key().native, hashes.SHA256())
+    with pytest.raises(IdentityError, match="not limited"):
+        check_job_ca(bad, cluster.certificate, NOW)
+
+
+def test_a_lock_that_is_a_link(cluster):
+    (cluster.folder / ".lock").symlink_to(cluster.folder / "elsewhere")
+    with pytest.raises(UsageError, match="ST-USAG-002"):
+        job_of(cluster)
+    assert not (cluster.folder / "elsewhere").exists()
+
+
 def test_a_leaf_is_no_job_ca(cluster):
     ca = job_of(cluster)
     with pytest.raises(IdentityError, match="ST-IDEN-005"):
