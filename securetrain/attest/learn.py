@@ -219,16 +219,16 @@ def learn(
     Raises:
         AttestationError: ST-ATTS-013 when a part is missing; 1xx and 2xx about the TPM.
     """
-    if (evidence.tpm is None) != (bundle.keys is None):
+    lesson = _Lesson(bundle=bundle, teacher=teacher, values=values)
+    if evidence.tpm is not None and bundle.keys is not None:
+        lesson.read_tpm(bundle.keys, evidence.tpm)
+    elif evidence.tpm is not None or bundle.keys is not None:
         raise AttestationError(
             "ST-ATTS-013",
             "a TPM's keys without its evidence, or evidence without the keys",
             f"node {bundle.node}: tpm",
             "collect the evidence again",
         )
-    lesson = _Lesson(bundle=bundle, teacher=teacher, values=values)
-    if evidence.tpm is not None and bundle.keys is not None:
-        lesson.read_tpm(bundle.keys, evidence.tpm)
     cpu = evidence.tee
     if cpu is not None:
         lesson.left_out("the CPU's evidence is", lambda: lesson.read_cpu(cpu))

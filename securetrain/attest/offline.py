@@ -123,9 +123,10 @@ def write_ear(path: Path, judgement: Judgement, key: PrivateKey) -> bool:
             "--sign-key",
             f"make one: securetrain attest keygen --kind {KeyKind.P256} FILE",
         )
-    if judgement.verdict is None or not judgement.proven:
+    verdict = judgement.verdict
+    if verdict is None or verdict.open:
         return False
-    write_atomic(path, judgement.verdict.result.sign(key).encode() + b"\n")
+    write_atomic(path, verdict.result.sign(key).encode() + b"\n")
     return True
 
 

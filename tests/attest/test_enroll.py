@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a node's evidence to reference values under which the verifier accepts that node."""
 
+import dataclasses
 import hashlib
 import json
 from datetime import timedelta
@@ -32,6 +33,8 @@ from securetrain.attest.reference import (
     read_reference_values,
 )
 from securetrain.attest.tee.tdx import TdxReference
+from securetrain.attest.tpm.constants import Attributes
+from securetrain.attest.tpm.keys import AK_TEMPLATE
 from securetrain.attest.tpm.runtime_policy import ImaReference
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
@@ -56,7 +59,7 @@ from tests.attest.gpu.forge import roots as gpu_roots
 from tests.attest.tee import forge_intel as intel
 from tests.attest.tee.forge import pem
 from tests.attest.tpm import bootlogs
-from tests.attest.tpm.forge import NOW, Authority
+from tests.attest.tpm.forge import NOW, Authority, Tpm
 
 ROOTS = Roots(hardware=(MAKER_CA.pem,))
 MAKERS = CpuRoots(amd=AMD.roots, intel=intel.pin())
@@ -286,6 +289,28 @@ def test_a_bundle_that_does_not_hold_together(machine, code, forge):
     refused(code, None, forge(bundle_of(machine), machine))
 
 
+@pytest.mark.forgery
+def test_an_attestation_key_that_signs_anything():
+    """Not restricted: whoever may use it can make it sign a quote of their own."""
+    loose = dataclasses.replace(
+        AK_TEMPLATE, attributes=AK_TEMPLATE.attributes & ~Attributes.RESTRICTED
+    )
+    refused("ST-ATTS-104", None, bundle_of(Machine("node-0", tpm=Tpm(ak=loose))))
+
+
+@pytest.mark.forgery
+def test_half_of_a_tpm(machine):
+    said = parse_node(bundle_of(machine, with_snp()).body)
+    alone = bundle_of(machine, with_snp(), tpm=False)
+    for forged in (
+        resigned(bundle_of(machine), machine, msgspec.structs.replace(said, tpm=None).encode()),
+        resigned(alone, machine, msgspec.structs.replace(said, tee=None).encode()),
+    ):
+        error = refused("ST-ATTS-013", None, forged)
+        assert error.where == "node node-0: tpm"
+    assert make(None, alone).nodes[0].entry.ek_names == ()
+
+
 def test_a_self_report_cannot_be_enrolled(machine, tmp_path):
     assert "only a self-report" in refused("ST-ATTS-013", None, self_report(machine, tmp_path)).what
 
@@ -336,7 +361,8 @@ def test_one_chip_or_device_in_two_nodes(machine, other):
 
 
 def test_what_a_bundle_does_not_speak_of_stays(machine):
-    first = make(None, bundle_of(machine, with_snp())).values
+    first = make(make(None, bundle_of(machine)).values, bundle_of(machine, with_snp())).values
+    assert first.nodes["node-0"].chips == (AMD.chip.hex(),)
     second = make(first, bundle_of(machine)).values
     assert second.nodes == first.nodes
     third = make(second, bundle_of(machine), replace=True).values
@@ -384,7 +410,7 @@ def test_amds_certificates_from_the_cache(machine):
     edition = make(None, bundle, collateral=shelf)
     assert edition.notes == ()
     assert edition.nodes[0].entry.chips
-    assert make(None, bundle, collateral=Shelf()).notes
+    assert make(None, bundle, collateral=Shelf()).notes == (note,)
 
 
 @pytest.mark.forgery

@@ -22,7 +22,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import write_policy
-from tests.attest.bundles import bundle_of, replaced, self_report
+from tests.attest.bundles import bundle_of, replaced, self_report, with_snp
 from tests.attest.fleet import MAKER_CA, Machine
 from tests.attest.tpm.forge import NOW
 
@@ -154,6 +154,7 @@ def test_what_cannot_be_judged_is_an_error(machine, policy, tmp_path):
             assert caught.value.code == code
 
     fails("ST-ATTS-009", bundle_of(machine), load_policy("dev"))
+    fails("ST-ATTS-009", bundle_of(machine, with_snp(), tpm=False), load_policy("dev"))
     fails("ST-ATTS-009", bundle_of(machine), policy, NOW + timedelta(days=99))
     strange = replaced(self_report(machine, tmp_path), media_type="text/plain")
     fails("ST-ATTS-006", strange, load_policy("dev"))
