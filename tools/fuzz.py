@@ -7,12 +7,13 @@
 
 A parser is handed valid inputs that were changed a little (bits, bytes, numbers, brackets, pieces
 of another valid input), or a lot. It may accept, or raise a SecureTrainError. Anything else that
-comes out, an input that takes more than five seconds of processor time, and one that needs more
-than 512 MiB are defects: the input is printed and, with --save, kept. The same seed gives the same
-inputs.
+comes out, an input that takes more than five seconds of processor time, and memory of more than
+64 MiB, with all that the parser keeps from one input to the next, are defects: the input is printed
+and, with --save, kept. The same seed gives the same inputs.
 """
 
 import argparse
+import gc
 import math
 import os
 import random
@@ -35,7 +36,7 @@ from securetrain.core.errors import SecureTrainError
 
 DEFAULT_INPUTS: Final = 2000
 TIME_LIMIT: Final = 5.0
-MEMORY_LIMIT: Final = 512 << 20
+MEMORY_LIMIT: Final = 64 << 20
 _MAX_INPUT: Final = 96 << 10
 
 _TOKENS: Final = (
@@ -132,18 +133,19 @@ def run(parser: Parser, inputs: int, rng: random.Random, time_limit: float = TIM
             what = f"a valid input was refused: {error}"
             defects[f"seed {number}"] = Defect(parser.name, seed, what)
     accepted = refused = 0
-    for _ in range(math.ceil(inputs * parser.share)):
-        data = mutate(rng.choice(seeds), seeds, rng)
-        match _feed(parser, data, time_limit):
-            case None:
-                accepted += 1
-            case SecureTrainError():
-                refused += 1
-            case BaseException() as error:
-                # One defect for each place that it comes from.
-                place = "".join(traceback.format_tb(error.__traceback__)[-2:])
-                what = f"{type(error).__name__}: {error}\n{place}"
-                defects.setdefault(f"{type(error)} {place}", Defect(parser.name, data, what))
+    with bounded_memory():  # now that what is loaded at the first use is there
+        for _ in range(math.ceil(inputs * parser.share)):
+            data = mutate(rng.choice(seeds), seeds, rng)
+            match _feed(parser, data, time_limit):
+                case None:
+                    accepted += 1
+                case SecureTrainError():
+                    refused += 1
+                case BaseException() as error:
+                    # One defect for each place that it comes from.
+                    place = "".join(traceback.format_tb(error.__traceback__)[-2:])
+                    what = f"{type(error).__name__}: {error}\n{place}"
+                    defects.setdefault(f"{type(error)} {place}", Defect(parser.name, data, what))
     return Tally(parser.name, accepted, refused, tuple(defects.values()))
 
 
@@ -173,12 +175,18 @@ def _alarm(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def bound_memory(limit: int = MEMORY_LIMIT) -> None:
-    """From here on, this process may take `limit` bytes more than it has; then MemoryError."""
+@contextmanager
+def bounded_memory(limit: int = MEMORY_LIMIT) -> Iterator[None]:
+    """Meanwhile this process may take `limit` bytes more than it has; then MemoryError."""
+    gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     total = pages * resource.getpagesize() + limit
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (total, hard))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (total, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -201,7 +209,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         if not chosen:
             options_parser.error(f"no parser is called {' or '.join(options.names)}")
-        bound_memory()
         for parser in chosen:
             started = time.monotonic()
             tally = run(parser, options.inputs, random.Random(options.seed))  # noqa: S311

@@ -57,6 +57,7 @@ from tools.fuzz_collateral import collateral
 from tools.fuzz_devices import devices
 from tools.fuzz_ima import ima
 from tools.fuzz_network import network
+from tools.fuzz_node import node
 from tools.fuzz_tee import tee
 from tools.fuzz_tokens import tokens
 from tools.fuzz_tpm import tpm
@@ -87,6 +88,7 @@ def parsers(folder: Path) -> list[Parser]:
         *fuzz_tpm_client.parsers(),
         *tee(),
         *collateral(folder),
+        *node(),
         *bundles(folder / "bundles"),
         *network(folder / "network"),
         Parser("facts", lambda: [_facts(folder)], lambda data: decode_facts(data, "facts")),

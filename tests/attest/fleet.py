@@ -196,9 +196,11 @@ class World:
         self.appraiser = self.make_appraiser()
         self.verifier = self.make_verifier()
 
-    def make_appraiser(self, cache: CollateralCache | None = None) -> NodeAppraiser:
+    def make_appraiser(
+        self, cache: CollateralCache | None = None, values: ReferenceValues | None = None
+    ) -> NodeAppraiser:
         signed = SignedReferenceValues(
-            values=self.values, digest="ab" * 32, where="values", signed_by={}
+            values=values or self.values, digest="ab" * 32, where="values", signed_by={}
         )
         return NodeAppraiser(self.policy.node, signed, cache, self.now)
 
