@@ -124,7 +124,7 @@ def read_item(
         UsageError: ST-USAG-002 when the file cannot be read.
     """
     data = read_file(path, LIMITS[kind])
-    if kind is CollateralKind.ISSUER_CHAIN and data.startswith(b"-----BEGIN%20"):
+    if data.startswith(b"-----BEGIN%20"):
         data = unquote(data.decode("ascii", "replace")).encode()  # a header, as it was sent
     if kind is CollateralKind.RUNTIME_POLICY:
         name = hashlib.sha256(data).hexdigest()

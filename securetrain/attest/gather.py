@@ -12,6 +12,7 @@ Rules:
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from itertools import pairwise
 
@@ -20,8 +21,9 @@ from cryptography import x509
 from securetrain.attest.bundle import Bundle
 from securetrain.attest.cache import Item
 from securetrain.attest.describe import parse_bundle
+from securetrain.attest.download import Downloader
 from securetrain.attest.evidence import DeviceEvidence, TeeEvidence, TeeKind
-from securetrain.attest.fetch import Fetcher
+from securetrain.attest.fetch import Fetcher, Services
 from securetrain.attest.gpu.certificates import NVIDIA_DEVICE_ROOTS
 from securetrain.attest.gpu.firmware import wanted_rims
 from securetrain.attest.gpu.report import verify_device
@@ -122,6 +124,13 @@ class _Gathering:
             act()
         except SecureTrainError as error:
             self.problems[f"{error.code}: {error.what} ({error.where})"] = None
+
+
+def gather_from_makers(bundles: Iterable[Bundle], now: datetime) -> Gathered:
+    """`gather` from the makers' own services, now."""
+    services = Services()
+    download = Downloader(services.origins())
+    return gather(bundles, Fetcher(now=now, services=services, download=download))
 
 
 def gather(

@@ -140,6 +140,7 @@ def enroll(  # noqa: PLR0917 - click passes every option
 CACHE_EPILOG: Final = """\
 \b
 Examples:
+  securetrain attest cache fetch collateral node-17.json --key operator.pem
   securetrain attest cache add collateral --key operator.pem \\
       --rim NV_GPU_DRIVER_GH100_590.12=driver.xml \\
       --amd-chain Genoa-VCEK=cert_chain.pem --crl amd-Genoa-VCEK=genoa.crl
@@ -231,6 +232,60 @@ def cache_add(  # noqa: PLR0917 - click passes every option
     _show_cache(Listing(index, now), folder, as_json=as_json)
 
 
+FETCH_EPILOG: Final = """\
+\b
+Example:
+  securetrain attest cache fetch collateral node-*.json --key operator.pem
+
+\b
+Asks NVIDIA, AMD and Intel, over HTTPS (a proxy is taken from HTTPS_PROXY), for what the CPUs and
+GPUs in the bundles call for: RIMs, certificates, TCB documents, and who is revoked. Everything is
+verified before it is put in. What makers say ends after days: run it again in time.
+
+\b
+Exit codes: 0 all of it is there; 3 something could not be had: read the lines with '!'.
+"""
+
+
+@cache.command(
+    name="fetch", epilog=FETCH_EPILOG, short_help="Fetch what nodes need from their makers."
+)
+@click.argument("folder", type=FILE)
+@click.argument("bundles", nargs=-1, required=True, type=FILE)
+@click.option("--key", "key_file", required=True, type=FILE, help="The operator's key.")
+@signed_by_option
+@click.option(
+    "--days", type=click.IntRange(1, 3650), default=30, show_default=True, help="How long it lasts."
+)
+@json_option
+def cache_fetch(  # noqa: PLR0917 - click passes every option
+    folder: Path,
+    bundles: tuple[Path, ...],
+    key_file: Path,
+    signed_by: tuple[str, ...],
+    days: int,
+    as_json: bool,
+) -> int:
+    """Fetch what the hardware in BUNDLES needs into the cache FOLDER, and sign it."""
+    from securetrain.attest import gather
+    from securetrain.attest.bundle import key_text, read_bundle
+    from securetrain.attest.cache_files import Listing, add_items
+    from securetrain.identity.keys import PrivateKey
+
+    now, key = datetime.now(UTC), PrivateKey.load(key_file)
+    gathered = gather.gather_from_makers([read_bundle(path) for path in bundles], now)
+    index = add_items(
+        folder,
+        gathered.items,
+        key=key,
+        signed_by=signed_by or (key_text(key.public),),
+        now=now,
+        lifetime=timedelta(days=days),
+    )
+    _show_cache(Listing(index, now), folder, as_json=as_json, problems=gathered.problems)
+    return int(ExitCode.INCOMPLETE if gathered.problems else ExitCode.OK)
+
+
 def _named(option: str, text: str) -> tuple[str, Path]:
     """``NAME=FILE``."""
     name, equals, file = text.partition("=")
@@ -239,7 +294,9 @@ def _named(option: str, text: str) -> tuple[str, Path]:
     return name, Path(file)
 
 
-def _show_cache(listing: "Listing", folder: Path, *, as_json: bool) -> None:
+def _show_cache(
+    listing: "Listing", folder: Path, *, as_json: bool, problems: tuple[str, ...] = ()
+) -> None:
     import msgspec
 
     from securetrain.cli import attest_view
@@ -247,14 +304,17 @@ def _show_cache(listing: "Listing", folder: Path, *, as_json: bool) -> None:
     if as_json:
         index = msgspec.to_builtins(listing.index)
         ended = list(listing.ended())
-        print_json({"folder": str(folder), **index, "expired": listing.expired, "ended": ended})
+        state = {"expired": listing.expired, "ended": ended, "problems": list(problems)}
+        print_json({"folder": str(folder), **index, **state})
     else:
-        attest_view.show_cache(listing, folder)
+        attest_view.show_cache(listing, folder, problems)
 
 
 @cache.command(name="list")
 @click.argument("folder", type=FILE)
-@click.option("--signed-by", multiple=True, required=True, metavar="KEY", help="Who must have.")
+@click.option(
+    "--signed-by", multiple=True, required=True, metavar="KEY", help="Who may have signed it."
+)
 @json_option
 def cache_list(folder: Path, signed_by: tuple[str, ...], as_json: bool) -> int:
     """Show what the cache FOLDER holds. Exit code 3 when something in it has ended."""

@@ -132,8 +132,8 @@ def show_key(path: Path, key_id: str, signed_by: str) -> None:
     _rows([("key id", key_id), ("signed_by", signed_by)])
 
 
-def show_cache(listing: "Listing", folder: Path) -> None:
-    """What a cache holds."""
+def show_cache(listing: "Listing", folder: Path, problems: Sequence[str]) -> None:
+    """What a cache holds, and what could not be had."""
     index = listing.index
     over = "EXPIRED" if listing.expired else ""
     _title(f"{folder}: version {index.version}, good until {index.expires:%Y-%m-%d %H:%M}", over)
@@ -147,6 +147,8 @@ def show_cache(listing: "Listing", folder: Path) -> None:
             until += " EXPIRED"
         rows.append((entry.kind.value, entry.id, f"{entry.size:,}", until))
     _lines(("kind", "id", "bytes", "good until"), rows)
+    for problem in problems:
+        _warn(problem)
 
 
 def show_revocations(entries: Sequence["Revocation"], place: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from securetrain.attest import local
+from securetrain.attest.attester import SoftwareAttester
 from securetrain.attest.bundle import own_question
 from securetrain.attest.local import collect_here, default_state
-from securetrain.attest.settings import AttesterSettings
+from securetrain.attest.settings import AttesterSettings, TpmSettings
 from securetrain.core.errors import AttestationError, IdentityError, UsageError
 from securetrain.core.vocabulary import UNATTESTED
 from securetrain.identity.keys import KeyKind, PrivateKey
@@ -80,6 +81,20 @@ def test_what_this_machine_has_not_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "settings_for", lambda choice, state: AttesterSettings())
     collected = collect(tmp_path, attester="auto")
     assert collected.notes == ("TPM: this machine shows none at /dev/tpmrm0",)
+
+
+def test_a_tpm_that_auto_finds_is_not_missed(tmp_path, monkeypatch):
+    found = AttesterSettings(tpm=TpmSettings(address="/nowhere", state="/nowhere"))
+    monkeypatch.setattr(local, "settings_for", lambda choice, state: found)
+
+    class Collector(SoftwareAttester):
+        notes = ("the log",)
+
+    def make(settings, key, environ):
+        return Collector(key=key, executable=tmp_path, environ=environ, root=tmp_path)
+
+    monkeypatch.setattr(local, "make_attester", make)
+    assert collect(tmp_path, attester="auto").notes == ("the log",)
 
 
 def test_settings_that_cannot_be_met(tmp_path):

@@ -11,8 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from securetrain.attest import gather
 from securetrain.attest.bundle import read_bundle, read_question, write_bundle
-from securetrain.attest.cache import build_cache
+from securetrain.attest.cache import CollateralKind, Item, build_cache
+from securetrain.attest.gather import Gathered
 from securetrain.attest.reference import EnrolledNode, ReferenceValues, write_reference_values
 from securetrain.attest.results import verify_result
 from securetrain.attest.state import FileState, Revocation
@@ -596,6 +598,31 @@ def test_a_cache_that_is_over_is_still_listed(run, tmp_path):
     assert document["expired"] is True
 
 
+def test_fetching_into_a_cache(run, word, tmp_path, monkeypatch):
+    asked: list[str] = []
+    problems: tuple[str, ...] = ()
+
+    def answer(bundles, now):
+        asked.extend(bundle.node for bundle in bundles)
+        data = pem(AmdWorld().ask())
+        item = Item(kind=CollateralKind.AMD_CHAIN, id="Milan-VCEK", data=data, fetched=now)
+        return Gathered((item,), problems)
+
+    monkeypatch.setattr(gather, "gather_from_makers", answer)
+    ok(run("keygen", "k.pem"))
+    fetch = ("cache", "fetch", "cache", "w.json", "w.json", "--key", "k.pem")
+    out = ok(run(*fetch))
+    assert asked == ["n", "n"]
+    assert "amd-chain  Milan-VCEK" in out
+    problems = ("ST-ATTS-741: it answered with status 503 (https://x)",)
+    assert "  ! ST-ATTS-741: it answered with status 503" in ok(run(*fetch), 3)
+    document = as_json(run(*fetch, "--json"), 3)
+    assert document["problems"] == list(problems)
+    assert document["version"] == 3
+    assert error(run("cache", "fetch", "cache", "--key", "k.pem"), 2) == "ST-USAG-001"
+    assert error(run("cache", "fetch", "cache", "k.pem", "--key", "k.pem"), 2) == "ST-USAG-008"
+
+
 # Revocations.
 
 
@@ -628,6 +655,7 @@ def test_help_of_every_command(run):
         assert "Example" in ok(run(name, "--help"))
     assert "Names, as verifiers ask for them" in ok(run("cache", "add", "--help"))
     assert ok(run("cache", "list", "--help"))
+    assert "HTTPS_PROXY" in ok(run("cache", "fetch", "--help"))
 
 
 def test_no_torch_and_no_rich_for_what_prints_json():
