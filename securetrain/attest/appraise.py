@@ -129,7 +129,8 @@ class NodeAppraiser:
         if evidence.devices:
             devices = enrolled.devices if enrolled is not None else ()
             parts += self._gpu.appraise(evidence.devices, case, devices)
-        parts += self._tokens.appraise(evidence.tokens, case)
+        if evidence.tokens:
+            parts += self._tokens.appraise(evidence.tokens, case)
         identities = tuple(identity for part in parts for identity in part.identities)
         return Appraisal(
             tier=tier_of(parts, devices=bool(evidence.devices)),

@@ -284,9 +284,8 @@ class Verifier:
         check_binding(evidence, expected, node)
         now = self.clock()
         expires = now + timedelta(minutes=self.policy.node.lease_minutes)
-        last = None
-        if asked.opening is not None and asked.lease is None:
-            last = self.state.last(asked.opening.identity)
+        joining = asked.opening if asked.lease is None else None
+        last = self.state.last(joining.identity) if joining is not None else None
         case = Case(
             binding=expected,
             node=node,

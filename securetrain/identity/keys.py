@@ -76,10 +76,10 @@ class PublicKey:
         """
         try:
             match self.native:
-                case ed25519.Ed25519PublicKey():
-                    self.native.verify(signature, data)
                 case ec.EllipticCurvePublicKey():
                     self.native.verify(signature, data, _ECDSA)
+                case ed25519.Ed25519PublicKey():
+                    self.native.verify(signature, data)
         except InvalidSignature as error:
             raise IdentityError(
                 "ST-IDEN-002",

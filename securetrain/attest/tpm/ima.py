@@ -113,6 +113,8 @@ class TemplateCache:
         self, policy: RuntimePolicy | None, judged: Mapping[bytes, _Judged], *, binary: bool
     ) -> None:
         """Remember accepted entries; when there is no room, forget all earlier ones."""
+        if not judged:
+            return
         size = sum(map(len, judged)) + _ENTRY_OVERHEAD * len(judged)
         if size > self._limit:
             return

@@ -302,7 +302,7 @@ def _verify(public: PublicArea, message: bytes, signature: Signature) -> None:
     match public.key(), signature.scheme.algorithm:
         case ec.EllipticCurvePublicKey() as key, Algorithm.ECDSA:
             r, s = (int.from_bytes(part, "big") for part in parts)
-            key.verify(encode_dss_signature(r, s), message, ec.ECDSA(digest))
+            key.verify(encode_dss_signature(r, s), message, _ECDSA[_hash(public)])
         case rsa.RSAPublicKey() as key, Algorithm.RSASSA:
             key.verify(parts[0], message, padding.PKCS1v15(), digest)
         case rsa.RSAPublicKey() as key, Algorithm.RSAPSS:
@@ -313,6 +313,7 @@ def _verify(public: PublicArea, message: bytes, signature: Signature) -> None:
             raise InvalidSignature
 
 
+_ECDSA: Final = {algorithm: ec.ECDSA(algorithm.primitive()) for algorithm in Hash}
 _ASK_AGAIN: Final = "collect the evidence again"
 
 
