@@ -131,14 +131,17 @@ def commands_page() -> str:
     for verb in VERBS:
         command = group.get_command(click.Context(group), verb)
         assert command is not None
-        lines += [f"\n## securetrain {verb}\n", *_help(command, f"securetrain {verb}")]
-        if isinstance(command, click.Group):
-            for name, child in sorted(command.commands.items()):
-                lines += [
-                    f"\n### securetrain {verb} {name}\n",
-                    *_help(child, f"securetrain {verb} {name}"),
-                ]
+        lines += _with_children(command, f"securetrain {verb}", "##")
     return "\n".join(lines) + "\n"
+
+
+def _with_children(command: click.Command, name: str, heading: str) -> list[str]:
+    """A command's help, then that of the commands below it."""
+    lines = [f"\n{heading} {name}\n", *_help(command, name)]
+    if isinstance(command, click.Group):
+        for child, below in sorted(command.commands.items()):
+            lines += _with_children(below, f"{name} {child}", "###")
+    return lines
 
 
 def _help(command: click.Command, name: str) -> list[str]:

@@ -170,7 +170,7 @@ def test_what_cannot_be_had_hides_nothing_else(machine):
 def test_devices_of_another_maker(machine):
     bundle = bundle_of(machine, with_devices(GPU))
     makers = Makers()
-    gathered = gather([bundle], makers)
+    gathered = gather([bundle], makers)  # type: ignore[arg-type]
     assert gathered.items == ()
     assert "ST-ATTS-609" in gathered.problems[0]
     assert "node-0: gpu 0" in gathered.problems[0]
