@@ -100,7 +100,7 @@ def describe_devices(
                 ", ".join(sorted(state.peers)) or "-",
             )
         )
-    columns = ("device", "chip", "PDI", "driver", "VBIOS", "mode", "linked to")
+    columns = ("device", "chip", "PDI", "driver", "VBIOS", "mode", "links")
     return Section(
         name="devices",
         title="GPUs and switches",

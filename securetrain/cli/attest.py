@@ -29,15 +29,18 @@ EPILOG: Final = """\
 \b
 From a new machine to a node that must prove itself:
   securetrain attest keygen operator.pem
-  securetrain attest collect --node node-17 --out node-17.json         # on the node
+  securetrain attest collect --node node-17 --out node-17.json
   securetrain attest show node-17.json
   securetrain attest enroll node-17.json --reference-values fleet.json \\
       --key operator.pem --root maker.pem --learn-boot
   securetrain attest challenge node-17.json --policy fleet.yaml \\
       --out question.json --secret question.secret
   securetrain attest collect --node node-17 --question question.json \\
-      --out answer.json                                                # on the node
-  securetrain attest verify answer.json --policy fleet.yaml --secret question.secret
+      --out answer.json
+  securetrain attest verify answer.json --policy fleet.yaml \\
+      --secret question.secret
+
+'collect' runs on the node, all else where the operator's key is.
 """
 
 
@@ -87,14 +90,13 @@ COLLECT_EPILOG: Final = """\
 \b
 Examples:
   securetrain attest collect --node node-17
-  securetrain attest collect --node node-17 --question question.json --out answer.json
+  securetrain attest collect --node node-17 --question question.json \\
+      --out answer.json
   securetrain attest collect --node node-17 --attester attester.json --json
 
-\b
 The TPM and its logs are root's: without root, most of the evidence is missing, and this says so.
 The keys are kept in --state, so that an answer comes from the keys that were asked.
 
-\b
 Exit codes: 0 collected (also when only the node itself speaks: look for UNATTESTED); 1 what
 --attester requires cannot be had; 2 bad command line, settings or question.
 """
@@ -167,7 +169,6 @@ Examples:
   securetrain attest show node-17.json --section boot
   securetrain attest show node-17.json --json
 
-\b
 Sections: node, self-report, tpm, pcrs, boot, ima, tee, tee-boot, devices, tokens; those that the
 bundle has. A section by name comes in full, one row a line.
 """
@@ -201,7 +202,6 @@ Example:
   securetrain attest challenge node-17.json --policy fleet.yaml \\
       --out question.json --secret question.secret
 
-\b
 The question holds a credential that only the TPM with both keys of BUNDLE can open. The secret
 stays here and is needed to verify the answer, within 24 hours.
 """
@@ -236,12 +236,12 @@ def challenge(
 VERIFY_EPILOG: Final = """\
 \b
 Examples:
-  securetrain attest verify answer.json --policy fleet.yaml --secret question.secret
+  securetrain attest verify answer.json --policy fleet.yaml \\
+      --secret question.secret
   securetrain attest verify node-17.json --policy fleet.yaml
-  securetrain attest verify answer.json --policy fleet.yaml --secret question.secret \\
-      --ear answer.jwt --sign-key verifier.pem
+  securetrain attest verify answer.json --policy fleet.yaml \\
+      --secret question.secret --ear answer.jwt --sign-key verifier.pem
 
-\b
 Exit codes: 0 everything that the policy asks for was proven; 1 refused, naming the rule, and the
 register or log entry; 2 bad command line, policy or file; 3 nothing is wrong, and something stays
 open: freshness without --secret, or a node that only its own word or a software TPM speaks for.

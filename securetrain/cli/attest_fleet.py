@@ -21,17 +21,17 @@ NAMED: Final = "NAME=FILE"
 ENROLL_EPILOG: Final = """\
 \b
 Examples:
-  securetrain attest enroll node-17.json --reference-values fleet.json --key operator.pem \\
-      --root infineon.pem --learn-boot
-  securetrain attest enroll node-*.json --reference-values fleet.json --key operator.pem
-  securetrain attest enroll --reference-values fleet.json --key operator.pem --days 90
+  securetrain attest enroll node-17.json --reference-values fleet.json \\
+      --key operator.pem --root infineon.pem --learn-boot
+  securetrain attest enroll node-*.json --reference-values fleet.json \\
+      --key operator.pem
+  securetrain attest enroll --reference-values fleet.json --key operator.pem \\
+      --days 90
 
-\b
 You vouch for what is enrolled: that the machine is yours and, with --learn-boot, that it is in a
 good state. Look at the bundle first: securetrain attest show. Without a bundle the file is signed
 anew, with a later end.
 
-\b
 Exit codes: 0 enrolled; 1 a bundle does not hold together; 2 bad command line or file, or hardware
 that is enrolled as another node; 3 enrolled, and something was left out: read the lines with '!'.
 """
@@ -158,13 +158,13 @@ ADD_EPILOG: Final = """\
 Names, as verifiers ask for them:
   --rim           the id of NVIDIA's RIM service, NV_GPU_DRIVER_GH100_590.12
   --ocsp          SHA-256 of the certificate that the answer is about
-  --crl           amd-PRODUCT-VCEK, amd-PRODUCT-VLEK, intel-root, intel-platform,
-                  intel-processor; SHA-256 of the issuer's public key (NVIDIA)
+  --crl           amd-PRODUCT-VCEK, amd-PRODUCT-VLEK; intel-root,
+                  intel-platform, intel-processor; for NVIDIA the SHA-256 of
+                  the issuer's public key
   --tcb-info      the platform's FMSPC, 12 hex digits
   --issuer-chain  tcb-info or qe-identity
   --amd-chain     Milan-VCEK, Genoa-VCEK, Turin-VCEK, and the same with VLEK
 
-\b
 What is there stays, unless the same name is given anew. Without a document the index is signed
 anew, with a later end. A refusal with ST-ATTS-735 names the document that is missing.
 """
@@ -237,12 +237,10 @@ FETCH_EPILOG: Final = """\
 Example:
   securetrain attest cache fetch collateral node-*.json --key operator.pem
 
-\b
 Asks NVIDIA, AMD and Intel, over HTTPS (a proxy is taken from HTTPS_PROXY), for what the CPUs and
 GPUs in the bundles call for: RIMs, certificates, TCB documents, and who is revoked. Everything is
 verified before it is put in. What makers say ends after days: run it again in time.
 
-\b
 Exit codes: 0 all of it is there; 3 something could not be had: read the lines with '!'.
 """
 

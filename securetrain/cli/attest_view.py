@@ -29,6 +29,8 @@ LONG: Final = frozenset({"boot", "ima", "tee-boot"})
 """Sections whose rows are only counted in the overview."""
 SHORT: Final = 16
 _DIGEST: Final = re.compile(r"(?:[a-z0-9-]+:)?([0-9a-f]{40,})")
+_DEVICES: Final = re.compile(r"[0-9a-f]{16}(, [0-9a-f]{16})+")
+"""Ids of more than one device: only their number fits into a table."""
 _MIN_TEXT: Final = 30
 
 
@@ -249,6 +251,8 @@ def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _shortened(cell: str) -> str:
+    if _DEVICES.fullmatch(cell):
+        return str(cell.count(",") + 1)
     return _DIGEST.sub(lambda match: match[1][:SHORT] + "...", cell)
 
 
