@@ -17,6 +17,7 @@ Rules:
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final
 
 import jwt
@@ -76,7 +77,9 @@ class Submodule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return max(self.trust_vector.values(), default=0)
 
 
-class AttestationResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AttestationResult(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True
+):
     """What the verifier says about a node."""
 
     job: str
@@ -101,7 +104,7 @@ class AttestationResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         """Canonical JSON."""
         return canonical.encode(self)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the document."""
         return hashlib.sha256(self.document()).hexdigest()

@@ -126,6 +126,7 @@ class Session:
     _cut: bool = False
     _told: tuple[int, bool, bool] = (0, False, False)
     _pending: Binding | None = None
+    _holder: PublicKey | None = None
     _latest: x509.Certificate | None = None
     """The certificate that the node will come with next time."""
     _lease_end: float = 0.0
@@ -233,9 +234,15 @@ class Session:
         self.admitted = True
         self._send_admit(result)
 
+    def _key(self) -> PublicKey:
+        """The node's identity key, from the certificate of this connection."""
+        if self._holder is None:
+            certificate = self.channel.check.certificate
+            assert certificate is not None
+            self._holder = PublicKey.from_spki(spki_of(certificate))
+        return self._holder
+
     def _challenge(self) -> None:
-        certificate = self.channel.check.certificate
-        assert certificate is not None
         assert self.hello is not None
         challenge = self.verifier.challenge(self.node, self.hello.tpm)
         session = self.terms.random(SESSION_SIZE)
@@ -243,7 +250,7 @@ class Session:
             nonce=challenge.nonce,
             session=session,
             job=self.terms.job,
-            client_spki=spki_of(certificate),
+            client_spki=self._key().spki,
             server_spki=self.terms.key.public.spki,
             exporter=self.channel.exporter(session),
             ak_name=challenge.ak_name,
@@ -268,18 +275,16 @@ class Session:
             binding=proof.binding,
             signature=proof.signature,
         )
-        key = PublicKey.from_spki(binding.client_spki)
-        return self.verifier.appraise(evidence, binding, node=self.node, key=key)
+        return self.verifier.appraise(evidence, binding, node=self.node, key=self._key())
 
     def _send_admit(self, result: AttestationResult) -> None:
         terms = self.terms
         certificate = self.channel.check.certificate
         assert certificate is not None
-        holder = PublicKey.from_spki(spki_of(certificate))
         assert self.peer is not None
         renewed = terms.renewal.renew(self.peer, self._latest or certificate)
         self._latest = renewed or self._latest
-        passport = issue_passport(result, key=terms.key, ca=terms.ca, node_key=holder)
+        passport = issue_passport(result, key=terms.key, ca=terms.ca, node_key=self._key())
         self.result = result
         self._lease_end = terms.monotonic() + terms.lease
         self.channel.send(
