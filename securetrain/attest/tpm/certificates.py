@@ -68,7 +68,6 @@ _SIGNATURES: Final = frozenset(
 """What OpenSSL calls the accepted signature algorithms."""
 _MIN_RSA: Final = 2048
 _MIN_EC: Final = 256
-_DIGITS: Final = len("YYYYMMDDhhmmss")
 # OpenSSL's x509_vfy.h: X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
 _OUT_OF_TIME: Final = frozenset({9, 10})
 _SOFTWARE: Final = frozenset({"id:49424D20", "id:00001014", "id:53572020", "id:4D534654"})
@@ -402,10 +401,9 @@ def _validity(certificate: crypto.X509, where: str) -> _Validity:
 
 
 def _time(text: bytes | None) -> datetime:
-    digits, zone = (text or b"")[:_DIGITS], (text or b"")[_DIGITS:]
-    if not digits.isdigit() or zone != b"Z":
-        raise ValueError(_shown(text))
-    return datetime.fromisoformat(f"{digits[:8].decode()}T{digits[8:].decode()}+00:00")
+    """GeneralizedTime, which is ISO 8601 without its T."""
+    shown = _shown(text)
+    return datetime.fromisoformat(f"{shown[:8]}T{shown[8:]}")
 
 
 def _shown(text: bytes | None) -> str:
