@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
+import json
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securetrain.attest import selfreport
 from securetrain.attest.selfreport import (
     SELF_ASSERTED_TYPE,
     SoftwareEvidence,
@@ -141,6 +143,52 @@ def test_claims_and_overlong_fields_are_refused(machine, change):
     parse_software(canonical.dumps(body))  # the control
     with pytest.raises(AttestationError, match="ST-ATTS-001"):
         parse_software(canonical.dumps({**body, **change}))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(b'"tainted":"0"', b'"tainted": "0"', id="white-space"),
+        pytest.param(b'"tainted":"0"', b'"tainted":"0","tainted":"0"', id="a-key-twice"),
+        pytest.param(b'"tainted":"0"', b'"tainted":"\\u0030"', id="an-escape-without-need"),
+        pytest.param(b'"tainted":"0"', b'"tainted":"\\ud800"', id="half-a-letter"),
+        pytest.param(b'"tainted":"0"', b'"tainted":"\xff"', id="not-utf-8"),
+        pytest.param(b'"memory_bytes":1048576', b'"memory_bytes":1048576.0', id="a-fraction"),
+        pytest.param(b'"memory_bytes":1048576', b'"memory_bytes":1e6', id="an-exponent"),
+        pytest.param(b'"tpm_device":false', b'"tpm_device":0', id="a-number-for-a-truth"),
+        pytest.param(b'{"hardware":', b'\n{"hardware":', id="a-line-before"),
+        pytest.param(b'{"hardware":', b'\xef\xbb\xbf{"hardware":', id="a-byte-order-mark"),
+    ],
+)
+def test_there_is_one_spelling(machine, old, new):
+    body = canonical.encode(collect(machine))
+    assert parse_software(body) == collect(machine)
+    altered = body.replace(old, new, 1)
+    assert altered != body
+    with pytest.raises(AttestationError, match="ST-ATTS-001"):
+        parse_software(altered)
+
+
+def test_other_orders_of_keys_are_refused(machine):
+    text = json.loads(canonical.encode(collect(machine)))
+    body = json.dumps(dict(reversed(text.items())), separators=(",", ":")).encode()
+    with pytest.raises(AttestationError, match="canonical"):
+        parse_software(body)
+
+
+def test_letters_of_any_kind_are_spelt_as_rfc_8785_says(machine):
+    found = collect(machine, LD_PRELOAD='/\u00e9\u2028\x7f\t"\\\U0001f600')
+    assert parse_software(canonical.encode(found)) == found
+
+
+def test_a_body_over_the_limit_is_not_read(monkeypatch, machine):
+    body = canonical.encode(collect(machine))
+    monkeypatch.setattr(selfreport, "BODY_LIMIT", len(body))
+    parse_software(body)
+    monkeypatch.setattr(selfreport, "BODY_LIMIT", len(body) - 1)
+    with pytest.raises(AttestationError, match="the limit is"):
+        parse_software(body)
 
 
 @given(st.binary(max_size=200))
