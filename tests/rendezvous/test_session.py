@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Attested nodes at the coordinator's door, over TLS, with the forger's TPMs.
+
+`test_an_attested_node_joins_and_renews` is the control. The same with swtpm: `test_attested`.
+"""
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+
+from securetrain.attest.attester import sign_evidence
+from securetrain.attest.evidence import NODE_TYPE, parse_node
+from securetrain.attest.results import verify_result
+from securetrain.core.errors import AttestationError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.spiffe import Role, SpiffeId
+from securetrain.policy import load_policy
+from securetrain.rendezvous.protocol import Admit, Proof, Renew
+from securetrain.testing.machine import write_policy
+from tests.attest.bundles import Collector
+from tests.attest.fleet import Machine, reference_values, tpm
+
+DAY = timedelta(days=1)
+
+
+class Scene:
+    """A job whose policy asks for TPMs, and two machines that have one."""
+
+    def __init__(self, job, tools, folder):
+        self.job, self.tools = job, tools
+        self.machines = [Machine(name) for name in ("node-0", "node-1")]
+        self.machine, other = self.machines
+        self.identity = job.identity("node-0")
+        self.machine.key = other.key = self.identity.key  # it signs the evidence too
+        values = reference_values(
+            *self.machines, issued=tools.now() - timedelta(seconds=1), expires=tools.now() + DAY
+        )
+        path = write_policy(folder, values, PrivateKey.generate(), tier="tpm")
+        self.policy = load_policy(str(path))
+
+    def start(self, **settings):
+        self.job.start(policy=self.policy, **settings)
+
+    def join(self, machine=None):
+        collector = Collector(machine or self.machine)
+        return self.job.join("node-0", identity=self.identity, attester=collector)
+
+    def asked(self):
+        """A raw connection, its challenge, and the binding as the node sees it."""
+        channel, challenge = self.job.challenged(self.identity, tpm=self.machine.keys())
+        binding = self.tools.binding_of(channel, challenge, self.identity)
+        name = self.machine.tpm.ak.public.name
+        return channel, challenge, dataclasses.replace(binding, ak_name=name)
+
+    def say(self, channel, evidence):
+        """Send evidence; what comes back."""
+        proof = Proof(
+            media_type=evidence.media_type,
+            body=evidence.body,
+            binding=evidence.binding,
+            signature=evidence.signature,
+        )
+        channel.send(proof, self.tools.soon())
+        return self.tools.answer(channel)
+
+
+@pytest.fixture
+def scene(job, tools, tmp_path):
+    return Scene(job, tools, tmp_path)
+
+
+def test_an_attested_node_joins_and_renews(scene, job, tools):
+    scene.start(lease=1.5, heartbeat=0.3)
+    member = scene.join()
+    first = member.result
+    assert first.tier is NodeTier.TPM
+    svid = member._link.admitted.passport.svid
+    assert SpiffeId.of_certificate(svid).role is Role.MEMBER
+    assert svid.not_valid_after_utc <= first.expires
+    scene.machine.execute("/usr/bin/later", b"started during the lease")
+    tools.wait_until(lambda: member.result is not first, "the lease is renewed")
+    assert member.result.submods["tpm"].claims["ima_entries"] == 4
+    key = job.coordinator._terms.key.public
+    verify_result(member._link.admitted.passport.ear, key, tools.now())
+
+
+@pytest.mark.forgery
+def test_a_node_is_barred_for_what_it_does_during_its_lease(scene, job, tools):
+    scene.start(lease=1.5, heartbeat=0.3)
+    member = scene.join()
+    scene.machine.extend(4, bytes(32))
+    job.expect("ST-ATTS-008", "node-evicted")
+    tools.wait_until(lambda: not member.connected, "the node is out")
+    tools.wait_until(lambda: not job.coordinator._nodes, "the coordinator dropped it")
+    with pytest.raises(AttestationError) as caught:
+        scene.join()
+    assert caught.value.code == "ST-ATTS-010"
+
+
+@pytest.mark.forgery
+def test_the_tpm_of_another_node_is_not_even_challenged(scene, job):
+    scene.start()
+    with pytest.raises(AttestationError) as caught:
+        scene.join(scene.machines[1])
+    assert caught.value.code == "ST-ATTS-012"
+    job.expect("ST-ATTS-012", "node-refused")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"exporter": bytes(32)}, id="another-connection"),
+        pytest.param({"session": bytes(16)}, id="another-session"),
+        pytest.param({"server_spki": b"another"}, id="another-coordinator"),
+        pytest.param({"job": "job-2"}, id="another-job"),
+        pytest.param({"ak_name": b""}, id="no-attestation-key"),
+        pytest.param({"wireguard": b"w" * 44}, id="another-wireguard-key"),
+    ],
+)
+@pytest.mark.parametrize("rebound", [False, True], ids=["as-it-was", "rebound"])
+def test_evidence_of_another_connection(scene, change, rebound):
+    """The node's own signature is no help: what its TPM signed was meant for somewhere else."""
+    scene.start()
+    channel, challenge, binding = scene.asked()
+    evidence = Collector(scene.machine).collect(dataclasses.replace(binding, **change), challenge)
+    if rebound:
+        said = parse_node(evidence.body)
+        value = binding.value(said.manifest)
+        said = tpm(activation=scene.machine.open(challenge, value))(said)
+        evidence = sign_evidence(NODE_TYPE, said.encode(), value, scene.identity.key)
+    refusal = scene.say(channel, evidence)
+    assert refusal.code == ("ST-ATTS-113" if rebound else "ST-ATTS-003")
+
+
+@pytest.mark.forgery
+def test_a_proof_twice_on_one_connection(scene):
+    """A renewal without a question is out of place, however good the answer."""
+    scene.start()
+    channel, challenge, binding = scene.asked()
+    evidence = Collector(scene.machine).collect(binding, challenge)
+    assert isinstance(scene.say(channel, evidence), Admit)
+    assert scene.say(channel, evidence).code == "ST-ADMN-001"
+
+
+@pytest.mark.forgery
+def test_the_first_proof_again_at_the_renewal(scene, tools):
+    """One nonce is good for one renewal."""
+    scene.start()
+    channel, challenge, binding = scene.asked()
+    evidence = Collector(scene.machine).collect(binding, challenge)
+    assert isinstance(scene.say(channel, evidence), Admit)
+    channel.send(Renew(), tools.soon())
+    question = tools.answer(channel)
+    assert not question.full
+    assert question.nonce != challenge.nonce
+    assert scene.say(channel, evidence).code == "ST-ATTS-003"
