@@ -19,6 +19,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.policy import load_policy
 from securetrain.rendezvous.protocol import Admit, Proof, Renew
+from securetrain.rendezvous.renewal import Renewal
 from securetrain.testing.machine import write_policy
 from tests.attest.bundles import Collector
 from tests.attest.fleet import Machine, reference_values, tpm
@@ -158,3 +159,27 @@ def test_the_first_proof_again_at_the_renewal(scene, tools):
     assert not question.full
     assert question.nonce != challenge.nonce
     assert scene.say(channel, evidence).code == "ST-ATTS-003"
+
+
+def test_a_certificate_is_renewed_from_the_latest_one(scene, job, tools, monkeypatch):
+    """Not from the one of the handshake, which stays what it was for as long as the node is in."""
+    made = job.identity("node-1").certificate
+    answers, seen = iter([made, None, None]), []
+
+    def renew(_self, _peer, certificate):
+        seen.append(certificate)
+        return next(answers)
+
+    monkeypatch.setattr(Renewal, "renew", renew)
+    scene.start()
+    channel, challenge, binding = scene.asked()
+    collector = Collector(scene.machine)
+    assert scene.say(channel, collector.collect(binding, challenge)).certificate
+    for _ in range(2):
+        channel.send(Renew(), tools.soon())
+        question = tools.answer(channel)
+        again = tools.binding_of(channel, question, scene.identity)
+        again = dataclasses.replace(again, ak_name=binding.ak_name)
+        admit = scene.say(channel, collector.collect(again, question))
+        assert admit.certificate == ""
+    assert seen == [scene.identity.certificate, made, made]
