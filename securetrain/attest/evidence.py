@@ -10,7 +10,7 @@ Rules:
    hardware covers the binding; the node's identity key signs the whole body;
 3. a body has exactly one spelling (sorted keys, no white space, no defaults), so that duplicate
    keys and second readings do not exist;
-4. every field is bounded.
+4. every field is bounded, and the number of values before any of them is built.
 """
 
 import hashlib
@@ -27,6 +27,8 @@ from securetrain.core.errors import AttestationError
 
 NODE_TYPE: Final = "application/vnd.securetrain.node-evidence+json"
 BODY_LIMIT: Final = 4 << 20
+MAX_VALUES: Final = 1 << 16
+"""Far above what a body can hold in its fields; tokens may hold commas of their own."""
 MAX_DEVICES: Final = 32
 _SIGNED_LABEL: Final = b"securetrain-evidence-v1"
 
@@ -172,6 +174,9 @@ def parse_node(body: bytes) -> NodeEvidence:
     """
     if len(body) > BODY_LIMIT:
         raise _bad(f"{len(body)} bytes, the limit is {BODY_LIMIT}")
+    # A list is built before its length is compared: a million texts would take 100 MiB.
+    if body.count(b",") > MAX_VALUES:
+        raise _bad(f"more than {MAX_VALUES} values")
     try:
         evidence = msgspec.json.decode(body, type=NodeEvidence, strict=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -29,6 +29,7 @@ from securetrain.core.errors import AttestationError
 
 SELF_ASSERTED_TYPE: Final = "application/vnd.securetrain.self-asserted+json"
 BODY_LIMIT: Final = 4 << 20
+MAX_VALUES: Final = 1 << 16
 _TEXT_LIMIT: Final = 4096
 _PACKAGES: Final = (
     "securetrain",
@@ -108,6 +109,8 @@ def parse_software(body: bytes) -> SoftwareEvidence:
     """
     if len(body) > BODY_LIMIT:
         raise _bad(f"{len(body)} bytes, the limit is {BODY_LIMIT}")
+    if body.count(b",") > MAX_VALUES:  # lists are built before their lengths are compared
+        raise _bad(f"more than {MAX_VALUES} values")
     try:
         evidence = msgspec.json.decode(body, type=SoftwareEvidence, strict=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

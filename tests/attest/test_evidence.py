@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from securetrain.attest.evidence import (
     BODY_LIMIT,
     MAX_DEVICES,
+    MAX_VALUES,
     NODE_TYPE,
     AttestationKeys,
     DeviceEvidence,
@@ -306,6 +307,25 @@ def test_the_limit_of_a_body():
     parse_node(largest)
     refused(largest.ljust(BODY_LIMIT + 1), f"the limit is {BODY_LIMIT}")
     refused(b"\xff" * (BODY_LIMIT + 1), f"the limit is {BODY_LIMIT}")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        pytest.param('{"manifest":"","tokens":["a"%s]}', "values", id="tokens"),
+        pytest.param('{"devices":["a"%s],"manifest":""}', "values", id="devices"),
+        pytest.param('{"manifest":"","x":["a"%s]}', "values", id="an-unknown-field"),
+    ],
+)
+def test_more_values_than_any_body_has(shape, said):
+    """Counted in the bytes: a million texts are not built to find that four are allowed."""
+    refused((shape % (',"a"' * (MAX_VALUES + 1))).encode(), said)
+
+
+def test_commas_within_a_token_are_no_values():
+    said = NodeEvidence(manifest=b"", tokens=("," * (MAX_VALUES // 4),) * 3)
+    assert parse_node(said.encode()) == said
 
 
 @pytest.mark.forgery

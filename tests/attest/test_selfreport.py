@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from securetrain.attest import selfreport
 from securetrain.attest.selfreport import (
+    BODY_LIMIT,
+    MAX_VALUES,
     SELF_ASSERTED_TYPE,
     SoftwareEvidence,
     collect_software,
@@ -195,3 +197,20 @@ def test_a_body_over_the_limit_is_not_read(monkeypatch, machine):
 def test_any_bytes_are_refused_with_a_code(data):
     with pytest.raises(AttestationError, match="ST-ATTS-001"):
         parse_software(data)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        pytest.param(b" " * (BODY_LIMIT + 1), f"the limit is {BODY_LIMIT}", id="size"),
+        pytest.param(b'{"missing":["x"' + b',"x"' * MAX_VALUES + b",x]}", "values", id="values"),
+        pytest.param(b"[" * 100_000, "", id="depth"),
+    ],
+)
+def test_sizes_are_looked_at_first(body, what):
+    """Whatever it holds, it is not built before its bounds are known."""
+    with pytest.raises(AttestationError) as caught:
+        parse_software(body)
+    assert caught.value.code == "ST-ATTS-001"
+    assert what in caught.value.what
