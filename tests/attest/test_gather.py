@@ -141,10 +141,11 @@ def test_an_amd_cpu(machine, key):
 def test_an_amd_cpu_without_certificates(machine):
     items, _ = found(Makers(), bundle_of(machine, with_snp(certificates=False)))
     assert ("amd-chain", "Milan-VCEK") in items
-    unknown = with_snp(certificates=False, cpu=(0x17, 0x31, 0))
-    items, problems = found(Makers(), bundle_of(machine, unknown))
-    assert items == set()
-    assert problems[0].startswith("ST-ATTS-402: of a processor that is not known")
+    for unknown in ({"cpu": (0x17, 0x31, 0)}, {"flags": 5 << 2}):
+        bundle = bundle_of(machine, with_snp(certificates=False, **unknown))
+        items, problems = found(Makers(), bundle)
+        assert items == set()
+        assert problems[0].startswith("ST-ATTS-402: of a processor that is not known")
 
 
 def test_an_intel_cpu(machine):

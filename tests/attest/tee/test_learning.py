@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What guests teach: each is then accepted by the verifier's own rules, and nothing forged is."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
 from securetrain.attest.evidence import TeeEvidence, TeeKind
 from securetrain.attest.tee.learning import learn_snp, learn_tdx, merge_snp, merge_tdx
-from securetrain.attest.tee.snp_report import Product, SigningKey
+from securetrain.attest.tee.snp_report import Product, SigningKey, parse_report
 from securetrain.attest.tee.snp_rules import Permission, Protection, SnpReference, Tcb
 from securetrain.attest.tee.tdx import TdAttribute, TdxReference
+from securetrain.attest.tee.tdx_quote import parse_quote
 from securetrain.attest.tpm.ccel import appraise_ccel
 from securetrain.core.errors import AttestationError
 from tests.attest.tee import forge_intel as intel
@@ -25,9 +28,11 @@ from tests.attest.tee.forge_amd import (
     good_leaf,
 )
 from tests.attest.tpm import bootlogs
+from tests.attest.vectors import needs_vectors, vector
 
 LOG = bootlogs.encode(bootlogs.good_guest(), (bootlogs.SHA384,))
 GUEST_RTMRS = tuple(bootlogs.rtmrs(bootlogs.good_guest()))
+REAL_NOW = datetime(2026, 6, 1, tzinfo=UTC)
 WORLDS = [AmdWorld(product=p, key=k) for p in Product for k in SigningKey]
 
 
@@ -238,3 +243,43 @@ def test_merging_tds_keeps_what_was_asked():
     assert merged.ppids == ("00" * 16, intel.PPID.hex())
     again = merge_tdx(merged, learn_td())
     assert again == merged
+
+
+# Real evidence.
+
+
+@needs_vectors
+def test_a_real_guest_under_debug_teaches_nothing():
+    """Its chain and signature are judged first: they hold."""
+    folder = "google__go-sev-guest/verify/"
+    report = vector(folder + "testdata/attestation.bin")
+    leaf = vector(folder + "testdata/vcek.testcer")
+    evidence = TeeEvidence(kind=TeeKind.SEV_SNP, report=report, certificates=(leaf,))
+    refused(
+        "ST-ATTS-409",
+        lambda: learn_snp(
+            evidence,
+            report_data=parse_report(report).report_data,
+            now=REAL_NOW,
+            vendor_chain=[vector(folder + "trust/ask_ark_milan.pem")],
+        ),
+    )
+
+
+@needs_vectors
+def test_a_real_td_teaches():
+    folder = "google__go-tdx-guest/testing/testdata/"
+    quote, log = (
+        vector(folder + "ccel/cos-113-tdx-quote.dat"),
+        vector(folder + "ccel/ccel_data.dat"),
+    )
+    report = parse_quote(quote).report
+    evidence = TeeEvidence(kind=TeeKind.TDX, report=quote, event_log=log)
+    learned = learn_tdx(evidence, report_data=report.report_data, now=REAL_NOW)
+    assert len(learned.chip) == 32
+    assert learned.boot is not None
+    assert appraise_ccel(log, report.rtmrs, learned.boot, secure_boot=False)
+    weak = vector(folder + "tdx_prod_quote_SPR_E4.dat")
+    evidence = TeeEvidence(kind=TeeKind.TDX, report=weak)
+    report_data = parse_quote(weak).report.report_data
+    refused("ST-ATTS-519", lambda: learn_tdx(evidence, report_data=report_data, now=REAL_NOW))
