@@ -16,7 +16,7 @@ from securetrain.attest.appraise import appraisers_for, tier_of
 from securetrain.attest.appraiser import APPRAISERS
 from securetrain.attest.attester import Ask
 from securetrain.attest.cache import CollateralCache, CollateralKind, Item, build_cache
-from securetrain.attest.evidence import NODE_TYPE, NodeEvidence, device_nonce
+from securetrain.attest.evidence import BODY_LIMIT, NODE_TYPE, NodeEvidence, device_nonce
 from securetrain.attest.lease import Part
 from securetrain.attest.reference import sign_reference_values, write_reference_values
 from securetrain.attest.results import Submodule
@@ -46,6 +46,7 @@ from tests.attest.tee import test_appraisal as tees
 from tests.attest.tee.forge import pem
 from tests.attest.tee.test_appraisal import AMD
 from tests.attest.tpm.forge import NOW
+from tools.fuzz import bounded_memory
 
 OPERATOR = PrivateKey.generate()
 
@@ -142,6 +143,19 @@ def test_a_node_that_only_speaks_for_itself():
     assert result.tier is NodeTier.SELF_ASSERTED
     assert result.label == UNATTESTED
     assert set(result.submods) == {"self-report"}
+
+
+def test_the_largest_evidence_in_64_mib(world):
+    """A measurement list that fills the body, with a CPU and a GPU beside it."""
+    equipped(world)
+    world.machine.boot(files={f"/{number:x}": b"" for number in range(31_000)})
+    ask, binding = world.ask()
+    said = whole(world.machine.collect(binding, ask), binding)
+    evidence = world.machine.sign(said, binding)
+    assert BODY_LIMIT * 9 // 10 < len(evidence.body) <= BODY_LIMIT
+    with bounded_memory(64 << 20):
+        result = world.answer(evidence, binding)
+    assert result.submods["tpm"].claims["ima_entries"] == 31_001
 
 
 # CPUs and GPUs.
