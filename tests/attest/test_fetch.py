@@ -3,7 +3,7 @@
 """Fetching into the cache, from services on loopback; each maker's first test is the control."""
 
 import base64
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from urllib.parse import quote
 
 import msgspec
@@ -24,6 +24,7 @@ from tests.attest.gpu.authority import NOW, issue, make_authority
 from tests.attest.gpu.rimforge import manifest, sign
 from tests.attest.gpu.test_crl import make as make_crl
 from tests.attest.gpu.test_ocsp import AUTHORITY as OCSP_AUTHORITY
+from tests.attest.gpu.test_ocsp import NOW as OCSP_NOW
 from tests.attest.gpu.test_ocsp import respond
 from tests.attest.httpservice import serve
 from tests.attest.tee import forge, forge_intel
@@ -31,7 +32,7 @@ from tests.attest.tee.forge_amd import AmdWorld, _ca
 from tests.attest.test_download import no_proxies
 
 AUTHORITY = make_authority()
-WALL_CLOCK = datetime.now(UTC).replace(microsecond=0)
+WALL_CLOCK = OCSP_NOW
 DAY = timedelta(days=1)
 VBIOS = "NV_GPU_VBIOS_1010_0200_882_96005E0001"
 AMD_WORLD = AmdWorld()

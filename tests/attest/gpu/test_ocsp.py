@@ -35,7 +35,7 @@ from tests.attest.gpu.authority import (
 )
 
 # The library that makes responses says that they were produced now, whatever now is.
-NOW = datetime.now(UTC).replace(microsecond=0)
+NOW = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=30)
 VALID: dict[str, Any] = {"not_before": NOW - YEAR, "not_after": NOW + YEAR}
 
 AUTHORITY = make_authority()
