@@ -12,18 +12,15 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from securetrain.attest.appraise import appraisers_for, tier_of
+from securetrain.attest.appraise import appraisers_for
 from securetrain.attest.attester import Ask, sign_evidence
 from securetrain.attest.binding import Binding
 from securetrain.attest.bundle import key_text
 from securetrain.attest.evidence import NODE_TYPE, parse_node
-from securetrain.attest.lease import Part
 from securetrain.attest.reference import (
-    EnrolledNode,
     load_reference_values,
     write_reference_values,
 )
-from securetrain.attest.results import Submodule
 from securetrain.attest.state import FileState, MemoryState
 from securetrain.attest.tpm import endorsement
 from securetrain.attest.tpm.structures import EccKey, RsaKey, parse_public
@@ -631,32 +628,3 @@ def test_a_node_with_a_tpm_needs_reference_values(world, machines):
     with pytest.raises(AttestationError) as caught:
         verifier.challenge("node-0", world.attesters["node-0"].keys())
     assert caught.value.code == "ST-ATTS-009"
-
-
-# Tiers are computed.
-
-
-def part(tier, name="x"):
-    return Part(name=name, tier=tier, submodule=Submodule(trust_vector={}))
-
-
-@pytest.mark.parametrize(
-    ("tiers", "devices", "expected"),
-    [
-        ([], False, NodeTier.SELF_ASSERTED),
-        ([], True, NodeTier.SELF_ASSERTED),
-        ([NodeTier.TEST_ONLY], False, NodeTier.TEST_ONLY),
-        ([NodeTier.TEST_ONLY, NodeTier.SELF_ASSERTED], True, NodeTier.TEST_ONLY),
-        ([NodeTier.TEST_ONLY, NodeTier.CLOUD_TOKEN], False, NodeTier.CLOUD_TOKEN),
-        ([NodeTier.TEST_ONLY, NodeTier.TEE], False, NodeTier.TEE),
-        ([NodeTier.TPM], True, NodeTier.TPM),
-        ([NodeTier.VTPM, NodeTier.TEE], False, NodeTier.TEE),
-        ([NodeTier.TEE], True, NodeTier.TEE_GPU),
-    ],
-)
-def test_the_tier_of_parts(tiers, devices, expected):
-    assert tier_of([part(tier) for tier in tiers], devices=devices) is expected
-
-
-def test_an_enrolled_node_is_plain_data():
-    assert EnrolledNode().ek_names == ()
