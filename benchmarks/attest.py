@@ -135,7 +135,7 @@ BENCHMARKS: Final[tuple[Benchmark, ...]] = (
     Cpu(
         name="attest-join-p384",
         title="a join without IMA, P-384 endorsement key",
-        goal=Goal(seconds=1 / 500),
+        goal=Goal(seconds=1 / 350),
         bound=Bound(p256=4, ecdh384=1),
         prepare=partial(joins, template=P384),
     ),

@@ -143,7 +143,7 @@ BENCHMARKS: Final[tuple[Benchmark, ...]] = (
         Cpu(
             name=f"attest-{name}-{'warm' if warm else 'cold'}",
             title=f"{title}, {'again' if warm else 'nothing remembered'}",
-            goal=Goal(seconds=1 / (1000 if warm else 350)),
+            goal=Goal(seconds=1 / (500 if warm else 350)),
             bound=again if warm else first,
             prepare=partial(reports, make=make, warm=warm),
         )

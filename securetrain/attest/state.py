@@ -7,9 +7,12 @@ for full evidence. What is in it only ever makes the verifier stricter. An SQLit
 writer) keeps it; when it cannot be read or written, nothing is accepted (ST-ATTS-015).
 """
 
+import math
 import os
 import sqlite3
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -39,6 +42,7 @@ INSERT INTO tpm VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ek_name) DO UPDATE 
 """
 _VERSION: Final = 1
 _BUSY_SECONDS: Final = 5.0
+HEARD_WITHIN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,16 +143,24 @@ class MemoryState:
 
 
 class FileState:
-    """An SQLite file. Safe to use from several threads; other processes may read it meanwhile."""
+    """An SQLite file. Safe to use from several threads; other processes may read it meanwhile.
 
-    def __init__(self, path: Path) -> None:
+    Who is revoked is asked several times for every exchange, and changes hardly ever: it is read
+    into memory. What this object writes counts at once, what another process writes (a person who
+    restores a node) within `HEARD_WITHIN` seconds.
+    """
+
+    def __init__(self, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Open the file, or make it (mode 0600).
 
         Raises:
             AttestationError: ST-ATTS-015.
         """
         self._path = path
-        self._lock = threading.Lock()
+        self._monotonic = monotonic
+        self._revoked: dict[str, Revocation] = {}
+        self._heard_until = -math.inf
+        self._lock = threading.RLock()
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, PRIVATE_FILE))
             self._db = sqlite3.connect(
@@ -165,6 +177,7 @@ class FileState:
     def close(self) -> None:
         """Let go of the file."""
         with self._lock:
+            self._heard_until = -math.inf
             self._db.close()
 
     def last(self, ek_name: str) -> Remembered | None:
@@ -202,20 +215,28 @@ class FileState:
 
     def revoke(self, entry: Revocation) -> None:
         """See `StateStore`; the first reason stays."""
-        self._run(
-            "INSERT OR IGNORE INTO revoked VALUES (?, ?, ?)",
-            (entry.subject, entry.reason, entry.since),
-        )
-        self._run("PRAGMA wal_checkpoint(FULL)")  # a revocation survives a power cut
+        with self._lock:
+            self._heard_until = -math.inf
+            self._run(
+                "INSERT OR IGNORE INTO revoked VALUES (?, ?, ?)",
+                (entry.subject, entry.reason, entry.since),
+            )
+            self._run("PRAGMA wal_checkpoint(FULL)")  # a revocation survives a power cut
 
     def restore(self, subject: str) -> bool:
         """See `StateStore`."""
-        return bool(self._run("DELETE FROM revoked WHERE subject = ? RETURNING 1", (subject,)))
+        with self._lock:
+            self._heard_until = -math.inf
+            return bool(self._run("DELETE FROM revoked WHERE subject = ? RETURNING 1", (subject,)))
 
     def revocation(self, subject: str) -> Revocation | None:
         """See `StateStore`."""
-        rows = self._run("SELECT * FROM revoked WHERE subject = ?", (subject,))
-        return _revocation(rows[0]) if rows else None
+        with self._lock:
+            now = self._monotonic()
+            if now >= self._heard_until:
+                self._revoked = {entry.subject: entry for entry in self.revocations()}
+                self._heard_until = now + HEARD_WITHIN
+            return self._revoked.get(subject)
 
     def revocations(self) -> list[Revocation]:
         """See `StateStore`."""

@@ -7,8 +7,15 @@ import stat
 
 import pytest
 
-from securetrain.attest.state import FileState, MemoryState, Remembered, Revocation
+from securetrain.attest.state import (
+    HEARD_WITHIN,
+    FileState,
+    MemoryState,
+    Remembered,
+    Revocation,
+)
 from securetrain.core.errors import AttestationError
+from securetrain.testing.clock import SettableClock
 
 TPM = Remembered(
     ek_name="ek:000b" + "ab" * 32,
@@ -72,6 +79,34 @@ def test_a_file_outlives_the_process_and_is_private(tmp_path):
     assert second.revocations() == [GONE]
     second.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_another_process_revokes_is_heard_within_half_a_second(tmp_path):
+    clock = SettableClock()
+    mine = FileState(tmp_path / "state.sqlite", clock.seconds)
+    other = FileState(tmp_path / "state.sqlite")
+    assert mine.revocation(GONE.subject) is None
+    other.revoke(GONE)
+    clock.sleep(HEARD_WITHIN)
+    assert mine.revocation(GONE.subject) == GONE
+    other.restore(GONE.subject)
+    clock.sleep(HEARD_WITHIN)
+    assert mine.revocation(GONE.subject) is None
+    for state in (mine, other):
+        state.close()
+
+
+def test_what_it_revokes_itself_counts_at_once(tmp_path):
+    clock = SettableClock()
+    state = FileState(tmp_path / "state.sqlite", clock.seconds)
+    assert state.revocation(GONE.subject) is None
+    state.revoke(GONE)
+    assert state.revocation(GONE.subject) == GONE
+    state.restore(GONE.subject)
+    assert state.revocation(GONE.subject) is None
+    state.close()
+    with pytest.raises(AttestationError, match="ST-ATTS-015"):
+        state.revocation(GONE.subject)
 
 
 def test_a_file_that_is_no_state_is_refused(tmp_path):
