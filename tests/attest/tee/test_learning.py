@@ -278,7 +278,7 @@ def test_a_real_td_teaches():
     learned = learn_tdx(evidence, report_data=report.report_data, now=REAL_NOW)
     assert len(learned.chip) == 32
     assert learned.boot is not None
-    assert appraise_ccel(log, report.rtmrs, learned.boot, secure_boot=False)
+    assert appraise_ccel(log, report.rtmrs, learned.boot, secure_boot=False).registers
     weak = vector(folder + "tdx_prod_quote_SPR_E4.dat")
     evidence = TeeEvidence(kind=TeeKind.TDX, report=weak)
     report_data = parse_quote(weak).report.report_data
