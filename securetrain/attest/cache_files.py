@@ -138,7 +138,7 @@ def read_item(
             ends = _tcb_info(data, name, path)
         else:
             ends = _ENDS[kind](data)
-    except (msgspec.DecodeError, UnicodeDecodeError, *UNREADABLE) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, *UNREADABLE) as error:
         raise _unusable(f"not a {kind} document: {error}", path) from error
     if ends is not None and ends < now:
         raise _unusable(f"it was good until {ends.isoformat()}", path)

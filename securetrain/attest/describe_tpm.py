@@ -153,7 +153,7 @@ def _certificate(der: bytes) -> Iterator[Fact]:
             subject, issuer = loaded.subject.rfc4514_string(), loaded.issuer.rfc4514_string()
             begins, ends = loaded.not_valid_before_utc, loaded.not_valid_after_utc
             is_rsa = isinstance(loaded.public_key(), rsa.RSAPublicKey)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         yield Fact(_CERTIFICATE, f"it cannot be shown: {error}", "ST-ATTS-105")
         return
     yield Fact(_CERTIFICATE, f"subject {_text(subject.encode()) or '(empty)'}")

@@ -195,7 +195,7 @@ def load_certificate(pem: bytes, where: str = "") -> x509.Certificate:
     """
     try:
         (certificate,) = x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise IdentityError("ST-IDEN-005", f"not one certificate: {error}", where) from error
     return certificate
 

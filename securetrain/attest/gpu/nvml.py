@@ -155,7 +155,7 @@ def _bytes(buffer: Any, size: int, name: str, where: str) -> bytes:
 def _certificates(pem: bytes, where: str) -> tuple[bytes, ...]:
     try:
         chain = x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise _malformed(f"a chain that is not PEM: {error}", where) from error
     if len(chain) != CHAIN_LENGTH:
         raise _malformed(f"{len(chain)} certificates, not {CHAIN_LENGTH}", where)
