@@ -34,6 +34,10 @@ class TrustRole(StrEnum):
     CHECKPOINT = "checkpoint"
     DATASET = "dataset"
     LEDGER = "ledger"
+    NODE = "node"
+    """Who admits nodes to a run: signs the certificates of its members' own signing keys."""
+    OPERATOR = "operator"
+    """Who may excuse a rollback or a quarantine, by a waiver that names one digest."""
 
 
 class RoleKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
