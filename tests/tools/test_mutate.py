@@ -103,15 +103,26 @@ def test_a_good_test_kills_and_a_weak_one_does_not(copy, monkeypatch):
     assert mutate.judge(_key_check(), SOURCE, copy, 60) is mutate.Fate.EQUIVALENT
 
 
-def test_own_tests_come_before_the_rooms(copy):
-    (copy / "tests/core/test_gate.py").touch()
+def test_own_tests_come_before_those_that_import_it_and_the_rooms(copy):
+    tests, room = copy / "tests/core", (Path("tests/core"),)
+    (tests / "test_gate.py").write_text("from securetrain.core.gate import admit\n")
     (copy / "tests/test_ledger.py").touch()
+    assert mutate.tests_of("core/gate.py", copy) == [(Path("tests/core/test_gate.py"),), room]
+    (tests / "test_other.py").write_text("from securetrain.core import codes, gate\n")
+    (tests / "test_third.py").write_text("from securetrain.core.gates import admit\n")
     assert mutate.tests_of("core/gate.py", copy) == [
-        Path("tests/core/test_gate.py"),
-        Path("tests/core"),
+        (Path("tests/core/test_gate.py"),),
+        (Path("tests/core/test_other.py"),),
+        room,
     ]
-    assert mutate.tests_of("ledger.py", copy) == [Path("tests/test_ledger.py")]
+    assert mutate.tests_of("core/absent.py", copy) == [room]
+    assert mutate.tests_of("ledger.py", copy) == [(Path("tests/test_ledger.py"),)]
     assert mutate.tests_of("identity/ca.py", copy) == []
+
+
+def test_a_file_without_tests_to_run_kills_nothing(copy):
+    (copy / "tests/core/test_gate.py").touch()
+    assert mutate.run_tests(copy, [Path("tests/core/test_gate.py")], 60)
 
 
 def test_the_summary_fails_when_anything_survives(capsys):
