@@ -10,8 +10,7 @@ Rules:
    so that idle connections cannot keep members away;
 3. a node is in once: a second connection with the same name, key or WireGuard key is refused and
    both are noted;
-4. ranks, epochs and memberships are the coordinator's alone: it takes none of them from a node;
-5. rank 0 of an epoch alone may announce that epoch's store, at its address in the membership.
+4. ranks, epochs and memberships are the coordinator's alone; `assembly` has their rules.
 """
 
 import secrets
@@ -35,7 +34,8 @@ from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.ledger import Ledger
 from securetrain.policy.load import LoadedPolicy
-from securetrain.rendezvous.admission import Admission, admission_of, member_of, record_end, twin_of
+from securetrain.rendezvous.admission import Admission, admission_of, record_end, twin_of
+from securetrain.rendezvous.assembly import Assembly
 from securetrain.rendezvous.channel import Channel
 from securetrain.rendezvous.door import Door
 from securetrain.rendezvous.journal import Journal
@@ -46,7 +46,7 @@ from securetrain.rendezvous.renewal import Issue, Renewal
 from securetrain.rendezvous.rounds import Rounds
 from securetrain.rendezvous.session import Session, Terms
 from securetrain.rendezvous.tls import PeerCheck, Revoked, make_connection, make_context
-from securetrain.rendezvous.tunnel import announce, require_alike, store_host
+from securetrain.rendezvous.tunnel import require_alike
 
 HEARTBEAT_SECONDS: Final = 5.0
 LAST_CALL_SECONDS: Final = 30.0
@@ -143,10 +143,16 @@ class Coordinator:
             make=partial(make_context, server=True),
         )
         self._rounds = Rounds(min_nodes=min_nodes, max_nodes=max_nodes, last_call=last_call)
-        self._epoch = last_epoch
-        self._membership: Membership | None = None
-        self._store: Store | None = None
         self._nodes: dict[str, Session] = {}
+        self._assembly = Assembly(
+            self._rounds,
+            self._terms,
+            self._nodes,
+            self._journal,
+            coordinator=str(self._spiffe),
+            clock=clock,
+            last_epoch=last_epoch,
+        )
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
         self._lock = threading.Condition(threading.RLock())
@@ -203,7 +209,7 @@ class Coordinator:
     def membership(self) -> Membership | None:
         """The latest one."""
         with self._lock:
-            return self._membership
+            return self._assembly.membership
 
     @property
     def num_unauthenticated(self) -> int:
@@ -324,10 +330,9 @@ class Coordinator:
         """
         with self._lock:
             if not self._rounds.closed:
-                self._rounds.join(session.node, self._monotonic())
-                self._orphaned(session.node)
+                self._assembly.join(session.node)
                 self._advance()
-            self._tell_everybody()
+            self._assembly.tell_everybody()
 
     def store(self, session: Session, store: Store) -> None:
         """Hand the store's address to every member, if it may be given by this node.
@@ -336,29 +341,7 @@ class Coordinator:
             AdmissionError: ST-ADMN-001.
         """
         with self._lock:
-            current = self._membership
-            if current is None or store.epoch != current.epoch:
-                return  # of a round that is over; its members have moved on
-            wanted = current.members[0].node, store_host(current)
-            if (session.node, store.host) != wanted or self._store is not None:
-                raise AdmissionError(
-                    "ST-ADMN-001",
-                    f"{session.node} announced a store at {store.host} for epoch {store.epoch}",
-                    session.subject,
-                    "only rank 0 may, once, at its own address",
-                )
-            self._store = store
-            self._journal.observe(
-                Boundary.RENDEZVOUS,
-                "store-announced",
-                session.subject,
-                epoch=store.epoch,
-                address=f"{store.host}:{store.port}",
-            )
-            for member in current.members:
-                peer = self._nodes.get(member.node)
-                if peer is not None:
-                    peer.post(store)
+            self._assembly.announce(session, store)
 
     def close(self, session: Session) -> None:
         """No more rounds."""
@@ -366,18 +349,12 @@ class Coordinator:
             if not self._rounds.closed:
                 self._rounds.close()
                 self._journal.observe(Boundary.RENDEZVOUS, "job-closed", session.subject)
-            self._tell_everybody()
+            self._assembly.tell_everybody()
 
     def status(self, session: Session) -> Status:
         """Where the job stands."""
         with self._lock:
-            rounds = self._rounds
-            return Status(
-                waiting=rounds.num_waiting,
-                ready=0 if rounds.complete else len(rounds.participants),
-                closed=rounds.closed,
-                spare=session.node in rounds.spare,
-            )
+            return self._assembly.status(session.node)
 
     def ended(self, session: Session, error: SecureTrainError | None) -> None:
         """Record how it ended, and go on without the node."""
@@ -390,70 +367,18 @@ class Coordinator:
             if session.node and self._nodes.get(session.node) is session:
                 del self._nodes[session.node]
                 self._verifier.release(session.node)
-                self._rounds.remove(session.node, self._monotonic(), evicted=error is not None)
-                self._orphaned(session.node)
+                self._assembly.remove(session.node, evicted=error is not None)
                 self._advance()
-                self._tell_everybody()
+                self._assembly.tell_everybody()
             self._sessions.discard(session)
             self._lock.notify_all()
 
     # Rounds; the lock is held.
 
-    def _orphaned(self, node: str) -> None:
-        """If rank 0 went before its store came up, the others start the round again."""
-        current = self._membership
-        if (
-            current is not None
-            and self._store is None
-            and self._rounds.complete
-            and current.members[0].node == node
-        ):
-            if not self._rounds.closed:
-                self._rounds.reopen(self._monotonic())
-                return
-            for member in current.members[1:]:
-                if member.node in self._nodes:
-                    self._nodes[member.node].evict(
-                        AdmissionError(
-                            "ST-ADMN-008",
-                            f"{node} left before it had started the store, and the job is closed",
-                            "round",
-                            "start a new job",
-                        )
-                    )
-
     def _advance(self) -> None:
-        if self._stopping or not self._rounds.formed(self._monotonic()):
-            self._lock.notify_all()  # the deadline may have moved
-            return
-        self._epoch += 1
-        self._store = None
-        self._membership = Membership(
-            job=self._terms.job,
-            coordinator=str(self._spiffe),
-            epoch=self._epoch,
-            round=self._rounds.number,
-            policy=self._policy.digest,
-            issued=self._clock(),
-            members=tuple(
-                member_of(rank, self._nodes[node])
-                for rank, node in enumerate(sorted(self._rounds.participants))
-            ),
-        )
-        self._journal.allow(
-            Boundary.RENDEZVOUS,
-            "round-formed",
-            f"epoch {self._epoch}",
-            round=self._rounds.number,
-            nodes=len(self._membership.members),
-        )
-        for node, formed in announce(self._membership, self._terms.key, self._terms.random):
-            self._nodes[node].post(formed)
-
-    def _tell_everybody(self) -> None:
-        for session in list(self._nodes.values()):
-            if session.admitted:
-                session.tell(self.status(session))
+        if not self._stopping:
+            self._assembly.advance()
+        self._lock.notify_all()  # the deadline may have moved
 
     def _round_loop(self) -> None:
         """Completes rounds whose last call is over."""
@@ -465,7 +390,7 @@ class Coordinator:
                     self._lock.wait(left)
                     continue
                 self._advance()
-                self._tell_everybody()
+                self._assembly.tell_everybody()
 
     # Connections.
 
