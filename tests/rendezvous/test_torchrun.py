@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from securetrain.testing.tcpstore_client import NotAStoreError, StoreClient
+from securetrain.drills.tcpstore_client import NotAStoreError, StoreClient
 
 pytestmark = pytest.mark.dist
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An outsider's client for torch's TCPStore: plain sockets, no torch.
 
-It shows what anybody who reaches a store's port can do, and is used to test that nobody can. The
-protocol (torch/csrc/distributed/c10d/TCPStoreBackend.hpp) is a constant magic number, then one-byte
-commands with little-endian arguments; strings are a 64-bit length and bytes. There is no
-authentication in it. Reads are bounded and every operation times out.
+It shows what anybody who reaches a store's port can do: drills attack with it, and tests show with
+it that nobody can. The protocol (torch/csrc/distributed/c10d/TCPStoreBackend.hpp) is a constant
+magic number, then one-byte commands with little-endian arguments; strings are a 64-bit length and
+bytes. There is no authentication in it. Reads are bounded and every operation times out.
 """
 
 import socket
@@ -20,6 +20,7 @@ HELLO: Final = b"\x00" + struct.pack("<I", MAGIC)
 _SET: Final = b"\x01"
 _GET: Final = b"\x03"
 _NUM_KEYS: Final = b"\x07"
+_DELETE_KEY: Final = b"\x08"
 _PING: Final = b"\x0d"
 _LIST_KEYS: Final = b"\x11"
 _MAX_STRING: Final = 8 << 20
@@ -57,8 +58,12 @@ class StoreClient:
 
     def ping(self, nonce: int = 0x5354) -> bool:
         """Whether the other side echoes `nonce` as a store does; changes nothing in it."""
+        return self.echo(nonce) == struct.pack("<I", nonce)
+
+    def echo(self, nonce: int) -> bytes:
+        """What the other side answers to a ping with `nonce`, the first four bytes."""
         self._send(_PING + struct.pack("<I", nonce))
-        return self._receive(4) == struct.pack("<I", nonce)
+        return self._receive(4)
 
     def num_keys(self) -> int:
         """How many keys the store holds."""
@@ -80,6 +85,12 @@ class StoreClient:
     def set(self, key: str, value: bytes) -> None:
         """Overwrite a key; a store does not answer."""
         self._send(_SET + _prefixed(key.encode()) + _prefixed(value))
+
+    def delete(self, key: str) -> bool:
+        """Remove a key; whether there was one."""
+        self._send(_DELETE_KEY + _prefixed(key.encode()))
+        (count,) = struct.unpack("<q", self._receive(8))
+        return bool(count > 0)
 
     def _send(self, data: bytes) -> None:
         try:
