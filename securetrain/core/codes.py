@@ -97,6 +97,7 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-IDEN-012", "the revocation list is missing, malformed, not signed or older", _X.POLICY),
     ("ST-IDEN-013", "the folder of a cluster CA is incomplete or cannot be used", _X.USAGE),
     ("ST-IDEN-014", "an enrolment token is malformed", _X.USAGE),
+    ("ST-IDEN-015", "signed by a key that was revoked", _X.REVOKED),
     # attestation
     ("ST-ATTS-001", "the evidence is malformed", _X.FAILURE),
     ("ST-ATTS-002", "the nonce is unknown, used or expired", _X.FAILURE),

@@ -9,7 +9,7 @@ base64, so that no byte of an envelope file can change without being noticed.
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ import msgspec
 
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity.keys import PublicKey, Signer
 
 ENVELOPE_LIMIT: Final = 64 << 20
 MAX_SIGNATURES: Final = 64
@@ -54,7 +54,7 @@ def pae(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
-def sign(payload: bytes, payload_type: str, keys: Sequence[PrivateKey]) -> bytes:
+def sign(payload: bytes, payload_type: str, keys: Sequence[Signer]) -> bytes:
     """An envelope's canonical bytes, signed by every key in `keys`."""
     message = pae(payload_type, payload)
     envelope = Envelope(
@@ -74,15 +74,25 @@ def verify(
     keys: Mapping[str, PublicKey],
     *,
     threshold: int = 1,
+    revoked: Collection[str] = (),
     where: str = "",
 ) -> VerifiedPayload:
     """Check an envelope against the keys that may sign it.
 
     Every signature whose key is known must verify; at least `threshold` of them are needed.
 
+    Args:
+        data: the envelope.
+        payload_type: the only one that is accepted.
+        keys: who may sign, by key id.
+        threshold: how many of them must have.
+        revoked: ids of keys that count no more; they only make the refusal say so.
+        where: for the refusal.
+
     Raises:
         IdentityError: ST-IDEN-004 malformed or another payload type, ST-IDEN-002 a signature does
-            not verify, ST-IDEN-003 no signature is by a known key, ST-IDEN-009 below threshold.
+            not verify, ST-IDEN-015 too few without a revoked key, ST-IDEN-003 no signature is by a
+            known key, ST-IDEN-009 below threshold.
     """
     envelope = _parse(data, payload_type, where)
     payload = _unbase64(envelope.payload, where)
@@ -96,6 +106,8 @@ def verify(
             except IdentityError as error:
                 raise IdentityError(error.code, error.what, where, error.fix) from error
             good.add(signature.keyid)
+    if len(good) < threshold or not good:
+        _refuse_revoked(envelope, revoked, where)
     if not good:
         raise IdentityError(
             "ST-IDEN-003",
@@ -112,6 +124,33 @@ def verify(
             "have it signed",
         )
     return VerifiedPayload(payload, payload_type, frozenset(good))
+
+
+def add_signatures(data: bytes, payload_type: str, keys: Sequence[Signer]) -> bytes:
+    """Sign an envelope's payload with more keys; a key that has signed it signs it anew.
+
+    Only what was looked at should be given to this: the signatures that are there are not checked.
+
+    Raises:
+        IdentityError: ST-IDEN-004 malformed, or another payload type.
+    """
+    envelope = _parse(data, payload_type, "")
+    message = pae(payload_type, _unbase64(envelope.payload, ""))
+    signed = {signature.keyid: signature for signature in envelope.signatures}
+    for key in keys:
+        signed[key.key_id] = Signature(key.key_id, base64.b64encode(key.sign(message)).decode())
+    return canonical.encode(msgspec.structs.replace(envelope, signatures=list(signed.values())))
+
+
+def _refuse_revoked(envelope: Envelope, revoked: Collection[str], where: str) -> None:
+    found = [s.keyid for s in envelope.signatures if s.keyid in revoked]
+    if found:
+        raise IdentityError(
+            "ST-IDEN-015",
+            f"signed by key {found[0][:16]}, which was revoked",
+            where,
+            "have it signed by a key that is trusted now, or show that it was logged in time",
+        )
 
 
 def _parse(data: bytes, payload_type: str, where: str) -> Envelope:

@@ -13,7 +13,7 @@ import msgspec
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, UsageError, reason
 from securetrain.identity import dsse
-from securetrain.identity.keys import PrivateKey
+from securetrain.identity.keys import Signer
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_BASE: Final = "https://securetrain.dev/attestation"
@@ -43,7 +43,7 @@ class Statement(msgspec.Struct, Generic[P], frozen=True):
 
 
 def sign(
-    subjects: list[Subject], predicate_type: str, predicate: msgspec.Struct, key: PrivateKey
+    subjects: list[Subject], predicate_type: str, predicate: msgspec.Struct, key: Signer
 ) -> bytes:
     """A DSSE envelope (canonical bytes) around a statement."""
     frame = {

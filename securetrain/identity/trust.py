@@ -4,7 +4,21 @@
 
 Modelled on TUF's root role (https://theupdateframework.github.io/specification/latest/#root): a
 version, an expiry, and for each role its keys and threshold. A verifier is given the file by a
-person (``--trust``) and takes its bytes as the pin.
+person (``--trust``) and takes its bytes as the pin; how it changes is `identity.rotation`.
+
+What a reader checks, in order:
+
+1. an envelope of bounded size in canonical form, and a document of the closed schema;
+2. every key is stored under its own id, every role names keys that are there, none of them twice,
+   and a threshold that they can reach;
+3. no key of the root role is revoked, and a revocation that spares what was logged says which log
+   by naming its origin;
+4. signed by the threshold of its own root keys;
+5. created already, and not expired.
+
+A key that was revoked counts for nothing, but for what is proven to have been logged at an index
+below the revocation's ``valid_before``. How many must sign is said by the threshold and never
+lowered by a revocation.
 """
 
 import base64
@@ -13,31 +27,43 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, UsageError, reason
 from securetrain.core.files import read_file
 from securetrain.identity import dsse
-from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity.keys import PublicKey, Signer
+from securetrain.identity.spiffe import Role
 
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.trust-root+json"
 LIMIT: Final = 1 << 20
+MAX_KEYS: Final = 1024
+
+KeyId: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Version: TypeAlias = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
+Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
 
 
 class TrustRole(StrEnum):
     """What keys are trusted for."""
 
     ROOT = "root"
+    """Signs the trust root itself."""
     CHECKPOINT = "checkpoint"
     DATASET = "dataset"
     LEDGER = "ledger"
-    NODE = "node"
-    """Who admits nodes to a run: signs the certificates of its members' own signing keys."""
     OPERATOR = "operator"
-    """Who may excuse a rollback or a quarantine, by a waiver that names one digest."""
+    """Signs what overrules a refusal: waivers of rollback and quarantine."""
+    LOG = "log"
+    """Signs the checkpoints of the transparency log; Ed25519."""
+    WITNESS = "witness"
+    """Cosigns them; Ed25519. The threshold is the quorum."""
+    CI = "ci"
+    """Signs what a pipeline says: scans, reviews, verification summaries."""
 
 
 class RoleKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,14 +73,42 @@ class RoleKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threshold: int = 1
 
 
+class Revoked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A key that counts no more. It is never taken back."""
+
+    key_id: KeyId
+    since: Time
+    reason: Annotated[str, Meta(max_length=500)] = ""
+    valid_before: Annotated[int, Meta(ge=0, le=(1 << 53) - 1)] | None = None
+    """What was logged at an index below this stays valid; without it, nothing does."""
+
+
+class Authority(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A cluster CA (or the CA of a job) whose members may sign for a role with attested keys."""
+
+    role: TrustRole
+    certificate: Annotated[str, Meta(max_length=16 << 10)]
+    """DER in base64."""
+    trust_domain: Annotated[str, Meta(min_length=1, max_length=255)]
+    job: Annotated[str, Meta(max_length=64)] = ""
+    """Exactly this job; empty for every job of the trust domain."""
+    parties: Annotated[list[Role], Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: [Role.MEMBER]
+    )
+
+
 class TrustDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The signed document. `keys` maps key ids to SPKI DER in base64; times are RFC 3339 UTC."""
 
-    version: int
-    created: datetime
-    expires: datetime
-    keys: dict[str, str]
+    version: Version
+    created: Time
+    expires: Time
+    keys: Annotated[dict[str, str], Meta(max_length=MAX_KEYS)]
     roles: dict[TrustRole, RoleKeys]
+    revoked: Annotated[list[Revoked], Meta(max_length=MAX_KEYS)] = []
+    log_origin: Annotated[str, Meta(max_length=255)] = ""
+    """The origin line of the one log that counts; empty when none does."""
+    authorities: Annotated[list[Authority], Meta(max_length=64)] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +118,31 @@ class TrustRoot:
     document: TrustDocument
     keys: Mapping[str, PublicKey]
 
-    def keys_for(self, role: TrustRole) -> dict[str, PublicKey]:
-        """The keys that may sign for `role` (none when the root does not name it)."""
+    @property
+    def version(self) -> int:
+        """Its number; the next one is exactly one more."""
+        return self.document.version
+
+    @property
+    def revoked(self) -> dict[str, Revoked]:
+        """What was revoked, by key id."""
+        return {entry.key_id: entry for entry in self.document.revoked}
+
+    def keys_for(self, role: TrustRole, logged: int | None = None) -> dict[str, PublicKey]:
+        """The keys that may sign for `role` (none when the root does not name it).
+
+        Args:
+            role: What for.
+            logged: The index at which the thing is proven to be logged (`log.proof.verify_logged`);
+                keys that were revoked later still count for it.
+        """
         entry = self.document.roles.get(role)
-        return {} if entry is None else {key_id: self.keys[key_id] for key_id in entry.keys}
+        revoked = self.revoked
+        return {
+            key_id: self.keys[key_id]
+            for key_id in (entry.keys if entry is not None else [])
+            if key_id not in revoked or _spares(revoked[key_id], logged)
+        }
 
     def threshold(self, role: TrustRole) -> int:
         """How many of the role's keys must sign."""
@@ -75,11 +150,22 @@ class TrustRoot:
         return 1 if entry is None else entry.threshold
 
     def verify(
-        self, envelope: bytes, payload_type: str, role: TrustRole, where: str = ""
+        self,
+        envelope: bytes,
+        payload_type: str,
+        role: TrustRole,
+        where: str = "",
+        logged: int | None = None,
     ) -> dsse.VerifiedPayload:
-        """Verify an envelope against the keys of `role`; see `dsse.verify`."""
+        """Verify an envelope against the keys of `role`; see `dsse.verify` and `keys_for`."""
+        keys = self.keys_for(role, logged)
         return dsse.verify(
-            envelope, payload_type, self.keys_for(role), threshold=self.threshold(role), where=where
+            envelope,
+            payload_type,
+            keys,
+            threshold=self.threshold(role),
+            revoked=self.revoked.keys() - keys.keys(),
+            where=where,
         )
 
     @classmethod
@@ -94,13 +180,22 @@ class TrustRoot:
         Raises:
             IdentityError: ST-IDEN-008.
         """
+        root = cls.parse_of_any_time(data, where)
+        root.check_time(now, where)
+        return root
+
+    @classmethod
+    def parse_of_any_time(cls, data: bytes, where: str = "") -> "TrustRoot":
+        """Check all but the time: for roots on the way to a newer one, which may have expired.
+
+        Raises:
+            IdentityError: ST-IDEN-008.
+        """
         try:
-            envelope = canonical.decode(data, dsse.Envelope, limit=LIMIT, where=where)
-            unverified = canonical.decode(
-                base64.b64decode(envelope.payload, validate=True), TrustDocument, where=where
-            )
+            unverified = decode_unverified(data, where)
             keys = _keys(unverified)
             root = unverified.roles[TrustRole.ROOT]
+            _check_revocations(unverified)
             dsse.verify(
                 data,
                 PAYLOAD_TYPE,
@@ -112,34 +207,63 @@ class TrustRoot:
             raise _refused(
                 f"malformed or not signed by its own root keys: {reason(error)}", where
             ) from error
-        if not unverified.created <= now < unverified.expires:
-            raise _refused(
-                f"valid from {unverified.created} to {unverified.expires}, now {now}", where
-            )
         return cls(unverified, keys)
+
+    def check_time(self, now: datetime, where: str = "") -> None:
+        """Refuse a root that is not created yet, or has expired.
+
+        Raises:
+            IdentityError: ST-IDEN-008.
+        """
+        document = self.document
+        if not document.created <= now < document.expires:
+            raise _refused(f"valid from {document.created} to {document.expires}, now {now}", where)
+
+
+def decode_unverified(data: bytes, where: str = "") -> TrustDocument:
+    """What an envelope says, before any signature was looked at.
+
+    Raises:
+        UsageError: ST-USAG-008.
+        ValueError: Bad base64.
+    """
+    envelope = canonical.decode(data, dsse.Envelope, limit=LIMIT, where=where)
+    return canonical.decode(
+        base64.b64decode(envelope.payload, validate=True), TrustDocument, limit=LIMIT, where=where
+    )
 
 
 def sign_root(
     roles: Mapping[TrustRole, Sequence[PublicKey]],
-    root_key: PrivateKey,
+    root_key: Signer,
     created: datetime,
     expires: datetime,
     version: int = 1,
 ) -> bytes:
     """Make a trust root file's bytes with one root key and a threshold of one for every role."""
-    everyone = {key.key_id: key for keys in roles.values() for key in keys}
-    everyone[root_key.key_id] = root_key.public
+    named = {
+        TrustRole.ROOT: RoleKeys([root_key.key_id]),
+        **{role: RoleKeys([key.key_id for key in keys]) for role, keys in roles.items()},
+    }
+    keys = [root_key.public, *(key for keys in roles.values() for key in keys)]
     document = TrustDocument(
-        version=version,
-        created=created,
-        expires=expires,
-        keys={key_id: base64.b64encode(key.spki).decode() for key_id, key in everyone.items()},
-        roles={
-            TrustRole.ROOT: RoleKeys([root_key.key_id]),
-            **{role: RoleKeys([key.key_id for key in keys]) for role, keys in roles.items()},
-        },
+        version=version, created=created, expires=expires, keys=key_table(keys), roles=named
     )
-    return dsse.sign(canonical.encode(document), PAYLOAD_TYPE, [root_key])
+    return sign_document(document, [root_key])
+
+
+def sign_document(document: TrustDocument, keys: Sequence[Signer]) -> bytes:
+    """The envelope of a document; whether enough root keys signed it is for `parse` to say."""
+    return dsse.sign(canonical.encode(document), PAYLOAD_TYPE, keys)
+
+
+def key_table(keys: Sequence[PublicKey]) -> dict[str, str]:
+    """Keys as a document holds them."""
+    return {key.key_id: base64.b64encode(key.spki).decode() for key in keys}
+
+
+def _spares(entry: Revoked, logged: int | None) -> bool:
+    return logged is not None and entry.valid_before is not None and logged < entry.valid_before
 
 
 def _keys(document: TrustDocument) -> dict[str, PublicKey]:
@@ -152,7 +276,19 @@ def _keys(document: TrustDocument) -> dict[str, PublicKey]:
     for name, role in document.roles.items():
         if len(set(role.keys)) != len(role.keys) or not 1 <= role.threshold <= len(role.keys):
             raise ValueError(f"role {name}: threshold {role.threshold} of {len(role.keys)} keys")
+        if missing := set(role.keys) - keys.keys():
+            raise ValueError(f"role {name}: key {min(missing)[:16]} is not there")
     return keys
+
+
+def _check_revocations(document: TrustDocument) -> None:
+    named = [entry.key_id for entry in document.revoked]
+    if len(set(named)) != len(named):
+        raise ValueError("a key is revoked twice")
+    if lost := set(named) & set(document.roles[TrustRole.ROOT].keys):
+        raise ValueError(f"root key {min(lost)[:16]} is revoked")
+    if any(e.valid_before is not None for e in document.revoked) and not document.log_origin:
+        raise ValueError("a revocation names a log index, and the root names no log")
 
 
 def _refused(what: str, where: str) -> IdentityError:

@@ -14,6 +14,7 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import (
     PAYLOAD_TYPE,
+    Revoked,
     RoleKeys,
     TrustDocument,
     TrustRole,
@@ -140,3 +141,75 @@ def test_no_byte_can_change(position, flip):
 def test_a_missing_file(tmp_path):
     with pytest.raises(UsageError, match="ST-USAG-002"):
         TrustRoot.load(tmp_path / "none.json", NOW)
+
+
+def with_revocation(entry: Revoked, **changes) -> bytes:
+    return signed(
+        msgspec.structs.replace(document(), revoked=[entry], log_origin="log.example", **changes)
+    )
+
+
+REVOKED = Revoked(key_id=CHECKPOINT.key_id, since=NOW, reason="laptop was stolen")
+
+
+def test_a_revoked_key_counts_for_nothing():
+    """T38."""
+    envelope = dsse.sign(b"x", KIND, [CHECKPOINT])
+    TrustRoot.parse(GOOD, NOW).verify(envelope, KIND, TrustRole.CHECKPOINT)  # the control
+    trust = TrustRoot.parse(with_revocation(REVOKED), NOW)
+    assert trust.keys_for(TrustRole.CHECKPOINT) == {}
+    for logged in (None, 0, 5):
+        with pytest.raises(IdentityError) as caught:
+            trust.verify(envelope, KIND, TrustRole.CHECKPOINT, logged=logged)
+        assert caught.value.code == "ST-IDEN-015"
+        assert caught.value.exit_code == 16
+    # Somebody who was never trusted is not called revoked.
+    with pytest.raises(IdentityError, match="ST-IDEN-003"):
+        trust.verify(dsse.sign(b"x", KIND, [OTHER]), KIND, TrustRole.CHECKPOINT)
+
+
+@pytest.mark.parametrize(("logged", "good"), [(0, True), (6, True), (7, False), (8, False)])
+def test_what_was_logged_before_a_revocation_stays_valid(logged, good):
+    entry = msgspec.structs.replace(REVOKED, valid_before=7)
+    trust = TrustRoot.parse(with_revocation(entry), NOW)
+    envelope = dsse.sign(b"x", KIND, [CHECKPOINT])
+    if good:
+        assert trust.verify(envelope, KIND, TrustRole.CHECKPOINT, logged=logged).data == b"x"
+    else:
+        with pytest.raises(IdentityError, match="ST-IDEN-015"):
+            trust.verify(envelope, KIND, TrustRole.CHECKPOINT, logged=logged)
+    with pytest.raises(IdentityError, match="ST-IDEN-015"):
+        trust.verify(envelope, KIND, TrustRole.CHECKPOINT)  # no proof of when
+
+
+def test_a_revocation_lowers_no_threshold():
+    keys = {**document().keys, OTHER.key_id: base64.b64encode(OTHER.public.spki).decode()}
+    roles = {
+        **document().roles,
+        TrustRole.CHECKPOINT: RoleKeys([CHECKPOINT.key_id, OTHER.key_id], 2),
+    }
+    trust = TrustRoot.parse(with_revocation(REVOKED, keys=keys, roles=roles), NOW)
+    for signers, code in (([OTHER], "ST-IDEN-009"), ([OTHER, CHECKPOINT], "ST-IDEN-015")):
+        with pytest.raises(IdentityError, match=code):
+            trust.verify(dsse.sign(b"x", KIND, signers), KIND, TrustRole.CHECKPOINT)
+
+
+def test_revocations_that_make_no_sense():
+    refused(with_revocation(msgspec.structs.replace(REVOKED, key_id=ROOT.key_id)))
+    refused(signed(msgspec.structs.replace(document(), revoked=[REVOKED, REVOKED])))
+    spared = msgspec.structs.replace(REVOKED, valid_before=1)
+    refused(signed(msgspec.structs.replace(document(), revoked=[spared])))  # of which log?
+
+
+def test_a_time_without_a_zone_is_malformed():
+    plain = canonical.encode(document()).replace(b'Z"', b'"')
+    refused(dsse.sign(plain, PAYLOAD_TYPE, [ROOT]))
+
+
+def test_more_signatures_on_an_envelope():
+    one = dsse.sign(b"x", KIND, [CHECKPOINT])
+    both = dsse.add_signatures(one, KIND, [DATASET, CHECKPOINT])
+    keys = {key.key_id: key.public for key in (CHECKPOINT, DATASET)}
+    assert dsse.verify(both, KIND, keys, threshold=2).key_ids == set(keys)
+    with pytest.raises(IdentityError, match="ST-IDEN-004"):
+        dsse.add_signatures(one, "application/other", [DATASET])
