@@ -23,6 +23,8 @@ from securetrain.identity.trust import TrustRole
 
 STATEMENT: Final = "statement.json"
 INDEX: Final = "index.json"
+QUARANTINE: Final = "quarantine.json"
+"""In a checkpoint that was set aside: why, signed (`quarantine`)."""
 LEAVES_SUFFIX: Final = ".leaves"
 TREES: Final = "_securetrain"
 TREE_SUFFIX: Final = ".tree"
@@ -99,4 +101,6 @@ def bad_name(kind: Kind, name: str) -> str:
         return "a name that securetrain keeps for itself"
     if kind is Kind.CHECKPOINT and (len(parts) != 1 or name.endswith(LEAVES_SUFFIX)):
         return "not a plain file name"
+    if kind is Kind.CHECKPOINT and name.casefold() == QUARANTINE:
+        return "the name of the record that sets a checkpoint aside"
     return ""

@@ -29,6 +29,7 @@ _FIXES: Final = {
     "141": "remove the file after finding out who put it there",
     "142": "remove it after finding out who put it there",
     "150": "use a newer one, or verify with a policy that allows this age",
+    "160": "use an older one; only an operator who knows better may excuse it",
     "170": "save it with its run, dataset and policy named",
     "190": "save it again with securetrain.artifacts.save from a process that trusts it",
     "191": "do not use it: a trusted key signed a false index",
@@ -39,7 +40,7 @@ _FIXES: Final = {
 # From the most to the least telling: who made it, then what it is, then what is missing, then what
 # a policy says of it. A directory that nobody signed needs no further explanation.
 _ORDER: Final = (
-    "100 101 110 120 190 142 191 130 131 132 140 141 200 150 170 121 160 201".split()  # noqa: SIM905
+    "100 101 110 120 190 142 191 130 131 132 140 141 200 160 150 170 121 201".split()  # noqa: SIM905
 )
 
 

@@ -7,7 +7,8 @@ Rules, in order; the first two end the check when they fail, because nothing els
 1. there is a statement, and it is well-formed;
 2. it is signed by enough keys of the trust root, for the role of its kind;
 3. with a policy: age, and for checkpoints algorithm, verdict, lineage and nodes;
-4. the listing is exactly what was signed: nothing missing, nothing extra, no links;
+4. it was not set aside (`quarantine`), and the listing is exactly what was signed: nothing
+   missing, nothing extra, no links;
 5. every data file is hashed leaf by leaf and led up to its signed root, every table likewise, and
    the index to its digest; the index's content is checked too;
 6. all problems are collected (at most `MAX_PROBLEMS`); the exit code is that of the most telling
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from securetrain.artifacts import index as index_file
-from securetrain.artifacts import rules
+from securetrain.artifacts import quarantine, rules
 from securetrain.artifacts.layout import (
     INDEX,
     LEGACY_METADATA,
@@ -125,6 +126,7 @@ def verify_path(
         opened = _open(report, trust)
         if policy is not None:
             report.add(*rules.check(opened, policy, now, nodes=True))
+        report.add(*quarantine.check(path, opened, trust))
         try:
             report.add(*check_listing(path, opened.predicate))
         except OSError as error:

@@ -413,6 +413,7 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-CKPT-141", "the checkpoint has a file that was not signed", _X.FILES),
     ("ST-CKPT-142", "the checkpoint has a link, a special file or an unsafe name", _X.FILES),
     ("ST-CKPT-150", "the checkpoint is older than the policy allows", _X.STALE),
+    ("ST-CKPT-160", "the checkpoint has been set aside", _X.REVOKED),
     ("ST-CKPT-170", "the checkpoint's lineage is broken", _X.LINEAGE),
     (
         "ST-CKPT-190",

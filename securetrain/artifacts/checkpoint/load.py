@@ -4,8 +4,8 @@
 
 Rules, in order:
 
-1. each rank verifies for itself: statement, policy, listing, index. Torch's own index is never read
-   and there is nothing to fall back to;
+1. each rank verifies for itself: statement, policy, quarantine, listing, index. Torch's own index
+   is never read and there is nothing to fall back to;
 2. all ranks must have opened the same checkpoint (one digest), and each reads by its own plan;
 3. bytes are read once, into the target's own memory or a private buffer, hashed there, and only
    then used; the bytes that are not needed are not read;
@@ -46,7 +46,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from securetrain.artifacts import codec, rules
+from securetrain.artifacts import codec, quarantine, rules
 from securetrain.artifacts import index as index_file
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.tensors import BY_NAME, can_fill, check_host, memory
@@ -217,6 +217,7 @@ class _Reader(StorageReader):
         predicate = opened.predicate
         assert isinstance(predicate, CheckpointPredicate)
         problems = check_listing(self.path, predicate)
+        problems += quarantine.check(self.path, opened, self.trust)
         if self.policy is not None:
             problems += rules.check(opened, self.policy, self.now, nodes=False)
         if problems:

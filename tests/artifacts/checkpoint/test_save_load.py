@@ -18,11 +18,13 @@ from securetrain.artifacts.checkpoint import load as load_module
 from securetrain.artifacts.checkpoint import save as save_module
 from securetrain.artifacts.checkpoint.errors import unwrap
 from securetrain.artifacts.checkpoint.writing import RankWriter
-from securetrain.artifacts.layout import INDEX, STATEMENT
-from securetrain.artifacts.statements import GradientRecord, GradientVerdict
+from securetrain.artifacts.layout import INDEX, STATEMENT, Kind
+from securetrain.artifacts.quarantine import Quarantine, set_aside
+from securetrain.artifacts.statements import GradientRecord, GradientVerdict, open_statement
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.files import write_atomic
 from securetrain.core.hashtree import HashAlgorithm, TreeParams
+from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import load_policy
 
 SMALL = TreeParams(leaf_size=1024)
@@ -426,3 +428,18 @@ def test_the_path_may_be_a_string_and_have_no_parent_yet(keys, now, tmp_path):
         context=context,
     )
     assert Path(result.path, STATEMENT).exists()
+
+
+def test_a_checkpoint_that_was_set_aside_is_not_loaded(saved, load_it, keys, now, tmp_path):
+    trust = TrustRoot.parse(keys.trust_file(), now)
+    saved({"weight": torch.ones(3)})
+    path = tmp_path / "ckpt"
+    load_it({"weight": torch.zeros(3)}, path)  # the control
+    opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
+    why = Quarantine(node="node-b", code="ST-ADMN-013", last_good=now, epoch=0, created=now)
+    set_aside(path, opened, why, keys.checkpoint).rename(path)
+    state = {"weight": torch.zeros(3)}
+    with pytest.raises(IntegrityError) as caught:
+        load_it(state, path)
+    assert caught.value.code == "ST-CKPT-160"
+    assert not state["weight"].any()
