@@ -64,6 +64,8 @@ class TrustRole(StrEnum):
     """Cosigns them; Ed25519. The threshold is the quorum."""
     CI = "ci"
     """Signs what a pipeline says: scans, reviews, verification summaries."""
+    NODE = "node"
+    """Admits nodes to a run: signs the certificates of the keys with which their ranks sign."""
 
 
 class RoleKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
