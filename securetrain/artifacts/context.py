@@ -25,6 +25,8 @@ class SaveContext:
     """When it is saved, with a time zone."""
     seq: int = 0
     """Which checkpoint of the run this is, counted from 0."""
+    epoch: int | None = None
+    """The membership that is in force; None when the training loop does not know."""
     dataset: DatasetRef = field(default_factory=DatasetRef)
     policy: PolicyRef = field(default_factory=PolicyRef)
     gradients: GradientRecord = field(default_factory=GradientRecord)

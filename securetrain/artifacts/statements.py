@@ -168,6 +168,8 @@ class CheckpointPredicate(_Part, frozen=True):
     env: dict[str, Text] = {}
     nodes: list[NodeRef] = []
     gradients: GradientRecord = GradientRecord()
+    epoch: Count | None = None
+    """The membership under which it was made; None when the saver did not say."""
 
 
 class Split(_Part, frozen=True):

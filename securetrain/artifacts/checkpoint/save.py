@@ -333,6 +333,7 @@ class _Writer(StorageWriter):
             },
             nodes=list(said.nodes),
             gradients=said.gradients,
+            epoch=said.epoch,
         )
 
     def _exists(self) -> Exception:
