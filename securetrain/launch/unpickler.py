@@ -4,8 +4,9 @@
 
 Plain containers, strings and numbers need no global and always pass. Rules for the rest:
 
-1. a global passes when it is on the allow-list, in the policy's ``checkpoint.allow_globals``, or
-   declared safe by the training script itself (`torch.serialization.add_safe_globals`);
+1. a global passes when it is on the allow-list, in the policy's ``checkpoint.allow_globals``,
+   declared safe by the training script itself (`torch.serialization.add_safe_globals`), or a known
+   type of a framework that this process has imported;
 2. functions are handed out inside a new `functools.partial`, so that a pickle's BUILD opcode cannot
    change them; classes are compared with what they were before, and put back;
 3. four names get a stand-in: tensor storages are read with ``weights_only=True`` (torch's own way
@@ -102,6 +103,8 @@ def is_allowed(module: str, name: str, extra: frozenset[str]) -> bool:
     full = f"{module}.{name}"
     if full in allowlist.ALLOWED or full in extra or full in _declared_safe():
         return True
+    if full in allowlist.FRAMEWORKS:
+        return module in sys.modules
     match module:
         case "builtins":
             return _is_subclass(getattr(builtins, name, None), Exception)
