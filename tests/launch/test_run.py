@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,86 +176,6 @@ def test_ctrl_c_leaves_nothing(run_command, clean_environment, tmp_path):
     summary = json.loads((tmp_path / "run" / "run.json").read_text())
     assert summary["outcome"] == "interrupted"
     assert summary["stragglers"] >= 1
-
-
-BOMBS = """\
-import json, os, sys
-import torch.distributed as dist
-
-class Bomb:
-    def __init__(self, name):
-        self.path = os.path.join(sys.argv[1], name)
-    def __reduce__(self):
-        return os.makedirs, (self.path, 0o777, True)
-
-dist.init_process_group("gloo")
-rank, results, first = dist.get_rank(), {}, None
-
-def attempt(name, call):
-    global first
-    try:
-        call(Bomb(name) if rank == 1 else "plain")
-        results[name] = "passed"
-    except Exception as error:
-        results[name] = getattr(error, "code", repr(error))
-        first = first or error
-
-def point_to_point(value):
-    if rank == 1:
-        dist.send_object_list([value], dst=0)
-    else:
-        dist.recv_object_list([None], src=1)
-
-attempt("all_gather", lambda v: dist.all_gather_object([None, None], v))
-attempt("gather", lambda v: dist.gather_object(v, [None, None] if rank == 0 else None, dst=0))
-attempt("broadcast", lambda v: dist.broadcast_object_list([v], src=1))
-attempt("scatter", lambda v: dist.scatter_object_list([None], [v, v] if rank else None, src=1))
-attempt("send", point_to_point)
-good = [None, None]
-dist.all_gather_object(good, {"rank": rank, "metrics": [1.5, None, (2, 3)]})
-results["good"] = good[1]["metrics"][2][1]
-with open(os.path.join(sys.argv[1], f"rank{rank}.json"), "w") as file:
-    json.dump(results, file)
-dist.barrier()
-if first is not None:
-    raise first
-"""
-
-COLLECTIVES = {"all_gather", "gather", "broadcast", "scatter", "send"}
-
-
-@pytest.mark.dist
-@pytest.mark.slow
-def test_a_pickle_from_a_peer(launch, clean_environment, tmp_path):
-    script = tmp_path / "bombs.py"
-    script.write_text(BOMBS)
-    stock, ours = tmp_path / "stock", tmp_path / "ours"
-    stock.mkdir()
-    ours.mkdir()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    control = subprocess.run(
-        [*torchrun, str(script), str(stock)],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert control.returncode == 0, control.stderr
-    assert {path.name for path in stock.iterdir() if path.is_dir()} == COLLECTIVES
-
-    done = launch(tmp_path / "run", "--standalone", "--nproc-per-node=2", str(script), str(ours))
-    assert {path.name for path in ours.iterdir() if path.is_dir()} == set()
-    seen = json.loads((ours / "rank0.json").read_text())
-    assert {name: seen[name] for name in COLLECTIVES} == dict.fromkeys(COLLECTIVES, "ST-RUNT-001")
-    assert seen["good"] == 3
-    assert done.code == 1
-    assert "error ST-RUNT-001: rank" in done.err
-    assert "os.makedirs" in done.err
-    refused = done.events("pickle-refused")
-    assert {event.decision for event in refused} == {Decision.REFUSE}
-    assert {event.subject for event in refused} == {"os.makedirs"}
-    assert done.summary["code"] == "ST-RUNT-001"
 
 
 @pytest.mark.dist
