@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A coordinator and `securetrain run` on two hosts of a cluster, for tests of whole jobs."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from securetrain.core.rundir import RunDir
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.ledger import verify_ledger
+from securetrain.network.addresses import Names
+from securetrain.network.processes import running
+
+NODES = ("node-a", "node-b")
+PATIENCE = 150
+
+POLICY = """\
+extends: dev
+apiVersion: securetrain.dev/policy/v1
+kind: Policy
+metadata: {id: two-nodes, version: 1.0.0, title: Two nodes of a test}
+node:
+  allow_self_asserted: {max_nodes: 2, reason: a test}
+network: {require: [overlay]}
+rendezvous: {join_timeout_seconds: 60}
+"""
+
+# argv: folder, policy, address, job, fewest nodes. Serves until its input ends.
+COORDINATE = """
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from securetrain.identity.ca import JobCA
+from securetrain.identity.keys import PrivateKey
+from securetrain.ledger import Ledger
+from securetrain.policy import load_policy
+from securetrain.rendezvous.coordinator import Coordinator
+from securetrain.rendezvous.identity_dir import write_identity
+folder, now = Path(sys.argv[1]), lambda: datetime.now(UTC)
+policy = load_policy(sys.argv[2])
+ca = JobCA.create(policy.policy.identity.trust_domain, sys.argv[4], now())
+for node in ("node-a", "node-b"):
+    write_identity(folder / node, ca, node, now())
+ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
+coordinator = Coordinator(
+    sys.argv[4], ca, policy, ledger, clock=now,
+    min_nodes=int(sys.argv[5]), max_nodes=2, last_call=1.0)
+print(coordinator.start(sys.argv[3])[1], flush=True)
+sys.stdin.read()
+coordinator.stop()
+"""
+
+
+class TwoNodes:
+    """A coordinator on the first host, and whatever `start` starts."""
+
+    def __init__(self, *, cluster, folder, port, job, run_command, env) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.port = port
+        self.job = job
+        self._run_command = run_command
+        self._env = env
+        self.launchers: dict[str, subprocess.Popen[str]] = {}
+
+    @property
+    def coordinator(self):
+        return f"{self.cluster.hosts[0].address}:{self.port}"
+
+    def start(self, node, *options, steps=10, conf="", nnodes="2", crash=""):
+        host = self.cluster.hosts[NODES.index(node)]
+        command = self._run_command(
+            self.folder / f"run-{node}",
+            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", nnodes),
+            *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
+            *("--rdzv-conf", f"identity={self.folder / node}{conf}", *options),
+            str(self.folder / "train.py"),
+            *(str(self.folder), str(self.cluster.hosts[0].address), str(steps), crash),
+        )
+        with (self.folder / f"{node}.err").open("w") as err:
+            self.launchers[node] = subprocess.Popen(
+                host.command(*command), env=self._env, stderr=err, text=True
+            )
+
+    def wait(self, node):
+        return self.launchers[node].wait(PATIENCE)
+
+    def err(self, node):
+        return (self.folder / f"{node}.err").read_text()
+
+    def ranks(self):
+        return [json.loads((self.folder / f"rank-{n}.json").read_text()) for n in range(2)]
+
+    def summary(self, node):
+        return json.loads((self.folder / f"run-{node}" / "run.json").read_text())
+
+    def events(self, node):
+        """What the node's ledger says, after its chain and signatures were verified."""
+        run = RunDir(self.folder / f"run-{node}")
+        keys = TrustRoot.load(run.trust, datetime.now(UTC)).keys_for(TrustRole.LEDGER)
+        ledger = verify_ledger(run.ledger.read_bytes(), keys, require_closed=True)
+        return [entry.body.event for entry in ledger.entries]
+
+    def end(self):
+        """End launchers that still run, as a person would."""
+        for launcher in self.launchers.values():
+            if launcher.poll() is None:
+                launcher.send_signal(signal.SIGTERM)
+                try:
+                    launcher.wait(30)
+                except subprocess.TimeoutExpired:
+                    launcher.kill()
+                    launcher.wait()
+
+    def wait_until_both_train(self):
+        names = [f"training-{rank}-0" for rank in range(2)]
+        deadline = time.monotonic() + PATIENCE
+        while not all((self.folder / name).exists() for name in names):
+            for node, launcher in self.launchers.items():
+                assert launcher.poll() is None, self.err(node)[-3000:]
+            assert time.monotonic() < deadline, "the workers never trained"
+            time.sleep(0.05)
+
+    def listeners(self, node):
+        """TCP ports of its host that listen, seen from the underlay."""
+        host = self.cluster.hosts[NODES.index(node)]
+        tables = host.namespace.execute("cat", "/proc/self/net/tcp", "/proc/self/net/tcp6")
+        rows = [line.split() for line in tables.decode().splitlines()]
+        return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+
+    def remains(self, node):
+        names, host = Names.of(self.job, node), self.cluster.hosts[NODES.index(node)]
+        found = [names.namespace] if Path("/run/netns", names.namespace).exists() else []
+        found += {names.table} & host.tables()
+        return found + [f"engine {pid}" for pid in running("wireguard-go", names.device)]
+
+
+@contextmanager
+def coordinated(*, cluster, folder, job, run_command, env, fewest=2) -> Iterator[TwoNodes]:
+    """A coordinator on the first host, under `folder`'s policy; what is started ends with it.
+
+    The folder holds ``policy.yaml`` and the script, ``train.py``.
+    """
+    host = cluster.hosts[0]
+    arguments = [folder, folder / "policy.yaml", host.address, job, fewest]
+    with subprocess.Popen(
+        host.command(sys.executable, "-c", COORDINATE, *map(str, arguments)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+    ) as coordinator:
+        try:
+            assert coordinator.stdout is not None
+            nodes = TwoNodes(
+                cluster=cluster,
+                folder=folder,
+                port=int(coordinator.stdout.readline()),
+                job=job,
+                run_command=run_command,
+                env=env,
+            )
+            try:
+                yield nodes
+            finally:
+                nodes.end()
+        finally:
+            coordinator.kill()
