@@ -17,6 +17,7 @@ from datetime import datetime
 from securetrain.core.errors import AdmissionError
 from securetrain.core.vocabulary import Boundary
 from securetrain.rendezvous.admission import member_of
+from securetrain.rendezvous.evictions import Evictions
 from securetrain.rendezvous.journal import Journal
 from securetrain.rendezvous.membership import Membership
 from securetrain.rendezvous.protocol import Status, Store
@@ -54,6 +55,8 @@ class Assembly:
         self.membership: Membership | None = None
         self._store: Store | None = None
         self._epoch = last_epoch
+        self._over = False
+        self.evictions = Evictions()
         self._terms = terms
         self._nodes = nodes
         self._journal = journal
@@ -78,13 +81,17 @@ class Assembly:
             ready=0 if rounds.complete else len(rounds.participants),
             closed=rounds.closed,
             spare=node in rounds.spare,
+            evicted=self.evictions.out,
+            unfinished=rounds.num_unfinished if node in rounds.participants else 0,
         )
 
     def tell_everybody(self) -> None:
-        """Post the status to every node to which it is news."""
+        """Post the status to every node to which it is news: to all when the last one is done."""
+        over = self.rounds.closed and not self.rounds.num_unfinished
+        news, self._over = over and not self._over, over
         for session in list(self._nodes.values()):
             if session.admitted:
-                session.tell(self.status(session.node))
+                (session.post if news else session.tell)(self.status(session.node))
 
     def announce(self, session: Session, store: Store) -> None:
         """Hand the store's address to every member, if it may be given by this node.
@@ -133,13 +140,16 @@ class Assembly:
                 member_of(rank, self._nodes[node])
                 for rank, node in enumerate(sorted(self.rounds.participants))
             ),
+            evicted=self.evictions.all,
         )
+        self.evictions.formed(self.membership)
         self._journal.allow(
             Boundary.RENDEZVOUS,
             "round-formed",
             f"epoch {self._epoch}",
             round=self.rounds.number,
             nodes=len(self.membership.members),
+            evicted=" ".join(gone.node for gone in self.membership.evicted)[:2000],
         )
         for node, formed in announce(self.membership, self._terms.key, self._terms.random):
             self._nodes[node].post(formed)

@@ -4,8 +4,8 @@
 
 Rules:
 
-1. nobody is heard before TLS 1.3 with a node's certificate of this job; nobody is in before the
-   verifier has accepted its evidence and the ledger has recorded it;
+1. nobody is heard before TLS 1.3 with a node's certificate of this job that is not revoked; nobody
+   is in before the verifier has accepted its evidence and the ledger has recorded it;
 2. connections that have not been admitted are limited in number; a new one pushes out the oldest,
    so that idle connections cannot keep members away;
 3. a node is in once: a second connection with the same name, key or WireGuard key is refused and
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from cryptography import x509
 
@@ -45,12 +45,15 @@ from securetrain.rendezvous.reception import Reception
 from securetrain.rendezvous.renewal import Issue, Renewal
 from securetrain.rendezvous.rounds import Rounds
 from securetrain.rendezvous.session import Session, Terms
-from securetrain.rendezvous.tls import PeerCheck, Revoked, make_connection, make_context
+from securetrain.rendezvous.tls import PeerCheck, make_connection, make_context
 from securetrain.rendezvous.tunnel import require_alike
 
 HEARTBEAT_SECONDS: Final = 5.0
 LAST_CALL_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 5.0
+
+Revoked: TypeAlias = Callable[[SpiffeId, x509.Certificate], None]
+"""Raises when a peer, or its certificate, has been revoked; or when that cannot be known."""
 
 
 class Coordinator:
@@ -249,13 +252,20 @@ class Coordinator:
 
     # What sessions call (session.Hub).
 
+    def recognised(self, session: Session) -> None:
+        """Refuse whom the cluster CA has revoked, before anything that it says is read.
+
+        Raises:
+            AdmissionError: ST-ADMN-013, or ST-ADMN-012 when it cannot be known.
+        """
+        self._refuse_revoked(session)
+
     def authenticated(self, session: Session) -> None:
         """Reserve the node's name.
 
         Raises:
-            SecureTrainError: ST-ADMN-008 closed or full, 011 in, 013 revoked; `require_alike`'s.
+            SecureTrainError: ST-ADMN-008 closed or full, 011 in; `require_alike`'s.
         """
-        self._refuse_revoked(session)
         with self._lock:
             if self._rounds.closed:
                 raise AdmissionError(
@@ -346,8 +356,9 @@ class Coordinator:
     def close(self, session: Session) -> None:
         """No more rounds."""
         with self._lock:
-            if not self._rounds.closed:
-                self._rounds.close()
+            first = not self._rounds.closed
+            self._rounds.finish(session.node)
+            if first:
                 self._journal.observe(Boundary.RENDEZVOUS, "job-closed", session.subject)
             self._assembly.tell_everybody()
 
@@ -366,6 +377,8 @@ class Coordinator:
         with self._lock:
             if session.node and self._nodes.get(session.node) is session:
                 del self._nodes[session.node]
+                if error is not None and session.admitted:
+                    self._distrust(session, error)
                 self._verifier.release(session.node)
                 self._assembly.remove(session.node, evicted=error is not None)
                 self._advance()
@@ -374,6 +387,23 @@ class Coordinator:
             self._lock.notify_all()
 
     # Rounds; the lock is held.
+
+    def _distrust(self, session: Session, error: SecureTrainError) -> None:
+        """A node is out; when its word counts no more, say since when."""
+        gone = self._assembly.evictions.add(session, error)
+        if gone is None:
+            return
+        try:
+            self._journal.observe(
+                Boundary.NODE,
+                "trust-ended",
+                session.subject,
+                cause=gone.code,
+                last_good=gone.last_good.isoformat(),
+                epoch=gone.epoch,
+            )
+        except SecureTrainError as problem:
+            self._note_problem(problem)
 
     def _advance(self) -> None:
         if not self._stopping:
@@ -401,7 +431,6 @@ class Coordinator:
             trust_domain=self._ca.trust_domain,
             job=self._terms.job,
             clock=self._clock,
-            revoked=self._revoked,
         )
         session = Session(
             channel=Channel(

@@ -8,14 +8,17 @@ Rules:
 2. each round has a fresh store, at one address of rank 0's node, and keys below the epoch, so that
    a late worker of an old round meets nothing of the new one;
 3. our errors become the ones that torchelastic expects; their text keeps code and fix, and
-   ``__cause__`` the error itself.
+   ``__cause__`` the error itself;
+4. a node that is done stays until the others of its round are done too, or for a while: its store
+   and its tunnel go with it, and who waits for an answer through them would hear nothing, not even
+   that the connection ended.
 """
 
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous.api import (
@@ -38,6 +41,9 @@ from securetrain.rendezvous.tunnel import store_host
 
 BACKEND: Final = "securetrain"
 STORE_TIMEOUT: Final = timedelta(minutes=5)
+LINGER_SECONDS: Final = 10
+
+OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +61,7 @@ class SecureRendezvousHandler(RendezvousHandler):
         join_timeout: float | None = None,
         store_timeout: timedelta = STORE_TIMEOUT,
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
+        on_epoch: OnEpoch = lambda _membership, _local: None,
     ) -> None:
         """Prepare a handler.
 
@@ -67,10 +74,13 @@ class SecureRendezvousHandler(RendezvousHandler):
             store_timeout: how long a store operation may take.
             inside: puts the calling thread where the store's sockets belong: the job network. The
                 connection to the coordinator is not made there.
+            on_epoch: hears of every epoch before its workers start, and what gives a time of the
+                coordinator by this node's clock. Rank 0's hears first: the others wait for it.
         """
         self._connect = connect
         self._run_id = run_id
         self._inside = inside
+        self._on_epoch = on_epoch
         self._nodes = (min_nodes, max_nodes)
         self._join_timeout = join_timeout
         self._store_timeout = store_timeout
@@ -128,9 +138,11 @@ class SecureRendezvousHandler(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Close the job for everybody, as torchelastic's own handler does, and leave."""
+        """Close the job for everybody, as torchelastic's own handler does, and leave (rule 4)."""
         try:
             self.set_closed()
+            if self._member is not None and not self._member.await_others(LINGER_SECONDS):
+                log.warning("other nodes have not ended within %d s", LINGER_SECONDS)
         except RendezvousError as error:
             log.warning("the rendezvous could not be closed: %s", error)
             return False
@@ -148,6 +160,7 @@ class SecureRendezvousHandler(RendezvousHandler):
             store = hosted.store
         else:
             self._hosted = None
+            self._on_epoch(found.membership, member.local_time)
             with self._inside():
                 store = connect_store(found.host, found.port, self._store_timeout)
         prefix = f"securetrain/{found.membership.epoch}"
@@ -177,6 +190,8 @@ class SecureRendezvousHandler(RendezvousHandler):
     def _host(self, membership: Membership) -> int:
         """A fresh store; the one of the round before goes with its last reference."""
         log.debug("epoch %d: starting the workers' store", membership.epoch)
+        assert self._member is not None, "it has joined"
+        self._on_epoch(membership, self._member.local_time)
         with self._inside():
             self._hosted = host_store(store_host(membership), self._store_timeout)
         return self._hosted.port

@@ -8,7 +8,9 @@ Rules:
 2. every membership is verified (`membership.verify_membership`) against what this node sent, and
    its epoch never goes back;
 3. the store's address must be rank 0's in the membership: nobody can redirect the workers;
-4. once the connection or the lease is lost, every call says so: the node is out.
+4. once the connection or the lease is lost, every call says so: the node is out;
+5. a member that was evicted is cut off the job network as soon as the coordinator says so, before
+   the workers restart.
 """
 
 import threading
@@ -104,6 +106,7 @@ class Member:
         self._store: Store | None = None
         self._keys: Keys = {}
         self._epoch = -1
+        self._out: tuple[str, ...] = ()
         hello = Hello(
             protocol=PROTOCOL,
             job=identity.spiffe.job,
@@ -168,6 +171,10 @@ class Member:
         with self._changed:
             return self._status.closed
 
+    def local_time(self, time: datetime) -> datetime:
+        """A time of the coordinator by this node's clock, or a little earlier; never later."""
+        return time + self._link.clock_offset
+
     def next_round(self, open_store: OpenStore, timeout: float | None = None) -> Round:
         """Wait for the next complete round and its store.
 
@@ -198,6 +205,7 @@ class Member:
                 assert own is not None, "verified"
                 if membership is not seen and self._tunnel is not None:
                     self._tunnel.apply(membership, keys)
+                    self._cut()  # who was evicted meanwhile
                 if store is not None:
                     return Round(
                         membership=membership, rank=own.rank, host=store.host, port=store.port
@@ -228,6 +236,25 @@ class Member:
                         "ST-ADMN-005", "closing the job took too long", "coordinator", "try again"
                     )
 
+    def await_others(self, timeout: float) -> bool:
+        """After `close_job`: wait until every other member of the round has closed it or gone.
+
+        Until then they may be reading from this node's store, and their workers may not have heard
+        yet that this node's have ended: both go through its tunnel.
+
+        Returns:
+            Whether that was so in time; also when this node is out.
+        """
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: (
+                    self._failure is not None
+                    or not self._link.is_open
+                    or (self._status.closed and not self._status.unfinished)
+                ),
+                timeout,
+            )
+
     def leave(self) -> None:
         """Leave the job and end the connection; may be called twice."""
         self._link.leave()
@@ -241,17 +268,26 @@ class Member:
             case Status():
                 with self._changed:
                     self._status = message
+                    self._out = message.evicted
                     self._changed.notify_all()
+                self._cut()
             case Formed():
                 expected = self._link.expected(self._epoch)
                 membership = verify_membership(message.membership, expected)
                 with self._changed:
-                    self._epoch = membership.epoch
+                    self._epoch, self._out = membership.epoch, ()
                     self._membership, self._store = membership, None
                     self._keys = message.preshared
                     self._changed.notify_all()
             case Store():
                 self._take_store(message)
+
+    def _cut(self) -> None:
+        """Hear no member of the epoch that is out."""
+        with self._changed:
+            out = self._out
+        if out and self._tunnel is not None:
+            self._tunnel.drop(out)
 
     def _take_store(self, store: Store) -> None:
         with self._changed:

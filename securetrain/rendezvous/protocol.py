@@ -46,6 +46,9 @@ FRAME_LIMIT: Final = 64 << 10
 DOCUMENT_LIMIT: Final = 4 << 20
 """For a frame that carries evidence (base64) or a membership."""
 
+MAX_EVICTED: Final = 256
+"""Names and records of evicted nodes in one message: the newest ones, which nobody has heard."""
+
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 Text: TypeAlias = Annotated[str, Meta(max_length=2000)]
 Address: TypeAlias = Annotated[str, Meta(min_length=2, max_length=45)]
@@ -135,6 +138,11 @@ class Status(Message, frozen=True, tag="status"):
     closed: bool
     spare: bool = False
     """This node has no place in the current round; it waits without a time limit."""
+    evicted: Annotated[tuple[Name, ...], Meta(max_length=MAX_EVICTED)] = ()
+    """Members of the current epoch that are out: nobody hears them any more, from now on and not
+    from the next epoch on."""
+    unfinished: Count = 0
+    """Members of this node's round that have neither closed the job nor gone."""
 
 
 class Formed(Message, frozen=True, tag="formed"):

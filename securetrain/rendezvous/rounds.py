@@ -14,8 +14,11 @@ agents behave alike under both:
    in when a member goes;
 5. once closed, nobody joins any more; spare nodes leave gracefully.
 
-One rule is ours: a node that was evicted counts as a reason for a new round, because the others
-would otherwise only notice when their collectives time out.
+Two rules are ours, because a node that goes takes its tunnel with it, so that connections to it fall
+silent instead of breaking:
+
+6. a node that was evicted counts as a reason for a new round;
+7. a member that has closed the job is kept informed whether the others of its round have, too.
 """
 
 from dataclasses import dataclass, field
@@ -41,6 +44,8 @@ class Rounds:
     deadline: float | None = None
     evicted: bool = False
     """Since the current round was complete."""
+    finished: set[str] = field(default_factory=set)
+    """Nodes that have closed the job."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
@@ -50,6 +55,11 @@ class Rounds:
     def num_waiting(self) -> int:
         """What agents poll: above zero means stop the workers and ask for the next round."""
         return max(len(self.waiting), int(self.evicted))
+
+    @property
+    def num_unfinished(self) -> int:
+        """Members of the round that have not closed the job: they still need the others."""
+        return sum(node not in self.finished for node in self.participants)
 
     def join(self, node: str, now: float) -> None:
         """A node asks for the next round.
@@ -81,6 +91,11 @@ class Rounds:
         """No further rounds."""
         self.closed = True
         self.deadline = None
+
+    def finish(self, node: str) -> None:
+        """A node is done with the job, which ends it for everybody."""
+        self.close()
+        self.finished.add(node)
 
     def formed(self, now: float) -> bool:
         """Whether the round has just become complete; true once a round."""

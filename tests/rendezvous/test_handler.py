@@ -22,6 +22,7 @@ from securetrain.core.errors import AdmissionError, IdentityError, NetworkError,
 from securetrain.drills.tcpstore_client import NotAStoreError, StoreClient
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
+from securetrain.rendezvous import handler as handler_module
 from securetrain.rendezvous import identity_dir
 from securetrain.rendezvous.handler import as_rendezvous_error
 from securetrain.rendezvous.identity_dir import load_identity, store_identity
@@ -130,6 +131,49 @@ def test_two_nodes_share_the_store_and_each_round_is_fresh(job, handlers):
     assert len(ports) == 1
     assert ports != {first[0].bootstrap_store_info.master_port}
     assert not second[1].store.check(["old"])
+
+
+def test_who_ends_first_stays_until_the_others_have_read_from_its_store(job, handlers, tools):
+    """The first one's store and tunnel go with it; who waits through them would hear nothing."""
+    job.start(3, 3)
+    members = [handlers(f"node-{n}", (3, 3)) for n in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        infos = list(pool.map(lambda h: h.next_rendezvous(), members))
+        ends = [pool.submit(members[0].shutdown)]
+        tools.wait_until(members[1].is_closed, "the job is closed")
+        ends.append(pool.submit(members[2].shutdown))
+        tools.wait_until(lambda: members[2].member._status.unfinished < 3, "that is known")
+        assert not any(end.done() for end in ends)
+        infos[0].store.set("last", "word")
+        assert infos[1].store.get("last") == b"word"
+        ends.append(pool.submit(members[1].shutdown))
+        assert [end.result(60) for end in ends] == [True, True, True]
+    assert not any(handler.member.connected for handler in members)
+
+
+@pytest.mark.parametrize("how", ["leaves", "is evicted"])
+def test_who_is_gone_is_not_waited_for(job, handlers, how, monkeypatch):
+    monkeypatch.setattr(handler_module, "LINGER_SECONDS", 3600)
+    coordinator = job.start(2, 2)
+    both = [handlers(f"node-{n}", (2, 2)) for n in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda h: h.next_rendezvous(), both))
+        end = pool.submit(both[0].shutdown)
+        if how == "leaves":
+            both[1].member.leave()
+        else:
+            coordinator._nodes["node-1"].evict(AdmissionError("ST-ADMN-013", "a test"))
+        assert end.result(60)
+
+
+def test_who_does_not_end_is_not_waited_for_for_ever(job, handlers, monkeypatch, caplog):
+    monkeypatch.setattr(handler_module, "LINGER_SECONDS", 0)
+    job.start(2, 2)
+    both = [handlers(f"node-{n}", (2, 2)) for n in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda h: h.next_rendezvous(), both))
+    assert both[0].shutdown()
+    assert "have not ended" in caplog.text
 
 
 def test_a_closed_job(job, handlers):

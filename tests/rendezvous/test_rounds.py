@@ -127,6 +127,21 @@ def test_evicting_somebody_who_was_not_in_is_no_reason():
     assert rounds.num_waiting == 0
 
 
+def test_who_has_not_finished():
+    rounds = full("a", "b", "c")
+    assert rounds.num_unfinished == 3
+    rounds.finish("b")
+    assert rounds.closed
+    rounds.finish("b")
+    rounds.finish("nobody")
+    assert rounds.num_unfinished == 2
+    rounds.remove("b", 1)
+    rounds.remove("a", 1)
+    assert rounds.num_unfinished == 1
+    rounds.finish("c")
+    assert rounds.num_unfinished == 0
+
+
 def test_reopening_a_round_keeps_everybody():
     rounds = make(1, 2, last_call=5)
     rounds.join("a", 0)
