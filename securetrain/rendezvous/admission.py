@@ -95,7 +95,7 @@ def record_end(journal: Journal, session: Session, error: SecureTrainError | Non
             return  # the coordinator stopped while the peer was still arriving
         case _ if session.admitted:
             journal.refuse("node-evicted", error, session.subject)
-        case _ if session.peer is not None:
+        case _ if session.peer is not None and session.hello is not None:
             journal.refuse("node-refused", error, session.subject)
         case _:
             journal.refuse_stranger(error, session.subject)

@@ -5,10 +5,12 @@
 Rules:
 
 1. one thread owns a channel; others reach it through a `Wakeup` and the owner's queue. Only
-   `abort` may be called from anywhere;
+   `abort` and `halt` may be called from anywhere;
 2. every operation has a deadline, and a peer that sends a byte now and then does not move it;
 3. at most one frame, one TLS record and one read of the socket are kept in memory;
-4. nothing is read as a message before the handshake and `tls.finish` are done.
+4. nothing is read as a message before the handshake and `tls.finish` are done;
+5. the reason for an end arrives. After `halt` nothing is read and nothing is sent but the last
+   message; and where nothing can be sent any more, what the peer said before can still be read.
 """
 
 import contextlib
@@ -93,6 +95,8 @@ class Channel:
         self._out = bytearray()
         self._lock = threading.Lock()
         self._open = True
+        self._halted = False
+        self._broken: PeerClosedError | None = None
 
     def handshake(self, deadline: float) -> SpiffeId:
         """Authenticate both sides; returns who the peer is.
@@ -144,16 +148,20 @@ class Channel:
         """See `tls.exporter`."""
         return tls.exporter(self._tls, session)
 
-    def send(self, message: AnyMessage, deadline: float) -> None:
-        """Send one message.
+    def send(self, message: AnyMessage, deadline: float, *, last: bool = False) -> None:
+        """Send one message; the `last` one also after `halt`, as far as the socket takes it.
 
         Raises:
             AdmissionError: ST-ADMN-005 when the peer does not take it in time, ST-ADMN-007.
         """
-        self.send_frame(encode_frame(message), deadline)
+        self.send_frame(encode_frame(message), deadline, last=last)
 
-    def send_frame(self, frame: bytes, deadline: float) -> None:
+    def send_frame(self, frame: bytes, deadline: float, *, last: bool = False) -> None:
         """Send one frame; see `send`."""
+        if self._broken is not None:
+            raise self._broken
+        if self._halted and not last:
+            raise _closed()
         try:
             self._tls.sendall(frame)
         except SSL.Error as error:
@@ -199,6 +207,17 @@ class Channel:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
 
+    def halt(self) -> None:
+        """End the conversation, from any thread; its owner sees the end of the stream at once.
+
+        Unlike after `abort`, the owner can still tell the peer why, with `send(last=True)`.
+        """
+        with self._lock:
+            if self._open:
+                self._halted = True
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RD)
+
     def close(self) -> None:
         """Say goodbye and free the socket; what the peer still sends is drained for a moment.
 
@@ -233,19 +252,24 @@ class Channel:
         while True:
             with contextlib.suppress(SSL.WantReadError):
                 self._out += self._tls.bio_read(_READ_SIZE)
+            if self._broken is not None:
+                self._out.clear()
             if not self._out:
                 return
             try:
                 del self._out[: self._socket.send(self._out)]
             except BlockingIOError:
-                self._wait(select.POLLOUT, deadline, None)
+                self._wait(select.POLLOUT | select.POLLRDHUP, deadline, None)
             except OSError as error:
-                raise _closed(error) from error
+                self._broken = _closed(error)
+                raise self._broken from error
 
     def _fill(self, deadline: float, wakeup: Wakeup | None = None) -> bool:
         """Read once from the socket into TLS; False when woken instead."""
         if self._monotonic() > deadline:
             raise _late()  # also for a peer that never lets the socket run dry
+        if self._halted:
+            raise _closed()  # also with bytes in the socket
         while True:
             try:
                 data = self._socket.recv(_READ_SIZE)
@@ -270,6 +294,8 @@ class Channel:
         ready = poller.poll(left * 1000) if left > 0 else []
         if not ready:
             raise _late()
+        if event & select.POLLOUT and not ready[0][1] & select.POLLOUT:
+            raise _closed()  # it does not read and has ended its side, or ours was halted
         return wakeup is None or any(fd != wakeup.fd for fd, _ in ready)
 
 

@@ -9,7 +9,8 @@ Rules:
 2. an admission must carry a result that the coordinator's key signed, about this node and its key;
 3. a certificate that comes with an admission is this node's next one, or the node goes (`renewal`);
 4. one background thread owns the connection. It beats, answers challenges, and asks for a new lease
-   after a third of the old one. At the first error it ends: the node is out.
+   after a third of the old one. At the first error it ends: the node is out;
+5. where the connection ends because the coordinator has refused this node, that is the error.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ from securetrain.core.errors import (
 )
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.spiffe import Role
-from securetrain.rendezvous.channel import Channel, Wakeup
+from securetrain.rendezvous.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.identity_dir import NodeIdentity
 from securetrain.rendezvous.membership import Expected
 from securetrain.rendezvous.protocol import (
@@ -62,6 +63,7 @@ from securetrain.rendezvous.session import MISSED_HEARTBEATS
 from securetrain.rendezvous.tls import PeerCheck, make_connection, make_context, spki_of
 
 _LEAVE_SECONDS: Final = 5.0
+_LAST_WORD_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,12 @@ class Link:
             channel.close()
             raise
         self._channel = channel
+        except PeerClosedError as error:
+            refusal = self._last_word(channel)
+            channel.close()
+            if refusal is None:
+                raise
+            raise refusal from error
         self._thread = threading.Thread(
             target=self._run, args=(channel,), name="rendezvous-link", daemon=True
         )
@@ -299,6 +307,8 @@ class Link:
         finally:
             channel.close()
             self._wakeup.close()
+        except PeerClosedError as error:
+            self._on_failure(self._last_word(channel) or error)
 
     def _loop(self, channel: Channel) -> None:
         beat = self.admitted.terms.heartbeat_seconds
@@ -338,6 +348,20 @@ class Link:
             )
         if now >= silent:
             raise AdmissionError(
+    def _last_word(self, channel: Channel) -> SecureTrainError | None:
+        """Why the coordinator closed the connection, if it said so.
+
+        A node that is about to send when it is refused meets the closed connection first.
+        """
+        deadline = self._monotonic() + _LAST_WORD_SECONDS
+        try:
+            while True:
+                message = channel.receive(deadline, limit=DOCUMENT_LIMIT)
+                if isinstance(message, Refuse):
+                    return _refusal(message)
+        except SecureTrainError:
+            return None
+
                 "ST-ADMN-007",
                 f"the coordinator was silent for {MISSED_HEARTBEATS} heart-beats",
                 "coordinator",

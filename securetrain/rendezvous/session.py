@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The coordinator's side of one connection.
 
-In order: TLS handshake; Hello, which must equal the certificate; Challenge and Proof, judged by the
-verifier; Admit. From then on the node asks for rounds, beats, and renews its lease. The connection
-ends, and the node is out, at the first message that has no place, when the node falls silent for
-three heart-beats, or when its lease ends.
+In order: TLS handshake, and whether the peer is revoked; Hello, which must equal the certificate;
+Challenge and Proof, judged by the verifier; Admit. From then on the node asks for rounds, beats,
+and renews its lease. The connection ends, and the node is out, at the first message that has no
+place, when the node falls silent for three heart-beats, or when its lease ends.
 """
 
 import hashlib
@@ -79,6 +79,9 @@ class Hub(Protocol):
     """What a session needs of the coordinator. Every call may raise a refusal."""
 
     def authenticated(self, session: "Session") -> None:
+    def recognised(self, session: "Session") -> None:
+        """The TLS peer is a node of this job; nothing that it says has been read yet."""
+
         """The TLS peer is a node of this job and said Hello: reserve its name."""
 
     def admitted(self, session: "Session", result: AttestationResult) -> None:
@@ -164,11 +167,17 @@ class Session:
             self.post(status)
 
     def evict(self, error: SecureTrainError | None) -> None:
-        """End the session from any thread, with a reason for the ledger (None at shutdown)."""
+        """End the session from any thread, with a reason (None at shutdown).
+
+        An authenticated peer is told the reason, if it reads: see `_say`.
+        """
         with self._lock:
             self._verdict = self._verdict or error
             self._cut = True
-        self.channel.abort()
+        if error is None or self.peer is None:
+            self.channel.abort()
+        else:
+            self.channel.halt()
 
     def run(self) -> None:
         """Serve the connection until it ends."""
@@ -207,7 +216,7 @@ class Session:
             return
         try:
             refusal = Refuse(code=error.code, what=error.what[:2000], fix=error.fix[:2000])
-            self.channel.send(refusal, self._soon())
+            self.channel.send(refusal, self._soon(), last=True)
         except SecureTrainError:
             return  # it is gone; the ledger has the reason
 
@@ -224,6 +233,7 @@ class Session:
             raise _misplaced(hello, "Hello")
         _check_hello(hello, self.peer)
         self.hello = hello
+        self.hub.recognised(self)
         self.hub.authenticated(self)
         self._challenge()
         proof = self.channel.receive(self._soon(), limit=DOCUMENT_LIMIT)
@@ -306,7 +316,7 @@ class Session:
 
     def _serve(self) -> None:
         heard = self.terms.monotonic()
-        while not self.said_goodbye:
+        while not (self.said_goodbye or self._cut):
             self._send_posted()
             silent = heard + MISSED_HEARTBEATS * self.terms.heartbeat
             limit = FRAME_LIMIT if self._pending is None else DOCUMENT_LIMIT
@@ -319,7 +329,7 @@ class Session:
                 # comes here too when its lease ends.
                 self._check_lease(error)
                 raise
-            if message is not None:
+            if message is not None and not self._cut:
                 heard = self.terms.monotonic()
                 self._handle(message)
 

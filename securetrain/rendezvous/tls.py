@@ -10,8 +10,7 @@ Rules:
    certificate is never a coordinator's, nor the other way round. The job CA is the trust anchor,
    whether it is self-signed or certified by a cluster CA: nothing above it is ever looked at;
 3. the SPIFFE id names this job of this trust domain;
-4. where there is a revocation list, neither the node nor its certificate is on it;
-5. no session is ever resumed and there is no early data: every connection proves its keys anew.
+4. no session is ever resumed and there is no early data: every connection proves its keys anew.
    (OpenSSL sends a ticket all the same; without a session cache it leads nowhere.)
 
 pyOpenSSL, because the standard library's ``ssl`` has no exporter (RFC 8446, 7.5).
@@ -20,7 +19,7 @@ pyOpenSSL, because the standard library's ``ssl`` has no exporter (RFC 8446, 7.5
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -36,10 +35,6 @@ from securetrain.rendezvous.protocol import PROTOCOL
 _ALPN: Final = PROTOCOL.encode()
 _VERSION: Final = "TLSv1.3"
 _OTHER: Final = {Role.NODE: Role.COORDINATOR, Role.COORDINATOR: Role.NODE}
-
-
-Revoked: TypeAlias = Callable[[SpiffeId, x509.Certificate], None]
-"""Raises when a peer, or its certificate, has been revoked; or when that cannot be known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +61,6 @@ class PeerCheck:
     trust_domain: str
     job: str
     clock: Callable[[], datetime]
-    revoked: Revoked | None = None
-    """Refuses whom a revocation list names."""
     peer: SpiffeId | None = None
     """Set when everything about the peer's certificate was found good, and only then."""
     certificate: x509.Certificate | None = None
@@ -105,8 +98,6 @@ class PeerCheck:
                 "certificate",
                 "enrol the node with this job's CA",
             )
-        if self.revoked is not None:
-            self.revoked(peer, certificate)
         return peer
 
     def _classify(

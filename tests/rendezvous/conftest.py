@@ -258,6 +258,7 @@ class Tools:
     now = staticmethod(now)
     soon = staticmethod(soon)
     wait_until = staticmethod(wait_until)
+    PATIENCE = PATIENCE
     make_policy = staticmethod(make_policy)
     make_hello = staticmethod(make_hello)
     binding_of = staticmethod(binding_of)
