@@ -6,14 +6,14 @@ Never imports torch: verifying needs neither a GPU nor trust in what would load 
 """
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from securetrain.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +60,7 @@ was changed, then what is missing, then what the policy says.
 @click.option(
     "--format",
     "output",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json", "sarif", "junit"]),
     default="text",
     show_default=True,
     help="What to print on standard output.",
@@ -74,6 +74,7 @@ def command(
     from securetrain.core.errors import IdentityError
     from securetrain.identity.trust import TrustRoot
     from securetrain.policy.load import load_policy
+    from securetrain.report import junit, problems, sarif
 
     if trust_file is None:
         raise IdentityError(
@@ -85,14 +86,19 @@ def command(
     now = datetime.now(UTC)
     trust = TrustRoot.load(trust_file, now)
     loaded = load_policy(policy_name) if policy_name is not None else None
-    with _progress() as progress:
+    with progress_bar("verifying") as progress:
         result = verify_path(
             path, trust=trust, policy=loaded.policy if loaded else None, now=now, progress=progress
         )
-    if as_json or output == "json":
-        click.echo(json.dumps(to_dict(result, loaded), indent=2, sort_keys=True))
-    else:
-        _print(result, loaded, trust_file)
+    match "json" if as_json else output:
+        case "json":
+            click.echo(json.dumps(to_dict(result, loaded), indent=2, sort_keys=True))
+        case "sarif":
+            click.echo(json.dumps(sarif.render(problems.of_verify(result)), indent=2))
+        case "junit":
+            click.echo(junit.render(problems.of_verify(result)), nl=False)
+        case _:
+            _print(result, loaded, trust_file)
     return int(result.exit_code)
 
 
@@ -116,21 +122,6 @@ def to_dict(result: "VerifyResult", policy: "LoadedPolicy | None") -> dict[str, 
         "problems": [problem.to_dict() for problem in result.problems],
         "truncated": result.truncated,
     }
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error when that is a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
-
-    columns = ("verifying", BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("verifying", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print(result: "VerifyResult", policy: "LoadedPolicy | None", trust_file: Path) -> None:

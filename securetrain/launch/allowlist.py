@@ -13,81 +13,7 @@ imported their module itself: a peer cannot have anything imported that the scri
 
 from typing import Final
 
-BUILTINS: Final = frozenset(
-    f"builtins.{name}"
-    for name in (
-        "bool", "complex", "dict", "float", "frozenset", "int", "list", "object",
-        "range", "set", "slice", "str", "tuple",
-    )
-)  # fmt: skip
-
-STANDARD: Final = frozenset(
-    {
-        "collections.Counter",
-        "collections.OrderedDict",
-        "collections.defaultdict",
-        "collections.deque",
-        "copyreg._reconstructor",
-        "datetime.date",
-        "datetime.datetime",
-        "datetime.time",
-        "datetime.timedelta",
-        "datetime.timezone",
-        "decimal.Decimal",
-        "fractions.Fraction",
-        "pathlib.PosixPath",
-        "pathlib.PurePosixPath",
-        "pathlib._local.PosixPath",
-        "pathlib._local.PurePosixPath",
-        "traceback.FrameSummary",
-        "traceback.StackSummary",
-        "types.SimpleNamespace",
-        "uuid.UUID",
-    }
-)
-
-NUMPY: Final = frozenset(
-    {
-        "numpy.dtype",
-        "numpy.ndarray",
-        "numpy._core.multiarray._reconstruct",
-        "numpy._core.multiarray.scalar",
-        "numpy._core.numeric._frombuffer",
-        "numpy.core.multiarray._reconstruct",
-        "numpy.core.multiarray.scalar",
-        "numpy.core.numeric._frombuffer",
-    }
-)
-
-TORCH: Final = frozenset(
-    {
-        "torch.Size",
-        "torch.Tensor",
-        "torch.device",
-        "torch.nn.parameter.Buffer",
-        "torch.nn.parameter.Parameter",
-        "torch.serialization._get_layout",
-        "torch.storage.UntypedStorage",
-        "torch._tensor._rebuild_from_type_v2",
-        *(
-            f"torch._utils.{name}"
-            for name in (
-                "_rebuild_device_tensor_from_cpu_tensor",
-                "_rebuild_device_tensor_from_numpy",
-                "_rebuild_meta_tensor_no_storage",
-                "_rebuild_nested_tensor",
-                "_rebuild_parameter",
-                "_rebuild_parameter_with_state",
-                "_rebuild_qtensor",
-                "_rebuild_sparse_tensor",
-                "_rebuild_tensor",
-                "_rebuild_tensor_v2",
-                "_rebuild_tensor_v3",
-                "_rebuild_wrapper_subclass",
-            )
-        ),
-    }
-)
+from securetrain.artifacts.safe_globals import VALUES
 
 TORCH_DISTRIBUTED: Final = frozenset(
     f"torch.distributed.{name}"
@@ -175,7 +101,7 @@ FRAMEWORKS: Final = frozenset(
 """Named tuples, dataclasses and exceptions: they hold what they are given. Those whose construction
 validates compare shapes, and do nothing else."""
 
-ALLOWED: Final = BUILTINS | STANDARD | NUMPY | TORCH | TORCH_DISTRIBUTED | TORCH_COMPILE
+ALLOWED: Final = VALUES | TORCH_DISTRIBUTED | TORCH_COMPILE
 """Every name that is allowed as it stands; `unpickler` adds the few that need a safe stand-in."""
 
 RPC_PICKLER: Final = "torch.distributed.rpc.internal._InternalRPCPickler"

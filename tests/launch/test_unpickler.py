@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from securetrain.artifacts import safe_globals
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
 from securetrain.launch import allowlist
 from securetrain.launch.unpickler import Rules, SafePickle, is_allowed, make_unpickler
@@ -332,7 +333,7 @@ def test_every_allowed_torch_name_exists():
     import importlib
 
     gone = []
-    for name in sorted(allowlist.TORCH | allowlist.TORCH_DISTRIBUTED):
+    for name in sorted(safe_globals.TORCH | allowlist.TORCH_DISTRIBUTED):
         module, _, attribute = name.rpartition(".")
         if not hasattr(importlib.import_module(module), attribute):
             gone.append(name)

@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a scan found, as data.
+
+Rules: unsafe content outranks content that could not be judged, which outranks what could not be
+read; a scan in which nothing was judged is never clean.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from securetrain.core.codes import CODES, ExitCode
+
+NOTHING: Final = "ST-SCAN-030"
+UNJUDGED: Final = "ST-SCAN-031"
+UNSAFE_NAME: Final = "ST-SCAN-142"
+UNSAFE_GLOBAL: Final = "ST-SCAN-190"
+UNFOLLOWED: Final = "ST-SCAN-191"
+MALFORMED: Final = "ST-SCAN-192"
+TWO_FORMATS: Final = "ST-SCAN-193"
+PROGRAM: Final = "ST-SCAN-194"
+UNREADABLE: Final = "ST-SCAN-200"
+
+_ORDER: Final = (
+    UNSAFE_GLOBAL, UNFOLLOWED, PROGRAM, TWO_FORMATS, MALFORMED, UNSAFE_NAME,
+    UNJUDGED, UNREADABLE, NOTHING,
+)  # fmt: skip
+
+_FIXES: Final = {
+    NOTHING: "name the directory or file that holds the weights",
+    UNJUDGED: "unpack or convert it, and scan what comes out",
+    UNSAFE_NAME: "remove it after finding out who put it there",
+    UNSAFE_GLOBAL: "do not load it; ask its maker for safetensors or a signed native checkpoint",
+    UNFOLLOWED: "do not load it; no training framework writes such a pickle",
+    MALFORMED: "do not load it: an unpickler runs everything up to the break",
+    TWO_FORMATS: "do not load it: what it is depends on who reads it",
+    PROGRAM: "load it only if you would run a program from the same place",
+    UNREADABLE: "check the disk and the permissions",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that a loader would do and should not, or that could not be judged."""
+
+    code: str
+    what: str
+    file: str = ""
+    """Name below what was scanned, with forward slashes; ``a.pt!archive/data.pkl`` inside one."""
+    offset: int | None = None
+    """Where, from the start of the innermost member."""
+    item: str = ""
+    """The value of the state dict whose bytes these are, when an index names it."""
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        return _FIXES[self.code]
+
+    @property
+    def place(self) -> str:
+        """File, byte and value in words."""
+        text = self.file
+        if self.offset is not None:
+            text += f" byte {self.offset}"
+        if self.item:
+            text += f" (value {self.item})"
+        return text
+
+    def to_dict(self) -> dict[str, str | int | None]:
+        """The finding as plain data."""
+        return {
+            "code": self.code,
+            "title": CODES[self.code].title,
+            "what": self.what,
+            "file": self.file,
+            "offset": self.offset,
+            "item": self.item,
+            "fix": self.fix,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Judged:
+    """One thing that was looked at: a file, or a member of one."""
+
+    name: str
+    format: str
+    globals: tuple[str, ...] = ()
+    opcodes: Counter[str] = field(default_factory=Counter)
+
+    def to_dict(self) -> dict[str, object]:
+        """As plain data."""
+        return {
+            "name": self.name,
+            "format": self.format,
+            "globals": sorted(self.globals),
+            "opcodes": dict(sorted(self.opcodes.items())),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class ScanResult:
+    """What scanning a file or directory found."""
+
+    path: Path
+    findings: list[Finding] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+    """Files in which nothing is that a loader of weights would run."""
+    num_bytes: int = 0
+    truncated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was judged and nothing found."""
+        return not self.findings and bool(self.judged)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 when ok, else the exit code of the most telling finding."""
+        if not self.findings:
+            return ExitCode.OK if self.judged else CODES[NOTHING].exit
+        worst = min(self.findings, key=lambda finding: _ORDER.index(finding.code))
+        return CODES[worst.code].exit
+
+    def to_dict(self) -> dict[str, object]:
+        """The result as plain data, for --json."""
+        return {
+            "path": str(self.path),
+            "ok": self.ok,
+            "exit": int(self.exit_code),
+            "num_bytes": self.num_bytes,
+            "judged": [one.to_dict() for one in self.judged],
+            "passed_over": self.passed_over,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "truncated": self.truncated,
+        }

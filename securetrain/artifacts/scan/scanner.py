@@ -1,0 +1,315 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Look through a file or directory for what a loader of weights would run.
+
+Rules, in order:
+
+1. files are told apart by their bytes (`formats`), and archives are opened, in archives too; links
+   and special files are findings, and never followed;
+2. every pickle in them is analysed (`pickles`), never loaded; so are the items of a checkpoint of
+   torch.distributed.checkpoint, each at the place that its index names;
+3. what cannot be judged (encrypted, packed in an unknown way, too large, broken) is a finding, not
+   a pass; a scan in which nothing was judged is one too;
+4. an archive's two directories must agree, and a file must be of one format only: scanners and
+   loaders read different ones otherwise.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final, TypeAlias
+
+from securetrain.artifacts.scan import dcp
+from securetrain.artifacts.scan.archives import (
+    ArchiveError,
+    Member,
+    UnjudgedError,
+    numpy_pickle,
+    tar_members,
+    unpack,
+    zip_members,
+)
+from securetrain.artifacts.scan.findings import (
+    MALFORMED,
+    NOTHING,
+    PROGRAM,
+    TWO_FORMATS,
+    UNFOLLOWED,
+    UNJUDGED,
+    UNREADABLE,
+    UNSAFE_GLOBAL,
+    UNSAFE_NAME,
+    Finding,
+    Judged,
+    ScanResult,
+)
+from securetrain.artifacts.scan.formats import Format, is_pickle_name, recognise
+from securetrain.artifacts.scan.pickles import Analysis, analyse
+from securetrain.artifacts.scan.window import Window
+from securetrain.core.errors import UsageError
+from securetrain.core.files import open_regular, survey
+
+MAX_DEPTH: Final = 5
+MAX_FINDINGS: Final = 1000
+UNPACK_LIMIT: Final = 1 << 30
+"""Bytes that one scan unpacks in all."""
+
+_LEGACY_MAGIC: Final = 0x1950A86A20F9469CFC6C
+"""What torch.save wrote first before it wrote zip archives (torch/serialization.py)."""
+_LEGACY_PICKLES: Final = 5
+_TAIL: Final = (64 << 10) + 22
+_METADATA_NAMES: Final = (".metadata",)
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the bytes looked at so far and the bytes in all."""
+
+
+def scan_path(path: Path, *, progress: Progress | None = None) -> ScanResult:
+    """Scan a file or a directory.
+
+    Args:
+        path: What to look at.
+        progress: Called after each file.
+
+    Raises:
+        UsageError: ST-USAG-002 when there is nothing at `path`.
+    """
+    if not path.is_symlink() and not path.exists():
+        raise UsageError("ST-USAG-002", "there is nothing here", str(path), "name what to scan")
+    scan = _Scan(ScanResult(path=path), room=UNPACK_LIMIT)
+    if path.is_symlink():
+        scan.add(UNSAFE_NAME, "a symbolic link, which is never followed", "")
+    elif path.is_dir():
+        scan.directory(path, progress)
+    else:
+        scan.file(path, path.name)
+    if not scan.result.findings and not scan.result.judged:
+        scan.add(NOTHING, "nothing in it is of a format that holds weights or objects", "")
+    return scan.result
+
+
+@dataclass(slots=True)
+class _Scan:
+    result: ScanResult
+    room: int
+    """Bytes that may still be unpacked."""
+    items: dict[str, list[dcp.Item]] = field(default_factory=lambda: defaultdict(list))
+    """What indexes name, by file."""
+
+    def add(
+        self, code: str, what: str, file: str, offset: int | None = None, item: str = ""
+    ) -> None:
+        """Note a finding."""
+        if len(self.result.findings) >= MAX_FINDINGS:
+            self.result.truncated = True
+            return
+        finding = Finding(code=code, what=what, file=file, offset=offset, item=item)
+        if finding not in self.result.findings:
+            self.result.findings.append(finding)
+
+    def directory(self, root: Path, progress: Progress | None) -> None:
+        """Scan everything below a directory, indexes first."""
+        try:
+            files, unsafe = survey(root)
+        except OSError as error:
+            self.add(UNREADABLE, str(error.strerror or error), "")
+            return
+        for entry in unsafe:
+            self.add(UNSAFE_NAME, f"{entry.reason}, which is never followed or read", entry.name)
+        total, done = sum(entry.size for entry in files), 0
+        for file in sorted(files, key=lambda file: (not _is_index(file.name), file.name)):
+            self.file(root / file.name, file.name)
+            done += file.size
+            if progress is not None:
+                progress(done, total)
+
+    def file(self, path: Path, name: str) -> None:
+        """Scan one file."""
+        try:
+            fd = open_regular(path)
+        except (OSError, UsageError) as error:
+            text = error.what if isinstance(error, UsageError) else str(error.strerror or error)
+            self.add(UNREADABLE, text, name)
+            return
+        try:
+            window = Window.whole(fd)
+            self.result.num_bytes += window.size
+            if _is_index(name):
+                self.index(window, name)
+            elif items := self.items.get(name):
+                self.sharded(window, name, items)
+            else:
+                self.content(window, name)
+        except OSError as error:
+            self.add(UNREADABLE, str(error.strerror or error), name)
+        finally:
+            os.close(fd)
+
+    def index(self, window: Window, name: str) -> None:
+        """Scan ``.metadata`` and learn where the items are."""
+        self.pickles(window, name, "", must_be=True)
+        folder = PurePosixPath(name).parent
+        try:
+            for item in dcp.read_items(window):
+                self.items[str(folder / item.file)].append(item)
+        except dcp.UnreadableMetadataError as error:
+            self.add(UNJUDGED, f"the places of its values are not known: {error}", name)
+
+    def sharded(self, window: Window, name: str, items: Iterable[dcp.Item]) -> None:
+        """Scan the items of a ``.distcp`` file."""
+        for item in items:
+            try:
+                part = window.part(item.offset, item.length)
+            except ValueError as error:
+                self.add(MALFORMED, f"the index names {error}", name, item.offset, item.name)
+                continue
+            self.content(part, name, item=item.name, must_be=True)
+
+    def content(
+        self, window: Window, name: str, depth: int = 0, item: str = "", *, must_be: bool = False
+    ) -> None:
+        """Scan bytes of any format."""
+        found = recognise(window, name)
+        if depth > MAX_DEPTH:
+            self.add(
+                UNJUDGED, f"archives in archives, more than {MAX_DEPTH} deep", name, None, item
+            )
+            return
+        try:
+            self._match(found, window, name, depth, item, must_be=must_be)
+        except UnjudgedError as error:
+            self.add(UNJUDGED, str(error), name, None, item)
+        except ArchiveError as error:
+            self.add(error.code, str(error), name, None, item)
+        if found not in (Format.ZIP, Format.TAR, Format.UNKNOWN) and _ends_as_zip(window):
+            self.add(TWO_FORMATS, f"{found} at its start, a zip archive at its end", name, 0, item)
+
+    def _match(  # noqa: C901 - one case a format
+        self, found: Format, window: Window, name: str, depth: int, item: str, *, must_be: bool
+    ) -> None:
+        match found:
+            case Format.PICKLE | Format.UNKNOWN:
+                sure = must_be or found is Format.PICKLE or is_pickle_name(name)
+                self.pickles(window, name, item, must_be=sure)
+            case Format.ZIP:
+                self.archive(zip_members(window, self._take), found, name, depth, item)
+            case Format.TAR:
+                self.archive(tar_members(window), found, name, depth, item)
+            case Format.NUMPY:
+                self.judged(name, found)
+                offset = numpy_pickle(window)
+                if offset is not None:
+                    self.pickles(
+                        window.part(offset, window.size - offset), name, item, must_be=True
+                    )
+            case Format.SAFETENSORS | Format.GGUF:
+                self.judged(name, found)
+            case Format.GZIP | Format.BZIP2 | Format.XZ:
+                with unpack(window, found, self._take) as inner:
+                    self.content(inner, name + "!" + PurePosixPath(name).stem, depth + 1, item)
+            case Format.HDF5:
+                raise UnjudgedError("HDF5: a Keras model in it may hold code (Lambda layers)")
+            case Format.PACKED:
+                raise UnjudgedError(str(found))
+            case Format.ELF:
+                self.add(PROGRAM, "machine code", name, None, item)
+            case _:
+                raise ValueError(f"unknown format {found!r}")
+
+    def archive(
+        self, members: Iterable[Member], found: Format, name: str, depth: int, item: str
+    ) -> None:
+        """Scan the members of an archive."""
+        self.judged(name, found)
+        for member in members:
+            inside = f"{name}!{member.name}"
+            if member.problem:
+                self.add(UNJUDGED, member.problem, inside, None, item)
+            elif member.is_program:
+                self.add(PROGRAM, "a TorchScript program", inside, None, item)
+            elif not member.is_raw and member.window is not None:
+                self.content(member.window, inside, depth + 1, item)
+
+    def pickles(self, window: Window, name: str, item: str, *, must_be: bool) -> None:
+        """Scan one pickle, and those that follow it in the same bytes.
+
+        Args:
+            window: The bytes.
+            name: For findings.
+            item: For findings.
+            must_be: Whether a loader takes these bytes for a pickle. Otherwise they count only when
+                they are one that names and calls something unsafe.
+        """
+        at, count, wanted = 0, 0, 1
+        while at < window.size and count < wanted:
+            found = analyse(window, at)
+            if count == 0 and not must_be and not _is_attack(found):
+                if "!" not in name:
+                    self.result.passed_over.append(name)
+                return
+            self._report(found, name, item)
+            if found.problem:
+                return
+            count += 1
+            at = found.end
+            if count == 1 and _LEGACY_MAGIC in found.integers:
+                wanted = _LEGACY_PICKLES
+            elif wanted != _LEGACY_PICKLES and window.peek(at, 1) == b"\x80":
+                wanted += 1
+        if count == 0:
+            self.add(MALFORMED, "an empty pickle", name, 0, item)
+
+    def _report(self, found: Analysis, name: str, item: str) -> None:
+        for unsafe, at in found.unsafe.items():
+            self.add(UNSAFE_GLOBAL, f"it names {unsafe}", name, at, item)
+        for at in found.unfollowed[:10]:
+            self.add(UNFOLLOWED, "a global whose name cannot be followed", name, at, item)
+        if found.too_large:
+            self.add(UNJUDGED, f"too large to be judged: {found.problem}", name, found.end, item)
+        elif found.problem:
+            self.add(MALFORMED, f"it breaks off: {found.problem}", name, found.end, item)
+        self.judged(name, Format.PICKLE, found)
+
+    def judged(self, name: str, kind: Format, found: Analysis | None = None) -> None:
+        """Note that something was looked at."""
+        last = self.result.judged[-1] if self.result.judged else None
+        if found is None:
+            self.result.judged.append(Judged(name=name, format=kind))
+        elif last is not None and last.name == name and last.format == kind:
+            last.opcodes.update(found.opcodes)
+            last.globals = tuple({*last.globals, *found.globals})
+        else:
+            self.result.judged.append(
+                Judged(name=name, format=kind, globals=tuple(found.globals), opcodes=found.opcodes)
+            )
+
+    def _take(self, count: int) -> None:
+        """Count bytes that were unpacked.
+
+        Raises:
+            UnjudgedError: there are too many.
+        """
+        self.room -= count
+        if self.room < 0:
+            raise UnjudgedError(f"more than {UNPACK_LIMIT} bytes when unpacked")
+
+
+def _is_index(name: str) -> bool:
+    base = PurePosixPath(name).name
+    return base in _METADATA_NAMES or (base.startswith("__") and base.endswith(".metadata"))
+
+
+def _is_attack(found: Analysis) -> bool:
+    """Whether bytes that need not be a pickle are one that does something unsafe."""
+    named = any(all(part.isidentifier() for part in name.split(".")) for name in found.unsafe)
+    return (named or bool(found.unfollowed)) and found.calls > 0
+
+
+def _ends_as_zip(window: Window) -> bool:
+    tail = window.peek(max(0, window.size - _TAIL), _TAIL)
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or len(tail) - at < 22:
+        return False
+    return int.from_bytes(tail[at + 20 : at + 22], "little") == len(tail) - at - 22

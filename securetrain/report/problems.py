@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What `verify` and `scan` found, in the one shape that the machine formats are made from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from securetrain.artifacts.scan.findings import ScanResult
+from securetrain.artifacts.statements import CheckpointPredicate
+from securetrain.artifacts.verify import VerifyResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """A problem and where it is."""
+
+    code: str
+    what: str
+    fix: str
+    file: str = ""
+    """Name below the root, with forward slashes; empty for the whole."""
+    offset: int | None = None
+    length: int | None = None
+    subject: str = ""
+    """The tensors, or the value of the state dict, that lie there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one command found about one directory or file."""
+
+    verb: str
+    root: str
+    exit_code: int
+    problems: tuple[Located, ...]
+    checked: tuple[str, ...]
+    """What was checked, whatever came out: files, and parts of the check that are no file."""
+
+
+def of_verify(result: VerifyResult) -> Outcome:
+    """The outcome of ``securetrain verify``."""
+    said = result.statement
+    names = ["statement.json"]
+    if said is not None:
+        names += [file.name for file in said.files]
+    if isinstance(said, CheckpointPredicate):
+        names.append(said.index.name)
+    problems = tuple(
+        Located(
+            code=problem.code,
+            what=problem.what,
+            fix=problem.fix,
+            file=problem.file,
+            offset=problem.offset,
+            length=problem.length,
+            subject=problem.tensor,
+        )
+        for problem in result.problems
+    )
+    return Outcome(
+        verb="verify",
+        root=str(result.path),
+        exit_code=int(result.exit_code),
+        problems=problems,
+        checked=_with_files_of(problems, names),
+    )
+
+
+def of_scan(result: ScanResult) -> Outcome:
+    """The outcome of ``securetrain scan``."""
+    problems = tuple(
+        Located(
+            code=finding.code,
+            what=finding.what,
+            fix=finding.fix,
+            file=finding.file,
+            offset=finding.offset,
+            subject=finding.item,
+        )
+        for finding in result.findings
+    )
+    return Outcome(
+        verb="scan",
+        root=str(result.path),
+        exit_code=int(result.exit_code),
+        problems=problems,
+        checked=_with_files_of(problems, [one.name for one in result.judged]),
+    )
+
+
+def _with_files_of(problems: Sequence[Located], names: Sequence[str]) -> tuple[str, ...]:
+    """The names, and those that only a problem has; each once."""
+    return tuple(dict.fromkeys([*names, *(problem.file for problem in problems)]))
