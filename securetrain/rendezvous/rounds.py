@@ -14,8 +14,8 @@ agents behave alike under both:
    in when a member goes;
 5. once closed, nobody joins any more; spare nodes leave gracefully.
 
-Two rules are ours, because a node that goes takes its tunnel with it, so that connections to it fall
-silent instead of breaking:
+Two rules are ours, because a node that goes takes its tunnel with it, and connections to it then
+fall silent instead of breaking:
 
 6. a node that was evicted counts as a reason for a new round;
 7. a member that has closed the job is kept informed whether the others of its round have, too.
