@@ -156,16 +156,16 @@ class Link:
         channel = Channel(sock, connection, monotonic=self._monotonic)
         try:
             self._join(channel)
-        except BaseException:
-            channel.close()
-            raise
-        self._channel = channel
         except PeerClosedError as error:
             refusal = self._last_word(channel)
             channel.close()
             if refusal is None:
                 raise
             raise refusal from error
+        except BaseException:
+            channel.close()
+            raise
+        self._channel = channel
         self._thread = threading.Thread(
             target=self._run, args=(channel,), name="rendezvous-link", daemon=True
         )
@@ -300,6 +300,8 @@ class Link:
     def _run(self, channel: Channel) -> None:
         try:
             self._loop(channel)
+        except PeerClosedError as error:
+            self._on_failure(self._last_word(channel) or error)
         except SecureTrainError as error:
             self._on_failure(error)
         except Exception as error:  # noqa: BLE001 - the agent must hear of it, whatever it was
@@ -307,8 +309,6 @@ class Link:
         finally:
             channel.close()
             self._wakeup.close()
-        except PeerClosedError as error:
-            self._on_failure(self._last_word(channel) or error)
 
     def _loop(self, channel: Channel) -> None:
         beat = self.admitted.terms.heartbeat_seconds
@@ -341,13 +341,6 @@ class Link:
                 return None
             raise
 
-    def _check_alive(self, now: float, silent: float) -> None:
-        if now >= self._lease_end:
-            raise AttestationError(
-                "ST-ATTS-007", "the lease ended and was not renewed", fix="join again"
-            )
-        if now >= silent:
-            raise AdmissionError(
     def _last_word(self, channel: Channel) -> SecureTrainError | None:
         """Why the coordinator closed the connection, if it said so.
 
@@ -362,6 +355,13 @@ class Link:
         except SecureTrainError:
             return None
 
+    def _check_alive(self, now: float, silent: float) -> None:
+        if now >= self._lease_end:
+            raise AttestationError(
+                "ST-ATTS-007", "the lease ended and was not renewed", fix="join again"
+            )
+        if now >= silent:
+            raise AdmissionError(
                 "ST-ADMN-007",
                 f"the coordinator was silent for {MISSED_HEARTBEATS} heart-beats",
                 "coordinator",

@@ -78,10 +78,10 @@ class Terms:
 class Hub(Protocol):
     """What a session needs of the coordinator. Every call may raise a refusal."""
 
-    def authenticated(self, session: "Session") -> None:
     def recognised(self, session: "Session") -> None:
         """The TLS peer is a node of this job; nothing that it says has been read yet."""
 
+    def authenticated(self, session: "Session") -> None:
         """The TLS peer is a node of this job and said Hello: reserve its name."""
 
     def admitted(self, session: "Session", result: AttestationResult) -> None:
@@ -228,12 +228,12 @@ class Session:
         certificate = self.channel.check.certificate
         assert certificate is not None
         self.certificate = hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
+        self.hub.recognised(self)
         hello = self.channel.receive(self._soon())
         if not isinstance(hello, Hello):
             raise _misplaced(hello, "Hello")
         _check_hello(hello, self.peer)
         self.hello = hello
-        self.hub.recognised(self)
         self.hub.authenticated(self)
         self._challenge()
         proof = self.channel.receive(self._soon(), limit=DOCUMENT_LIMIT)
