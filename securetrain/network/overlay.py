@@ -14,7 +14,8 @@ Rules:
 1. `up` builds everything without a member, so that it can be ready before anybody is admitted; then
    nobody can send anything into the job and nobody is sent anything;
 2. `apply` makes an epoch's members the only peers: who is out is out at once, with the pre-shared
-   key. What the device then holds is read back and compared, and epochs only go forward;
+   key; `drop` takes single members out of an epoch that is under way. What the device then holds is
+   read back and compared, and epochs only go forward;
 3. a step that fails takes everything down before the error is raised; so do `down`, the end of the
    ``with`` block, and `leftovers.collect` for an owner that died;
 4. when the engine dies, its device and the job's only route die with it: the job cannot fall back
@@ -43,7 +44,7 @@ from securetrain.network.namespace import Namespace, write_names
 from securetrain.network.processes import Machine, Owner
 from securetrain.network.record import Record
 from securetrain.network.watcher import Watcher
-from securetrain.network.wireguard import OVERHEAD, DeviceState, WireGuardKey, require_state
+from securetrain.network.wireguard import OVERHEAD, DeviceState, Peer, WireGuardKey, require_state
 
 DEFAULT_MTU: Final = 1500
 MIN_MTU: Final = 576
@@ -83,6 +84,7 @@ class Overlay:
         self._device: Device | None = None
         self._lock = threading.RLock()
         self._is_down = False
+        self._peers: dict[str, Peer] = {}
         self._watchers: list[Watcher] = []
 
     @classmethod
@@ -187,6 +189,31 @@ class Overlay:
                 self._undo(error)
                 raise
             self.epoch = epoch
+            others = [member.node for member in members if member.node != plan.node]
+            self._peers = dict(zip(others, meaning.peers, strict=True))
+
+    def drop(self, nodes: Collection[str]) -> None:
+        """Neither hear nor speak to some members of the epoch any more; the others stay.
+
+        Raises:
+            NetworkError: ST-NETW-014 when the job network is down; any other code after it was
+                taken down.
+        """
+        with self._lock:
+            device = self._require_up()
+            left = {node: peer for node, peer in self._peers.items() if node not in nodes}
+            if len(left) == len(self._peers):
+                return
+            try:
+                # The peers before the filter: who is out is out at once.
+                device.set_peers(tuple(left.values()))
+                require_state(device.read(), self.plan.key, left.values())
+                endpoints = [peer.endpoint for peer in left.values()]
+                load(self._host, host_rules(self.names.table, self.port, endpoints))
+            except BaseException as error:
+                self._undo(error)
+                raise
+            self._peers = left
 
     def clear(self) -> None:
         """Hear nobody until the next epoch. The epoch's number and this node's address stay.
@@ -204,6 +231,7 @@ class Overlay:
             except BaseException as error:
                 self._undo(error)
                 raise
+            self._peers = {}
 
     def _enforce(self, device: Device, epoch: Epoch) -> None:
         # The filter before the peers, or else their first handshake is lost.

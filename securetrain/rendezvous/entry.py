@@ -12,7 +12,8 @@ until a handler is asked for. ::
 (the IP address of this node in the job network, by default 127.0.0.1), ``local_world`` (workers on
 this node), ``join_timeout`` (seconds) and ``attester`` (``auto`` or a settings file: what speaks
 for this node beside itself). None of them is a secret: torchrun prints them. ``securetrain run``
-adds ``tunnel``, an object, when the job has a network of its own; nobody can write that as text.
+adds ``tunnel``, an object, when the job has a network of its own, and ``on_epoch``, which hears of
+every epoch; nobody can write those as text.
 """
 
 from contextlib import nullcontext
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
     from securetrain.rendezvous.tunnel import Tunnel
 
 TUNNEL: Final = "tunnel"
-_KNOWN = frozenset(
-    {"identity", "bind", "local_world", "join_timeout", "attester", "timeout", "rank", TUNNEL}
-)
+ON_EPOCH: Final = "on_epoch"
+_OBJECTS = frozenset({TUNNEL, ON_EPOCH})
+_KNOWN = _OBJECTS | {
+    *("identity", "bind", "local_world", "join_timeout", "attester"),
+    *("timeout", "rank"),
+}
 
 
 def get_creator() -> "Callable[[RendezvousParameters], RendezvousHandler]":
@@ -105,6 +109,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         max_nodes=params.max_nodes,
         join_timeout=_number(params, "join_timeout"),
         inside=tunnel.entered if tunnel else nullcontext,
+        **({ON_EPOCH: params.config[ON_EPOCH]} if ON_EPOCH in params.config else {}),
     )
 
 
@@ -116,8 +121,8 @@ def _check_settings(params: "RendezvousParameters") -> None:
             "--rdzv-conf",
             "use identity, bind, local_world, join_timeout or attester",
         )
-    if isinstance(params.get(TUNNEL), str):
-        raise _usage("a tunnel is nothing that can be written", "--rdzv-conf", "leave it out")
+    if any(isinstance(params.get(name), str) for name in _OBJECTS):
+        raise _usage("an object is nothing that can be written", "--rdzv-conf", "leave it out")
     if not params.get("identity"):
         raise _usage(
             "no identity was given",

@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -126,6 +126,10 @@ class Link:
         self._previous: AttestationResult | None = None
         self._renew_at = 0.0
         self._lease_end = 0.0
+        self._proved_at: datetime | None = None
+        self.clock_offset = timedelta(0)
+        """How far this node's clock is ahead of the coordinator's, at least: it sent its evidence
+        before the coordinator dated the result."""
 
     def open(self, host: str, port: int) -> None:
         """Connect and join; returns when the node is admitted.
@@ -261,6 +265,7 @@ class Link:
             credential=challenge.credential, ima_first=challenge.ima_first, full=challenge.full
         )
         evidence = self._attester.collect(binding, ask)
+        self._proved_at = self._clock()
         return Proof(
             media_type=evidence.media_type,
             body=evidence.body,
@@ -292,6 +297,8 @@ class Link:
         now = self._monotonic()
         self._previous = self._admitted.result if self._admitted else None
         self._admitted = Admitted(admit, passport)
+        if self._proved_at is not None:
+            self.clock_offset = self._proved_at - result.issued
         self._renew_at = now + admit.lease_seconds / 3
         self._lease_end = now + admit.lease_seconds
 

@@ -10,15 +10,17 @@ What a member checks, in order:
    (ST-ADMN-006);
 4. ranks are 0, 1, 2 and so on; names, keys and WireGuard keys are unique, and all members have a
    WireGuard key or none has (ST-ADMN-006);
-5. the member's own entry is, field by field, what it sent (ST-ADMN-009).
+5. the member's own entry is, field by field, what it sent (ST-ADMN-009);
+6. what it says about evicted nodes is of earlier epochs and times (ST-ADMN-006).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, SecureTrainError
@@ -27,6 +29,7 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.rendezvous.protocol import (
     DOCUMENT_LIMIT,
+    MAX_EVICTED,
     Address,
     Count,
     Digest,
@@ -55,6 +58,20 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     wireguard_port: Port0 = 0
 
 
+class Evicted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A node of an earlier epoch that is not believed any more, and since when."""
+
+    node: Name
+    code: Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}\Z")]
+    """What it was evicted with."""
+    last_good: Annotated[datetime, Meta(tz=True)]
+    """When it was last challenged and its evidence accepted: until then it is believed."""
+    epoch: Epoch
+    """The last epoch that it was a member of."""
+    led: bool
+    """Whether it was rank 0 in an epoch, which signs checkpoints: their times are its word then."""
+
+
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The document."""
 
@@ -67,6 +84,8 @@ class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     policy: Digest
     issued: datetime
     members: tuple[Member, ...]
+    evicted: Annotated[tuple[Evicted, ...], Meta(max_length=MAX_EVICTED)] = ()
+    """The job's evictions, oldest first. Times are the coordinator's."""
 
     def entry(self, node: str) -> Member | None:
         """The entry of a node, if it is in."""
@@ -117,6 +136,7 @@ def verify_membership(envelope: str, expected: Expected) -> Membership:
     if membership.epoch <= expected.epoch:
         raise _refused(f"epoch {membership.epoch} after epoch {expected.epoch}: it goes back")
     _check_members(membership.members)
+    _check_evicted(membership)
     _check_own(membership, expected)
     return membership
 
@@ -141,6 +161,12 @@ def _check_members(members: tuple[Member, ...]) -> None:
             raise _refused(f"a {name} stands in it twice")
     if len({bool(member.wireguard) for member in members}) > 1:
         raise _refused("some members have a WireGuard key and some have none")
+
+
+def _check_evicted(membership: Membership) -> None:
+    for gone in membership.evicted:
+        if gone.epoch >= membership.epoch or gone.last_good > membership.issued:
+            raise _refused(f"{gone.node} was evicted from epoch {gone.epoch}, which is yet to come")
 
 
 def _check_own(membership: Membership, expected: Expected) -> None:

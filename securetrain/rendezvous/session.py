@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Protocol
 
 from cryptography import x509
@@ -122,13 +123,16 @@ class Session:
     result: AttestationResult | None = None
     certificate: str = ""
     """SHA-256 (hex) of the peer's certificate."""
+    proven: datetime | None = None
+    """When the challenge was made that the node's last good evidence answers."""
     admitted: bool = False
     said_goodbye: bool = False
     _outbox: deque[AnyMessage] = field(default_factory=deque)
     _verdict: SecureTrainError | None = None
     _cut: bool = False
-    _told: tuple[int, bool, bool] = (0, False, False)
+    _told: tuple[int, bool, bool, tuple[str, ...]] = (0, False, False, ())
     _pending: Binding | None = None
+    _challenged: datetime | None = None
     _holder: PublicKey | None = None
     _latest: x509.Certificate | None = None
     """The certificate that the node will come with next time."""
@@ -161,7 +165,7 @@ class Session:
 
     def tell(self, status: Status) -> None:
         """Post a status when it says something that an agent acts on and has not heard yet."""
-        news = (status.waiting, status.closed, status.spare)
+        news = (status.waiting, status.closed, status.spare, status.evicted)
         if news != self._told:
             self._told = news
             self.post(status)
@@ -196,9 +200,10 @@ class Session:
             )
         error = self._final(error)
         try:
+            # The others first: they must not wait for a node that does not read.
+            self.hub.ended(self, error)
             self._say(error)
         finally:
-            self.hub.ended(self, error)
             self.channel.close()
             self.wakeup.close()
 
@@ -254,6 +259,7 @@ class Session:
 
     def _challenge(self) -> None:
         assert self.hello is not None
+        self._challenged = self.terms.renewal.clock()
         challenge = self.verifier.challenge(self.node, self.hello.tpm)
         session = self.terms.random(SESSION_SIZE)
         self._pending = Binding(
@@ -285,7 +291,9 @@ class Session:
             binding=proof.binding,
             signature=proof.signature,
         )
-        return self.verifier.appraise(evidence, binding, node=self.node, key=self._key())
+        result = self.verifier.appraise(evidence, binding, node=self.node, key=self._key())
+        self.proven = self._challenged
+        return result
 
     def _send_admit(self, result: AttestationResult) -> None:
         terms = self.terms

@@ -86,6 +86,14 @@ class Tunnel:
         self.overlay.apply(membership.epoch, members)
         self.applied(membership)
 
+    def drop(self, nodes: Collection[str]) -> None:
+        """Neither hear nor speak to some members of the epoch any more.
+
+        Raises:
+            NetworkError: as `Overlay.drop`.
+        """
+        self.overlay.drop(nodes)
+
     def clear(self) -> None:
         """Hear nobody until the next epoch: the one before is over for this node.
 

@@ -77,6 +77,9 @@ class SilentTunnel:
     def apply(self, *_: object) -> None:
         pass
 
+    def drop(self, *_: object) -> None:
+        pass
+
     def clear(self) -> None:
         pass
 

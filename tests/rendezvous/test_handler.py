@@ -234,6 +234,7 @@ def test_before_the_first_round_nobody_waits(job, handlers):
         ({"token": "hunter2"}, "unknown setting 'token'"),
         ({"local_world": "two"}, "local_world"),
         ({"tunnel": "mine"}, "nothing that can be written"),
+        ({"on_epoch": "rm"}, "nothing that can be written"),
         ({"run_id": "job-2"}, "the identity is for job job-1"),
     ],
 )

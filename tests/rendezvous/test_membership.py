@@ -4,7 +4,7 @@
 
 import base64
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from securetrain.identity.dsse import sign
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous.membership import (
     PAYLOAD_TYPE,
+    Evicted,
     Expected,
     Member,
     Membership,
@@ -67,6 +68,17 @@ EXPECTED = Expected(
 )
 
 
+def evicted(**changes):
+    fields = {
+        "node": "node-7",
+        "code": "ST-ATTS-007",
+        "last_good": MEMBERSHIP.issued,
+        "epoch": 4,
+        "led": False,
+    }
+    return Evicted(**{**fields, **changes})
+
+
 def changed(**changes):
     return msgspec.structs.replace(MEMBERSHIP, **changes)
 
@@ -85,6 +97,8 @@ def refused(envelope, code, expected=EXPECTED):
 
 def test_an_honest_membership():
     assert verify_membership(sign_membership(MEMBERSHIP, KEY), EXPECTED) == MEMBERSHIP
+    after = changed(evicted=(evicted(),))
+    assert verify_membership(sign_membership(after, KEY), EXPECTED) == after
 
 
 @pytest.mark.parametrize("epoch", [5, 6, 1000])
@@ -105,6 +119,13 @@ def test_the_epoch_never_goes_back(epoch):
         pytest.param(with_member(0, certificate=f"{2:064x}"), id="key twice"),
         pytest.param(with_member(0, wireguard="1" * 43 + "="), id="WireGuard key twice"),
         pytest.param(with_member(0, wireguard=""), id="a member without a WireGuard key"),
+        pytest.param(changed(evicted=(evicted(epoch=5),)), id="evicted from this epoch"),
+        pytest.param(
+            changed(evicted=(evicted(last_good=MEMBERSHIP.issued + timedelta(seconds=1)),)),
+            id="believed until after it was evicted",
+        ),
+        pytest.param(changed(evicted=(evicted(code="a whim"),)), id="evicted with no code"),
+        pytest.param(changed(evicted=(evicted(),) * 257), id="too many evictions"),
     ],
 )
 def test_a_signed_membership_that_makes_no_sense(membership):

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Which members of a job turned out not to be believed, and since when.
+
+Rules:
+
+1. a member that is evicted is out of its epoch at once: the others hear its name and stop listening
+   to it, before they restart their workers;
+2. one that was evicted for what it showed or did (its evidence, its lease, a revocation, a message
+   that has no place) is believed up to the challenge before its last good evidence, and no longer.
+   Every later membership says so, and who joins later knows it too;
+3. a node that fell silent, could not be reached, or left is gone, not disbelieved. So is one that
+   found the job closed.
+"""
+
+from typing import Final
+
+from securetrain.core.errors import SecureTrainError
+from securetrain.rendezvous.membership import Evicted, Membership
+from securetrain.rendezvous.protocol import MAX_EVICTED
+from securetrain.rendezvous.session import Session
+
+_ONLY_GONE: Final = frozenset({"ST-ADMN-005", "ST-ADMN-007", "ST-ADMN-008"})
+
+
+class Evictions:
+    """The coordinator's account of them. Nothing here locks."""
+
+    def __init__(self) -> None:
+        """Nobody was evicted yet."""
+        self._all: list[Evicted] = []
+        self._out: list[str] = []
+        self._last: dict[str, int] = {}
+        self._led: set[str] = set()
+        self._current: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> tuple[Evicted, ...]:
+        """What a membership says: the latest, oldest first."""
+        return tuple(self._all[-MAX_EVICTED:])
+
+    @property
+    def out(self) -> tuple[str, ...]:
+        """Members of the current epoch that are out."""
+        return tuple(self._out[-MAX_EVICTED:])
+
+    def formed(self, membership: Membership) -> None:
+        """A new epoch has begun."""
+        self._out.clear()
+        self._current = frozenset(member.node for member in membership.members)
+        for member in membership.members:
+            self._last[member.node] = membership.epoch
+        self._led.add(membership.members[0].node)
+
+    def add(self, session: Session, error: SecureTrainError) -> Evicted | None:
+        """An admitted node was evicted; returns what there is to say of it from now on."""
+        node = session.node
+        if node in self._current and node not in self._out:
+            self._out.append(node)
+        if error.code in _ONLY_GONE or session.proven is None or node not in self._last:
+            return None
+        gone = Evicted(
+            node=node,
+            code=error.code,
+            last_good=session.proven,
+            epoch=self._last[node],
+            led=node in self._led,
+        )
+        self._all.append(gone)
+        return gone
