@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 
 import pytest
 
@@ -16,10 +17,11 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.network.addresses import Names, address
 from securetrain.network.leftovers import collect
 from securetrain.network.processes import running
-from securetrain.testing.cluster import NamespaceCluster, missing
+from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
+from securetrain.testing.frames import Kind, Traffic
 from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
-from tests.launch.two_nodes import NODES, POLICY, TwoNodes, coordinated
+from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
 
 LACKING = missing()
 pytestmark = [
@@ -29,8 +31,12 @@ pytestmark = [
     pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
 ]
 
-TENSOR = b"CANARY-GRADIENT-0123456789"
-KEY = b"CANARY-STORE-KEY-0123456789"
+CANARIES = (
+    b"CANARY-GRADIENT-0123456789",
+    b"CANARY-OBJECT-0123456789",
+    b"CANARY-STORE-KEY-0123456789",
+)
+"""In a tensor, in an object and in the name of a key."""
 
 TRAIN = """
 import json, os, socket, sys, time
@@ -42,6 +48,7 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 canary = torch.tensor(list(b"CANARY-GRADIENT-0123456789" * 200), dtype=torch.uint8)
 dist.broadcast(canary, 0)
+dist.all_gather_object([None, None], {"note": "CANARY-OBJECT-0123456789" * 200})
 dist.distributed_c10d._get_default_store().set(f"CANARY-STORE-KEY-0123456789-{rank}", "x" * 99)
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -113,27 +120,28 @@ def nodes(begin):
     return begin()
 
 
-def kind(frame, port):
-    """What a frame is: the tunnel's, the control connection's, or the neighbourhood's."""
-    if frame[12:14] in {b"\x08\x06", b"\x86\xdd"} or frame[23] == 2:  # ARP, IPv6, IGMP
-        return "neighbourhood"
-    protocol, ports = frame[23], {int.from_bytes(frame[at : at + 2], "big") for at in (34, 36)}
-    if protocol == 6 and port in ports:
-        return "control"
-    message = frame[42:46]
-    if protocol == 17 and message[:1] in {b"\1", b"\2", b"\3", b"\4"} and message[1:] == b"\0\0\0":
-        return "wireguard"
-    return f"protocol {protocol}, ports {ports}"
+def tunnels(nodes):
+    """Where the ledgers say that the nodes' tunnels are."""
+    up = [next(e for e in nodes.events(n) if e.event == "job-network-up") for n in NODES]
+    ends = [event.details["endpoint"].partition(" port ") for event in up]
+    return {(ip_address(host), int(port)) for host, _, port in ends}
 
 
-def test_an_unmodified_script_on_two_machines(nodes, cluster):
+def test_the_whole_life_of_a_job_on_two_machines(nodes, cluster):
+    """An unmodified script trains, crashes on one machine, trains again on both, and ends.
+
+    On the underlay there is nothing but WireGuard, TLS to the coordinator and the kernel's own.
+    """
     with cluster.capture() as capture:
         for node in NODES:
-            nodes.start(node, "--require", "overlay")
+            nodes.start(node, "--require", "overlay", "--max-restarts", "2", crash="0")
         codes = [nodes.wait(node) for node in NODES]
-        frames = capture.read()
     assert codes == [0, 0], "\n".join(nodes.err(node)[-3000:] for node in NODES)
 
+    for node in NODES:
+        applied = [event for event in nodes.events(node) if event.event == "epoch-applied"]
+        assert len(applied) >= 2
+        assert {event.details["nodes"] for event in applied} == {"node-a node-b"}
     first, second = nodes.ranks()
     assert first["loss"] == second["loss"]
     assert first["weights"] == second["weights"]
@@ -150,23 +158,53 @@ def test_an_unmodified_script_on_two_machines(nodes, cluster):
             "NCCL_SOCKET_IFNAME": "=st0",
         }
 
-    kinds = {kind(frame, nodes.port) for frame in frames}
-    assert kinds == {"wireguard", "control", "neighbourhood"}
-    assert len([f for f in frames if kind(f, nodes.port) == "wireguard"]) > 100
-    for canary in (TENSOR, KEY, b"default_pg", b"torchelastic"):
+    assert capture.lost == 0
+    frames = capture.read()
+    control = (cluster.hosts[0].address, nodes.port)
+    traffic = Traffic(tunnels=tunnels(nodes), control=control)
+    assert traffic.strangers(frames) == []
+    assert len([f for f in frames if traffic.kind(f) is Kind.WIREGUARD]) > 200
+    openings = traffic.openings(frames)
+    assert len(openings) == 2, "one machine's; the other one's stays on the coordinator's machine"
+    assert all(opening.startswith(b"\x16\x03") for opening in openings)
+    for canary in (*CANARIES, b"default_pg", b"torchelastic"):
         assert not [frame for frame in frames if canary in frame]
 
     for node in NODES:
         summary = nodes.summary(node)
         assert (summary["outcome"], summary["network"]) == ("succeeded", "overlay")
-        (worker,) = summary["workers"]
-        assert worker["sockets"]["profile"] == "overlay"
-        assert not worker["sockets"].get("outside")
+        assert summary["workers"]
+        for worker in summary["workers"]:
+            assert worker["sockets"]["profile"] == "overlay"
+            assert not worker["sockets"].get("outside")
         assert "network      overlay (encrypted between machines)" in nodes.err(node)
         events = {event.event for event in nodes.events(node)}
         assert {"job-network-up", "epoch-applied", "job-network-down"} <= events
         assert nodes.remains(node) == []
     assert "preshared" not in (nodes.folder / "ledger.jsonl").read_text()
+
+
+def test_stock_torchrun_shows_all_of_it(cluster, tmp_path, clean_environment):
+    """The control: the same script and the same bridge."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    first = cluster.hosts[0].address
+    launchers = []
+    with cluster.capture() as capture, ExitStack() as stack:
+        for rank, host in enumerate(cluster.hosts):
+            command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+            command += ["--node-rank", str(rank), "--master-addr", str(first)]
+            command += [str(tmp_path / "train.py"), str(tmp_path), str(first), "3", ""]
+            env = clean_environment(GLOO_SOCKET_IFNAME=DEVICE)
+            launchers.append(stack.enter_context(subprocess.Popen(host.command(*command), env=env)))
+            stack.callback(launchers[-1].kill)
+        assert [launcher.wait(PATIENCE) for launcher in launchers] == [0, 0]
+    frames = capture.read()
+    for canary in (*CANARIES, b"default_pg", b"torchelastic"):
+        assert [frame for frame in frames if canary in frame], canary
+    traffic = Traffic(tunnels=set(), control=(first, 1))
+    assert any(stranger.startswith("TCP") for stranger in traffic.strangers(frames))
+    ranks = [json.loads((tmp_path / f"rank-{n}.json").read_text()) for n in range(2)]
+    assert all(rank["underlay"] != 101 for rank in ranks)
 
 
 def test_a_killed_launcher(nodes):
@@ -205,18 +243,6 @@ def test_an_epoch_without_a_node_that_died(begin):
     applied = [event for event in nodes.events("node-a") if event.event == "epoch-applied"]
     assert [event.details["nodes"] for event in applied][-2:] == ["node-a node-b", "node-a"]
     assert nodes.remains("node-a") == []
-
-
-def test_a_worker_that_crashes_restarts_everywhere(nodes):
-    for node in NODES:
-        nodes.start(node, "--max-restarts", "2", crash="0")
-    assert [nodes.wait(node) for node in NODES] == [0, 0], nodes.err("node-a")[-3000:]
-    for node in NODES:
-        applied = [event for event in nodes.events(node) if event.event == "epoch-applied"]
-        assert len(applied) >= 2
-        assert {event.details["nodes"] for event in applied} == {"node-a node-b"}
-    first, second = nodes.ranks()
-    assert first["loss"] == second["loss"]
 
 
 def test_one_machine_with_a_coordinator_of_its_own(tmp_path, launch):
