@@ -62,6 +62,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "verify": Verb(
         "securetrain.cli.verify:command", "Prove that a checkpoint or dataset is what was signed."
     ),
+    "sign": Verb(
+        "securetrain.cli.sign:command", "Sign a model so that other people's tools verify it."
+    ),
     "scan": Verb("securetrain.cli.scan:command", "Look for what the pickles in files would run."),
     "attest": Verb(
         "securetrain.cli.attest:command", "Collect, look at, verify and enrol evidence of nodes."

@@ -30,6 +30,7 @@ EPILOG: Final = """\
 Examples:
   securetrain verify runs/r1/checkpoints/step-00000100 --trust runs/r1/trust.json
   securetrain verify runs/r1/dataset --trust runs/r1/trust.json --policy baseline
+  securetrain verify ./model --bundle model.sig --public-key maker.pem
   SECURETRAIN_TRUST=runs/r1/trust.json securetrain verify runs/r1/dataset --json
 
 \b
@@ -56,6 +57,22 @@ was changed, then what is missing, then what the policy says.
     show_envvar=True,
     help="The trust root: which keys may sign. There is no default.",
 )
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    help="An OpenSSF Model Signing bundle: PATH is a model that was signed with it.",
+)
+@click.option(
+    "--public-key",
+    type=click.Path(path_type=Path),
+    help="With --bundle: the public key (PEM) that must have signed.",
+)
+@click.option(
+    "--ca",
+    "roots",
+    type=click.Path(path_type=Path),
+    help="With --bundle: certificates (PEM) of the authorities that are trusted.",
+)
 @click.option("--policy", "policy_name", help="A policy by name or file. Default: none.")
 @click.option(
     "--format",
@@ -67,7 +84,15 @@ was changed, then what is missing, then what the policy says.
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def command(
-    path: Path, trust_file: Path | None, policy_name: str | None, output: str, as_json: bool
+    *,
+    path: Path,
+    trust_file: Path | None,
+    bundle: Path | None,
+    public_key: Path | None,
+    roots: Path | None,
+    policy_name: str | None,
+    output: str,
+    as_json: bool,
 ) -> int:
     """Prove that the checkpoint or dataset in the directory PATH is what was signed."""
     from securetrain.artifacts.verify import verify_path
@@ -76,6 +101,12 @@ def command(
     from securetrain.policy.load import load_policy
     from securetrain.report import junit, problems, sarif
 
+    if as_json:
+        output = "json"
+    if bundle is not None or public_key is not None or roots is not None:
+        from securetrain.cli.verify_model import verify_bundle
+
+        return verify_bundle(path, bundle, public_key, roots, output)
     if trust_file is None:
         raise IdentityError(
             "ST-IDEN-007",
@@ -90,7 +121,7 @@ def command(
         result = verify_path(
             path, trust=trust, policy=loaded.policy if loaded else None, now=now, progress=progress
         )
-    match "json" if as_json else output:
+    match output:
         case "json":
             click.echo(json.dumps(to_dict(result, loaded), indent=2, sort_keys=True))
         case "sarif":

@@ -466,6 +466,17 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-DATA-160", "a read goes past the end of the data", _X.USAGE),
     ("ST-DATA-200", "a dataset file cannot be read or written", _X.IO),
     ("ST-DATA-201", "a dataset already exists and is never overwritten", _X.IO),
+    # OpenSSF Model Signing bundles; the first two digits are the exit code
+    ("ST-OMSB-100", "the model has no bundle", _X.UNSIGNED),
+    ("ST-OMSB-101", "the model's bundle is malformed", _X.UNSIGNED),
+    ("ST-OMSB-110", "the bundle's signature does not verify", _X.BAD_SIGNATURE),
+    ("ST-OMSB-120", "the bundle is not signed by whom it should be", _X.POLICY),
+    ("ST-OMSB-130", "the content of a model's file is not what was signed", _X.CONTENT),
+    ("ST-OMSB-140", "a signed file of the model is missing", _X.FILES),
+    ("ST-OMSB-141", "the model has a file that was not signed", _X.FILES),
+    ("ST-OMSB-142", "the model has a link, a special file or an unsafe name", _X.FILES),
+    ("ST-OMSB-150", "the signer's certificate has expired or is not yet valid", _X.STALE),
+    ("ST-OMSB-200", "a file of the model cannot be read", _X.IO),
     # the scanner of pickles; here too the first two digits are the exit code
     ("ST-SCAN-030", "nothing in it could be scanned, so nothing is proven", _X.INCOMPLETE),
     ("ST-SCAN-031", "content that the scanner cannot judge", _X.INCOMPLETE),

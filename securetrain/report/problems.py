@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from securetrain.artifacts.oms.model import ModelResult
 from securetrain.artifacts.scan.findings import ScanResult
 from securetrain.artifacts.statements import CheckpointPredicate
 from securetrain.artifacts.verify import VerifyResult
@@ -57,6 +58,22 @@ def of_verify(result: VerifyResult) -> Outcome:
         )
         for problem in result.problems
     )
+    return Outcome(
+        verb="verify",
+        root=str(result.path),
+        exit_code=int(result.exit_code),
+        problems=problems,
+        checked=_with_files_of(problems, names),
+    )
+
+
+def of_model(result: ModelResult) -> Outcome:
+    """The outcome of ``securetrain verify --bundle``."""
+    problems = tuple(
+        Located(code=problem.code, what=problem.what, fix=problem.fix, file=problem.file)
+        for problem in result.problems
+    )
+    names = [result.bundle.name, *(resource.name for resource in result.resources)]
     return Outcome(
         verb="verify",
         root=str(result.path),

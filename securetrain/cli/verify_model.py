@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain verify PATH --bundle FILE``: a model in the format of OpenSSF Model Signing."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from securetrain.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from securetrain.artifacts.oms.model import ModelResult, ModelTrust
+
+KEY_LIMIT: Final = 1 << 20
+MAX_SHOWN: Final = 50
+
+
+def verify_bundle(
+    path: Path, bundle: Path | None, public_key: Path | None, roots: Path | None, output: str
+) -> int:
+    """Verify, print, and return the exit code.
+
+    Raises:
+        UsageError: ST-USAG-001 when it is not exactly one root and a bundle.
+    """
+    from securetrain.artifacts.oms.model import verify_model
+    from securetrain.core.errors import UsageError
+    from securetrain.report import junit, problems, sarif
+
+    if bundle is None or (public_key is None) == (roots is None):
+        raise UsageError(
+            "ST-USAG-001",
+            "a Model Signing bundle is verified with one root",
+            str(path),
+            "give --bundle FILE, and either --public-key PEM or --ca PEM",
+        )
+    trust = _trust(public_key, roots)
+    with progress_bar("verifying") as progress:
+        result = verify_model(path, bundle, trust, datetime.now(UTC), progress=progress)
+    match output:
+        case "json":
+            click.echo(json.dumps(_to_dict(result), indent=2, sort_keys=True))
+        case "sarif":
+            click.echo(json.dumps(sarif.render(problems.of_model(result)), indent=2))
+        case "junit":
+            click.echo(junit.render(problems.of_model(result)), nl=False)
+        case _:
+            _print(result)
+    return int(result.exit_code)
+
+
+def _trust(public_key: Path | None, roots: Path | None) -> "ModelTrust":
+    from cryptography import x509
+
+    from securetrain.artifacts.oms import keys
+    from securetrain.artifacts.oms.model import TrustedKey, TrustedRoots
+    from securetrain.core.errors import IntegrityError
+    from securetrain.core.files import read_file
+
+    if public_key is not None:
+        return TrustedKey(key=keys.load_public(read_file(public_key, KEY_LIMIT), str(public_key)))
+    assert roots is not None
+    try:
+        found = x509.load_pem_x509_certificates(read_file(roots, KEY_LIMIT))
+    except (ValueError, x509.InvalidVersion) as error:
+        raise IntegrityError(
+            "ST-OMSB-120", f"not certificates: {error}", str(roots), "give PEM certificates"
+        ) from error
+    return TrustedRoots(roots=tuple(found))
+
+
+def _to_dict(result: "ModelResult") -> dict[str, object]:
+    return {
+        "kind": "model",
+        "path": str(result.path),
+        "bundle": str(result.bundle),
+        "ok": result.ok,
+        "exit": int(result.exit_code),
+        "signer": result.signer,
+        "num_files": result.num_files,
+        "num_bytes": result.num_bytes,
+        "problems": [problem.to_dict() for problem in result.problems],
+    }
+
+
+def _print(result: "ModelResult") -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from securetrain.core.text import printable
+
+    console = Console(highlight=False, soft_wrap=True)
+    verdict = Text("VERIFIED", "bold green") if result.ok else Text("REFUSED", "bold red")
+    console.print(Text.assemble(verdict, printable(f"  model {result.path}", keep="")))
+    signer = printable(result.signer, keep="") or "nobody who was named here"
+    console.print(Text(f"signed by  {signer}"))
+    console.print(f"checked    {result.num_files} files, {result.num_bytes:,} bytes")
+    for problem in result.problems[:MAX_SHOWN]:
+        line = printable(f"{problem.file}: {problem.what}", keep="")
+        console.print(Text.assemble((problem.code, "red"), f"  {line}"))
+    if len(result.problems) > MAX_SHOWN:
+        console.print(f"and {len(result.problems) - MAX_SHOWN} more")
+    for fix in dict.fromkeys(f"{problem.code}: {problem.fix}" for problem in result.problems):
+        console.print(Text(f"fix: {fix}"))

@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A small model, keys and certificates."""
+
+import datetime as dt
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+NOW = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
+
+
+def pem_of(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def named(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+@dataclass
+class Authority:
+    """A root, and what it issues."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def create(cls, name: str = "root", days: int = 3650) -> "Authority":
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(named(name))
+            .issuer_name(named(name))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(NOW - dt.timedelta(days=days))
+            .not_valid_after(NOW + dt.timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        )
+        return cls(key, builder.sign(key, hashes.SHA256()))
+
+    def issue(
+        self,
+        key: ec.EllipticCurvePublicKey,
+        *,
+        begins: dt.timedelta = dt.timedelta(days=-1),
+        ends: dt.timedelta = dt.timedelta(days=1),
+        usage: bool | None = True,
+        purpose: x509.ObjectIdentifier | None = ExtendedKeyUsageOID.CODE_SIGNING,
+        is_ca: bool = False,
+    ) -> x509.Certificate:
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(named("maker"))
+            .issuer_name(self.certificate.subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(NOW + begins)
+            .not_valid_after(NOW + ends)
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        )
+        if usage is not None:
+            builder = builder.add_extension(
+                x509.KeyUsage(
+                    digital_signature=usage,
+                    content_commitment=False,
+                    key_encipherment=False,
+                    data_encipherment=False,
+                    key_agreement=False,
+                    key_cert_sign=is_ca,
+                    crl_sign=False,
+                    encipher_only=False,
+                    decipher_only=False,
+                ),
+                critical=True,
+            )
+        if purpose is not None:
+            builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "sub" / "weights.bin").write_bytes(bytes(range(256)))
+    return folder
+
+
+@pytest.fixture
+def key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+@pytest.fixture(scope="session")
+def authority() -> Authority:
+    return Authority.create()
