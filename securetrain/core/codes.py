@@ -98,6 +98,9 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-IDEN-013", "the folder of a cluster CA is incomplete or cannot be used", _X.USAGE),
     ("ST-IDEN-014", "an enrolment token is malformed", _X.USAGE),
     ("ST-IDEN-015", "signed by a key that was revoked", _X.REVOKED),
+    ("ST-IDEN-016", "a new trust root does not follow from the trusted one", _X.POLICY),
+    ("ST-IDEN-017", "something is older than what was seen before", _X.STALE),
+    ("ST-IDEN-018", "what this machine remembers of a trust root cannot be used", _X.USAGE),
     # identity, 4x: the transparency log
     ("ST-IDEN-040", "a log's checkpoint is malformed or not signed by the log", _X.LOG_PROOF),
     ("ST-IDEN-041", "a proof of being logged is malformed, or does not hold", _X.LOG_PROOF),

@@ -1,0 +1,198 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""How a trust root changes: from version N to N + 1, and by whose word.
+
+The rules are TUF's (https://theupdateframework.github.io/specification/latest/#update-root). A new
+root follows from the trusted one when, in order:
+
+1. it is a good root by itself (`trust.TrustRoot.parse_of_any_time`): among other things signed by
+   the threshold of its *own* root keys;
+2. its version is exactly one more: nobody can leap over a root, or use the room to roll back later;
+3. it is signed by the threshold of the *trusted* root's root keys too: new keys alone are nothing;
+4. revocations are only ever added, and the log index up to which one spares things never rises;
+5. the log's origin stays as long as a revocation speaks of an index in it.
+
+Only the last root of a chain must not have expired: those on the way are stepping stones.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from securetrain.core.errors import IdentityError
+from securetrain.identity import dsse
+from securetrain.identity.keys import PublicKey
+from securetrain.identity.trust import (
+    PAYLOAD_TYPE,
+    Authority,
+    Revoked,
+    RoleKeys,
+    TrustDocument,
+    TrustRole,
+    TrustRoot,
+    key_table,
+)
+
+MAX_STEPS: Final = 1024
+
+
+def next_root(trusted: TrustRoot, data: bytes, where: str = "") -> TrustRoot:
+    """The root that follows the trusted one; its time is not looked at.
+
+    Raises:
+        IdentityError: ST-IDEN-008 not a good root, ST-IDEN-017 an older one, ST-IDEN-016 otherwise.
+    """
+    new = TrustRoot.parse_of_any_time(data, where)
+    if new.version <= trusted.version:
+        raise IdentityError(
+            "ST-IDEN-017",
+            f"version {new.version}, and version {trusted.version} is trusted",
+            where,
+            "get the newest trust root",
+        )
+    if new.version != trusted.version + 1:
+        raise _refused(f"version {new.version} after version {trusted.version}", where)
+    root = TrustRole.ROOT
+    try:
+        dsse.verify(
+            data,
+            PAYLOAD_TYPE,
+            trusted.keys_for(root),
+            threshold=trusted.threshold(root),
+            where=where,
+        )
+    except IdentityError as error:
+        raise _refused(
+            f"not signed by the root keys of version {trusted.version}: {error.what}", where
+        ) from error
+    _check_revocations(trusted.document, new.document, where)
+    return new
+
+
+def walk(trusted: TrustRoot, newer: Iterable[bytes], now: datetime, where: str = "") -> TrustRoot:
+    """Follow a chain of roots from a trusted one to its end, which must be good at `now`.
+
+    Raises:
+        IdentityError: Those of `next_root`, and ST-IDEN-008 when the last one has expired.
+    """
+    for steps, data in enumerate(newer):
+        if steps >= MAX_STEPS:
+            raise _refused(f"more than {MAX_STEPS} roots at once", where)
+        trusted = next_root(trusted, data, where)
+    trusted.check_time(now, where)
+    return trusted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What the next version does differently."""
+
+    created: datetime
+    expires: datetime
+    add: Mapping[TrustRole, Sequence[PublicKey]] = field(default_factory=dict)
+    """Keys that a role gets."""
+    remove: Mapping[TrustRole, Sequence[str]] = field(default_factory=dict)
+    """Ids of keys that a role loses. What they signed is no longer trusted, logged or not: to keep
+    it, revoke the key with `Revoked.valid_before` instead."""
+    thresholds: Mapping[TrustRole, int] = field(default_factory=dict)
+    revoke: Sequence[Revoked] = ()
+    """Revoking a root key also removes it from the root role."""
+    log_origin: str | None = None
+    add_authorities: Sequence[Authority] = ()
+
+
+def amended(document: TrustDocument, change: Change) -> TrustDocument:
+    """The document of the next version; `trust.sign_document` makes it a root.
+
+    Raises:
+        IdentityError: ST-IDEN-016 when it speaks of a key that is not there.
+    """
+    lost = {entry.key_id for entry in change.revoke}
+    for ids in ([*lost], *change.remove.values()):
+        if strangers := set(ids) - document.keys.keys():
+            raise _refused(f"there is no key {min(strangers)[:16]}", "")
+    roles = {
+        role: _amended_role(role, document.roles.get(role), change, lost)
+        for role in [*document.roles, *(r for r in change.add if r not in document.roles)]
+    }
+    keys = {**document.keys, **key_table([k for keys in change.add.values() for k in keys])}
+    used = {key_id for role in roles.values() for key_id in role.keys} | lost
+    used |= {entry.key_id for entry in document.revoked}
+    revoked = {entry.key_id: entry for entry in [*document.revoked, *change.revoke]}
+    return msgspec.structs.replace(
+        document,
+        version=document.version + 1,
+        created=change.created,
+        expires=change.expires,
+        keys={key_id: spki for key_id, spki in keys.items() if key_id in used},
+        roles={role: entry for role, entry in roles.items() if entry.keys},
+        revoked=list(revoked.values()),
+        log_origin=document.log_origin if change.log_origin is None else change.log_origin,
+        authorities=[*document.authorities, *change.add_authorities],
+    )
+
+
+def _amended_role(
+    role: TrustRole, old: RoleKeys | None, change: Change, lost: set[str]
+) -> RoleKeys:
+    gone = set(change.remove.get(role, ()))
+    if role is TrustRole.ROOT:
+        gone |= lost
+    ids = [key_id for key_id in (old.keys if old else []) if key_id not in gone]
+    ids += [key.key_id for key in change.add.get(role, ()) if key.key_id not in ids]
+    return RoleKeys(ids, change.thresholds.get(role, old.threshold if old else 1))
+
+
+def missing_signatures(
+    data: bytes, document: TrustDocument, trusted: TrustRoot | None
+) -> dict[str, int]:
+    """How many root signatures a draft still needs: of its own keys, and of the trusted root's.
+
+    Only signatures that verify are counted; what else may be wrong is for `next_root`.
+    """
+    own = {
+        key_id: PublicKey.from_spki(base64.b64decode(document.keys[key_id]))
+        for key_id in document.roles[TrustRole.ROOT].keys
+    }
+    needs = {"its own root keys": (own, document.roles[TrustRole.ROOT].threshold)}
+    if trusted is not None:
+        root = TrustRole.ROOT
+        name = f"the root keys of version {trusted.version}"
+        needs[name] = (trusted.keys_for(root), trusted.threshold(root))
+    return {name: max(0, count - _count(data, keys)) for name, (keys, count) in needs.items()}
+
+
+def _count(data: bytes, keys: Mapping[str, PublicKey]) -> int:
+    good = 0
+    for key_id, key in keys.items():
+        try:
+            dsse.verify(data, PAYLOAD_TYPE, {key_id: key})
+        except IdentityError:
+            continue
+        good += 1
+    return good
+
+
+def _check_revocations(old: TrustDocument, new: TrustDocument, where: str) -> None:
+    later = {entry.key_id: entry for entry in new.revoked}
+    for entry in old.revoked:
+        kept = later.get(entry.key_id)
+        if kept is None:
+            raise _refused(f"the revocation of key {entry.key_id[:16]} is taken back", where)
+        if kept.valid_before is not None and (
+            entry.valid_before is None or kept.valid_before > entry.valid_before
+        ):
+            raise _refused(f"the revocation of key {entry.key_id[:16]} spares more", where)
+    speaks = any(entry.valid_before is not None for entry in new.revoked)
+    if speaks and old.log_origin and new.log_origin != old.log_origin:
+        raise _refused("another log, while a revocation speaks of an index in the old one", where)
+
+
+def _refused(what: str, where: str) -> IdentityError:
+    return IdentityError(
+        "ST-IDEN-016", what, where, "have it signed by the old and the new root keys, in order"
+    )
