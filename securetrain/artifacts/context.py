@@ -23,6 +23,8 @@ class SaveContext:
     """Optimizer steps that led to this state."""
     created: datetime
     """When it is saved, with a time zone."""
+    expires: datetime | None = None
+    """From when on nobody should load it; None when it keeps."""
     seq: int = 0
     """Which checkpoint of the run this is, counted from 0."""
     epoch: int | None = None

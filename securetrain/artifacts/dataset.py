@@ -14,7 +14,6 @@ Rules, in order:
    was dropped is verified again.
 """
 
-import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from securetrain.artifacts.listing import check_listing, open_data, read_stateme
 from securetrain.artifacts.problems import Problem, most_telling, table_problem
 from securetrain.artifacts.reading import SignedFile
 from securetrain.artifacts.statements import DataFile, DatasetPredicate, open_statement
+from securetrain.artifacts.storage import storage_of
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import DIGEST_SIZE, PAGE_LEAVES, TreeParams
@@ -282,24 +282,35 @@ class _OpenFile:
         kind = Kind.DATASET
         name = kind.table_of(entry.name)
         size = kind.table_size(params, entry.size)
-        fd = open_data(root, name, size, kind)
-        table = SignedFile(fd=fd, name=name, size=size, params=params, kind=kind, root=root)
+        storage = storage_of(root)
+        table = SignedFile(
+            source=open_data(storage, name, size, kind),
+            name=name,
+            size=size,
+            params=params,
+            kind=kind,
+            root=storage,
+        )
         try:
             # All page hashes of the file are read and checked at once: 32 bytes for 128 MiB.
             pages = bytearray(num_pages(params, entry.size) * DIGEST_SIZE)
             table.read_raw(0, memoryview(pages))
             if params.root(entry.size, pages).hex() != entry.root:
                 raise table_problem(kind, name).error(str(root))
-            data = open_data(root, entry.name, entry.size, kind)
             return cls(
                 SignedFile(
-                    fd=data, name=entry.name, size=entry.size, params=params, kind=kind, root=root
+                    source=open_data(storage, entry.name, entry.size, kind),
+                    name=entry.name,
+                    size=entry.size,
+                    params=params,
+                    kind=kind,
+                    root=storage,
                 ),
                 table,
                 bytes(pages),
             )
         except BaseException:
-            os.close(fd)
+            table.close()
             raise
 
     def leaf(self, index: int) -> bytes:
@@ -321,7 +332,7 @@ class _OpenFile:
         self.table.read_raw(start, memoryview(page))
         expected = self.pages[number * DIGEST_SIZE : (number + 1) * DIGEST_SIZE]
         if self.file.params.page(number, page) != expected:
-            raise table_problem(Kind.DATASET, self.table.name).error(str(self.table.root))
+            raise table_problem(Kind.DATASET, self.table.name).error(self.table.root.name)
         self.loaded[number] = bytes(page)
         if len(self.loaded) > MAX_PAGES:
             self.loaded.popitem(last=False)

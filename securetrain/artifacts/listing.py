@@ -6,15 +6,13 @@ Everything below the directory must be a file that the statement leads to, of th
 missing, extra and resized files, links, special files and unsafe names are problems.
 """
 
-import os
-from pathlib import Path
 from typing import Final
 
 from securetrain.artifacts.layout import LEGACY_METADATA, QUARANTINE, STATEMENT, Kind
 from securetrain.artifacts.problems import Problem
 from securetrain.artifacts.statements import CheckpointPredicate, Predicate, kind_of
+from securetrain.artifacts.storage import Place, Source, Storage, storage_of
 from securetrain.core.errors import UsageError
-from securetrain.core.files import open_regular, read_file, survey
 from securetrain.identity.dsse import ENVELOPE_LIMIT
 
 _PICKLES: Final = (LEGACY_METADATA, ".distcp", ".pkl", ".pt", ".pth")
@@ -30,10 +28,11 @@ def expected_files(predicate: Predicate) -> dict[str, int]:
         sizes[kind.table_of(file.name)] = kind.table_size(params, file.size)
     if isinstance(predicate, CheckpointPredicate):
         sizes[predicate.index.name] = predicate.index.size
+        sizes.update((document.name, document.size) for document in predicate.documents)
     return sizes
 
 
-def check_listing(root: Path, predicate: Predicate) -> list[Problem]:
+def check_listing(root: Place, predicate: Predicate) -> list[Problem]:
     """Compare the directory with the statement.
 
     Raises:
@@ -41,7 +40,7 @@ def check_listing(root: Path, predicate: Predicate) -> list[Problem]:
     """
     kind = kind_of(predicate)
     expected = expected_files(predicate)
-    files, unsafe = survey(root)
+    files, unsafe = storage_of(root).survey()
     found = {entry.name: entry.size for entry in files}
     problems = [
         Problem(
@@ -79,56 +78,71 @@ def _extra(name: str) -> str:
     return "a file that was not signed"
 
 
-def read_statement(root: Path, kind: Kind) -> bytes:
+def read_statement(root: Place, kind: Kind) -> bytes:
     """The statement's bytes.
 
     Raises:
         IntegrityError: 100 when there is none, 142 when it is not a regular file, 200 when it
             cannot be read.
     """
-    path = root / STATEMENT
-    if root.is_symlink():
-        raise Problem(
-            code=kind.code(142), what="the directory is a symbolic link, which is never followed"
-        ).error(str(root))
-    if path.is_symlink():
-        raise Problem(code=kind.code(142), what="a symbolic link", file=STATEMENT).error(str(root))
-    if not path.exists():
+    storage = storage_of(root)
+    if reason := storage.unsafe():
+        raise Problem(code=kind.code(142), what=f"the directory is {reason}").error(storage.name)
+    if not storage.has(STATEMENT):
         what = "there is no statement: nothing says who made this"
-        if kind is Kind.CHECKPOINT and (root / LEGACY_METADATA).exists():
+        if kind is Kind.CHECKPOINT and storage.has(LEGACY_METADATA):
             what += f"; {LEGACY_METADATA} is a pickle, which is never read"
-        raise Problem(code=kind.code(100), what=what, file=STATEMENT).error(str(root))
+        raise Problem(code=kind.code(100), what=what, file=STATEMENT).error(storage.name)
+    source = open_file(storage, STATEMENT, kind)
     try:
-        return read_file(path, ENVELOPE_LIMIT)
+        if source.size > ENVELOPE_LIMIT:
+            what = f"larger than the limit of {ENVELOPE_LIMIT} bytes"
+            raise Problem(code=kind.code(200), what=what, file=STATEMENT).error(storage.name)
+        data = bytearray(source.size)
+        source.read_into(memoryview(data), 0)
+        return bytes(data)
+    except (OSError, EOFError) as error:
+        problem = Problem(code=kind.code(200), what=str(error) or "it ends early", file=STATEMENT)
+        raise problem.error(storage.name) from error
+    finally:
+        source.close()
+
+
+def open_file(storage: Storage, name: str, kind: Kind) -> Source:
+    """Open a file that may hold signed bytes.
+
+    Raises:
+        IntegrityError: 140 missing, 142 a link or special file, 200 unreadable.
+    """
+    try:
+        return storage.open(name)
+    except FileNotFoundError as error:
+        problem = Problem(code=kind.code(140), what="a signed file is missing", file=name)
+        raise problem.error(storage.name) from error
     except UsageError as error:
-        raise Problem(code=kind.code(200), what=error.what, file=STATEMENT).error(
-            str(root)
+        raise Problem(code=kind.code(142), what=error.what, file=name).error(
+            storage.name
         ) from error
+    except OSError as error:
+        what = str(error.strerror or error)
+        raise Problem(code=kind.code(200), what=what, file=name).error(storage.name) from error
 
 
-def open_data(root: Path, name: str, size: int, kind: Kind) -> int:
-    """Open a signed file and check once more, on the open file, what it is; returns a descriptor.
+def open_data(root: Place, name: str, size: int, kind: Kind) -> Source:
+    """Open a signed file and check once more, on the open file, what it is.
 
     Raises:
         IntegrityError: 140 missing, 142 a link or special file, 131 another size, 200 unreadable.
     """
-    path = root / name
-    try:
-        fd = open_regular(path)
-    except FileNotFoundError as error:
-        problem = Problem(code=kind.code(140), what="a signed file is missing", file=name)
-        raise problem.error(str(root)) from error
-    except (OSError, UsageError) as error:
-        number = 142 if isinstance(error, UsageError) or path.is_symlink() else 200
-        what = error.what if isinstance(error, UsageError) else str(error.strerror or error)
-        raise Problem(code=kind.code(number), what=what, file=name).error(str(root)) from error
-    info = os.fstat(fd)
-    if info.st_size != size or info.st_nlink != 1:
-        os.close(fd)
-        number, what = (
-            (131, f"{info.st_size} bytes, {size} were signed")
-            if info.st_size != size
-            else (142, "a hard link")
-        )
-        raise Problem(code=kind.code(number), what=what, file=name).error(str(root))
-    return fd
+    storage = storage_of(root)
+    source = open_file(storage, name, kind)
+    problem = None
+    if source.size != size:
+        what = f"{source.size} bytes, {size} were signed"
+        problem = Problem(code=kind.code(131), what=what, file=name)
+    elif source.linked:
+        problem = Problem(code=kind.code(142), what="a hard link", file=name)
+    if problem is not None:
+        source.close()
+        raise problem.error(storage.name)
+    return source

@@ -20,8 +20,11 @@ _FIXES: Final = {
     "100": "sign it, or get the directory again from where it was signed",
     "101": "get the directory again from where it was signed",
     "110": "get the directory again from where it was signed; do not use it",
+    "111": "do not use it; find out which rank's file was exchanged",
     "120": "check that this is the trust root of the run that made it",
     "121": "use an artifact that was made under this policy, or verify with another policy",
+    "122": "save it with a signer on every rank (`securetrain run` gives them one)",
+    "123": "have it signed by enough operators of the trust root, for exactly this checkpoint",
     "130": "get this file again from where it was signed; do not use it",
     "131": "get this file again from where it was signed; do not use it",
     "132": "get this file again from where it was signed; do not use it",
@@ -29,8 +32,12 @@ _FIXES: Final = {
     "141": "remove the file after finding out who put it there",
     "142": "remove it after finding out who put it there",
     "150": "use a newer one, or verify with a policy that allows this age",
+    "151": "use the newest one; to go back, have operators sign a waiver that names this one",
+    "152": "get the newest head from where the run is saved, or find out why it stopped",
+    "153": "use a newer one",
     "160": "use an older one; only an operator who knows better may excuse it",
     "170": "save it with its run, dataset and policy named",
+    "171": "stop: somebody saves in the name of this run; find out which one is yours",
     "190": "save it again with securetrain.artifacts.save from a process that trusts it",
     "191": "do not use it: a trusted key signed a false index",
     "200": "check the disk and the permissions",
@@ -39,9 +46,11 @@ _FIXES: Final = {
 
 # From the most to the least telling: who made it, then what it is, then what is missing, then what
 # a policy says of it. A directory that nobody signed needs no further explanation.
-_ORDER: Final = (
-    "100 101 110 120 190 142 191 130 131 132 140 141 200 160 150 170 121 201".split()  # noqa: SIM905
+_RANKING: Final = (
+    "100 101 110 120 111 122 190 142 191 130 131 132 140 141 200 "
+    "160 171 151 152 153 150 170 123 121 201"
 )
+_ORDER: Final = _RANKING.split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

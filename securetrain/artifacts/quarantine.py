@@ -27,8 +27,9 @@ from msgspec import Meta
 from securetrain.artifacts.layout import QUARANTINE, Kind
 from securetrain.artifacts.problems import Problem
 from securetrain.artifacts.statements import DIGEST_NAME, CheckpointPredicate, Opened
+from securetrain.artifacts.storage import Place, Storage, storage_of
 from securetrain.core.errors import IdentityError, UsageError, os_error
-from securetrain.core.files import read_file, sync_dir, write_atomic
+from securetrain.core.files import sync_dir, write_atomic
 from securetrain.identity import dsse, statement
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -80,7 +81,7 @@ def set_aside(path: Path, opened: Opened, why: Quarantine, key: PrivateKey) -> P
     return target
 
 
-def check(root: Path, opened: Opened, trust: TrustRoot) -> list[Problem]:
+def check(root: Place, opened: Opened, trust: TrustRoot) -> list[Problem]:
     """Whether a checkpoint was set aside: at most one problem, ST-CKPT-160.
 
     Args:
@@ -88,14 +89,15 @@ def check(root: Path, opened: Opened, trust: TrustRoot) -> list[Problem]:
         opened: Its verified statement.
         trust: Who may say so.
     """
-    if opened.kind is not Kind.CHECKPOINT or not os.path.lexists(root / QUARANTINE):
+    storage = storage_of(root)
+    if opened.kind is not Kind.CHECKPOINT or not storage.has(QUARANTINE):
         return []
-    return [Problem(code="ST-CKPT-160", what=_reason(root, opened, trust), file=QUARANTINE)]
+    return [Problem(code="ST-CKPT-160", what=_reason(storage, opened, trust), file=QUARANTINE)]
 
 
-def _reason(root: Path, opened: Opened, trust: TrustRoot) -> str:
+def _reason(root: Storage, opened: Opened, trust: TrustRoot) -> str:
     try:
-        data = read_file(root / QUARANTINE, LIMIT)
+        data = root.read(QUARANTINE, LIMIT)
         payload = trust.verify(data, dsse.IN_TOTO, TrustRole.CHECKPOINT, QUARANTINE)
         said = statement.parse(payload, QUARANTINE_TYPE, Quarantine, QUARANTINE)
     except (IdentityError, UsageError) as error:

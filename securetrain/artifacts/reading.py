@@ -7,16 +7,16 @@ A file may change between a check and a second read, or under a memory map; so t
 read and no map. A leaf that does not verify is never handed out.
 """
 
-import os
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
-from securetrain.artifacts.layout import Kind
+from securetrain.artifacts.layout import INDEX, Kind
 from securetrain.artifacts.listing import open_data
 from securetrain.artifacts.problems import Problem, content_problem, table_problem
-from securetrain.artifacts.statements import RankFile
+from securetrain.artifacts.statements import IndexFile, RankFile
+from securetrain.artifacts.storage import Place, Source, Storage, storage_of
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, root_of
 
 Namer: TypeAlias = Callable[[str, int, int], Sequence[str]]
@@ -29,31 +29,16 @@ def no_tensors(file: str, offset: int, length: int) -> Sequence[str]:
     return ()
 
 
-def pread_into(fd: int, view: memoryview, offset: int) -> None:
-    """Fill `view` from `offset` of the file.
-
-    Raises:
-        EOFError: the file ends first.
-        OSError: as `os.preadv`.
-    """
-    done = 0
-    while done < len(view):
-        count = os.preadv(fd, [view[done:]], offset + done)
-        if count == 0:
-            raise EOFError
-        done += count
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedFile:
     """One open data file, its signed root and whose problems it reports."""
 
-    fd: int
+    source: Source
     name: str
     size: int
     params: TreeParams
     kind: Kind
-    root: Path
+    root: Storage
     namer: Namer = no_tensors
 
     def leaf_range(self, index: int) -> tuple[int, int]:
@@ -67,11 +52,19 @@ class SignedFile:
         Raises:
             IntegrityError: 130, 131 (truncated) or 200, with file, bytes and tensors.
         """
-        start, length = self.leaf_range(index)
-        self.read_raw(start, view)
+        self.read_raw(self.leaf_range(index)[0], view)
+        self.check_leaf(index, expected, view)
+
+    def check_leaf(self, index: int, expected: bytes, view: memoryview) -> None:
+        """Verify a leaf that was read into `view`.
+
+        Raises:
+            IntegrityError: 130.
+        """
         if self.params.leaf(index, view) != expected:
+            start, length = self.leaf_range(index)
             names = self.namer(self.name, start, length)
-            raise content_problem(self.kind, self.name, start, length, names).error(str(self.root))
+            raise content_problem(self.kind, self.name, start, length, names).error(self.root.name)
 
     def read_raw(self, offset: int, view: memoryview) -> None:
         """Read bytes that are not verified yet.
@@ -80,35 +73,52 @@ class SignedFile:
             IntegrityError: 131 (truncated) or 200.
         """
         try:
-            pread_into(self.fd, view, offset)
+            self.source.read_into(view, offset)
         except EOFError as error:
             raise Problem(
                 code=self.kind.code(131), what="the file ends too early", file=self.name
-            ).error(str(self.root)) from error
+            ).error(self.root.name) from error
         except OSError as error:
             raise Problem(
                 code=self.kind.code(200), what=str(error.strerror or error), file=self.name
-            ).error(str(self.root)) from error
+            ).error(self.root.name) from error
 
     def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self.fd)
+        """Close the file."""
+        self.source.close()
 
 
-def read_whole(root: Path, name: str, size: int, kind: Kind) -> bytes:
+def read_whole(root: Place, name: str, size: int, kind: Kind) -> bytes:
     """A small signed file's bytes, not verified yet but of the signed size.
 
     Raises:
         IntegrityError: 140, 131, 142 or 200.
     """
-    fd = open_data(root, name, size, kind)
-    file = SignedFile(fd=fd, name=name, size=size, params=TreeParams(), kind=kind, root=root)
+    storage = storage_of(root)
+    source = open_data(storage, name, size, kind)
+    file = SignedFile(
+        source=source, name=name, size=size, params=TreeParams(), kind=kind, root=storage
+    )
     try:
         data = bytearray(size)
         file.read_raw(0, memoryview(data))
         return bytes(data)
     finally:
         file.close()
+
+
+def read_digested(root: Place, entry: IndexFile, kind: Kind) -> bytes:
+    """A small file's bytes, verified by their digest.
+
+    Raises:
+        IntegrityError: 132 when they are others; 140, 131, 142 or 200.
+    """
+    data = read_whole(root, entry.name, entry.size, kind)
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        what = "the index is" if entry.name == INDEX else "it is"
+        problem = Problem(code=kind.code(132), what=f"{what} not what was signed", file=entry.name)
+        raise problem.error(storage_of(root).name)
+    return data
 
 
 @dataclass(slots=True)
@@ -125,21 +135,26 @@ class LeafReader:
     _edge_index: int = -1
 
     @classmethod
-    def open(cls, root: Path, entry: RankFile, params: TreeParams, namer: Namer) -> "LeafReader":
+    def open(cls, root: Place, entry: RankFile, params: TreeParams, namer: Namer) -> "LeafReader":
         """Open a file of a checkpoint and check its leaf table against the signed root.
 
         Raises:
             IntegrityError: ST-CKPT-130 to 142 and 200.
         """
-        kind = Kind.CHECKPOINT
+        kind, storage = Kind.CHECKPOINT, storage_of(root)
         name, size = entry.name, entry.size
         table = kind.table_of(name)
-        leaves = read_whole(root, table, kind.table_size(params, size), kind)
+        leaves = read_whole(storage, table, kind.table_size(params, size), kind)
         if root_of(params, size, leaves).hex() != entry.root:
-            raise table_problem(kind, table).error(str(root))
-        fd = open_data(root, name, size, kind)
+            raise table_problem(kind, table).error(storage.name)
         file = SignedFile(
-            fd=fd, name=name, size=size, params=params, kind=kind, root=root, namer=namer
+            source=open_data(storage, name, size, kind),
+            name=name,
+            size=size,
+            params=params,
+            kind=kind,
+            root=storage,
+            namer=namer,
         )
         return cls(file, leaves, memoryview(bytearray(min(params.leaf_size, size))))
 
@@ -173,10 +188,22 @@ class LeafReader:
 
     def read_leaves(self, first: int, count: int, view: memoryview) -> None:
         """Read whole leaves straight into `view` and verify them there. Safe in threads."""
+        if self.file.source.whole:
+            self._read_at_once(first, count, view)
+            return
         done = 0
         for index in range(first, first + count):
             _, length = self.file.leaf_range(index)
             self.file.read_leaf(index, self._digest(index), view[done : done + length])
+            done += length
+
+    def _read_at_once(self, first: int, count: int, view: memoryview) -> None:
+        """The same, with a single request."""
+        self.file.read_raw(first * self.file.params.leaf_size, view)
+        done = 0
+        for index in range(first, first + count):
+            _, length = self.file.leaf_range(index)
+            self.file.check_leaf(index, self._digest(index), view[done : done + length])
             done += length
 
     def _load(self, index: int) -> memoryview:

@@ -31,7 +31,7 @@ from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.hashtree import HashAlgorithm, TreeParams
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import dsse, statement
-from securetrain.identity.keys import PrivateKey
+from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRoot
 
 CHECKPOINT_TYPE: Final = f"{statement.PREDICATE_BASE}/checkpoint/v1"
@@ -40,6 +40,8 @@ DIGEST_NAME: Final = "securetrainTree1"
 """The subject's digest algorithm: SHA-256 over the canonical list of files, sizes and roots."""
 
 MAX_FILES: Final = 1_000_000
+MAX_WORLD: Final = 1 << 20
+MAX_DOCUMENT: Final = 64 << 20
 
 Hex32: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
@@ -131,6 +133,8 @@ class NodeRef(_Part, frozen=True):
     tier: NodeTier
     label: Text = ""
     ranks: list[Count] = []
+    result: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """SHA-256 of its attestation result; empty when that is not known."""
 
 
 class GradientVerdict(StrEnum):
@@ -149,6 +153,15 @@ class GradientRecord(_Part, frozen=True):
     refused: Count = 0
 
 
+class RankSignature(_Part, frozen=True):
+    """What one rank signed of its own part (`members`)."""
+
+    rank: Count
+    key: Hex32
+    sig: Annotated[str, Meta(max_length=256)]
+    """Base64."""
+
+
 class CheckpointPredicate(_Part, frozen=True):
     """What a checkpoint's signature says."""
 
@@ -157,7 +170,7 @@ class CheckpointPredicate(_Part, frozen=True):
     seq: Count
     save_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
     created: Time
-    world_size: Annotated[int, Meta(ge=1)]
+    world_size: Annotated[int, Meta(ge=1, le=MAX_WORLD)]
     tree: TreeInfo
     files: list[RankFile]
     index: IndexFile
@@ -170,6 +183,14 @@ class CheckpointPredicate(_Part, frozen=True):
     gradients: GradientRecord = GradientRecord()
     epoch: Count | None = None
     """The membership under which it was made; None when the saver did not say."""
+    expires: Time | None = None
+    """From when on it must not be loaded; None when it keeps."""
+    documents: list[IndexFile] = []
+    """Further small files, for other readers than ours: for example a safetensors index."""
+    members: Annotated[list[Annotated[str, Meta(max_length=8192)]], Meta(max_length=65536)] = []
+    """The certificates of the ranks' keys (`members.RankKey`, in DSSE)."""
+    signatures: list[RankSignature] = []
+    """Every rank's signature over its own part, by rank; empty when the ranks did not sign."""
 
 
 class Split(_Part, frozen=True):
@@ -207,7 +228,10 @@ class Opened:
 
 
 def tree_digest(
-    tree: TreeInfo, files: Sequence[RankFile | DataFile], index: IndexFile | None = None
+    tree: TreeInfo,
+    files: Sequence[RankFile | DataFile],
+    index: IndexFile | None = None,
+    documents: Sequence[IndexFile] = (),
 ) -> str:
     """The digest (hex) that identifies a directory: everything in it but the statement."""
     value = {
@@ -215,13 +239,16 @@ def tree_digest(
         "files": msgspec.to_builtins(files),
         "index": msgspec.to_builtins(index),
     }
+    if documents:
+        value["documents"] = msgspec.to_builtins(documents)
     return hashlib.sha256(b"securetrain/artifact/1\n" + canonical.dumps(value)).hexdigest()
 
 
 def digest_of(predicate: Predicate) -> str:
     """The digest of the directory that a predicate describes."""
-    index = predicate.index if isinstance(predicate, CheckpointPredicate) else None
-    return tree_digest(predicate.tree, predicate.files, index)
+    if isinstance(predicate, CheckpointPredicate):
+        return tree_digest(predicate.tree, predicate.files, predicate.index, predicate.documents)
+    return tree_digest(predicate.tree, predicate.files)
 
 
 def kind_of(predicate: Predicate) -> Kind:
@@ -229,7 +256,7 @@ def kind_of(predicate: Predicate) -> Kind:
     return Kind.CHECKPOINT if isinstance(predicate, CheckpointPredicate) else Kind.DATASET
 
 
-def sign(predicate: Predicate, name: str, key: PrivateKey) -> bytes:
+def sign(predicate: Predicate, name: str, key: Signer) -> bytes:
     """The signed statement's bytes (a DSSE envelope in canonical JSON).
 
     Raises:
@@ -319,13 +346,15 @@ def _malformed(kind: Kind, what: str) -> Problem:
 def _unsound(kind: Kind, predicate: Predicate) -> Problem | None:
     """What the schema cannot say about the lists in a predicate."""
     names = [file.name for file in predicate.files]
+    if isinstance(predicate, CheckpointPredicate):
+        names += [document.name for document in predicate.documents]
     try:
         _ = predicate.tree.params
     except ValueError as error:
         return _malformed(kind, str(error))
     if len(names) > MAX_FILES:
         return _malformed(kind, f"{len(names)} files, the limit is {MAX_FILES}")
-    if names != sorted(names):
+    if [file.name for file in predicate.files] != sorted(file.name for file in predicate.files):
         return _malformed(kind, "the files are not sorted")
     if len({name.casefold() for name in names}) != len(names):
         return _malformed(kind, "two files of one name")
@@ -350,6 +379,11 @@ def _unsound_checkpoint(predicate: CheckpointPredicate) -> Problem | None:
         return _malformed(kind, "the ranks of the files are not distinct ranks of the world")
     if predicate.gradients.refused > predicate.gradients.judged:
         return _malformed(kind, "more steps refused than judged")
+    if any(not 0 < document.size <= MAX_DOCUMENT for document in predicate.documents):
+        return _malformed(kind, f"a document that is empty or larger than {MAX_DOCUMENT} bytes")
+    signed = [signature.rank for signature in predicate.signatures]
+    if signed != sorted(set(signed)) or any(rank >= predicate.world_size for rank in signed):
+        return _malformed(kind, "the signatures are not of distinct ranks of the world, sorted")
     return None
 
 

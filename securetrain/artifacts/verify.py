@@ -6,7 +6,9 @@ Rules, in order; the first two end the check when they fail, because nothing els
 
 1. there is a statement, and it is well-formed;
 2. it is signed by enough keys of the trust root, for the role of its kind;
-3. with a policy: age, and for checkpoints algorithm, verdict, lineage and nodes;
+3. it has not expired, and what the ranks signed of their own files holds (`members`); with a
+   policy: age, and for checkpoints algorithm, verdict, lineage, nodes, the ranks' signatures and
+   whether the run's head knows it as the newest (`freshness`);
 4. it was not set aside (`quarantine`), and the listing is exactly what was signed: nothing
    missing, nothing extra, no links;
 5. every data file is hashed leaf by leaf and led up to its signed root, every table likewise, and
@@ -26,7 +28,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from securetrain.artifacts import index as index_file
-from securetrain.artifacts import quarantine, rules
+from securetrain.artifacts.freshness import Freshness
+from securetrain.artifacts.judging import Asked, judge
 from securetrain.artifacts.layout import (
     INDEX,
     LEGACY_METADATA,
@@ -42,7 +45,7 @@ from securetrain.artifacts.problems import (
     most_telling,
     table_problem,
 )
-from securetrain.artifacts.reading import SignedFile, read_whole
+from securetrain.artifacts.reading import SignedFile, read_digested, read_whole
 from securetrain.artifacts.statements import (
     CheckpointPredicate,
     DataFile,
@@ -52,6 +55,7 @@ from securetrain.artifacts.statements import (
     claimed_kind,
     open_statement,
 )
+from securetrain.artifacts.storage import LocalStorage, Place, Storage, storage_of
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, pages_of, root_of
@@ -72,7 +76,7 @@ class VerifyResult:
     """What verifying a directory found."""
 
     kind: Kind
-    path: Path
+    path: Path | str
     problems: tuple[Problem, ...]
     num_files: int
     """Files of which every byte was checked."""
@@ -98,37 +102,40 @@ class VerifyResult:
 
 
 def verify_path(
-    path: Path,
+    path: Place,
     *,
     trust: TrustRoot,
     policy: Policy | None,
     now: datetime,
     progress: Progress | None = None,
+    known: Freshness | None = None,
 ) -> VerifyResult:
     """Verify a signed directory.
 
     Args:
-        path: the directory of a checkpoint or dataset.
+        path: the directory of a checkpoint or dataset: a path, or a URL of an object store.
         trust: who may sign it.
         policy: what is asked of it besides integrity and signature; None asks for nothing more.
         now: the time of the check.
         progress: called from the calling thread while bytes are hashed.
+        known: what is known of the run besides; given, a checkpoint must be the newest one.
 
     Raises:
         UsageError: ST-USAG-002 when there is no such directory.
     """
-    if not path.is_dir():
+    storage = storage_of(path)
+    if isinstance(storage, LocalStorage) and not storage.path.is_dir():
         raise UsageError(
-            "ST-USAG-002", "there is no such directory", str(path), "name a signed directory"
+            "ST-USAG-002", "there is no such directory", storage.name, "name a signed directory"
         )
-    report = _Report(path, _guess(path))
+    shown = path if isinstance(path, Path) else storage.name
+    report = _Report(shown, storage, _guess(storage))
     try:
         opened = _open(report, trust)
-        if policy is not None:
-            report.add(*rules.check(opened, policy, now, nodes=True))
-        report.add(*quarantine.check(path, opened, trust))
+        asked = Asked(trust=trust, policy=policy, now=now, known=known)
+        report.add(*judge(opened, storage, asked).problems)
         try:
-            report.add(*check_listing(path, opened.predicate))
+            report.add(*check_listing(storage, opened.predicate))
         except OSError as error:
             report.add(Problem(code=report.kind.code(200), what=str(error)))
         _check_content(report, opened.predicate, progress)
@@ -143,7 +150,8 @@ class _Stop(Exception):  # noqa: N818 - not an error
 
 @dataclass(slots=True)
 class _Report:
-    path: Path
+    path: Path | str
+    root: Storage
     kind: Kind
     problems: list[Problem] = field(default_factory=list)
     opened: Opened | None = None
@@ -183,20 +191,20 @@ class _Report:
         )
 
 
-def _guess(path: Path) -> Kind:
+def _guess(root: Storage) -> Kind:
     """What an unsigned directory was probably meant to be, for the family of its code."""
-    return Kind.DATASET if (path / TREES).is_dir() else Kind.CHECKPOINT
+    return Kind.DATASET if root.has(TREES) else Kind.CHECKPOINT
 
 
 def _open(report: _Report, trust: TrustRoot) -> Opened:
     """Rules 1 and 2."""
     try:
-        data = read_statement(report.path, report.kind)
+        data = read_statement(report.root, report.kind)
         report.kind = claimed_kind(data) or report.kind
-        report.opened = open_statement(data, report.kind, trust, str(report.path))
+        report.opened = open_statement(data, report.kind, trust, report.root.name)
     except IntegrityError as error:
         report.catch(error, STATEMENT if error.code[-3:] != "142" else "")
-        if error.code == "ST-CKPT-100" and (report.path / LEGACY_METADATA).exists():
+        if error.code == "ST-CKPT-100" and report.root.has(LEGACY_METADATA):
             report.add(
                 Problem(
                     code="ST-CKPT-190",
@@ -216,6 +224,7 @@ def _check_content(report: _Report, predicate: Predicate, progress: Progress | N
         found = _check_index(report, predicate)
         named = found is not None
         tensors = found or tensors
+        _check_documents(report, predicate)
     total = sum(file.size for file in predicate.files)
     ticker = _Ticker(total, progress)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -241,7 +250,7 @@ def _check_index(report: _Report, predicate: CheckpointPredicate) -> index_file.
     """The index's map of tensors, or None when it is damaged or false."""
     entry = predicate.index
     try:
-        data = read_whole(report.path, entry.name, entry.size, Kind.CHECKPOINT)
+        data = read_whole(report.root, entry.name, entry.size, Kind.CHECKPOINT)
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             report.add(
                 Problem(
@@ -258,6 +267,18 @@ def _check_index(report: _Report, predicate: CheckpointPredicate) -> index_file.
     report.num_files += 1
     report.num_bytes += len(data)
     return index_file.TensorMap.of(index)
+
+
+def _check_documents(report: _Report, predicate: CheckpointPredicate) -> None:
+    """The small files besides the index."""
+    for entry in predicate.documents:
+        try:
+            read_digested(report.root, entry, Kind.CHECKPOINT)
+        except IntegrityError as error:
+            report.catch(error, entry.name)
+            continue
+        report.num_files += 1
+        report.num_bytes += entry.size
 
 
 @dataclass(slots=True)
@@ -297,16 +318,21 @@ class _FileJob:
         table: bytes | None = None
         try:
             size = kind.table_size(params, entry.size)
-            table = read_whole(report.path, name, size, kind)
+            table = read_whole(report.root, name, size, kind)
         except IntegrityError as error:
             report.catch(error, name)
         try:
-            fd = open_data(report.path, entry.name, entry.size, kind)
+            source = open_data(report.root, entry.name, entry.size, kind)
         except IntegrityError as error:
             report.catch(error, entry.name)
             return None
         file = SignedFile(
-            fd=fd, name=entry.name, size=entry.size, params=params, kind=kind, root=report.path
+            source=source,
+            name=entry.name,
+            size=entry.size,
+            params=params,
+            kind=kind,
+            root=report.root,
         )
         digests = bytearray(params.num_leaves(entry.size) * DIGEST_SIZE)
         return cls(file, entry.root, table, digests)

@@ -298,6 +298,18 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     require_clean_verdict: Annotated[
         bool, _meta("the gradient verdict in the statement must be clean", "run", "verify")
     ] = True
+    require_rank_signatures: Annotated[
+        bool,
+        _meta("every rank must have signed its own file with a certified key", "run", "verify"),
+    ] = False
+    require_head: Annotated[
+        bool,
+        _meta(
+            "a signed head must say that it is the newest of its run, or operators must waive that",
+            "run",
+            "verify",
+        ),
+    ] = False
     unpickle: Annotated[UnpickleMode, _meta("what happens to pickles from other ranks", "run")] = (
         UnpickleMode.ENFORCE
     )

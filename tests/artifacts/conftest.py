@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,8 +25,16 @@ from securetrain.artifacts.statements import (
 )
 from securetrain.core.hashtree import TreeParams, tree_of
 from securetrain.core.vocabulary import NodeTier
-from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity.trust import (
+    Revoked,
+    RoleKeys,
+    TrustDocument,
+    TrustRole,
+    TrustRoot,
+    key_table,
+    sign_document,
+)
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
@@ -37,17 +45,32 @@ class Keys:
     checkpoint: PrivateKey = field(default_factory=PrivateKey.generate)
     dataset: PrivateKey = field(default_factory=PrivateKey.generate)
     stranger: PrivateKey = field(default_factory=PrivateKey.generate)
+    admitter: PrivateKey = field(default_factory=PrivateKey.generate)
+    operators: tuple[PrivateKey, ...] = field(
+        default_factory=lambda: tuple(PrivateKey.generate() for _ in range(3))
+    )
 
-    def trust_file(self) -> bytes:
-        return sign_root(
-            {
-                TrustRole.CHECKPOINT: [self.checkpoint.public],
-                TrustRole.DATASET: [self.dataset.public],
+    def trust_file(self, *checkpoint: PublicKey, revoked: Sequence[str] = ()) -> bytes:
+        """Two of three operators must sign; `checkpoint` replaces the checkpoint role's keys."""
+        roles = {
+            TrustRole.ROOT: [self.root.public],
+            TrustRole.CHECKPOINT: list(checkpoint) or [self.checkpoint.public],
+            TrustRole.DATASET: [self.dataset.public],
+            TrustRole.NODE: [self.admitter.public],
+            TrustRole.OPERATOR: [key.public for key in self.operators],
+        }
+        document = TrustDocument(
+            version=1,
+            created=NOW - timedelta(days=400),
+            expires=NOW + timedelta(days=4000),
+            keys=key_table([key for keys in roles.values() for key in keys]),
+            roles={
+                role: RoleKeys([key.key_id for key in keys], 2 if role is TrustRole.OPERATOR else 1)
+                for role, keys in roles.items()
             },
-            self.root,
-            NOW - timedelta(days=400),
-            NOW + timedelta(days=4000),
+            revoked=[Revoked(key_id=key_id, since=NOW) for key_id in revoked],
         )
+        return sign_document(document, [self.root])
 
 
 @pytest.fixture(scope="session")

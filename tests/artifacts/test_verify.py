@@ -335,7 +335,7 @@ def test_a_file_that_vanishes_under_the_check(checkpoint, check, monkeypatch):
 
     def listing(root, predicate):
         found = real(root, predicate)
-        os.truncate(root / DATA, 100)
+        os.truncate(root.path / DATA, 100)
         return found
 
     monkeypatch.setattr(verify, "check_listing", listing)

@@ -4,9 +4,11 @@
 
 Rules, in order:
 
-1. each rank verifies for itself: statement, policy, quarantine, listing, index. Torch's own index
-   is never read and there is nothing to fall back to;
-2. all ranks must have opened the same checkpoint (one digest), and each reads by its own plan;
+1. each rank verifies for itself: statement, everything that is asked of it (`judging`), listing,
+   index. Torch's own index is never read and there is nothing to fall back to;
+2. all ranks must have opened the same checkpoint (one digest), and each reads by its own plan; when
+   the newest one is asked for, each brings what its node has seen, and the one that has seen most
+   decides;
 3. bytes are read once, into the target's own memory or a private buffer, hashed there, and only
    then used; the bytes that are not needed are not read;
 4. values are set after all tensors of this rank have verified;
@@ -14,7 +16,6 @@ Rules, in order:
 """
 
 import dataclasses
-import hashlib
 import math
 import warnings
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -46,15 +46,19 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from securetrain.artifacts import codec, quarantine, rules
+from securetrain.artifacts import codec
 from securetrain.artifacts import index as index_file
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.tensors import BY_NAME, can_fill, check_host, memory
-from securetrain.artifacts.layout import INDEX, Kind
+from securetrain.artifacts.floors import Floor
+from securetrain.artifacts.freshness import Freshness, Seen, below, remember
+from securetrain.artifacts.judging import Asked, judge
+from securetrain.artifacts.layout import Kind
 from securetrain.artifacts.listing import check_listing, read_statement
 from securetrain.artifacts.problems import Problem, most_telling
-from securetrain.artifacts.reading import LeafReader, read_whole
+from securetrain.artifacts.reading import LeafReader, read_digested
 from securetrain.artifacts.statements import CheckpointPredicate, Opened, open_statement
+from securetrain.artifacts.storage import Place, Storage, storage_of
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy
@@ -70,7 +74,7 @@ _FIT_FIX: Final = "load into a state dict of the model that was saved, or strict
 
 def load(
     state_dict: dict[str, Any],
-    path: Path,
+    path: Place,
     *,
     trust: TrustRoot,
     policy: Policy | None,
@@ -78,6 +82,7 @@ def load(
     process_group: dist.ProcessGroup | None = None,
     strict: bool = True,
     threads: int = THREADS,
+    freshness: Freshness | None = None,
 ) -> CheckpointPredicate:
     """Load a signed checkpoint into `state_dict`, in place. Every rank of the group calls it.
 
@@ -86,13 +91,14 @@ def load(
 
     Args:
         state_dict: what to fill, as for torch.distributed.checkpoint.load.
-        path: the checkpoint's directory.
+        path: the checkpoint's directory: a path, or a URL of an object store.
         trust: who may sign checkpoints.
         policy: what is asked of it; None asks for nothing but integrity and signature.
         now: the time of the check.
         process_group: the ranks that take part (default: all; none needed in a single process).
         strict: whether a name in `state_dict` that the checkpoint lacks is an error.
         threads: threads of this process that read and hash.
+        freshness: what this node knows of the run; given, the checkpoint must be the newest one.
 
     Returns:
         What the verified statement says.
@@ -101,7 +107,8 @@ def load(
         IntegrityError: ST-CKPT-100 to 200, naming the file, the bytes and the tensors.
         UsageError: ST-USAG-012 when the state dict does not fit the checkpoint.
     """
-    reader = _Reader(Path(path), trust, policy, now, threads)
+    asked = Asked(trust=trust, policy=policy, now=now, known=freshness, nodes=False)
+    reader = _Reader(storage_of(path), asked, threads)
     try:
         with warnings.catch_warnings():
             # In a single process torch warns that it assumes a single process.
@@ -115,6 +122,8 @@ def load(
     except CheckpointException as failure:
         raise unwrap(failure) from failure
     assert reader.opened is not None
+    if freshness is not None and freshness.floors is not None:
+        remember(reader.opened, freshness.floors)
     predicate = reader.opened.predicate
     assert isinstance(predicate, CheckpointPredicate)
     return predicate
@@ -177,14 +186,11 @@ class _Planner(DefaultLoadPlanner):
 class _Reader(StorageReader):
     """Reads the native format."""
 
-    def __init__(
-        self, path: Path, trust: TrustRoot, policy: Policy | None, now: datetime, threads: int
-    ) -> None:
-        self.path = path
-        self.trust = trust
-        self.policy = policy
-        self.now = now
+    def __init__(self, storage: Storage, asked: Asked, threads: int) -> None:
+        self.storage = storage
+        self.asked = asked
         self.threads = threads
+        self.seen: Seen | None = None
         self.error: SecureTrainError | None = None
         self.opened: Opened | None = None
         self.index = index_file.Index(version=index_file.VERSION, tensors=(), values=())
@@ -211,26 +217,17 @@ class _Reader(StorageReader):
 
     @refusing("ST-USAG-010")
     def _open(self) -> Metadata:
-        kind = Kind.CHECKPOINT
-        root = str(self.path)
-        opened = open_statement(read_statement(self.path, kind), kind, self.trust, root)
+        kind, storage = Kind.CHECKPOINT, self.storage
+        opened = open_statement(read_statement(storage, kind), kind, self.asked.trust, storage.name)
         predicate = opened.predicate
         assert isinstance(predicate, CheckpointPredicate)
-        problems = check_listing(self.path, predicate)
-        problems += quarantine.check(self.path, opened, self.trust)
-        if self.policy is not None:
-            problems += rules.check(opened, self.policy, self.now, nodes=False)
-        if problems:
-            raise most_telling(problems).error(root)
-        entry = predicate.index
-        data = read_whole(self.path, entry.name, entry.size, kind)
-        if hashlib.sha256(data).hexdigest() != entry.sha256:
-            raise Problem(
-                code="ST-CKPT-132", what="the index is not what was signed", file=INDEX
-            ).error(root)
+        judged = judge(opened, storage, self.asked)
+        if problems := [*judged.problems, *check_listing(storage, predicate)]:
+            raise most_telling(problems).error(storage.name)
+        data = read_digested(storage, predicate.index, kind)
         self.index = index_file.parse(data, {file.name: file.size for file in predicate.files})
         self.tensors = index_file.TensorMap.of(self.index)
-        self.opened = opened
+        self.opened, self.seen = opened, judged.seen
         return self._metadata()
 
     def _metadata(self) -> Metadata:
@@ -260,19 +257,26 @@ class _Reader(StorageReader):
         """Everything is set up by then."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Send the digest of what this rank opened, and nothing else."""
+        """Send the digest of what this rank opened and its node's floor, and nothing else."""
         assert self.opened is not None
-        return dataclasses.replace(plan, storage_data=self.opened.digest)
+        floor = self.seen.floor if self.seen is not None else None
+        seen = (-1, "") if floor is None else (floor.seq, floor.digest)
+        return dataclasses.replace(plan, storage_data=(self.opened.digest, *seen))
 
     @refusing("ST-USAG-010")
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """All ranks must have opened the same checkpoint."""
+        """All ranks must have opened the same checkpoint, and none may have seen a newer one."""
         assert self.opened is not None
         for rank, plan in enumerate(plans):
-            if plan.storage_data != self.opened.digest:
+            digest, seq, seen = plan.storage_data
+            if digest != self.opened.digest:
                 raise Problem(
                     code="ST-CKPT-130", what=f"rank {rank} opened another checkpoint than rank 0"
-                ).error(str(self.path))
+                ).error(self.storage.name)
+            if self.seen is None or digest in self.seen.excused or seq < 0:
+                continue
+            for problem in below(Floor(seq=seq, digest=seen), self.opened, f"rank {rank}'s node"):
+                raise problem.error(self.storage.name)
         return plans
 
     @refusing("ST-USAG-010")
@@ -319,7 +323,7 @@ class _Reader(StorageReader):
         assert isinstance(predicate, CheckpointPredicate)
         entry = next(file for file in predicate.files if file.name == name)
         params = predicate.tree.params
-        reader = LeafReader.open(self.path, entry, params, self.tensors.names)
+        reader = LeafReader.open(self.storage, entry, params, self.tensors.names)
         fetch = _Fetch(reader, pool)
         try:
             for job in jobs:

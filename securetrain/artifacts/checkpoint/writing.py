@@ -7,16 +7,14 @@ a helper thread hashes the same memory (both release the interpreter's lock). Te
 multiples of 64 bytes; the gaps are zeros and belong to the tree like everything else.
 """
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from securetrain.artifacts.index import ALIGNMENT
-from securetrain.core.files import PUBLIC_FILE
+from securetrain.artifacts.storage import Sink, Staging
 from securetrain.core.hashtree import Tree, TreeParams, TreeWriter
 
 BUFFER: Final = 1 << 20
@@ -27,31 +25,31 @@ LARGE: Final = 256 << 10
 class RankWriter:
     """Writes a file from front to back."""
 
-    fd: int
+    sink: Sink
     tree: TreeWriter
     pool: ThreadPoolExecutor
+    alignment: int = ALIGNMENT
     size: int = 0
     _buffer: bytearray = field(default_factory=lambda: bytearray(BUFFER))
     _filled: int = 0
 
     @classmethod
     @contextmanager
-    def create(cls, path: Path, params: TreeParams) -> Iterator["RankWriter"]:
+    def create(
+        cls, staging: Staging, name: str, params: TreeParams, *, alignment: int = ALIGNMENT
+    ) -> Iterator["RankWriter"]:
         """Create the file, which must not exist; it is durable when the block ends well."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(path, flags, PUBLIC_FILE)
-        try:
-            with ThreadPoolExecutor(1, thread_name_prefix="hash") as pool:
-                writer = cls(fd, TreeWriter(params), pool)
-                yield writer
-                writer._flush()
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="hash") as pool,
+            staging.create(name) as sink,
+        ):
+            writer = cls(sink, TreeWriter(params), pool, alignment)
+            yield writer
+            writer._flush()
 
     def write(self, data: memoryview) -> int:
         """Append one tensor's bytes; returns the offset at which they start."""
-        self._small(memoryview(bytes(-self.size % ALIGNMENT)))
+        self._small(memoryview(bytes(-self.size % self.alignment)))
         start = self.size
         if len(data) < LARGE:
             self._small(data)
@@ -81,8 +79,35 @@ class RankWriter:
     def _out(self, data: memoryview) -> None:
         hashing = self.pool.submit(self.tree.update, data)
         try:
-            done = 0
-            while done < len(data):
-                done += os.write(self.fd, data[done:])
+            self.sink.write(data)
         finally:
             hashing.result()
+
+
+class Output(Protocol):
+    """Makes the writers of rank files: in this process, or in a helper's."""
+
+    def open(
+        self, staging: Staging, name: str, params: TreeParams, alignment: int
+    ) -> AbstractContextManager["FileWriter"]:
+        """A writer of a new file; the file is durable when the block ends well."""
+
+
+class FileWriter(Protocol):
+    """Takes one file from front to back."""
+
+    def write(self, data: memoryview) -> int:
+        """Append bytes at the next aligned offset, which is returned."""
+
+    def finish(self) -> Tree:
+        """The tree of everything written, after the block has ended."""
+
+
+class InThisProcess:
+    """Writes and hashes in threads of this process."""
+
+    def open(
+        self, staging: Staging, name: str, params: TreeParams, alignment: int
+    ) -> AbstractContextManager[FileWriter]:
+        """See `Output`."""
+        return RankWriter.create(staging, name, params, alignment=alignment)

