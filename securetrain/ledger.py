@@ -108,7 +108,12 @@ class Ledger:
             raise os_error(error, str(self.path)) from error
 
     def refuse(
-        self, boundary: Boundary, event: str, error: SecureTrainError, subject: str = ""
+        self,
+        boundary: Boundary,
+        event: str,
+        error: SecureTrainError,
+        subject: str = "",
+        **details: Detail,
     ) -> None:
         """Record a refusal with its code."""
         self.append(
@@ -118,7 +123,7 @@ class Ledger:
                 event=event,
                 subject=subject,
                 code=error.code,
-                details={"what": error.what[:500]},
+                details={"what": error.what[:500], **details},
             )
         )
 

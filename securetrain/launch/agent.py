@@ -10,19 +10,24 @@ the worker shim in front of the script. This is the only module of the launcher 
 import argparse
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.options import BACKEND, RunOptions
 from securetrain.policy.schema import Policy, UnpickleMode
-from securetrain.rendezvous.entry import TUNNEL
+from securetrain.rendezvous.entry import ON_EPOCH, TUNNEL
+from securetrain.rendezvous.membership import Membership
 from securetrain.rendezvous.tunnel import Tunnel
 
 WORKER: Final = "securetrain.launch.worker"
+
+OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
+"""See `rendezvous.handler.SecureRendezvousHandler`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +160,7 @@ def run_agent(
     identity: Path | None,
     attester: str = "",
     tunnel: Tunnel | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> AgentResult:
     """Run the job's workers on this node until they have ended.
 
@@ -165,6 +171,7 @@ def run_agent(
         identity: The node's identity folder; None keeps what ``--rdzv-conf`` says.
         attester: What speaks for the node (`attest.settings.settings_for`); empty keeps that too.
         tunnel: This node's end of the job network, when the job has one.
+        on_epoch: Hears of every epoch before its workers start.
 
     Raises:
         SecureTrainError: what the rendezvous refused.
@@ -185,6 +192,8 @@ def run_agent(
         config.rdzv_configs["attester"] = attester
     if tunnel is not None:
         config.rdzv_configs[TUNNEL] = tunnel
+    if on_epoch is not None:
+        config.rdzv_configs[ON_EPOCH] = on_epoch
     try:
         elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:

@@ -32,6 +32,7 @@ from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.processes import end_stragglers, interruptible, undisturbed
+from securetrain.launch.restart import Restart
 from securetrain.launch.setup import NODE_KEY, RunSetup, node_name
 from securetrain.launch.supply import check_torch
 from securetrain.ledger import Ledger
@@ -172,6 +173,9 @@ class Session:
                     identity=identity,
                     attester=self._attester(),
                     tunnel=self.network.tunnel if self.network else None,
+                    on_epoch=Restart(
+                        run=run, ledger=self.ledger, clock=self.clock, say=self._say
+                    ).begin,
                 )
 
     def _build_network(self, plan: agent.Plan, job: str, endpoint: str) -> JobNetwork:

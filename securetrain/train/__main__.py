@@ -99,6 +99,7 @@ def _train(
             clock=lambda: datetime.now(UTC),
             stop=stop,
             console=sys.stdout,
+            witness=os.environ.get("LOCAL_RANK") == "0",
         )
         return run_job(job, where, worker, stop_after=stop_after)
     finally:

@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.artifacts import SaveContext, load, save
+from securetrain.artifacts.history import SEEN, SIGNED
 from securetrain.artifacts.statements import (
     CheckpointPredicate,
     DatasetRef,
@@ -45,7 +46,6 @@ from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
 from securetrain.train.config import AUTO, NEVER
 from securetrain.train.lineage import (
-    CHECKPOINT_SIGNED,
     RunHistory,
     check_newest,
     newest_checkpoint,
@@ -77,6 +77,8 @@ class Checkpoints:
     ledger: Ledger
     first: bool
     """Whether this is rank 0, which looks and writes for all."""
+    witness: bool
+    """Whether this is the first rank of its node, which enters what it took part in."""
     clock: Callable[[], datetime]
     device: torch.device
     _parent: str | None = None
@@ -94,11 +96,15 @@ class Checkpoints:
         if self.first:
             self.ledger.allow(
                 Boundary.CHECKPOINT,
-                CHECKPOINT_SIGNED,
+                SIGNED,
                 path.name,
                 step=step,
                 digest=saved.digest,
                 verdict=context.gradients.verdict.value,
+            )
+        elif self.witness:
+            self.ledger.observe(
+                Boundary.CHECKPOINT, SEEN, path.name, step=step, digest=saved.digest
             )
         self._parent, self._seq, self._saved_step = saved.digest, self._seq + 1, step
 
@@ -141,6 +147,7 @@ class Checkpoints:
             run_id=self.run_id,
             step=progress.step,
             seq=self._seq,
+            epoch=self.history.epoch,
             created=self.clock(),
             dataset=DatasetRef(
                 name=self.dataset_name,

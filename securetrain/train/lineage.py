@@ -6,8 +6,11 @@ A run directory lies on a disk that others may write. Its ledger is signed and c
 decides:
 
 1. which nodes took part, and what they proved (`node-admitted` of the current start);
-2. which checkpoint is the newest: a directory that was rolled back, or brought in from another run,
-   is not continued without being asked for by path (ST-CKPT-150, ST-CKPT-170).
+2. which checkpoint is the newest (`artifacts.history`): a directory that was rolled back, or
+   brought in from another run, is not continued without being asked for by path (ST-CKPT-150,
+   ST-CKPT-170). Checkpoints that the launcher has set aside, because a node was evicted, do not
+   count, and are not continued if they come back (ST-CKPT-160);
+3. which epoch is in force, for the statements of the checkpoints to come.
 
 A crash may come between a checkpoint's last rename and its ledger entry, so one step further than
 the ledger is accepted, if that checkpoint names the ledger's last one as its parent.
@@ -19,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from securetrain.artifacts import history as ledger_history
+from securetrain.artifacts.history import NO_EPOCH, RUN_STARTED, Made
 from securetrain.artifacts.statements import CheckpointPredicate, NodeRef, ParentRole
 from securetrain.core.errors import IntegrityError
 from securetrain.core.files import read_file
@@ -29,17 +34,7 @@ from securetrain.ledger import Event, verify_ledger
 
 LEDGER_LIMIT: Final = 1 << 30
 NODE_ADMITTED: Final = "node-admitted"
-RUN_STARTED: Final = "run-started"
-CHECKPOINT_SIGNED: Final = "checkpoint-signed"
 _STEP: Final = re.compile(r"step-(\d{8,})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedCheckpoint:
-    """The last checkpoint that the ledger knows."""
-
-    step: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +42,12 @@ class RunHistory:
     """What the ledger of a run says; empty for a run without a ledger."""
 
     nodes: tuple[NodeRef, ...] = ()
-    last: SavedCheckpoint | None = None
-    num_checkpoints: int = 0
+    last: Made | None = None
+    """The last checkpoint that the ledger knows and that was not set aside."""
+    set_aside: frozenset[str] = frozenset()
+    """Digests of those that were."""
+    epoch: int | None = None
+    """The membership that is in force; None when nobody said."""
 
 
 def read_history(run: RunDir, trust: TrustRoot, world: int) -> RunHistory:
@@ -68,18 +67,12 @@ def read_history(run: RunDir, trust: TrustRoot, world: int) -> RunHistory:
     # Another process may be writing the last line at this moment.
     whole = data[: data.rfind(b"\n") + 1]
     verified = verify_ledger(whole, trust.keys_for(TrustRole.LEDGER), where=str(run.ledger))
-    events = [entry.body.event for entry in verified.entries]
-    saved = [
-        SavedCheckpoint(step=step, digest=digest)
-        for event in events
-        if event.event == CHECKPOINT_SIGNED
-        and isinstance(step := event.details.get("step"), int)
-        and isinstance(digest := event.details.get("digest"), str)
-    ]
+    past = ledger_history.read_history(verified.entries)
     return RunHistory(
-        nodes=_nodes(events, world),
-        last=saved[-1] if saved else None,
-        num_checkpoints=len(saved),
+        nodes=_nodes([entry.body.event for entry in verified.entries], world),
+        last=past.made[-1] if past.made else None,
+        set_aside=past.set_aside,
+        epoch=None if past.epoch == NO_EPOCH else past.epoch,
     )
 
 
@@ -122,8 +115,16 @@ def check_newest(
     """Refuse a checkpoint that is not where the ledger says the run stopped; returns its step.
 
     Raises:
-        IntegrityError: ST-CKPT-150 when it is older, ST-CKPT-170 when it is not the run's own.
+        IntegrityError: ST-CKPT-150 when it is older, ST-CKPT-160 when it was set aside, ST-CKPT-170
+            when it is not the run's own.
     """
+    if digest in history.set_aside:
+        raise IntegrityError(
+            "ST-CKPT-160",
+            f"the checkpoint of step {predicate.step} was set aside, whatever its directory says",
+            where,
+            "find out who put it back; the ledger says why it was set aside",
+        )
     last = history.last
     fix = f"to continue from it all the same: --resume {where}"
     if last is not None and digest == last.digest:

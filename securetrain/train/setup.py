@@ -58,6 +58,8 @@ class Worker:
     stop: Stop
     console: TextIO | None
     """Where rank 0 tells people how it goes."""
+    witness: bool = False
+    """Whether this is the first rank of its node."""
 
     @property
     def first(self) -> bool:
@@ -150,6 +152,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         history=read_history(run, trust, world) if worker.first else RunHistory(),
         ledger=ledger,
         first=worker.first,
+        witness=worker.witness,
         clock=worker.clock,
         device=worker.device,
     )

@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from securetrain.artifacts import quarantine
+from securetrain.artifacts.history import EPOCH_STARTED, QUARANTINED
+from securetrain.artifacts.layout import Kind
+from securetrain.artifacts.quarantine import Quarantine
+from securetrain.artifacts.statements import CheckpointPredicate, open_statement
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
-from securetrain.core.errors import SecureTrainError
+from securetrain.core.errors import IntegrityError, SecureTrainError
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Decision
+from securetrain.core.vocabulary import Boundary, Decision
 from securetrain.guard.verdict import StepRecord
 from securetrain.identity.trust import TrustRole
 from securetrain.ledger import verify_ledger
@@ -26,7 +31,7 @@ from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun
 from securetrain.train.config import JobConfig, override, parse_job
 from securetrain.train.run import run_job
-from securetrain.train.setup import Worker
+from securetrain.train.setup import Worker, open_session
 from tests.train.conftest import now
 from tests.train.jobs import JOB
 
@@ -289,3 +294,66 @@ def test_another_split_is_a_clear_error(new_run: NewRun):
         train(new_run().run_dir, job)
     assert caught.value.code == "ST-USAG-007"
     assert caught.value.where == "job.yaml: data.train_split"
+
+
+def set_aside(made: SmallRun, step: int) -> Path:
+    """What the launcher does when a node is evicted that last proved itself before `step`."""
+    path = made.run_dir.checkpoint(step)
+    opened = open_statement((path / "statement.json").read_bytes(), Kind.CHECKPOINT, made.trust)
+    why = Quarantine(node="node-b", code="ST-ATTS-007", last_good=now(), epoch=0, created=now())
+    ledger = made.ledger()
+    error = IntegrityError("ST-CKPT-160", "in doubt", path.name)
+    ledger.refuse(
+        Boundary.CHECKPOINT, QUARANTINED, error, path.name, step=step, digest=opened.digest
+    )
+    ledger.observe(Boundary.RENDEZVOUS, EPOCH_STARTED, epoch=7)
+    return quarantine.set_aside(path, opened, why, made.keys["checkpoint"])
+
+
+def test_a_run_goes_on_from_before_what_was_set_aside(new_run: NewRun):
+    made = new_run()
+    train(made.run_dir)
+    before, last = curve(made.run_dir), weights(made.run_dir.checkpoint(6))
+    moved = set_aside(made, 6)
+    assert train(made.run_dir) is ExitCode.OK
+    assert curve(made.run_dir) == before
+    assert weights(made.run_dir.checkpoint(6)) == last
+    found = verify_path(made.run_dir.checkpoint(6), trust=made.trust, policy=None, now=now())
+    assert found.ok
+    assert isinstance(found.statement, CheckpointPredicate)
+    assert found.statement.epoch == 7
+    assert moved.is_dir()
+    assert train(made.run_dir) is ExitCode.OK  # made again, it is the run's own again
+
+
+def test_a_run_goes_on_from_the_beginning_when_everything_was_set_aside(new_run: NewRun):
+    made = new_run()
+    train(made.run_dir, stop_after=3)
+    set_aside(made, 3)
+    assert train(made.run_dir) is ExitCode.OK
+    assert [line["step"] for line in lines(made.run_dir.metrics)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_was_set_aside_does_not_come_back(new_run: NewRun):
+    """With its record, and without it: then it is signed, whole and one step after the ledger's."""
+    made = new_run()
+    train(made.run_dir)
+    moved = set_aside(made, 6)
+    moved.rename(made.run_dir.checkpoint(6))
+    assert refused(made) == "ST-CKPT-160"
+    (made.run_dir.checkpoint(6) / "quarantine.json").unlink()
+    path = made.run_dir.checkpoint(6)
+    assert verify_path(path, trust=made.trust, policy=None, now=now()).ok
+    assert refused(made) == "ST-CKPT-160"
+
+
+def test_the_first_rank_of_another_node_enters_what_it_took_part_in(new_run: NewRun):
+    made = new_run()
+    trained = worker(made.run_dir)
+    session = open_session(parse_job(JOB, "job.yaml"), "job.yaml", replace(trained, witness=True))
+    try:
+        session.checkpoints.first = False
+        session.checkpoints.save(session.trainer)
+    finally:
+        session.close()
+    assert events(made)[-1] == ("checkpoint-seen", Decision.OBSERVE, "")

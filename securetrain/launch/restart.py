@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What an eviction means for this run's checkpoints. Told of every epoch before its workers start.
+
+Rules:
+
+1. a checkpoint is in doubt when it was made in an epoch of a node that was evicted later, and not
+   before that node last proved itself (its last good evidence, by this node's clock). At the same
+   moment is not before;
+2. when and in which epoch it was made is what the ledger says (`artifacts.history`), not what the
+   checkpoint says of itself;
+3. a checkpoint that the ledger does not know has its own statement's word for both, but not when
+   the evicted node was rank 0, which signs it: then it is in doubt. So is one that names an epoch
+   that has not begun;
+4. what is in doubt is set aside (`artifacts.quarantine`): kept under another name, and refused. The
+   workers go on from the newest checkpoint that is left, or from the beginning;
+5. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
+   a failure ends the run: nobody goes on from what could not be judged.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from securetrain.artifacts.history import (
+    EPOCH_STARTED,
+    NODE_DISTRUSTED,
+    QUARANTINED,
+    RESTART_POINT,
+    History,
+    Made,
+    read_history,
+)
+from securetrain.artifacts.layout import STATEMENT, Kind
+from securetrain.artifacts.listing import read_statement
+from securetrain.artifacts.quarantine import SET_ASIDE, Quarantine, set_aside
+from securetrain.artifacts.statements import CheckpointPredicate, Opened, open_statement
+from securetrain.core.errors import IntegrityError
+from securetrain.core.files import read_file
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import Boundary
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.ledger import Ledger, verify_ledger
+from securetrain.rendezvous.membership import Evicted, Membership
+
+LEDGER_LIMIT: Final = 1 << 30
+
+
+def in_doubt(
+    gone: Evicted,
+    until: datetime,
+    said: CheckpointPredicate | None,
+    known: Made | None,
+    epoch: int,
+) -> bool:
+    """Rules 1 to 3.
+
+    Args:
+        gone: The node that was evicted.
+        until: When it last proved itself, by this node's clock.
+        said: The checkpoint's statement, when it was found.
+        known: What the ledger says of it, if anything.
+        epoch: The one that is about to begin.
+    """
+    if known is not None:
+        return known.epoch <= gone.epoch and not known.time < until
+    assert said is not None, "a checkpoint is found or known"
+    if said.epoch is not None and said.epoch > gone.epoch:
+        return said.epoch >= epoch
+    return gone.led or not said.created < until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """One node's part of it; `begin` is the rendezvous handler's `on_epoch`."""
+
+    run: RunDir
+    ledger: Ledger
+    clock: Callable[[], datetime]
+    say: Callable[[str], None]
+
+    def begin(self, membership: Membership, local: Callable[[datetime], datetime]) -> None:
+        """An epoch's members are known, and no worker of it has started.
+
+        Args:
+            membership: The epoch.
+            local: Gives a time of the coordinator by this node's clock.
+
+        Raises:
+            SecureTrainError: the ledger, the trust root or the disk does not allow to judge.
+        """
+        if membership.evicted:
+            past = self._past()
+            news = [gone for gone in membership.evicted if _name(gone) not in past.distrusted]
+            if news:
+                self._judge(news, past, membership.epoch, local)
+        self.ledger.observe(
+            Boundary.RENDEZVOUS,
+            EPOCH_STARTED,
+            f"epoch {membership.epoch}",
+            epoch=membership.epoch,
+            nodes=" ".join(member.node for member in membership.members)[:2000],
+        )
+
+    def _judge(
+        self,
+        news: Sequence[Evicted],
+        past: History,
+        epoch: int,
+        local: Callable[[datetime], datetime],
+    ) -> None:
+        """Rules 4 and 5; the evictions are noted last, so that a crash has them judged again."""
+        known = past.by_digest
+        for gone in news:
+            until = local(gone.last_good)
+            for path, opened in self._found():
+                assert isinstance(opened.predicate, CheckpointPredicate)
+                about = known.pop(opened.digest, None)
+                if in_doubt(gone, until, opened.predicate, about, epoch):
+                    self._set_aside(path, opened, gone, until)
+                elif about is not None:
+                    known[opened.digest] = about
+            for digest, about in list(known.items()):
+                # Of a checkpoint that is not here: another node has set it aside, or it is gone.
+                if in_doubt(gone, until, None, about, epoch):
+                    del known[digest]
+                    self._refuse(about.name, about.step, digest, gone)
+        self._point()
+        for gone in news:
+            self.ledger.observe(
+                Boundary.NODE,
+                NODE_DISTRUSTED,
+                gone.node,
+                cause=gone.code,
+                last_good=gone.last_good.isoformat(),
+                last_good_here=local(gone.last_good).isoformat(),
+                epoch=gone.epoch,
+            )
+
+    def _set_aside(self, path: Path, opened: Opened, gone: Evicted, until: datetime) -> None:
+        said = opened.predicate
+        assert isinstance(said, CheckpointPredicate)
+        self._refuse(path.name, said.step, opened.digest, gone)
+        why = Quarantine(
+            node=gone.node,
+            code=gone.code,
+            last_good=until,
+            epoch=gone.epoch,
+            created=self.clock(),
+        )
+        moved = set_aside(path, opened, why, PrivateKey.load(self.run.key("checkpoint")))
+        self.say(f"{gone.node} was evicted ({gone.code}): {path.name} is set aside as {moved.name}")
+
+    def _refuse(self, name: str, step: int, digest: str, gone: Evicted) -> None:
+        error = IntegrityError(
+            "ST-CKPT-160", f"not made before {gone.node}, evicted since, last proved itself", name
+        )
+        self.ledger.refuse(
+            Boundary.CHECKPOINT, QUARANTINED, error, name, step=step, digest=digest, node=gone.node
+        )
+
+    def _point(self) -> None:
+        """Say from where the workers go on."""
+        left = max(self._found(), key=lambda found: _step(found[1]), default=None)
+        if left is None:
+            name, step, digest = "the beginning", 0, ""
+        else:
+            name, step, digest = left[0].name, _step(left[1]), left[1].digest
+        self.ledger.observe(Boundary.CHECKPOINT, RESTART_POINT, name, step=step, digest=digest)
+        self.say(f"the workers go on from {name}")
+
+    def _past(self) -> History:
+        data = read_file(self.run.ledger, LEDGER_LIMIT)
+        whole = data[: data.rfind(b"\n") + 1]  # another process may be writing the last line
+        keys = self._trust().keys_for(TrustRole.LEDGER)
+        return read_history(verify_ledger(whole, keys, where=str(self.run.ledger)).entries)
+
+    def _found(self) -> Iterator[tuple[Path, Opened]]:
+        """This run's checkpoints that a loader would accept a statement of."""
+        trust, folder = self._trust(), self.run.checkpoints
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if SET_ASIDE in path.name or not (path / STATEMENT).is_file():
+                continue
+            try:
+                data = read_statement(path, Kind.CHECKPOINT)
+                yield path, open_statement(data, Kind.CHECKPOINT, trust, str(path))
+            except IntegrityError:
+                continue  # nothing loads it
+
+    def _trust(self) -> TrustRoot:
+        return TrustRoot.load(self.run.trust, self.clock())
+
+
+def _step(opened: Opened) -> int:
+    assert isinstance(opened.predicate, CheckpointPredicate)
+    return opened.predicate.step
+
+
+def _name(gone: Evicted) -> tuple[str, str]:
+    """An eviction, as the ledger names it."""
+    return gone.node, gone.last_good.isoformat()

@@ -1,0 +1,325 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""From which checkpoint a run goes on after an eviction, and which ones it sets aside."""
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from securetrain.artifacts.history import Made
+from securetrain.artifacts.layout import INDEX, QUARANTINE, STATEMENT
+from securetrain.artifacts.statements import (
+    CheckpointPredicate,
+    IndexFile,
+    TreeInfo,
+    digest_of,
+    sign,
+)
+from securetrain.artifacts.verify import verify_path
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.hashtree import TreeParams
+from securetrain.core.vocabulary import Boundary, Decision, NodeTier
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRole
+from securetrain.launch.restart import Restart, in_doubt
+from securetrain.ledger import verify_ledger
+from securetrain.rendezvous.membership import Evicted, Member, Membership
+from securetrain.testing.clock import SettableClock
+from securetrain.testing.runs import make_run
+
+START = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def at(seconds):
+    return START + timedelta(seconds=seconds)
+
+
+def gone(last_good=None, **changes):
+    fields = {"node": "node-b", "code": "ST-ATTS-007", "epoch": 3, "led": False}
+    return Evicted(**{**fields, "last_good": last_good or at(50), **changes})
+
+
+def statement(created=None, **said):
+    data = json.dumps(
+        {"tensors": [], "values": [{"fqn": "n", "value": said.get("step", 1)}], "version": 1},
+        separators=(",", ":"),
+    ).encode()
+    index = IndexFile(name=INDEX, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+    fields = {
+        "run_id": "run-1",
+        "step": 1,
+        "seq": 0,
+        "save_id": "ab" * 16,
+        "created": created or at(10),
+        "world_size": 1,
+        "tree": TreeInfo.of(TreeParams()),
+        "files": [],
+        "index": index,
+    }
+    return CheckpointPredicate(**{**fields, **said}), data
+
+
+def known(time, epoch=3):
+    return Made(name="step-00000001", step=1, digest="0" * 64, time=time, epoch=epoch)
+
+
+# The decision.
+
+
+@pytest.mark.parametrize(
+    ("made", "doubted"),
+    [(at(49.999), False), (at(50), True), (at(50.001), True)],
+)
+def test_before_is_before(made, doubted):
+    """What was made at the very moment of the last good evidence was not made before it."""
+    assert in_doubt(gone(), at(50), statement()[0], known(made), 4) is doubted
+    assert in_doubt(gone(), at(50), statement(made)[0], None, 4) is doubted
+
+
+def test_what_was_made_without_the_node_is_not_in_doubt():
+    assert not in_doubt(gone(), at(50), statement()[0], known(at(99), epoch=4), 5)
+    assert not in_doubt(gone(), at(50), statement(at(99), epoch=4)[0], None, 5)
+
+
+def test_the_ledger_is_believed_and_not_the_statement():
+    """The evicted node signs an earlier time, or a later epoch; the ledger says otherwise."""
+    forged, _ = statement(at(1), epoch=9)
+    assert in_doubt(gone(led=True), at(50), forged, known(at(60)), 4)
+    honest, _ = statement(at(99))
+    assert not in_doubt(gone(), at(50), honest, known(at(40)), 4)
+
+
+def test_what_only_the_evicted_node_vouches_for_is_in_doubt():
+    assert not in_doubt(gone(led=False), at(50), statement(at(1))[0], None, 4)
+    assert in_doubt(gone(led=True), at(50), statement(at(1))[0], None, 4)
+
+
+def test_an_epoch_that_has_not_begun_is_a_forgery():
+    assert in_doubt(gone(), at(50), statement(at(1), epoch=4)[0], None, 4)
+    assert not in_doubt(gone(), at(50), statement(at(1), epoch=4)[0], None, 6)
+
+
+def test_not_knowing_the_epoch_is_no_excuse():
+    assert in_doubt(gone(), at(50), statement()[0], known(at(60), epoch=-1), 4)
+
+
+# A run directory.
+
+
+def membership(epoch, *evicted):
+    return Membership(
+        job="job-1",
+        coordinator="spiffe://securetrain.local/job/job-1/coordinator",
+        epoch=epoch,
+        round=epoch,
+        policy="a" * 64,
+        issued=at(100),
+        members=(
+            Member(
+                rank=0,
+                node="node-a",
+                certificate="a" * 64,
+                tier=NodeTier.SELF_ASSERTED,
+                result="b" * 64,
+                address="127.0.0.1",
+                local_world=1,
+            ),
+        ),
+        evicted=evicted,
+    )
+
+
+class Run:
+    """A run of two nodes: checkpoints of steps 1, 2, 3, ... at 10, 20, 30, ... seconds."""
+
+    def __init__(self, tmp_path):
+        self.clock = SettableClock(START)
+        self.made = make_run(tmp_path / "run", clock=self.clock)
+        self.said: list[str] = []
+        self.restart = Restart(
+            run=self.made.run_dir,
+            ledger=self.made.ledger(),
+            clock=self.clock,
+            say=self.said.append,
+        )
+
+    def begin(self, epoch, *evicted, ahead=timedelta(0)):
+        self.restart.begin(membership(epoch, *evicted), lambda time: time + ahead)
+
+    def save(self, step, *, key="checkpoint", noted=True, **said):
+        self.clock.set(at(10 * step))
+        predicate, index = statement(**{"created": self.clock(), "step": step, **said})
+        path = self.made.run_dir.checkpoint(step)
+        path.mkdir()
+        (path / INDEX).write_bytes(index)
+        (path / STATEMENT).write_bytes(sign(predicate, path.name, self.made.keys[key]))
+        digest = digest_of(predicate)
+        if noted:
+            self.made.ledger("rank-0").allow(
+                Boundary.CHECKPOINT, "checkpoint-signed", path.name, step=step, digest=digest
+            )
+        return digest
+
+    @property
+    def names(self):
+        return sorted(path.name for path in self.made.run_dir.checkpoints.iterdir())
+
+    def events(self, name):
+        data = self.made.run_dir.ledger.read_bytes()
+        entries = verify_ledger(data, self.made.trust.keys_for(TrustRole.LEDGER)).entries
+        return [e.body.event for e in entries if e.body.event.event == name]
+
+    def codes(self, name):
+        path = self.made.run_dir.checkpoints / name
+        found = verify_path(path, trust=self.made.trust, policy=None, now=self.clock())
+        return [problem.code for problem in found.problems]
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = Run(tmp_path)
+    made.begin(3)
+    return made
+
+
+def test_without_an_eviction_nothing_happens_but_an_epoch(run):
+    run.save(1)
+    run.begin(4)
+    assert run.names == ["step-00000001"]
+    assert [event.details["epoch"] for event in run.events("epoch-started")] == [3, 4]
+    assert run.said == []
+
+
+def test_what_was_made_after_the_last_good_evidence_is_set_aside(run):
+    digests = [run.save(step) for step in (1, 2, 3, 4)]
+    run.begin(4, gone(at(25)))
+    assert run.names == [
+        "step-00000001",
+        "step-00000002",
+        "step-00000003.quarantined-abababababab",
+        "step-00000004.quarantined-abababababab",
+    ]
+    assert run.codes("step-00000002") == []
+    assert run.codes("step-00000003.quarantined-abababababab") == ["ST-CKPT-160"]
+    refused = run.events("checkpoint-quarantined")
+    assert [event.details["digest"] for event in refused] == digests[2:]
+    assert {(event.decision, event.code) for event in refused} == {(Decision.REFUSE, "ST-CKPT-160")}
+    (point,) = run.events("restart-point")
+    assert (point.subject, point.details["step"]) == ("step-00000002", 2)
+    assert point.details["digest"] == digests[1]
+    (distrusted,) = run.events("node-distrusted")
+    assert (distrusted.subject, distrusted.details["cause"]) == ("node-b", "ST-ATTS-007")
+    assert "the workers go on from step-00000002" in run.said
+
+
+def test_no_checkpoint_is_old_enough(run):
+    run.save(1)
+    run.begin(4, gone(at(0)))
+    assert run.names == ["step-00000001.quarantined-abababababab"]
+    (point,) = run.events("restart-point")
+    assert (point.subject, point.details["step"]) == ("the beginning", 0)
+
+
+def test_each_eviction_is_judged_once(run):
+    run.save(1)
+    run.begin(4, gone(at(5)))
+    run.save(2)  # in epoch 4, without the node
+    run.begin(5, gone(at(5)))
+    assert run.names == ["step-00000001.quarantined-abababababab", "step-00000002"]
+    assert len(run.events("node-distrusted")) == 1
+    run.save(3)
+    run.begin(6, gone(at(5)), gone(at(29), node="node-c", epoch=5))
+    assert run.names[1:] == ["step-00000002", "step-00000003.quarantined-abababababab"]
+
+
+def test_two_evictions_at_once_the_earlier_one_counts(run):
+    for step in (1, 2, 3):
+        run.save(step)
+    run.begin(4, gone(at(25)), gone(at(15), node="node-c"))
+    assert run.names[0] == "step-00000001"
+    assert len([name for name in run.names if "quarantined" in name]) == 2
+
+
+def test_the_same_step_can_be_saved_again(run):
+    first = run.save(1)
+    run.begin(4, gone(at(5)))
+    assert run.save(1, save_id="cd" * 16) == first  # the same bytes
+    assert run.codes("step-00000001") == []
+    run.begin(5, gone(at(5)))
+    assert "step-00000001" in run.names
+
+
+def test_by_this_nodes_clock(run):
+    run.save(1)
+    run.begin(4, gone(at(15)), ahead=-10 * SECOND)  # the coordinator's clock is fast
+    assert run.names == ["step-00000001.quarantined-abababababab"]
+
+
+def test_a_checkpoint_that_the_ledger_does_not_know(run):
+    """A script of the user's own saves without telling the ledger."""
+    run.save(1, noted=False)
+    run.save(2, noted=False)
+    run.begin(4, gone(at(15)))
+    assert run.names == ["step-00000001", "step-00000002.quarantined-abababababab"]
+
+
+def test_a_forged_time_on_a_checkpoint_that_only_the_evicted_node_vouches_for(run):
+    run.save(1, noted=False, created=at(0))
+    run.begin(4, gone(at(5), led=True))
+    assert run.names == ["step-00000001.quarantined-abababababab"]
+
+
+def test_what_another_node_has_set_aside_is_noted_here_too(run):
+    """Each node has a ledger of its own; the checkpoints are on a disk that they share."""
+    digest = run.save(1)
+    path = run.made.run_dir.checkpoint(1)
+    path.rename(path.with_name("step-00000001.quarantined-abababababab"))
+    run.begin(4, gone(at(5)))
+    (refused,) = run.events("checkpoint-quarantined")
+    assert refused.details["digest"] == digest
+
+
+def test_what_no_trusted_key_signed_is_left_where_it_is(run):
+    run.save(1, key="worker", noted=False)
+    (run.made.run_dir.checkpoints / "step-00000009").mkdir()
+    run.begin(4, gone(at(5)))
+    assert run.names == ["step-00000001", "step-00000009"]
+
+
+def test_a_ledger_that_was_changed_ends_the_run(run):
+    run.save(1)
+    ledger = run.made.run_dir.ledger
+    ledger.write_bytes(ledger.read_bytes().replace(b'"step":1', b'"step":2'))
+    with pytest.raises(IntegrityError) as caught:
+        run.begin(4, gone(at(5)))
+    assert caught.value.code == "ST-LEDG-003"
+    assert run.names == ["step-00000001"]
+
+
+def test_a_judgement_that_was_cut_short_is_made_again(run, monkeypatch):
+    run.save(1)
+    run.save(2)
+
+    def fail(*_):
+        raise UsageError("ST-USAG-006", "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("securetrain.launch.restart.set_aside", fail)
+        with pytest.raises(UsageError):
+            run.begin(4, gone(at(5)))
+    assert run.events("node-distrusted") == []
+    run.begin(4, gone(at(5)))
+    assert not [name for name in run.names if "quarantined" not in name]
+
+
+def test_the_record_is_signed_by_the_runs_key(run):
+    run.save(1)
+    run.made.run_dir.key("checkpoint").unlink()
+    PrivateKey.generate().save(run.made.run_dir.key("checkpoint"))
+    run.begin(4, gone(at(5)))
+    moved = run.made.run_dir.checkpoints / run.names[0]
+    assert (moved / QUARANTINE).exists()
+    assert run.codes(moved.name) == ["ST-CKPT-160"]  # refused even so
