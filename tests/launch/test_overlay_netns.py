@@ -8,20 +8,16 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 
 import pytest
 
-from securetrain.identity.keys import PrivateKey
 from securetrain.network.addresses import Names, address
 from securetrain.network.leftovers import collect
 from securetrain.network.processes import running
 from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
 from securetrain.testing.frames import Kind, Traffic
-from securetrain.testing.machine import Machine, reference_values, write_policy
-from tests.attest.swtpms import without_swtpm
-from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
+from tests.launch.two_nodes import CANARIES, NODES, PATIENCE, POLICY, TRAIN, TwoNodes, coordinated
 
 LACKING = missing()
 pytestmark = [
@@ -30,59 +26,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
 ]
-
-CANARIES = (
-    b"CANARY-GRADIENT-0123456789",
-    b"CANARY-OBJECT-0123456789",
-    b"CANARY-STORE-KEY-0123456789",
-)
-"""In a tensor, in an object and in the name of a key."""
-
-TRAIN = """
-import json, os, socket, sys, time
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-canary = torch.tensor(list(b"CANARY-GRADIENT-0123456789" * 200), dtype=torch.uint8)
-dist.broadcast(canary, 0)
-dist.all_gather_object([None, None], {"note": "CANARY-OBJECT-0123456789" * 200})
-dist.distributed_c10d._get_default_store().set(f"CANARY-STORE-KEY-0123456789-{rank}", "x" * 99)
-torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-data = torch.randn(16, 4, generator=torch.Generator().manual_seed(rank))
-for step in range(int(sys.argv[3])):
-    optimizer.zero_grad()
-    loss = model(data).square().mean()
-    loss.backward()
-    optimizer.step()
-    dist.all_reduce(loss.detach())
-    if step == 5 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == sys.argv[4]:
-        os._exit(3)
-    if step == 2:
-        open(f"{sys.argv[1]}/training-{rank}-{os.environ['TORCHELASTIC_RESTART_COUNT']}", "w")
-    time.sleep(0.02)
-total = loss.detach().clone()
-dist.all_reduce(total)
-try:
-    socket.create_connection((sys.argv[2], 22), 3)
-    underlay = "reached"
-except OSError as error:
-    underlay = error.errno
-status = dict(line.split(":\\t") for line in open("/proc/self/status") if ":\\t" in line)
-with open(f"{sys.argv[1]}/rank-{rank}.json", "w") as file:
-    json.dump({
-        "loss": total.item(), "weights": model.module.weight.tolist(), "underlay": underlay,
-        "master": os.environ["MASTER_ADDR"], "capabilities": int(status["CapBnd"], 16),
-        "devices": [name for _, name in socket.if_nameindex()], "run": os.listdir("/run"),
-        "pins": {k: v for k, v in os.environ.items() if k.endswith("SOCKET_IFNAME")},
-    }, file)
-dist.barrier()
-dist.destroy_process_group()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -274,37 +217,6 @@ def test_a_dead_engine_ends_the_run_with_its_own_code(nodes):
     nodes.launchers["node-a"].send_signal(signal.SIGTERM)
     assert nodes.wait("node-a") != 0
     assert nodes.remains("node-a") == []
-
-
-@pytest.mark.tpm
-@without_swtpm
-def test_two_attested_machines(begin, tmp_path):
-    """Software TPMs speak for both nodes; the WireGuard keys are in what they signed."""
-    with ExitStack() as stack:
-        machines = [
-            stack.enter_context(Machine(tmp_path / f"machine-{n}", n, ca=tmp_path / "ca"))
-            for n in NODES
-        ]
-        for machine in machines:
-            machine.boot()
-        values = reference_values(machines, datetime.now(UTC) - timedelta(seconds=1))
-        path = write_policy(tmp_path, values, PrivateKey.generate())
-        policy = json.loads(path.read_text()) | {"network": {"require": ["overlay"]}}
-        nodes = begin(json.dumps(policy))
-        for machine in machines:
-            settings = machine.write_settings(tmp_path / f"{machine.name}.json")
-            nodes.start(machine.name, "--attester", str(settings))
-        codes = [nodes.wait(node) for node in NODES]
-    assert codes == [0, 0], "\n".join(nodes.err(node)[-3000:] for node in NODES)
-    first, second = nodes.ranks()
-    assert first["loss"] == second["loss"]
-    admitted = [
-        line
-        for line in (tmp_path / "ledger.jsonl").read_text().splitlines()
-        if "node-admitted" in line
-    ]
-    assert len(admitted) == 2
-    assert all('"tier":"test-only"' in line for line in admitted)
 
 
 def test_commands_only_and_a_revoked_machine(cluster, tmp_path, run_command, clean_environment):

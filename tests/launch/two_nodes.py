@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""A coordinator and `securetrain run` on two hosts of a cluster, for tests of whole jobs."""
+"""A coordinator and `securetrain run` on hosts of a cluster, two or more: for whole jobs."""
 
 import json
 import signal
@@ -32,7 +32,60 @@ network: {require: [overlay]}
 rendezvous: {join_timeout_seconds: 60}
 """
 
-# argv: folder, policy, address, job, fewest nodes. Serves until its input ends.
+CANARIES = (
+    b"CANARY-GRADIENT-0123456789",
+    b"CANARY-OBJECT-0123456789",
+    b"CANARY-STORE-KEY-0123456789",
+)
+"""In a tensor, in an object and in the name of a key."""
+
+TRAIN = """
+import json, os, socket, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+canary = torch.tensor(list(b"CANARY-GRADIENT-0123456789" * 200), dtype=torch.uint8)
+dist.broadcast(canary, 0)
+dist.all_gather_object([None] * dist.get_world_size(), {"note": "CANARY-OBJECT-0123456789" * 200})
+dist.distributed_c10d._get_default_store().set(f"CANARY-STORE-KEY-0123456789-{rank}", "x" * 99)
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.randn(16, 4, generator=torch.Generator().manual_seed(rank))
+for step in range(int(sys.argv[3])):
+    optimizer.zero_grad()
+    loss = model(data).square().mean()
+    loss.backward()
+    optimizer.step()
+    dist.all_reduce(loss.detach())
+    if step == 5 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == sys.argv[4]:
+        os._exit(3)
+    if step == 2:
+        open(f"{sys.argv[1]}/training-{rank}-{os.environ['TORCHELASTIC_RESTART_COUNT']}", "w")
+    time.sleep(0.02)
+total = loss.detach().clone()
+dist.all_reduce(total)
+try:
+    socket.create_connection((sys.argv[2], 22), 3)
+    underlay = "reached"
+except OSError as error:
+    underlay = error.errno
+status = dict(line.split(":\\t") for line in open("/proc/self/status") if ":\\t" in line)
+with open(f"{sys.argv[1]}/rank-{rank}.json", "w") as file:
+    json.dump({
+        "loss": total.item(), "weights": model.module.weight.tolist(), "underlay": underlay,
+        "master": os.environ["MASTER_ADDR"], "capabilities": int(status["CapBnd"], 16),
+        "devices": [name for _, name in socket.if_nameindex()], "run": os.listdir("/run"),
+        "pins": {k: v for k, v in os.environ.items() if k.endswith("SOCKET_IFNAME")},
+    }, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+# argv: folder, policy, address, job, fewest nodes, names. Serves until its input ends.
 COORDINATE = """
 import sys
 from datetime import UTC, datetime, timedelta
@@ -46,12 +99,12 @@ from securetrain.rendezvous.identity_dir import write_identity
 folder, now = Path(sys.argv[1]), lambda: datetime.now(UTC)
 policy = load_policy(sys.argv[2])
 ca = JobCA.create(policy.policy.identity.trust_domain, sys.argv[4], now())
-for node in ("node-a", "node-b"):
+for node in sys.argv[6:]:
     write_identity(folder / node, ca, node, now())
 ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
 coordinator = Coordinator(
     sys.argv[4], ca, policy, ledger, clock=now,
-    min_nodes=int(sys.argv[5]), max_nodes=2, last_call=1.0)
+    min_nodes=int(sys.argv[5]), max_nodes=len(sys.argv[6:]), last_call=1.0)
 print(coordinator.start(sys.argv[3])[1], flush=True)
 sys.stdin.read()
 coordinator.stop()
@@ -61,11 +114,12 @@ coordinator.stop()
 class TwoNodes:
     """A coordinator on the first host, and whatever `start` starts."""
 
-    def __init__(self, *, cluster, folder, port, job, run_command, env) -> None:
+    def __init__(self, *, cluster, folder, port, job, run_command, env, names=NODES) -> None:
         self.cluster = cluster
         self.folder = folder
         self.port = port
         self.job = job
+        self.names = names
         self._run_command = run_command
         self._env = env
         self.launchers: dict[str, subprocess.Popen[str]] = {}
@@ -74,11 +128,15 @@ class TwoNodes:
     def coordinator(self):
         return f"{self.cluster.hosts[0].address}:{self.port}"
 
-    def start(self, node, *options, steps=10, conf="", nnodes="2", crash=""):
-        host = self.cluster.hosts[NODES.index(node)]
+    def host(self, node):
+        return self.cluster.hosts[self.names.index(node)]
+
+    def start(self, node, *options, steps=10, conf="", nnodes="", crash=""):
+        host = self.host(node)
         command = self._run_command(
             self.folder / f"run-{node}",
-            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", nnodes),
+            *("--policy", str(self.folder / "policy.yaml")),
+            *("--nnodes", nnodes or str(len(self.names))),
             *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
             *("--rdzv-conf", f"identity={self.folder / node}{conf}", *options),
             str(self.folder / "train.py"),
@@ -96,7 +154,9 @@ class TwoNodes:
         return (self.folder / f"{node}.err").read_text()
 
     def ranks(self):
-        return [json.loads((self.folder / f"rank-{n}.json").read_text()) for n in range(2)]
+        return [
+            json.loads((self.folder / f"rank-{n}.json").read_text()) for n in range(len(self.names))
+        ]
 
     def summary(self, node):
         return json.loads((self.folder / f"run-{node}" / "run.json").read_text())
@@ -120,7 +180,7 @@ class TwoNodes:
                     launcher.wait()
 
     def wait_until_both_train(self):
-        names = [f"training-{rank}-0" for rank in range(2)]
+        names = [f"training-{rank}-0" for rank in range(len(self.names))]
         deadline = time.monotonic() + PATIENCE
         while not all((self.folder / name).exists() for name in names):
             for node, launcher in self.launchers.items():
@@ -130,26 +190,28 @@ class TwoNodes:
 
     def listeners(self, node):
         """TCP ports of its host that listen, seen from the underlay."""
-        host = self.cluster.hosts[NODES.index(node)]
+        host = self.host(node)
         tables = host.namespace.execute("cat", "/proc/self/net/tcp", "/proc/self/net/tcp6")
         rows = [line.split() for line in tables.decode().splitlines()]
         return {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
 
     def remains(self, node):
-        names, host = Names.of(self.job, node), self.cluster.hosts[NODES.index(node)]
+        names, host = Names.of(self.job, node), self.host(node)
         found = [names.namespace] if Path("/run/netns", names.namespace).exists() else []
         found += {names.table} & host.tables()
         return found + [f"engine {pid}" for pid in running("wireguard-go", names.device)]
 
 
 @contextmanager
-def coordinated(*, cluster, folder, job, run_command, env, fewest=2) -> Iterator[TwoNodes]:
+def coordinated(
+    *, cluster, folder, job, run_command, env, fewest=2, names=NODES
+) -> Iterator[TwoNodes]:
     """A coordinator on the first host, under `folder`'s policy; what is started ends with it.
 
     The folder holds ``policy.yaml`` and the script, ``train.py``.
     """
     host = cluster.hosts[0]
-    arguments = [folder, folder / "policy.yaml", host.address, job, fewest]
+    arguments = [folder, folder / "policy.yaml", host.address, job, fewest, *names]
     with subprocess.Popen(
         host.command(sys.executable, "-c", COORDINATE, *map(str, arguments)),
         stdin=subprocess.PIPE,
@@ -166,6 +228,7 @@ def coordinated(*, cluster, folder, job, run_command, env, fewest=2) -> Iterator
                 job=job,
                 run_command=run_command,
                 env=env,
+                names=names,
             )
             try:
                 yield nodes
