@@ -38,7 +38,9 @@ could not be judged; 14 a link or special file; 19 unsafe content; 20 unreadable
 
 
 @click.command(name="scan", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
+)
 @click.option(
     "--format",
     "output",
@@ -49,13 +51,14 @@ could not be judged; 14 a link or special file; 19 unsafe content; 20 unreadable
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--opcodes", is_flag=True, help="Also list every global and count every opcode.")
-def command(path: Path, output: str, as_json: bool, opcodes: bool) -> int:
-    """Look for pickles in the file or directory PATH, and for what they would run."""
+def command(*, paths: tuple[Path, ...], output: str, as_json: bool, opcodes: bool) -> int:
+    """Look for pickles in the files or directories PATH, and for what they would run."""
+    from securetrain.artifacts.scan.findings import merge
     from securetrain.artifacts.scan.scanner import scan_path
     from securetrain.report import junit, problems, sarif
 
     with progress_bar("scanning") as progress:
-        result = scan_path(path, progress=progress)
+        result = merge([scan_path(path, progress=progress) for path in paths])
     match "json" if as_json else output:
         case "json":
             click.echo(json.dumps(result.to_dict(), indent=2, sort_keys=True))

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from securetrain.artifacts.problems import Problem
+    from securetrain.artifacts.scan.findings import ScanResult
     from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate
     from securetrain.artifacts.verify import VerifyResult
     from securetrain.policy.load import LoadedPolicy
 
 TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
+NOTHING_SCANNED: Final = "ST-SCAN-030"
 
 EPILOG: Final = """\
 \b
@@ -31,6 +33,7 @@ Examples:
   securetrain verify runs/r1/checkpoints/step-00000100 --trust runs/r1/trust.json
   securetrain verify runs/r1/dataset --trust runs/r1/trust.json --policy baseline
   securetrain verify ./model --bundle model.sig --public-key maker.pem
+  securetrain verify ./ckpt --trust trust.json --policy release.yaml --vsa ckpt.vsa.json
   SECURETRAIN_TRUST=runs/r1/trust.json securetrain verify runs/r1/dataset --json
 
 \b
@@ -83,6 +86,17 @@ was changed, then what is missing, then what the policy says.
     help="What to print on standard output.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--vsa",
+    type=click.Path(path_type=Path),
+    help="Also write a verification summary (SLSA VSA) to this file, which must not exist.",
+)
+@click.option(
+    "--vsa-key",
+    type=click.Path(path_type=Path),
+    help="Sign the summary with this private key. Default: not signed.",
+)
+@click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 def command(
     *,
     path: Path,
@@ -93,13 +107,16 @@ def command(
     policy_name: str | None,
     output: str,
     as_json: bool,
+    vsa: Path | None,
+    vsa_key: Path | None,
+    scan: bool,
 ) -> int:
     """Prove that the checkpoint or dataset in the directory PATH is what was signed."""
+    from securetrain.artifacts.scan.scanner import scan_path
     from securetrain.artifacts.verify import verify_path
     from securetrain.core.errors import IdentityError
     from securetrain.identity.trust import TrustRoot
     from securetrain.policy.load import load_policy
-    from securetrain.report import junit, problems, sarif
 
     if as_json:
         output = "json"
@@ -121,16 +138,74 @@ def command(
         result = verify_path(
             path, trust=trust, policy=loaded.policy if loaded else None, now=now, progress=progress
         )
+    scanned = scan_path(path) if scan else None
+    code = _render(output, result, loaded, trust_file, scanned)
+    if vsa is not None:
+        _write_summary(vsa, vsa_key, result, loaded, now)
+    return code
+
+
+def _render(
+    output: str,
+    result: "VerifyResult",
+    loaded: "LoadedPolicy | None",
+    trust_file: Path,
+    scanned: "ScanResult | None",
+) -> int:
+    """Print the outcome in one format; the exit code."""
+    from securetrain.report import junit, problems, sarif
+
+    outcome = problems.of_verify(result)
+    if scanned is not None:
+        outcome = problems.with_scan(outcome, scanned)
     match output:
         case "json":
-            click.echo(json.dumps(to_dict(result, loaded), indent=2, sort_keys=True))
+            document = to_dict(result, loaded)
+            if scanned is not None:
+                document |= {"scan": scanned.to_dict(), "exit": outcome.exit_code}
+                document["ok"] = outcome.exit_code == 0
+            click.echo(json.dumps(document, indent=2, sort_keys=True))
         case "sarif":
-            click.echo(json.dumps(sarif.render(problems.of_verify(result)), indent=2))
+            click.echo(json.dumps(sarif.render(outcome), indent=2))
         case "junit":
-            click.echo(junit.render(problems.of_verify(result)), nl=False)
+            click.echo(junit.render(outcome), nl=False)
         case _:
             _print(result, loaded, trust_file)
-    return int(result.exit_code)
+            if scanned is not None:
+                _print_scan(scanned)
+    return outcome.exit_code
+
+
+def _print_scan(scanned: "ScanResult") -> None:
+    from securetrain.core.text import printable
+
+    findings = [one for one in scanned.findings if one.code != NOTHING_SCANNED]
+    click.echo(f"scan     {len(scanned.judged)} files and members hold objects or weights")
+    for finding in findings:
+        click.echo(printable(f"{finding.code}  {finding.place}: {finding.what}", keep=""))
+    if not findings:
+        click.echo("scan     nothing that a loader would run")
+
+
+def _write_summary(
+    target: Path,
+    key_file: Path | None,
+    result: "VerifyResult",
+    loaded: "LoadedPolicy | None",
+    now: datetime,
+) -> None:
+    from securetrain.artifacts.summary import PolicyUsed, sign, summarize
+    from securetrain.core.files import write_atomic
+    from securetrain.identity.keys import PrivateKey
+
+    policy = None
+    if loaded is not None:
+        policy = PolicyUsed(uri=loaded.policy.metadata.id, digest=loaded.digest)
+    data = summarize(result, policy, now)
+    if key_file is not None:
+        data = sign(data, PrivateKey.load(key_file))
+    write_atomic(target, data, replace=False)
+    click.echo(f"summary {target}", err=True)
 
 
 def to_dict(result: "VerifyResult", policy: "LoadedPolicy | None") -> dict[str, Any]:

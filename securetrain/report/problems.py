@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `verify` and `scan` found, in the one shape that the machine formats are made from."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from securetrain.artifacts.oms.model import ModelResult
-from securetrain.artifacts.scan.findings import ScanResult
+from securetrain.artifacts.scan.findings import NOTHING, ScanResult
 from securetrain.artifacts.statements import CheckpointPredicate
 from securetrain.artifacts.verify import VerifyResult
 
@@ -80,6 +81,24 @@ def of_model(result: ModelResult) -> Outcome:
         exit_code=int(result.exit_code),
         problems=problems,
         checked=_with_files_of(problems, names),
+    )
+
+
+def with_scan(outcome: Outcome, scanned: ScanResult) -> Outcome:
+    """A verified directory that was scanned too.
+
+    That nothing in it could be scanned is no problem here: the native format holds no objects, and
+    every byte has been verified.
+    """
+    found = of_scan(scanned)
+    problems = tuple(problem for problem in found.problems if problem.code != NOTHING)
+    code = outcome.exit_code or (found.exit_code if problems else 0)
+    together = (*outcome.problems, *problems)
+    return dataclasses.replace(
+        outcome,
+        exit_code=code,
+        problems=together,
+        checked=_with_files_of(together, outcome.checked),
     )
 
 

@@ -86,3 +86,17 @@ def test_it_works_without_torch(evil: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
     assert done.returncode == 19
+
+
+def test_several_paths_are_one_scan(evil: Path, tmp_path: Path) -> None:
+    (tmp_path / "fine").mkdir()
+    (tmp_path / "fine" / "a.pkl").write_bytes(pickle.dumps(1))
+    (tmp_path / "notes.txt").write_text("hello")
+    fine, notes = str(tmp_path / "fine"), str(tmp_path / "notes.txt")
+    code, text = run(fine, notes, str(evil), "--json")
+    said = json.loads(text)
+    assert code == 19
+    assert [finding["file"] for finding in said["findings"]] == [str(evil)]
+    assert f"{fine}/a.pkl" in [one["name"] for one in said["judged"]]
+    assert run(fine, notes)[0] == 0
+    assert run(notes, notes)[0] == 3

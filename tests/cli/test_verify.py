@@ -215,3 +215,29 @@ def test_verifying_imports_no_torch(dataset, trust):
     assert done.returncode == 0, done
     # Standard error is not a terminal here: no progress bar in it.
     assert done.stderr == b""
+
+
+def test_a_summary_is_written_beside_the_verdict(checkpoint, trust, tmp_path):
+    target = tmp_path / "vsa.json"
+    code, _ = run(checkpoint, "--trust", trust, "--vsa", target)
+    assert code == 0
+    said = json.loads(target.read_bytes())
+    assert said["predicateType"] == "https://slsa.dev/verification_summary/v1"
+    assert said["predicate"]["verificationResult"] == "PASSED"
+    assert said["predicate"]["verifiedLevels"] == ["SECURETRAIN_L1"]
+
+
+def test_a_scan_on_top_finds_what_the_signature_does_not_care_about(dataset, trust):
+    code, text = run(dataset, "--trust", trust, "--scan", "--json")
+    said = json.loads(text)
+    assert code == 0
+    assert said["ok"]
+    assert said["scan"]["findings"][0]["code"] == "ST-SCAN-030"
+
+
+@pytest.mark.parametrize("output", ["sarif", "junit"])
+def test_the_formats_of_ci_servers(dataset, trust, output):
+    (dataset / "extra.txt").write_text("x")
+    code, text = run(dataset, "--trust", trust, "--format", output)
+    assert code == 14
+    assert "ST-DATA-141" in text

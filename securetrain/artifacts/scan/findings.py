@@ -6,8 +6,10 @@ Rules: unsafe content outranks content that could not be judged, which outranks 
 read; a scan in which nothing was judged is never clean.
 """
 
+import os
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -99,6 +101,30 @@ class Judged:
             "globals": sorted(self.globals),
             "opcodes": dict(sorted(self.opcodes.items())),
         }
+
+
+def merge(results: Sequence["ScanResult"]) -> "ScanResult":
+    """Several scans as one; names get the path that they were found below."""
+    if len(results) == 1:
+        return results[0]
+    judged = any(result.judged for result in results)
+    whole = ScanResult(path=Path(os.path.commonpath([one.path.absolute() for one in results])))
+    for result in results:
+        root = result.path
+
+        def named(name: str, root: Path = root) -> str:
+            return str(root) if name in ("", root.name) else f"{root}/{name}"
+
+        whole.findings += [
+            replace(finding, file=named(finding.file))
+            for finding in result.findings
+            if finding.code != NOTHING or not judged
+        ]
+        whole.judged += [replace(one, name=named(one.name)) for one in result.judged]
+        whole.passed_over += [named(name) for name in result.passed_over]
+        whole.num_bytes += result.num_bytes
+        whole.truncated |= result.truncated
+    return whole
 
 
 @dataclass(slots=True, kw_only=True)

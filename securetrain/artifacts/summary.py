@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A verification summary: what one verifier found, for those who trust it and do not verify again.
+
+It is an in-toto statement of SLSA's Verification Summary Attestation
+(https://slsa.dev/spec/v1.1/verification_summary) about the artifact's digest. Rules, in order:
+
+1. the result is PASSED only when verifying ended with exit code 0;
+2. the levels are computed from what was verified, and a failed summary has none:
+   ``SECURETRAIN_L1`` every byte is as a trusted key signed it; ``SECURETRAIN_L2`` also a policy
+   was given and held, and the statement names run, dataset and policy (a dataset: it held);
+   ``SECURETRAIN_L3`` also every node that took part proved itself by hardware;
+3. without a statement that verifies there is no digest, so there is nothing to make a summary of.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from securetrain import __version__
+from securetrain.artifacts.statements import DIGEST_NAME, CheckpointPredicate
+from securetrain.artifacts.verify import VerifyResult
+from securetrain.core import canonical
+from securetrain.core.errors import UsageError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.identity import dsse
+from securetrain.identity.keys import Signer
+from securetrain.identity.statement import STATEMENT_TYPE
+
+PREDICATE_TYPE: Final = "https://slsa.dev/verification_summary/v1"
+VERIFIER_ID: Final = "https://securetrain.dev/verify"
+LEVELS: Final = ("SECURETRAIN_L1", "SECURETRAIN_L2", "SECURETRAIN_L3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyUsed:
+    """The policy that an artifact was verified against."""
+
+    uri: str
+    digest: str
+    """SHA-256, hex."""
+
+
+def levels(result: VerifyResult, policy: PolicyUsed | None) -> tuple[str, ...]:
+    """Rule 2."""
+    if not result.ok:
+        return ()
+    said = result.statement
+    reached = 1
+    if policy is not None:
+        reached = 2
+        if isinstance(said, CheckpointPredicate):
+            named = said.run_id and said.dataset.digest and said.policy.digest
+            proven = said.nodes and all(node.tier >= NodeTier.VTPM for node in said.nodes)
+            reached = 1 if not named else 3 if proven else 2
+    return LEVELS[:reached]
+
+
+def summarize(result: VerifyResult, policy: PolicyUsed | None, now: datetime) -> bytes:
+    """The summary as an in-toto statement, not signed.
+
+    Args:
+        result: What verifying found.
+        policy: What was asked besides integrity and signature.
+        now: When it was verified, with a time zone.
+
+    Raises:
+        UsageError: ST-USAG-001, rule 3.
+    """
+    if not result.digest:
+        raise UsageError(
+            "ST-USAG-001",
+            "no statement of it verifies, so there is no digest to write a summary about",
+            str(result.path),
+            "leave out --vsa; the exit code and --format json say what was found",
+        )
+    predicate: dict[str, Any] = {
+        "verifier": {"id": VERIFIER_ID, "version": {"securetrain": __version__}},
+        "timeVerified": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "resourceUri": f"urn:securetrain:{result.kind}:{result.digest}",
+        "verificationResult": "PASSED" if result.ok else "FAILED",
+        "verifiedLevels": list(levels(result, policy)),
+    }
+    if policy is not None:
+        predicate["policy"] = {"uri": policy.uri, "digest": {"sha256": policy.digest}}
+    return canonical.dumps(
+        {
+            "_type": STATEMENT_TYPE,
+            "subject": [
+                {
+                    "name": PurePosixPath(str(result.path)).name,
+                    "digest": {DIGEST_NAME: result.digest},
+                }
+            ],
+            "predicateType": PREDICATE_TYPE,
+            "predicate": predicate,
+        }
+    )
+
+
+def sign(summary: bytes, key: Signer) -> bytes:
+    """The summary in a DSSE envelope."""
+    return dsse.sign(summary, dsse.IN_TOTO, [key])

@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A verification summary says PASSED only of what was verified, and its level is computed."""
+
+import datetime as dt
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from securetrain.artifacts.layout import Kind
+from securetrain.artifacts.problems import Problem
+from securetrain.artifacts.statements import (
+    CheckpointPredicate,
+    DatasetRef,
+    IndexFile,
+    NodeRef,
+    PolicyRef,
+    TreeInfo,
+)
+from securetrain.artifacts.summary import PolicyUsed, levels, sign, summarize
+from securetrain.artifacts.verify import VerifyResult
+from securetrain.core.errors import UsageError
+from securetrain.core.hashtree import HashAlgorithm
+from securetrain.core.vocabulary import NodeTier
+from securetrain.identity import dsse
+from securetrain.identity.keys import PrivateKey
+
+NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
+POLICY = PolicyUsed(uri="baseline", digest="b" * 64)
+SAID = CheckpointPredicate(
+    run_id="r1",
+    step=1,
+    seq=0,
+    save_id="0" * 32,
+    created=NOW,
+    world_size=1,
+    tree=TreeInfo(algorithm=HashAlgorithm.BLAKE3, leaf_size=1 << 20),
+    files=[],
+    index=IndexFile(name="index.json", size=1, sha256="0" * 64),
+    dataset=DatasetRef(name="d", digest="d" * 64),
+    policy=PolicyRef(id="baseline", digest="b" * 64),
+    nodes=[NodeRef(node="n1", tier=NodeTier.TPM)],
+)
+GOOD = VerifyResult(
+    kind=Kind.CHECKPOINT,
+    path=Path("/data/step-1"),
+    problems=(),
+    num_files=3,
+    num_bytes=9,
+    statement=SAID,
+    digest="a" * 64,
+    key_ids=frozenset({"k"}),
+)
+BAD = replace(GOOD, problems=(Problem(code="ST-CKPT-130", what="changed"),))
+
+
+def struct_replace(**changes: object) -> VerifyResult:
+    import msgspec
+
+    return replace(GOOD, statement=msgspec.structs.replace(SAID, **changes))
+
+
+def test_a_verified_artifact_passes_with_its_digest_and_policy() -> None:
+    said = json.loads(summarize(GOOD, POLICY, NOW))
+    assert said["subject"][0]["digest"] == {"securetrainTree1": "a" * 64}
+    predicate = said["predicate"]
+    assert predicate["verificationResult"] == "PASSED"
+    assert predicate["timeVerified"] == "2026-05-01T12:00:00Z"
+    assert predicate["policy"]["digest"] == {"sha256": "b" * 64}
+    assert predicate["verifiedLevels"][-1] == "SECURETRAIN_L3"
+
+
+def test_a_refused_artifact_fails_and_has_no_level() -> None:
+    predicate = json.loads(summarize(BAD, POLICY, NOW))["predicate"]
+    assert predicate["verificationResult"] == "FAILED"
+    assert predicate["verifiedLevels"] == []
+
+
+@pytest.mark.parametrize(
+    ("result", "policy", "level"),
+    [
+        (GOOD, None, 1),
+        (GOOD, POLICY, 3),
+        (struct_replace(nodes=[]), POLICY, 2),
+        (struct_replace(nodes=[NodeRef(node="n", tier=NodeTier.SELF_ASSERTED)]), POLICY, 2),
+        (struct_replace(nodes=[NodeRef(node="n", tier=NodeTier.TEST_ONLY)]), POLICY, 2),
+        (struct_replace(run_id=""), POLICY, 1),
+        (struct_replace(dataset=DatasetRef()), POLICY, 1),
+        (struct_replace(policy=PolicyRef()), POLICY, 1),
+        (BAD, POLICY, 0),
+        (replace(GOOD, num_files=0), POLICY, 0),
+    ],
+)
+def test_the_level_is_computed(result: VerifyResult, policy: PolicyUsed | None, level: int) -> None:
+    assert len(levels(result, policy)) == level
+
+
+def test_without_a_digest_there_is_no_summary() -> None:
+    with pytest.raises(UsageError) as error:
+        summarize(replace(BAD, digest=""), None, NOW)
+    assert error.value.code == "ST-USAG-001"
+
+
+def test_a_signed_summary_verifies() -> None:
+    key = PrivateKey.generate()
+    envelope = sign(summarize(GOOD, None, NOW), key)
+    payload = dsse.verify(envelope, dsse.IN_TOTO, {key.key_id: key.public})
+    assert json.loads(payload.data)["predicate"]["verificationResult"] == "PASSED"
