@@ -67,6 +67,12 @@ PACKAGES: Final = (
     Package("libtss2-dev", "/usr/include/tss2/tss2_esys.h", _PYTSS, _DIFFERENTIAL),
     Package("pkg-config", "pkg-config", _PYTSS, _DIFFERENTIAL),
     Package("gcc", "gcc", _PYTSS, _DIFFERENTIAL),
+    Package(
+        "softhsm2",
+        "softhsm2-util",
+        "is a PKCS#11 token in software: tests sign with keys in it",
+        "those that sign with a key in a token",
+    ),
     Package("nftables", "nft", "filters the packets of a job network", "those marked netns"),
     Package(
         "wireguard-go",

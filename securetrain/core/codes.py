@@ -101,6 +101,7 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-IDEN-016", "a new trust root does not follow from the trusted one", _X.POLICY),
     ("ST-IDEN-017", "something is older than what was seen before", _X.STALE),
     ("ST-IDEN-018", "what this machine remembers of a trust root cannot be used", _X.USAGE),
+    ("ST-IDEN-019", "a PKCS#11 token or key cannot be used", _X.USAGE),
     # identity, 4x: the transparency log
     ("ST-IDEN-040", "a log's checkpoint is malformed or not signed by the log", _X.LOG_PROOF),
     ("ST-IDEN-041", "a proof of being logged is malformed, or does not hold", _X.LOG_PROOF),
