@@ -13,7 +13,9 @@ Rules:
    the engine's own instead; we reach it through /proc/PID/root, which takes the right to trace the
    engine (ptrace_access_vfs is how proc(5) guards it), and a worker without capabilities has not.
    The file goes with the process;
-4. keys go through that socket only.
+4. keys go through that socket only;
+5. it is scheduled before what it serves, where that is allowed: every rank waits for the slowest
+   tunnel, and a worker that computes must not hold up the packets of the others.
 """
 
 import json
@@ -42,6 +44,8 @@ LAST_WITHOUT_OFFLOADS: Final = 20230223
 TUN: Final = Path("/dev/net/tun")
 _RUN: Final = Path("/var/run")
 _LIMITS: Final = ("--no-new-privs", "--bounding-set=-all,+net_admin", "--inh-caps=-all")
+_NICENESS: Final = "-10"
+"""Without the right to it, nice(1) says so in the log and goes on."""
 _PATIENCE_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.005
 _LOG_SHOWN: Final = 300
@@ -74,6 +78,7 @@ class WireGuardGo:
         command = [
             *([program("nsenter"), *host.enter_command()[1:]] if host.name else []),
             *private_command(["--empty", str(_RUN.resolve())]),
+            *(program("nice"), "-n", _NICENESS),
             *(program("setpriv"), *_LIMITS, "--", program(PROGRAM), "-f", name),
         ]
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
