@@ -110,6 +110,23 @@ def test_a_signature_under_another_keys_id():
     refused("ST-IDEN-002", canonical.dumps(fields))
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(b"payload", id="the payload alone"),
+        pytest.param(KIND.encode() + b"payload", id="type and payload, as before DSSE 1.0"),
+        pytest.param(b"DSSEv1 payload", id="without lengths"),
+        pytest.param(base64.b64encode(b"payload"), id="the payload as it is stored"),
+        pytest.param(pae(KIND, base64.b64encode(b"payload")), id="the stored payload, encoded"),
+    ],
+)
+def test_a_signature_over_another_encoding(message):
+    """T29."""
+    fields = canonical.loads(sign(b"payload", KIND, KEYS[:1]))
+    fields["signatures"][0]["sig"] = base64.b64encode(KEYS[0].sign(message)).decode()
+    refused("ST-IDEN-002", canonical.dumps(fields))
+
+
 def test_a_document_of_another_type():
     refused("ST-IDEN-004", sign(b"payload", "application/other", KEYS[:1]))
     # Renaming the type does not help: it is signed.

@@ -1,0 +1,267 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""T26, T27, T28: attested keys as signers, and everything that is not quite one."""
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from securetrain.core.errors import IdentityError
+from securetrain.identity import dsse
+from securetrain.identity.ca import JobCA
+from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.spiffe import Role
+from securetrain.identity.svid import Chain, SvidSigner, check_chain, verify_attested
+from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+MINUTES = timedelta(minutes=10)
+DOMAIN, JOB = "cluster.example", "run-7"
+KIND = "application/example"
+KEY, ROOT = PrivateKey.generate(KeyKind.P256), PrivateKey.generate()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    cluster = ClusterCA.create(tmp_path_factory.mktemp("ca"), DOMAIN, NOW, None)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def job(cluster):
+    return cluster.job(JOB, NOW, cluster.key)
+
+
+def der(certificate):
+    return Chain.of([certificate]).certificates[0]
+
+
+def trust(certificate, **fields) -> TrustRoot:
+    entry = Authority(
+        role=fields.pop("role", TrustRole.CHECKPOINT),
+        certificate=der(certificate),
+        trust_domain=fields.pop("trust_domain", DOMAIN),
+        **fields,
+    )
+    document = TrustRoot.parse(sign_root({}, ROOT, NOW, NOW + timedelta(days=99)), NOW).document
+    document = msgspec.structs.replace(document, authorities=[entry])
+    return TrustRoot.parse(sign_document(document, [ROOT]), NOW)
+
+
+def leaf(job, role=Role.MEMBER, node="node-0", key=KEY, lifetime=MINUTES):
+    return job.issue(role, key.public, NOW, node=node, lifetime=lifetime)
+
+
+def refused(code, chain, root, role=TrustRole.CHECKPOINT, at=NOW):
+    with pytest.raises(IdentityError) as caught:
+        check_chain(Chain.of(chain), root, role, at, "w")
+    assert caught.value.code == code, caught.value
+    assert caught.value.exit_code == 12
+
+
+def test_a_member_signs_for_its_job(cluster, job):
+    signer = SvidSigner(KEY, Chain.of([leaf(job), job.certificate]))
+    envelope = dsse.sign(b"x", KIND, [signer])
+    root = trust(cluster.certificate)
+    found = verify_attested(envelope, KIND, signer.chain, root, TrustRole.CHECKPOINT, NOW)
+    assert found.payload.data == b"x"
+    assert str(found.spiffe) == f"spiffe://{DOMAIN}/job/{JOB}/member/node-0"
+    with pytest.raises(IdentityError, match="ST-IDEN-004"):
+        verify_attested(envelope, "other", signer.chain, root, TrustRole.CHECKPOINT, NOW)
+
+
+def test_a_job_ca_of_its_own_can_be_the_authority():
+    alone = JobCA.create(DOMAIN, JOB, NOW)
+    chain = Chain.of([leaf(alone)])
+    key, spiffe = check_chain(chain, trust(alone.certificate), TrustRole.CHECKPOINT, NOW)
+    assert (key.key_id, spiffe.job) == (KEY.key_id, JOB)
+
+
+def test_only_for_the_role_that_the_authority_has(cluster, job):
+    chain = [leaf(job), job.certificate]
+    refused("ST-IDEN-003", chain, trust(cluster.certificate), TrustRole.DATASET)
+    refused("ST-IDEN-003", chain, trust(cluster.certificate, role=TrustRole.DATASET))
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        pytest.param({"trust_domain": "cluster.exampl"}, "ST-IDEN-006", id="a prefix"),
+        pytest.param({"trust_domain": "*.example"}, "ST-IDEN-006", id="a wildcard"),
+        pytest.param({"trust_domain": "CLUSTER.example"}, "ST-IDEN-006", id="another case"),
+        pytest.param({"job": "run-70"}, "ST-IDEN-006", id="another job"),
+        pytest.param({"job": "run"}, "ST-IDEN-006", id="a prefix of the job"),
+        pytest.param({"job": "*"}, "ST-IDEN-006", id="any job by a wildcard"),
+        pytest.param({"parties": [Role.COORDINATOR]}, "ST-IDEN-005", id="another role"),
+        pytest.param({"parties": [Role.NODE]}, "ST-IDEN-005", id="a node that was not admitted"),
+    ],
+)
+def test_identities_are_compared_whole(fields, code, cluster, job):
+    """T28."""
+    chain = [leaf(job), job.certificate]
+    refused(code, chain, trust(cluster.certificate, **fields))
+    check_chain(  # the control
+        Chain.of(chain), trust(cluster.certificate, job=JOB), TrustRole.CHECKPOINT, NOW
+    )
+
+
+@pytest.mark.parametrize(
+    ("role", "code"),
+    [
+        (Role.NODE, "ST-IDEN-005"),
+        (Role.COORDINATOR, "ST-IDEN-005"),
+        (Role.UNATTESTED, "ST-IDEN-006"),  # it has the uses of a member, and not the name
+    ],
+)
+def test_somebody_of_another_standing(role, code, cluster, job):
+    node = "" if role is Role.COORDINATOR else "node-0"
+    refused(code, [leaf(job, role, node), job.certificate], trust(cluster.certificate))
+
+
+def test_the_time_of_signing(cluster, job):
+    """T27."""
+    chain, root = [leaf(job), job.certificate], trust(cluster.certificate)
+    check_chain(Chain.of(chain), root, TrustRole.CHECKPOINT, NOW + MINUTES)
+    refused("ST-IDEN-005", chain, root, at=NOW + MINUTES + timedelta(seconds=1))
+    refused("ST-IDEN-005", chain, root, at=NOW - timedelta(minutes=6))
+    long = [leaf(job, lifetime=timedelta(hours=24)), job.certificate]
+    refused("ST-IDEN-005", long, root, at=NOW + timedelta(days=8))  # the job CA's end
+
+
+def test_an_authority_that_has_expired():
+    alone = JobCA.create(DOMAIN, JOB, NOW)
+    root = trust(alone.certificate)
+    late = NOW + timedelta(days=7, hours=1)
+    refused("ST-IDEN-005", [leaf(alone)], root, at=late)
+
+
+def test_somebody_elses_ca(cluster, job):
+    """T27: self-signed, a stranger's, and one that calls itself the same."""
+    root = trust(cluster.certificate)
+    stranger = JobCA.create(DOMAIN, JOB, NOW)
+    refused("ST-IDEN-005", [leaf(stranger), stranger.certificate], root)
+    refused("ST-IDEN-005", [leaf(stranger), job.certificate], root)
+    refused("ST-IDEN-005", [leaf(stranger)], root)
+    refused("ST-IDEN-005", [leaf(job)], root)  # without the CA in between
+
+
+def test_a_ca_is_no_signer(cluster, job):
+    """T27: CA as leaf; and a leaf that plays the CA."""
+    root = trust(cluster.certificate)
+    refused("ST-IDEN-005", [job.certificate], root)
+    refused("ST-IDEN-005", [job.certificate, cluster.certificate], root)
+    pretender = JobCA(KEY, leaf(job), DOMAIN, JOB)
+    mine = PrivateKey.generate(KeyKind.P256)
+    below = pretender.issue(Role.MEMBER, mine.public, NOW, node="node-9", lifetime=MINUTES)
+    refused("ST-IDEN-005", [below, leaf(job)], root)
+
+
+def built(job, *, usage=True, extended=(ExtendedKeyUsageOID.CLIENT_AUTH,), names=None):
+    """A leaf that the job's CA signed, with something missing or more than it should have."""
+    name = x509.UniformResourceIdentifier(f"spiffe://{DOMAIN}/job/{JOB}/member/node-0")
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(job.certificate.subject)
+        .public_key(KEY.public.native)
+        .serial_number(7)
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + MINUTES)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names or [name]), critical=True)
+    )
+    if usage:
+        good = leaf(job).extensions.get_extension_for_class(x509.KeyUsage).value
+        builder = builder.add_extension(good, critical=True)
+    if extended:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(extended), critical=True)
+    return builder.sign(job.key.native, hashes.SHA256())
+
+
+BOTH = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        pytest.param({"usage": False, "extended": BOTH}, "ST-IDEN-005", id="no KU"),
+        pytest.param({"extended": ()}, "ST-IDEN-005", id="no EKU"),
+        pytest.param({}, "ST-IDEN-005", id="half the EKU"),
+        pytest.param(
+            {"extended": (*BOTH, ExtendedKeyUsageOID.CODE_SIGNING)}, "ST-IDEN-005", id="more EKU"
+        ),
+        pytest.param(
+            {
+                "extended": BOTH,
+                "names": [
+                    x509.UniformResourceIdentifier(f"spiffe://{DOMAIN}/job/{JOB}/member/node-0"),
+                    x509.DNSName("node-0.example"),
+                ],
+            },
+            "ST-IDEN-006",
+            id="a second name",
+        ),
+        pytest.param(
+            {"extended": BOTH, "names": [x509.DNSName("node-0.example")]},
+            "ST-IDEN-006",
+            id="no SPIFFE id",
+        ),
+    ],
+)
+def test_a_leaf_that_is_not_as_it_must_be(fields, code, cluster, job):
+    """T27."""
+    root = trust(cluster.certificate)
+    refused(code, [built(job, **fields), job.certificate], root)
+    check_chain(  # the control
+        Chain.of([built(job, extended=BOTH), job.certificate]), root, TrustRole.CHECKPOINT, NOW
+    )
+
+
+def test_the_signature_must_be_the_leafs(cluster, job):
+    chain = Chain.of([leaf(job), job.certificate])
+    root, role = trust(cluster.certificate), TrustRole.CHECKPOINT
+    with pytest.raises(IdentityError, match="ST-IDEN-003"):
+        verify_attested(dsse.sign(b"x", KIND, [ROOT]), KIND, chain, root, role, NOW)
+    # T26: a certificate is no entry in a list of keys, nor a listed key a certificate.
+    with pytest.raises(IdentityError, match="ST-IDEN-003"):
+        root.verify(dsse.sign(b"x", KIND, [KEY]), KIND, role)
+    with pytest.raises(IdentityError, match="ST-IDEN-005"):
+        SvidSigner(ROOT, chain)
+
+
+def test_other_keys(cluster, job):
+    """A certificate for a key of another kind cannot be one of ours."""
+    key = rsa.generate_private_key(65537, 2048)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(job.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + MINUTES)
+        .sign(job.key.native, hashes.SHA256())
+    )
+    refused("ST-IDEN-005", [certificate, job.certificate], trust(cluster.certificate))
+
+
+@pytest.mark.parametrize("text", ["", "?", "AAAA", base64.b64encode(b"x" * 9000).decode()])
+def test_what_is_no_certificate(text, cluster, job):
+    root = trust(cluster.certificate)
+    for chain in (Chain([text]), Chain([der(leaf(job)), text]), Chain([der(leaf(job)) + "\n"])):
+        with pytest.raises(IdentityError, match="ST-IDEN-005"):
+            check_chain(chain, root, TrustRole.CHECKPOINT, NOW)
+
+
+def test_a_chain_of_another_length():
+    for number in (0, 3):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({"certificates": ["AAAA"] * number}, Chain)
