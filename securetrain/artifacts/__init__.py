@@ -10,14 +10,30 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
+    "Floors": "securetrain.artifacts.floors",
+    "Freshness": "securetrain.artifacts.freshness",
+    "RankSigner": "securetrain.artifacts.members",
     "SaveContext": "securetrain.artifacts.context",
+    "SaveMode": "securetrain.artifacts.checkpoint.async_save",
     "VerifiedDataset": "securetrain.artifacts.dataset",
+    "async_save": "securetrain.artifacts.checkpoint.async_save",
     "load": "securetrain.artifacts.checkpoint.load",
     "save": "securetrain.artifacts.checkpoint.save",
     "verify_path": "securetrain.artifacts.verify",
 }
 
-__all__ = ["SaveContext", "VerifiedDataset", "load", "save", "verify_path"]
+__all__ = [
+    "Floors",
+    "Freshness",
+    "RankSigner",
+    "SaveContext",
+    "SaveMode",
+    "VerifiedDataset",
+    "async_save",
+    "load",
+    "save",
+    "verify_path",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -191,7 +191,7 @@ class LocalStaging:
     def put(self, name: str, data: bytes) -> None:
         """See `Staging`."""
         if self.durable:
-            write_atomic(self.folder / name, data, replace=False)
+            write_atomic(self.folder / name, data)
             return
         with self.create(name) as sink:
             sink.write(memoryview(data))

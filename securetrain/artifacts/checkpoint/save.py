@@ -16,6 +16,8 @@ Rules, in order:
 
 import dataclasses
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,7 +86,7 @@ def save(
         context=context,
         params=params or TreeParams(),
     )
-    return run_save(state_dict, writer, process_group, _shown(path))
+    return run_save(state_dict, writer, process_group, shown(path))
 
 
 def run_save(
@@ -95,9 +97,7 @@ def run_save(
 ) -> SavedCheckpoint:
     """The collective save with a writer; what `save` and its variants share."""
     try:
-        with warnings.catch_warnings():
-            # In a single process torch warns that it assumes a single process.
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        with _quiet():
             metadata = dcp_save(
                 state_dict,
                 storage_writer=writer,
@@ -112,7 +112,19 @@ def run_save(
     return SavedCheckpoint(path=shown, digest=digest, save_id=save_id)
 
 
-def _shown(path: Place) -> Path | str:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """In a single process torch warns that it assumes a single process."""
+    if dist.is_initialized():
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def shown(path: Place) -> Path | str:
+    """A place as the caller gets it back."""
     if isinstance(path, Path):
         return path
     return Path(path) if isinstance(path, str) and "://" not in path else storage_of(path).name
