@@ -48,6 +48,13 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 @click.option("--job", required=True, help="The job's id: what torchrun calls --rdzv-id.")
 @click.option("--nnodes", required=True, help="Machines: a number, or MIN:MAX.")
+@click.option(
+    "--last-call",
+    type=click.FloatRange(0, 86400),
+    default=30.0,
+    show_default=True,
+    help="Seconds that a round waits for more nodes once MIN are in.",
+)
 @click.option("--policy", default="baseline", show_default=True, help="A policy's name or file.")
 @click.option("--bind", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
@@ -77,6 +84,7 @@ def command(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     job: str,
     nnodes: str,
+    last_call: float,
     policy: str,
     bind: str,
     port: int,
@@ -110,6 +118,7 @@ def command(  # noqa: PLR0917 - click passes options by name
         port=port,
         enrol_port=enroll_port,
         advertise=advertise,
+        last_call=last_call,
     )
     cluster = ClusterCA.load(folder, datetime.now(UTC))
     voice = Voice(as_json)

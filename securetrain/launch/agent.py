@@ -186,6 +186,7 @@ def run_agent(
     config.rdzv_backend = BACKEND
     config.rdzv_endpoint = endpoint
     config.run_id = run_id
+    config.local_addr = None  # under plain torchrun our backend would listen there
     if identity is not None:
         config.rdzv_configs["identity"] = str(identity)
     if attester:
@@ -250,6 +251,8 @@ def _notes(options: RunOptions) -> list[str]:
     notes = []
     if given.master_port is not None and not options.joins:
         notes.append("--master-port has no effect: the store gets a free port on loopback")
+    if given.local_addr:
+        notes.append("--local-addr has no effect: the store listens where the profile says")
     if given.node_rank:
         notes.append("--node-rank has no effect: the coordinator gives the ranks")
     if given.run_path:

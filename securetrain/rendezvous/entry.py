@@ -9,11 +9,12 @@ until a handler is asked for. ::
         --rdzv-endpoint coordinator.example:29400 --rdzv-conf identity=/etc/securetrain/JOB ...
 
 ``--rdzv-conf`` takes ``identity`` (a folder with node.pem, node.crt and ca.crt; needed), ``bind``
-(the IP address of this node in the job network, by default 127.0.0.1), ``local_world`` (workers on
-this node), ``join_timeout`` (seconds) and ``attester`` (``auto`` or a settings file: what speaks
-for this node beside itself). None of them is a secret: torchrun prints them. ``securetrain run``
-adds ``tunnel``, an object, when the job has a network of its own, and ``on_epoch``, which hears of
-every epoch; nobody can write those as text.
+(the IP address where this node's store would listen for the others, by default torchrun's
+``--local-addr``, else 127.0.0.1), ``local_world`` (workers on this node), ``join_timeout``
+(seconds) and ``attester`` (``auto`` or a settings file: what speaks for this node beside itself).
+None of them is a secret: torchrun prints them. ``securetrain run`` adds ``tunnel``, an object, when
+the job has a network of its own, and ``on_epoch``, which hears of every epoch; nobody can write
+those as text.
 """
 
 from contextlib import nullcontext
@@ -65,7 +66,8 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     _check_settings(params)
     host, port = parse_endpoint(params.endpoint)
     tunnel: Tunnel | None = params.get(TUNNEL)
-    address = str(tunnel.endpoint if tunnel else params.get("bind", "127.0.0.1"))
+    given = str(params.get("bind") or params.local_addr or "127.0.0.1")
+    address = str(tunnel.endpoint) if tunnel else given
     local_world = _number(params, "local_world")
 
     def clock() -> datetime:
@@ -119,7 +121,8 @@ def _check_settings(params: "RendezvousParameters") -> None:
         raise _usage(
             f"unknown setting {unknown[0]!r}",
             "--rdzv-conf",
-            "use identity, bind, local_world, join_timeout or attester",
+            "use identity, bind, local_world, join_timeout or attester; the last call and the"
+            " heart-beat are the coordinator's, the same for every node",
         )
     if any(isinstance(params.get(name), str) for name in _OBJECTS):
         raise _usage("an object is nothing that can be written", "--rdzv-conf", "leave it out")
@@ -148,8 +151,8 @@ def _number(params: "RendezvousParameters", name: str) -> int | None:
     value: Any = params.get(name)
     if value is None:
         return None
-    if not str(value).isdigit():
-        raise _usage(f"{name} is {value!r}", "--rdzv-conf", f"{name}=NUMBER")
+    if not str(value).isdigit() or int(value) == 0:
+        raise _usage(f"{name} is {value!r}", "--rdzv-conf", f"{name}=NUMBER, above 0")
     return int(value)
 
 

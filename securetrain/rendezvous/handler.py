@@ -15,6 +15,7 @@ Rules:
 """
 
 import logging
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
@@ -33,7 +34,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
-from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.core.errors import AdmissionError, SecureTrainError, UsageError
 from securetrain.rendezvous.member import Member, SpareNodeError
 from securetrain.rendezvous.membership import Membership
 from securetrain.rendezvous.store import HostedStore, connect_store, host_store
@@ -114,14 +115,12 @@ class SecureRendezvousHandler(RendezvousHandler):
         return self._closed or (self._member is not None and self._member.closed)
 
     def set_closed(self) -> None:
-        """See base class."""
-        if self._member is None or not self._member.connected:
-            self._closed = True
-            return
-        try:
-            self._member.close_job()
-        except SecureTrainError as error:
-            raise as_rendezvous_error(error) from error
+        """See base class. A node that has not joined closes nothing but this handler."""
+        if self._member is not None and not self.is_closed():
+            try:
+                self._member.close_job()
+            except SecureTrainError as error:
+                raise as_rendezvous_error(error) from error
         self._closed = True
 
     def num_nodes_waiting(self) -> int:
@@ -152,8 +151,17 @@ class SecureRendezvousHandler(RendezvousHandler):
         return True
 
     def _next_round(self) -> RendezvousInfo:
+        if self._closed:
+            raise AdmissionError(
+                "ST-ADMN-008", "this node has closed the job", fix="start a new job"
+            )
         member = self._joined()
-        found = member.next_round(self._host, self._join_timeout)
+        try:
+            found = member.next_round(self._host, self._join_timeout)
+        except AdmissionError as error:
+            if error.code == "ST-ADMN-005":
+                self._member = None  # it has left; who tries again joins again
+            raise
         if found.rank == 0:
             hosted = self._hosted
             assert hosted is not None, "rank 0 has opened its store"
@@ -185,6 +193,8 @@ class SecureRendezvousHandler(RendezvousHandler):
                     f"--nnodes {terms.min_nodes}:{terms.max_nodes} on every node",
                 )
             self._member = member
+            # Who drops the handler leaves the job. At the end of the process the connection does.
+            weakref.finalize(self, member.leave).atexit = False
         return self._member
 
     def _host(self, membership: Membership) -> int:

@@ -322,12 +322,12 @@ class Member:
         """The membership with its store, or a membership that is newer than `seen`; its keys."""
         with self._changed:
             while True:
-                self._raise_failure()
                 current = self._membership
+                if self._status.closed and current is None and self._failure is None:
+                    raise self._closed()
+                self._raise_failure()
                 if current is not None and (self._store is not None or current is not seen):
                     return current, self._store, self._keys
-                if self._status.closed and current is None:
-                    raise self._closed()
                 if self._status.spare:
                     # As in torchelastic, the wait for a place has no limit of its own.
                     deadline = self._monotonic() + patience
@@ -344,11 +344,12 @@ class Member:
         return AdmissionError("ST-ADMN-008", "the job is closed", "coordinator", "start a new job")
 
     def _late(self, current: Membership | None) -> AdmissionError:
-        what = (
-            f"fewer than {self.terms.min_nodes} nodes have joined in time"
-            if current is None
-            else f"rank 0 ({current.members[0].node}) has not started the store in time"
-        )
+        if current is not None:
+            what = f"rank 0 ({current.members[0].node}) has not started the store in time"
+        elif self._status.waiting:
+            what = "the members of the current round have not come for the next one in time"
+        else:
+            what = f"fewer than {self.terms.min_nodes} nodes have joined in time"
         return AdmissionError(
             "ST-ADMN-005",
             what,
