@@ -365,10 +365,9 @@ def test_the_store_is_nowhere_but_in_the_job_network(scene):
         )
         assert b"denied" in entered.stderr or b"not permitted" in entered.stderr
         # Of our job a host has the coordinator's port, and no other.
-        stock = {
-            scene.stock.store[1],
-            *(port for _, port in scene.stock.listens(NODES.index(node))),
-        }
+        number = NODES.index(node)
+        stock = {scene.stock.store[1], scene.stock.rank(number)["debug"]}
+        stock |= {port for _, port in scene.stock.listens(number)}
         ours = listeners(member).keys() - stock
         assert ours <= {scene.control_port}, ours
 
