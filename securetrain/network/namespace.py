@@ -7,7 +7,8 @@ Rules:
 1. a namespace is named below /run/netns, as iproute2 does it (ip-netns(8)), so that whoever looks
    for leftovers finds it by its name;
 2. a program in a job namespace gets mounts of its own: the job's hosts file, name lookups in that
-   file only, and an empty /run, so that no service of the host is reached through a socket file;
+   file only, an empty /etc/nccl.conf, and an empty /run, so that no service of the host is reached
+   through a socket file;
 3. it gets no capabilities and cannot get any (no_new_privs), so that it cannot leave, or change the
    filter;
 4. removing a namespace kills what runs in it first: a process would keep it alive, nameless.
@@ -33,6 +34,7 @@ FOLDER: Final = Path("/run/netns")
 HOSTS: Final = "hosts"
 NSSWITCH: Final = "nsswitch.conf"
 RESOLV: Final = "resolv.conf"
+NCCL_CONF: Final = "nccl.conf"
 
 _NO_CAPABILITIES: Final = ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
 _CLONE_NEWNET: Final = 0x40000000
@@ -145,6 +147,8 @@ class Namespace:
             keep_capabilities: Leave out rule 3, for a program that is part of the launcher.
         """
         binds = {"hosts": HOSTS, "nsswitch.conf": NSSWITCH, "resolv.conf": RESOLV}
+        # NCCL reads it whatever NCCL_CONF_FILE says: what no variable may do, no file does.
+        binds["nccl.conf"] = NCCL_CONF
         options = [
             word for place, name in binds.items() for word in _bind(folder / name, place) if word
         ]
@@ -164,7 +168,7 @@ def private_command(options: Sequence[str]) -> list[str]:
 
 
 def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
-    """Write what programs inside resolve names by: these hosts, and nobody else.
+    """Write what programs inside find in /etc: these hosts, nobody else, and nothing for NCCL.
 
     Raises:
         UsageError: ST-USAG-002.
@@ -174,6 +178,7 @@ def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
     write_atomic(folder / HOSTS, "\n".join([*lines, ""]).encode())
     write_atomic(folder / NSSWITCH, _LOOKUPS)
     write_atomic(folder / RESOLV, _NO_SERVERS)
+    write_atomic(folder / NCCL_CONF, b"")
 
 
 def _set_namespace(descriptor: int) -> None:
