@@ -426,6 +426,21 @@ def test_who_was_evicted_is_not_heard_with_its_old_keys(trio, filtered):
         assert received.texts() == []
 
 
+def test_who_is_dropped_is_out_at_once_and_the_others_stay(trio):
+    """In the middle of an epoch: old keys, old pre-shared key, and 0 packets accepted."""
+    for node in ("node-0", "node-1"):
+        trio.overlays[node].drop(["node-2", "nobody"])
+    with trio.receiver("node-0") as received:
+        trio.send("node-2", "node-0", "out", 50)
+        trio.send("node-1", "node-0", "in")
+        trio.send("node-1", "node-0", "END")
+        assert received.texts() == ["in"]
+    held = {peer.public_key for peer in trio.overlays["node-0"].read().peers}
+    assert held == {trio.overlays["node-1"].plan.key.public}
+    trio.job.new_epoch()
+    trio.apply(2, "node-0", "node-1")  # the next epoch begins as always
+
+
 def test_who_was_evicted_is_not_spoken_to(trio, cluster):
     trio.apply(2, "node-0", "node-1")
     code = "import json, os; print(json.dumps(open('/etc/hosts').read()))"

@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A node is evicted in the middle of a run; the other goes on from before it was in doubt."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.verify import verify_path
+from securetrain.core.codes import ExitCode
+from securetrain.core.rundir import RunDir
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.launch.setup import prepare_run
+from securetrain.ledger import verify_ledger
+from securetrain.testing.cluster import NamespaceCluster, missing
+from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes
+from tests.train.jobs import JOB, documents
+
+LACKING = missing()
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.dist,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+]
+
+STEPS, EVERY, LEASE = 400, 4, 12.0
+
+# argv: folder, policy, address, job, lease. Each line of its input names a node that is revoked.
+COORDINATE = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from securetrain.core.errors import AdmissionError
+from securetrain.identity.ca import JobCA
+from securetrain.identity.keys import PrivateKey
+from securetrain.ledger import Ledger
+from securetrain.policy import load_policy
+from securetrain.rendezvous.coordinator import Coordinator
+from securetrain.rendezvous.identity_dir import write_identity
+folder, now, revoked = Path(sys.argv[1]), lambda: datetime.now(UTC), set()
+policy = load_policy(sys.argv[2])
+ca = JobCA.create(policy.policy.identity.trust_domain, sys.argv[4], now())
+for node in ("node-a", "node-b"):
+    write_identity(folder / node, ca, node, now())
+def check(peer, certificate):
+    if peer.node in revoked:
+        raise AdmissionError("ST-ADMN-013", f"{peer.node} was revoked")
+ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
+coordinator = Coordinator(
+    sys.argv[4], ca, policy, ledger, clock=now, lease=float(sys.argv[5]), revoked=check,
+    min_nodes=1, max_nodes=2, last_call=1.0)
+print(coordinator.start(sys.argv[3])[1], flush=True)
+for line in sys.stdin:
+    revoked.add(line.strip())
+    coordinator.recheck()
+coordinator.stop()
+"""
+
+# The built-in trainer, slowly until there is a file called "go".
+TRAIN = """
+import os, sys, time
+from pathlib import Path
+from securetrain.train import trainer
+from securetrain.train.__main__ import main
+step, go = trainer.Trainer.train_step, Path(__file__).with_name("go")
+def slowly(self):
+    if not go.exists():
+        time.sleep(0.1)
+    return step(self)
+trainer.Trainer.train_step = slowly
+sys.exit(int(main(sys.argv[1:], os.environ)))
+"""
+
+
+class SharedRun(TwoNodes):
+    """Both nodes have the run directory on one disk, as checkpoints of several nodes need it."""
+
+    @property
+    def run(self):
+        return RunDir(self.folder / "run")
+
+    def start(self, node, *options, **_):
+        command = self._run_command(
+            self.run.root,
+            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "1:2"),
+            *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
+            *("--rdzv-conf", f"identity={self.folder / node}", *options),
+            *(str(self.folder / "train.py"), str(self.folder / "job.yaml")),
+        )
+        with (self.folder / f"{node}.err").open("w") as err:
+            self.launchers[node] = subprocess.Popen(
+                self.host(node).command(*command), env=self._env, stderr=err, text=True
+            )
+
+    def events(self, _node=""):
+        keys = TrustRoot.load(self.run.trust, datetime.now(UTC)).keys_for(TrustRole.LEDGER)
+        data = self.run.ledger.read_bytes()
+        entries = verify_ledger(data[: data.rfind(b"\n") + 1], keys).entries
+        return [entry.body.event for entry in entries]
+
+    def renewals(self, node):
+        """How often the coordinator has renewed a node's lease."""
+        lines = (self.folder / "ledger.jsonl").read_text().splitlines()
+        return sum('"lease-renewed"' in line and node in line for line in lines)
+
+    def steps(self):
+        """Steps with a checkpoint that counts."""
+        found = self.run.checkpoints.glob("step-????????")
+        return sorted(int(path.name.removeprefix("step-")) for path in found)
+
+    def poll(self, condition, what):
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            for node, launcher in self.launchers.items():
+                assert launcher.poll() is None, f"{what}: {self.err(node)[-3000:]}"
+            assert time.monotonic() < deadline, f"never happened: {what}"
+            time.sleep(0.05)
+
+
+@contextmanager
+def started(folder, run_command, env):
+    (folder / "policy.yaml").write_text(POLICY)
+    (folder / "train.py").write_text(TRAIN)
+    job = JOB.replace("steps: 6", f"steps: {STEPS}").replace("every: 3}", f"every: {EVERY}}}", 1)
+    (folder / "job.yaml").write_text(job.replace("eval: {every: 3,", "eval: {every: 0,"))
+    now = datetime.now(UTC)
+    made = prepare_run(folder / "run", str(folder / "policy.yaml"), now)
+    rows = [
+        (split, f"{split}-{n}", text)
+        for split, texts in documents().items()
+        for n, text in enumerate(texts)
+    ]
+    key = PrivateKey.load(made.run.key("dataset"))
+    sign_documents(rows, made.run.dataset, name="prose", key=key, now=now)
+    name = f"job-{os.getpid()}-{folder.name[-8:]}"
+    with NamespaceCluster.up(2) as cluster:
+        host = cluster.hosts[0]
+        arguments = [folder, folder / "policy.yaml", host.address, name, LEASE]
+        with subprocess.Popen(
+            host.command(sys.executable, "-c", COORDINATE, *map(str, arguments)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        ) as coordinator:
+            try:
+                assert coordinator.stdout is not None
+                nodes = SharedRun(
+                    cluster=cluster,
+                    folder=folder,
+                    port=int(coordinator.stdout.readline()),
+                    job=name,
+                    run_command=run_command,
+                    env=env,
+                )
+                try:
+                    yield nodes, coordinator
+                finally:
+                    nodes.end()
+            finally:
+                coordinator.kill()
+
+
+def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(
+    tmp_path, run_command, clean_environment
+):
+    # The trainer would end its step first, which it cannot without the other node.
+    more = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "2"}
+    env = clean_environment(**more)
+    with started(tmp_path, run_command, env) as (nodes, coordinator):
+        for node in NODES:
+            nodes.start(node)
+        nodes.poll(nodes.steps, "both nodes save checkpoints")
+        joined = nodes.renewals("node-b")
+        nodes.poll(lambda: nodes.renewals("node-b") >= joined + 2, "node-b proves itself again")
+        # Two checkpoints after that, and it has not proved itself meanwhile.
+        while True:
+            renewals, before = nodes.renewals("node-b"), nodes.steps()
+            nodes.poll(
+                lambda before=before: len(nodes.steps()) >= len(before) + 2, "they go on saving"
+            )
+            if renewals == nodes.renewals("node-b"):
+                break
+        newest = nodes.steps()[-1]
+        coordinator.stdin.write("node-b\n")
+        coordinator.stdin.flush()
+        assert nodes.launchers["node-b"].wait(PATIENCE) != 0
+        del nodes.launchers["node-b"]
+        nodes.poll(
+            lambda: [e for e in nodes.events() if e.event == "run-resumed"], "node-a goes on"
+        )
+        (tmp_path / "go").touch()
+        assert nodes.wait("node-a") == 0, nodes.err("node-a")[-3000:]
+        assert "ST-ADMN-013" in nodes.err("node-b")
+        assert [nodes.remains(node) for node in NODES] == [[], []]
+
+    events = nodes.events()
+    (point,) = [e for e in events if e.event == "restart-point"]
+    (resumed,) = [e for e in events if e.event == "run-resumed"]
+    aside = {e.details["step"] for e in events if e.event == "checkpoint-quarantined"}
+    restart = point.details["step"]
+    # Plain torchelastic would have gone on from the newest one.
+    assert 0 < restart < newest
+    assert newest in aside
+    assert restart not in aside
+    assert (resumed.details["step"], resumed.details["digest"]) == (
+        restart,
+        point.details["digest"],
+    )
+    assert [e.details["nodes"] for e in events if e.event == "epoch-started"][-1] == "node-a"
+    (distrusted,) = [e for e in events if e.event == "node-distrusted"]
+    assert (distrusted.subject, distrusted.details["cause"]) == ("node-b", "ST-ADMN-013")
+    assert nodes.steps()[-1] == STEPS
+
+    now, trust = datetime.now(UTC), TrustRoot.load(nodes.run.trust, datetime.now(UTC))
+    final = verify_path(nodes.run.checkpoint(STEPS), trust=trust, policy=None, now=now)
+    assert final.ok
+    assert final.statement.epoch == 1
+    moved = sorted(nodes.run.checkpoints.glob("step-*.quarantined-*"))
+    assert {int(path.name[5:13]) for path in moved} == aside
+    command = [sys.executable, "-m", "securetrain", "verify", str(moved[-1]), "--json"]
+    done = subprocess.run(
+        [*command, "--trust", str(nodes.run.trust)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == ExitCode.REVOKED
+    assert [problem["code"] for problem in json.loads(done.stdout)["problems"]] == ["ST-CKPT-160"]
+    # The control: nothing else speaks against it. Whole, signed, and the newest of the run.
+    copy = tmp_path / "copy"
+    shutil.copytree(moved[-1], copy)
+    (copy / "quarantine.json").unlink()
+    assert verify_path(copy, trust=trust, policy=None, now=now).ok
