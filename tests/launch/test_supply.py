@@ -1,5 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+import subprocess
+import sys
 from contextlib import nullcontext
 from importlib.metadata import EntryPoint, PackageNotFoundError, PathDistribution, version
 
@@ -85,3 +87,35 @@ def test_no_torch():
         check_supply_chain(DEV, installed_version=missing)
     assert caught.value.code == "ST-USAG-004"
     assert version("torch")
+
+
+PLUGIN = """\
+import pathlib
+pathlib.Path({marker!r}).write_text("ran")
+def make(*_):
+    raise RuntimeError
+"""
+
+
+@pytest.mark.dist
+def test_a_package_that_torchrun_would_import(launch, clean_environment, tmp_path):
+    """Attack 37: whoever gets a package installed is run by every torchrun."""
+    site, marker = tmp_path / "site", tmp_path / "marker"
+    site.mkdir()
+    entry_of(site, "evil", "torchrun.handlers", "fast")
+    (site / "evil").mkdir()
+    (site / "evil" / "plugin.py").write_text(PLUGIN.format(marker=str(marker)))
+    (tmp_path / "s.py").touch()
+    stock = [sys.executable, "-m", "torch.distributed.run", "--help"]
+    environ = clean_environment(PYTHONPATH=str(site))
+    subprocess.run(stock, env=environ, check=True, capture_output=True, timeout=120)
+    assert marker.read_text() == "ran"
+    marker.unlink()
+
+    where = tmp_path / "run"
+    done = launch(where, "--standalone", str(tmp_path / "s.py"), PYTHONPATH=str(site))
+    assert done.code == 1
+    assert "ST-RUNT-005" in done.err
+    assert "evil" in done.err
+    assert not marker.exists()
+    assert done.codes == {"ST-RUNT-005"}
