@@ -17,22 +17,59 @@ import binascii
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from securetrain.artifacts import dataset_predicate
+from securetrain.artifacts.dataset_predicate import DataFile, DatasetPredicate, Split
 from securetrain.artifacts.layout import INDEX, STATEMENT, Kind, bad_name
+from securetrain.artifacts.parts import Count, Hex32, Text, Time, TreeInfo
 from securetrain.artifacts.problems import Problem
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.core.hashtree import HashAlgorithm, TreeParams
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import dsse, statement
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRoot
+
+__all__ = [
+    "CHECKPOINT_TYPE",
+    "DATASET_TYPE",
+    "DIGEST_NAME",
+    "MAX_DOCUMENT",
+    "MAX_FILES",
+    "MAX_WORLD",
+    "CheckpointPredicate",
+    "Count",
+    "DataFile",
+    "DatasetPredicate",
+    "DatasetRef",
+    "GradientRecord",
+    "GradientVerdict",
+    "Hex32",
+    "IndexFile",
+    "NodeRef",
+    "Opened",
+    "Parent",
+    "ParentRole",
+    "PolicyRef",
+    "Predicate",
+    "RankFile",
+    "RankSignature",
+    "Split",
+    "Text",
+    "Time",
+    "TreeInfo",
+    "claimed_kind",
+    "digest_of",
+    "kind_of",
+    "open_statement",
+    "sign",
+    "tree_digest",
+]
 
 CHECKPOINT_TYPE: Final = f"{statement.PREDICATE_BASE}/checkpoint/v1"
 DATASET_TYPE: Final = f"{statement.PREDICATE_BASE}/dataset/v1"
@@ -43,31 +80,8 @@ MAX_FILES: Final = 1_000_000
 MAX_WORLD: Final = 1 << 20
 MAX_DOCUMENT: Final = 64 << 20
 
-Hex32: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
-Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
-
-
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
     """A part of a predicate; its fields are in camel case in the file."""
-
-
-class TreeInfo(_Part, frozen=True):
-    """How the hash trees were made."""
-
-    algorithm: HashAlgorithm
-    leaf_size: int
-
-    @property
-    def params(self) -> TreeParams:
-        """The parameters of the trees."""
-        return TreeParams(algorithm=self.algorithm, leaf_size=self.leaf_size)
-
-    @classmethod
-    def of(cls, params: TreeParams) -> "TreeInfo":
-        """The signed form of tree parameters."""
-        return cls(algorithm=params.algorithm, leaf_size=params.leaf_size)
 
 
 class RankFile(_Part, frozen=True):
@@ -77,14 +91,6 @@ class RankFile(_Part, frozen=True):
     size: Count
     root: Hex32
     rank: Count
-
-
-class DataFile(_Part, frozen=True):
-    """A dataset's file."""
-
-    name: Text
-    size: Count
-    root: Hex32
 
 
 class IndexFile(_Part, frozen=True):
@@ -191,27 +197,6 @@ class CheckpointPredicate(_Part, frozen=True):
     """The certificates of the ranks' keys (`members.RankKey`, in DSSE)."""
     signatures: list[RankSignature] = []
     """Every rank's signature over its own part, by rank; empty when the ranks did not sign."""
-
-
-class Split(_Part, frozen=True):
-    """A named part of a dataset: its files in reading order, and its table of documents."""
-
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}\Z")]
-    files: list[Text]
-    documents: Text = ""
-    """Name of the file that lists the documents in `files`; empty when there is none."""
-
-
-class DatasetPredicate(_Part, frozen=True):
-    """What a dataset's signature says."""
-
-    name: Text
-    seq: Count
-    created: Time
-    tree: TreeInfo
-    files: list[DataFile]
-    splits: list[Split]
-    metadata: dict[str, Text] = {}
 
 
 Predicate: TypeAlias = CheckpointPredicate | DatasetPredicate
@@ -388,16 +373,5 @@ def _unsound_checkpoint(predicate: CheckpointPredicate) -> Problem | None:
 
 
 def _unsound_dataset(predicate: DatasetPredicate, names: set[str]) -> Problem | None:
-    kind = Kind.DATASET
-    if not names:
-        return _malformed(kind, "it names no file")
-    splits = [split.name for split in predicate.splits]
-    if not splits or len(set(splits)) != len(splits):
-        return _malformed(kind, "no splits, or two of one name")
-    for split in predicate.splits:
-        wanted = [*split.files, *([split.documents] if split.documents else [])]
-        if not split.files or not names.issuperset(wanted):
-            return _malformed(kind, f"split {split.name!r} names files that are not listed")
-        if len(set(wanted)) != len(wanted):
-            return _malformed(kind, f"split {split.name!r} names a file twice")
-    return None
+    what = dataset_predicate.unsound(predicate, names)
+    return _malformed(Kind.DATASET, what) if what else None

@@ -460,6 +460,7 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-DATA-110", "the dataset's signature does not verify", _X.BAD_SIGNATURE),
     ("ST-DATA-120", "the dataset is not signed by a key of the trust root", _X.POLICY),
     ("ST-DATA-121", "the dataset does not meet the policy", _X.POLICY),
+    ("ST-DATA-122", "these bytes were removed from the dataset and must not be read", _X.POLICY),
     ("ST-DATA-130", "the content of a dataset file is not what was signed", _X.CONTENT),
     ("ST-DATA-131", "a dataset file has another size than was signed", _X.CONTENT),
     ("ST-DATA-132", "the dataset's tables are not what was signed", _X.CONTENT),
@@ -467,7 +468,10 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-DATA-141", "the dataset has a file that was not signed", _X.FILES),
     ("ST-DATA-142", "the dataset has a link, a special file or an unsafe name", _X.FILES),
     ("ST-DATA-150", "the dataset is older than the policy allows", _X.STALE),
+    ("ST-DATA-151", "the dataset is older than one that was seen before", _X.STALE),
     ("ST-DATA-160", "a read goes past the end of the data", _X.USAGE),
+    ("ST-DATA-171", "the dataset does not hold all of the version before it", _X.LINEAGE),
+    ("ST-DATA-172", "a sample is not proven to be in the dataset", _X.LINEAGE),
     ("ST-DATA-200", "a dataset file cannot be read or written", _X.IO),
     ("ST-DATA-201", "a dataset already exists and is never overwritten", _X.IO),
     # OpenSSF Model Signing bundles; the first two digits are the exit code
