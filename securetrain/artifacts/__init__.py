@@ -18,6 +18,8 @@ _WHERE = {
     "VerifiedDataset": "securetrain.artifacts.dataset",
     "async_save": "securetrain.artifacts.checkpoint.async_save",
     "load": "securetrain.artifacts.checkpoint.load",
+    "save_safetensors": "securetrain.artifacts.checkpoint.save_safetensors",
+    "sign_safetensors": "securetrain.artifacts.sign_safetensors",
     "save": "securetrain.artifacts.checkpoint.save",
     "verify_path": "securetrain.artifacts.verify",
 }
@@ -32,6 +34,8 @@ __all__ = [
     "async_save",
     "load",
     "save",
+    "save_safetensors",
+    "sign_safetensors",
     "verify_path",
 ]
 

@@ -15,7 +15,7 @@ from securetrain.artifacts.storage import Place, Source, Storage, storage_of
 from securetrain.core.errors import UsageError
 from securetrain.identity.dsse import ENVELOPE_LIMIT
 
-_PICKLES: Final = (LEGACY_METADATA, ".distcp", ".pkl", ".pt", ".pth")
+PICKLES: Final = (LEGACY_METADATA, ".distcp", ".pkl", ".pt", ".pth")
 
 
 def expected_files(predicate: Predicate) -> dict[str, int]:
@@ -73,7 +73,7 @@ def check_listing(root: Place, predicate: Predicate) -> list[Problem]:
 
 
 def _extra(name: str) -> str:
-    if name.endswith(_PICKLES):
+    if name.endswith(PICKLES):
         return "a file that was not signed, of a kind that torch would unpickle"
     return "a file that was not signed"
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from securetrain.artifacts import index as index_file
+from securetrain.artifacts import safetensors_header
 from securetrain.artifacts.freshness import Freshness
 from securetrain.artifacts.judging import Asked, judge
 from securetrain.artifacts.layout import (
@@ -45,7 +46,13 @@ from securetrain.artifacts.problems import (
     most_telling,
     table_problem,
 )
-from securetrain.artifacts.reading import SignedFile, read_digested, read_whole
+from securetrain.artifacts.reading import (
+    LeafReader,
+    SignedFile,
+    no_tensors,
+    read_digested,
+    read_whole,
+)
 from securetrain.artifacts.statements import (
     CheckpointPredicate,
     DataFile,
@@ -223,7 +230,9 @@ def _check_content(report: _Report, predicate: Predicate, progress: Progress | N
     if isinstance(predicate, CheckpointPredicate):
         found = _check_index(report, predicate)
         named = found is not None
-        tensors = found or tensors
+        if found is not None:
+            tensors = index_file.TensorMap.of(found)
+            _check_headers(report, predicate, found)
         _check_documents(report, predicate)
     total = sum(file.size for file in predicate.files)
     ticker = _Ticker(total, progress)
@@ -246,8 +255,8 @@ def _check_content(report: _Report, predicate: Predicate, progress: Progress | N
             _judge(report, job, tensors, named=named)
 
 
-def _check_index(report: _Report, predicate: CheckpointPredicate) -> index_file.TensorMap | None:
-    """The index's map of tensors, or None when it is damaged or false."""
+def _check_index(report: _Report, predicate: CheckpointPredicate) -> index_file.Index | None:
+    """The index, or None when it is damaged or false."""
     entry = predicate.index
     try:
         data = read_whole(report.root, entry.name, entry.size, Kind.CHECKPOINT)
@@ -266,7 +275,33 @@ def _check_index(report: _Report, predicate: CheckpointPredicate) -> index_file.
         return None
     report.num_files += 1
     report.num_bytes += len(data)
-    return index_file.TensorMap.of(index)
+    return index
+
+
+def _check_headers(
+    report: _Report, predicate: CheckpointPredicate, index: index_file.Index
+) -> None:
+    """What other readers of safetensors files are told: the headers, read verified."""
+    for entry in predicate.files:
+        if not entry.name.endswith(safetensors_header.SUFFIX):
+            continue
+        try:
+            reader = LeafReader.open(report.root, entry, predicate.tree.params, no_tensors)
+        except IntegrityError as error:
+            report.catch(error, entry.name)
+            continue
+        try:
+            start = bytearray(min(safetensors_header.PREFIX, entry.size))
+            reader.read_edge(0, memoryview(start))
+            size = safetensors_header.header_size(bytes(start), entry.size, entry.name)
+            header = bytearray(size)
+            reader.read_edge(0, memoryview(header))
+        except IntegrityError as error:
+            report.catch(error, entry.name)
+        else:
+            report.add(*safetensors_header.against(index, entry.name, bytes(header), entry.size))
+        finally:
+            reader.file.close()
 
 
 def _check_documents(report: _Report, predicate: CheckpointPredicate) -> None:

@@ -14,7 +14,7 @@ from securetrain.artifacts.freshness import Freshness
 from securetrain.artifacts.head import HEAD, advance, open_head, read_head, sign_head
 from securetrain.artifacts.layout import STATEMENT, Kind
 from securetrain.artifacts.quarantine import Quarantine, set_aside
-from securetrain.artifacts.statements import Parent, digest_of, open_statement
+from securetrain.artifacts.statements import CheckpointPredicate, Parent, digest_of, open_statement
 from securetrain.artifacts.storage import LocalStorage
 from securetrain.artifacts.waivers import Waiver, excused, open_waiver, sign_waiver
 from securetrain.core.errors import IntegrityError
@@ -27,7 +27,7 @@ def run(forge, tmp_path, keys, trust, now):
     """Three checkpoints of a run, one after the other, and its head."""
     folder = tmp_path / "run"
     folder.mkdir()
-    made = []
+    made: list[CheckpointPredicate] = []
     for seq in range(3):
         parents = [Parent(digest=digest_of(made[-1]))] if made else []
         data = bytes([seq]) * 2500

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ranks' own signatures: what a lying coordinator or a mixed-up store cannot do."""
 
+import base64
 from datetime import timedelta
 
 import msgspec
@@ -224,7 +225,7 @@ def test_a_signing_key_of_any_kind_signs(predicate, keys, trust, now):
     key = PrivateKey.generate()
     hour = timedelta(hours=1)
     by = issue("run-1", NODES[0], (now - 2 * hour, now + hour), keys.admitter)
-    spki = members.base64.b64encode(key.public.spki).decode()
+    spki = base64.b64encode(key.public.spki).decode()
     document = members.RankKey(
         run_id="run-1", node=NODES[0], key=spki, issued=now - 2 * hour, expires=now + hour
     )

@@ -14,6 +14,7 @@ import pytest
 
 from securetrain.artifacts import verify_path
 from securetrain.artifacts.members import issue
+from securetrain.artifacts.statements import CheckpointPredicate
 from securetrain.policy.load import load_policy
 
 pytestmark = pytest.mark.dist
@@ -63,7 +64,7 @@ def test_every_rank_has_signed(run, trust, now):
         assert verify_path(run[0] / name, trust=trust, policy=None, now=now).ok
         result = verify_path(run[0] / name, trust=trust, policy=asked, now=now)
         assert not {p.code for p in result.problems} & {"ST-CKPT-111", "ST-CKPT-122"}
-        assert result.statement is not None
+        assert isinstance(result.statement, CheckpointPredicate)
         assert [s.rank for s in result.statement.signatures] == list(range(WORLD))
         assert len(result.statement.members) == 2
 
