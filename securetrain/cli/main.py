@@ -76,6 +76,11 @@ VERBS: Final[Mapping[str, Verb]] = {
         "securetrain.cli.drill:command", "Attack the plain stack, then ours, and compare."
     ),
     "ca": Verb("securetrain.cli.ca:command", "Keep a cluster's certificate authority."),
+    "trust": Verb("securetrain.cli.trust:command", "Keep a trust root: which keys may sign what."),
+    "log": Verb(
+        "securetrain.cli.log:command", "Keep a transparency log, witness it, prove what is in it."
+    ),
+    "key": Verb("securetrain.cli.key:command", "Make signing keys and change their passphrases."),
     "enroll": Verb(
         "securetrain.cli.enroll:command", "Turn a machine into a node with a one-time token."
     ),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The passphrase of a cluster CA's key: from a file, or typed. Never from the command line."""
+"""Passphrases and PINs: from a file, or typed. Never from the command line."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -9,6 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from securetrain.identity.cluster import ClusterCA, Unlock
+    from securetrain.identity.signers import Ask
 
 _LIMIT: Final = 4096
 
@@ -17,6 +18,25 @@ passphrase_option = click.option(
     type=click.Path(path_type=Path),
     help="File with the passphrase of the cluster CA's key; without it, it is asked for.",
 )
+
+
+secret_option = click.option(
+    "--passphrase-file",
+    type=click.Path(path_type=Path),
+    help="File with the keys' passphrase (or a token's PIN); without it, it is asked for.",
+)
+
+
+def asker(path: Path | None) -> "Ask":
+    """Gives a secret when one is needed."""
+
+    def ask(what: str) -> bytes:
+        if path is not None:
+            return read_passphrase(path)
+        typed: str = click.prompt(what, hide_input=True, err=True)
+        return typed.encode()
+
+    return ask
 
 
 def read_passphrase(path: Path) -> bytes:
@@ -46,17 +66,12 @@ def new_passphrase(path: Path | None) -> bytes:
 
 def unlocker(cluster: "ClusterCA", path: Path | None) -> "Unlock":
     """Gives the CA's key when it is needed, and asks only if it is encrypted."""
-    from securetrain.core.files import read_file
-    from securetrain.identity.keys import KEY_FILE_LIMIT, PrivateKey
+    from securetrain.identity.keys import PrivateKey, is_encrypted
 
     def unlock() -> PrivateKey:
         if path is not None:
             return cluster.key(read_passphrase(path))
-        encrypted = (
-            cluster.key_file.exists()
-            and b"ENCRYPTED" in read_file(cluster.key_file, KEY_FILE_LIMIT).split(b"\n", 1)[0]
-        )
-        if not encrypted:
+        if not (cluster.key_file.exists() and is_encrypted(cluster.key_file)):
             return cluster.key()
         typed: str = click.prompt("passphrase of the cluster CA", hide_input=True, err=True)
         return cluster.key(typed.encode())

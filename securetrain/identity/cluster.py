@@ -140,7 +140,9 @@ class ClusterCA:
             )
         certificate = load_certificate(read_file(path, _LIMIT), str(path))
         _check_dates(certificate, now, str(path))
-        return cls(folder, certificate, _domain_of(certificate), Register(folder / REGISTER_FILE))
+        return cls(
+            folder, certificate, trust_domain_of(certificate), Register(folder / REGISTER_FILE)
+        )
 
     def close(self) -> None:
         """Let go of the register."""
@@ -370,7 +372,7 @@ def check_job_ca(
             where,
             "use the folder of the CA that made it",
         ) from error
-    limited = names.critical and names.value == _constraint(_domain_of(cluster))
+    limited = names.critical and names.value == _constraint(trust_domain_of(cluster))
     if not (basic.ca and basic.path_length == 0 and usage.key_cert_sign and limited):
         raise IdentityError("ST-IDEN-005", "not limited as a job CA is", where, "make a new one")
     _check_dates(certificate, now, where)
@@ -391,7 +393,12 @@ def _constraint(trust_domain: str) -> x509.NameConstraints:
     return x509.NameConstraints([x509.UniformResourceIdentifier(trust_domain)], None)
 
 
-def _domain_of(cluster: x509.Certificate) -> str:
+def trust_domain_of(cluster: x509.Certificate) -> str:
+    """The trust domain of a cluster CA: its one URI name.
+
+    Raises:
+        IdentityError: ST-IDEN-005 when it names none, ST-IDEN-006 for a bad name.
+    """
     try:
         san = cluster.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (uri,) = san.get_values_for_type(x509.UniformResourceIdentifier)

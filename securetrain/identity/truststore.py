@@ -192,6 +192,16 @@ class TrustStore:
             os.close(fd)
 
 
+def load_trust(path: Path, now: datetime) -> TrustRoot:
+    """The trust root that a person names: a file, which is the pin, or a folder that remembers.
+
+    Raises:
+        IdentityError: ST-IDEN-007, ST-IDEN-008, ST-IDEN-018.
+        UsageError: ST-USAG-002.
+    """
+    return TrustStore(path).current(now) if path.is_dir() else TrustRoot.load(path, now)
+
+
 def published_name(version: int) -> str:
     """The file of a version in a published folder."""
     return f"{version}.root.json"

@@ -1,0 +1,312 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain log``: keep a transparency log, witness it, and prove what stands in it."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from securetrain.cli.passphrase import asker, secret_option
+from securetrain.core.text import printable
+
+if TYPE_CHECKING:
+    from securetrain.identity.keys import Signer
+    from securetrain.identity.log.store import Log
+    from securetrain.identity.trust import TrustRoot
+
+EPILOG = """\
+\b
+Examples:
+  securetrain log init log --origin log.example/team --key log.pem
+  securetrain log append log statement.json --key log.pem --trust trust/root.json
+  securetrain log witness log --key node-3.pem --name node-3.example --state /var/lib/witness \\
+      --trust trust/root.json
+  securetrain log checkpoint log --trust trust/root.json
+  securetrain log prove log statement.json --trust trust/root.json --out statement.tlog-proof
+  securetrain log verify statement.json --proof statement.tlog-proof --trust trust/root.json
+
+\b
+The trust root names the log (its origin and keys) and its witnesses: how many of them must have
+cosigned is the threshold of the role witness. The folder has the layout of https://c2sp.org, and
+may be served by any web server.
+
+\b
+Exit codes: 0 it held; 2 bad arguments, or a key that cannot be used; 10 not an envelope; 11 a
+signature does not verify; 12 a signer or trust root that is not trusted; 15 not cosigned lately;
+18 no proof: not in the log, too few witnesses, a log that shrank or shows two histories, or damaged
+files; 20 a file cannot be read or written.
+"""
+
+_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_KEY = click.option("--key", required=True, help="The key: a file or a pkcs11: URI.")
+_TRUST = click.option(
+    "--trust",
+    "trust_path",
+    type=click.Path(path_type=Path),
+    required=True,
+    envvar="SECURETRAIN_TRUST",
+    show_envvar=True,
+    help="The trust root: a file, or a folder that 'trust update' keeps.",
+)
+
+
+@click.group(name="log", epilog=EPILOG)
+def command() -> None:
+    """Keep a transparency log, which cannot tell two people two stories unnoticed."""
+
+
+@command.command(name="init", epilog=EPILOG)
+@_FOLDER
+@click.option("--origin", required=True, help="Its name, like a URL without a scheme.")
+@_KEY
+@secret_option
+def init(folder: Path, origin: str, key: str, passphrase_file: Path | None) -> None:
+    """Begin an empty log in FOLDER."""
+    from securetrain.identity.log.note import vkey
+    from securetrain.identity.log.store import Log
+
+    signer = _signer(key, passphrase_file)
+    Log.create(folder, origin, signer)
+    click.echo(f"log {printable(origin)} in {printable(str(folder))}")
+    click.echo(vkey(origin, signer.public))
+
+
+@command.command(name="append", epilog=EPILOG)
+@_FOLDER
+@click.argument("envelopes", type=click.Path(path_type=Path), nargs=-1, required=True)
+@_KEY
+@_TRUST
+@secret_option
+@_JSON
+def append(  # noqa: PLR0917 - click passes options by name
+    folder: Path,
+    envelopes: tuple[Path, ...],
+    key: str,
+    trust_path: Path,
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Log DSSE envelopes whose every signature verifies under a key of the trust root."""
+    from securetrain.core.files import read_file
+    from securetrain.identity.dsse import ENVELOPE_LIMIT
+    from securetrain.identity.log.entry import entry_of
+
+    trust = _trust(trust_path)
+    log = _log(folder, trust)
+    entries = [
+        entry_of(read_file(path, ENVELOPE_LIMIT), trust.keys, str(path)) for path in envelopes
+    ]
+    first = log.append_entries(entries, _signer(key, passphrase_file))
+    rows = [{"path": str(path), "index": first + n} for n, path in enumerate(envelopes)]
+    if as_json:
+        click.echo(json.dumps({"logged": rows}, indent=2, sort_keys=True))
+        return
+    for row in rows:
+        click.echo(f"{row['index']}  {printable(str(row['path']))}")
+
+
+@command.command(name="checkpoint", epilog=EPILOG)
+@_FOLDER
+@_TRUST
+@click.option("--all", "whole", is_flag=True, help="Also read every entry and compare it.")
+@click.option(
+    "--add",
+    type=click.Path(path_type=Path),
+    help="Add the cosignature lines in this file, if they are of the trust root's witnesses.",
+)
+@_JSON
+def checkpoint(
+    folder: Path, trust_path: Path, whole: bool, add: Path | None, as_json: bool
+) -> None:
+    """Show what the log in FOLDER says now, if it and enough witnesses signed it."""
+    from securetrain.core.files import read_file
+    from securetrain.identity.log import note
+    from securetrain.identity.log.checkpoint import open_checkpoint
+
+    log = _log(folder, _trust(trust_path))
+    if add is not None:
+        lines = note.parse_lines(read_file(add, note.LIMIT).decode("utf-8", "replace"), str(add))
+        log.add_cosignatures(log.state()[1].text, lines)
+    if whole:
+        log.verify_all()
+    data = log.state()[1].encode()
+    found = open_checkpoint(data, log.policy, datetime.now(UTC), str(folder))
+    witnesses = {key_id: _time(moment) for key_id, moment in sorted(found.cosigned.items())}
+    if as_json:
+        facts = {
+            "origin": found.checkpoint.origin,
+            "size": found.checkpoint.size,
+            "root": found.checkpoint.root.hex(),
+            "witnesses": witnesses,
+        }
+        click.echo(json.dumps(facts, indent=2, sort_keys=True))
+        return
+    click.echo(data.decode(), nl=False)
+    for key_id, moment in witnesses.items():
+        click.echo(f"witness {key_id[:16]} at {moment}")
+
+
+@command.command(name="prove", epilog=EPILOG)
+@_FOLDER
+@click.argument("envelope", type=click.Path(path_type=Path))
+@_TRUST
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The file to write; default: ENVELOPE.tlog-proof. It is replaced.",
+)
+@_JSON
+def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, as_json: bool) -> None:
+    """Write the proof that ENVELOPE is in the log, as the newest checkpoint shows it."""
+    from securetrain.core.errors import IdentityError
+    from securetrain.core.files import read_file, write_atomic
+    from securetrain.identity.dsse import ENVELOPE_LIMIT
+    from securetrain.identity.log.entry import entry_of
+    from securetrain.identity.log.proof import SUFFIX, verify_logged
+
+    trust = _trust(trust_path)
+    log = _log(folder, trust)
+    data = read_file(envelope, ENVELOPE_LIMIT)
+    index = log.find(entry_of(data, trust.keys, str(envelope)))
+    if index is None:
+        raise IdentityError(
+            "ST-IDEN-041", "it is not in the log", str(envelope), "securetrain log append"
+        )
+    proof = log.prove(index)
+    verify_logged(data, proof, trust.keys, log.policy, datetime.now(UTC), str(folder))
+    target = out or envelope.with_name(f"{envelope.name}{SUFFIX}")
+    write_atomic(target, proof)
+    if as_json:
+        click.echo(json.dumps({"index": index, "path": str(target)}, indent=2, sort_keys=True))
+        return
+    click.echo(f"entry {index}: {printable(str(target))}")
+
+
+@command.command(name="verify", epilog=EPILOG)
+@click.argument("envelope", type=click.Path(path_type=Path))
+@click.option(
+    "--proof",
+    type=click.Path(path_type=Path),
+    help="The proof; default: ENVELOPE.tlog-proof.",
+)
+@_TRUST
+@click.option(
+    "--max-age-hours",
+    type=click.FloatRange(0, min_open=True),
+    help="Refuse a checkpoint that enough witnesses have not cosigned for so long.",
+)
+@_JSON
+def verify(
+    envelope: Path,
+    proof: Path | None,
+    trust_path: Path,
+    max_age_hours: float | None,
+    as_json: bool,
+) -> None:
+    """Prove that ENVELOPE was logged. Needs no log: the proof holds what is needed.
+
+    Every signature of the envelope must be by a key of the trust root, revoked or not: whether
+    what it says counts is for 'securetrain verify'.
+    """
+    from securetrain.core.files import read_file
+    from securetrain.identity.dsse import ENVELOPE_LIMIT
+    from securetrain.identity.log.checkpoint import LogPolicy
+    from securetrain.identity.log.proof import LIMIT, SUFFIX, verify_logged
+
+    trust = _trust(trust_path)
+    age = None if max_age_hours is None else timedelta(hours=max_age_hours)
+    source = proof or envelope.with_name(f"{envelope.name}{SUFFIX}")
+    found = verify_logged(
+        read_file(envelope, ENVELOPE_LIMIT),
+        read_file(source, LIMIT),
+        trust.keys,
+        LogPolicy.of_trust(trust, age),
+        datetime.now(UTC),
+        str(source),
+    )
+    seen = "" if found.seen is None else _time(found.seen)
+    state = found.signed.checkpoint
+    if as_json:
+        facts = {
+            "origin": state.origin,
+            "index": found.index,
+            "size": state.size,
+            "seen": seen,
+            "witnesses": sorted(found.signed.cosigned),
+        }
+        click.echo(json.dumps(facts, indent=2, sort_keys=True))
+        return
+    click.echo(f"LOGGED  entry {found.index} of {state.size} in {printable(state.origin)}")
+    click.echo(f"seen by {len(found.signed.cosigned)} witnesses, by enough of them at {seen}")
+
+
+@command.command(name="witness", epilog=EPILOG)
+@_FOLDER
+@_KEY
+@click.option("--name", required=True, help="The witness's name, like a URL without a scheme.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Where it keeps what it has seen: its own, durable, and never removed.",
+)
+@_TRUST
+@click.option(
+    "--print", "only_print", is_flag=True, help="Print the line instead of adding it to FOLDER."
+)
+@secret_option
+def witness(  # noqa: PLR0917 - click passes options by name
+    folder: Path,
+    key: str,
+    name: str,
+    state: Path,
+    trust_path: Path,
+    only_print: bool,
+    passphrase_file: Path | None,
+) -> None:
+    """Cosign what the log in FOLDER says now, if it extends what this witness has seen.
+
+    FOLDER is the log's own or a copy of it. What contradicts is never signed, and is kept in the
+    state's folder as proof.
+    """
+    from securetrain.identity.log.witness import Witness, request_for
+
+    log = _log(folder, _trust(trust_path))
+    origin = log.policy.origin
+    node = Witness(name, _signer(key, passphrase_file), state, {origin: log.policy})
+    text = log.state()[1].text
+    line = node.cosign(request_for(log, node.seen(origin)), datetime.now(UTC))
+    if only_print:
+        click.echo(str(line), nl=False)
+        return
+    kept = log.add_cosignatures(text, [line])
+    click.echo(f"cosigned {printable(origin)} at size {node.seen(origin)}")
+    if not kept:
+        click.echo("the trust root does not name this witness's key: it counts for nobody yet")
+
+
+def _signer(name: str, passphrase_file: Path | None) -> "Signer":
+    from securetrain.identity.signers import open_signer
+
+    return open_signer(name, asker(passphrase_file))
+
+
+def _trust(path: Path) -> "TrustRoot":
+    from securetrain.identity.truststore import load_trust
+
+    return load_trust(path, datetime.now(UTC))
+
+
+def _log(folder: Path, trust: "TrustRoot") -> "Log":
+    from securetrain.identity.log.checkpoint import LogPolicy
+    from securetrain.identity.log.store import Log
+
+    return Log(folder, LogPolicy.of_trust(trust))
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

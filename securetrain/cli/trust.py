@@ -1,0 +1,409 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain trust``: make, rotate, revoke and show trust roots; follow them on a machine."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from securetrain.cli.passphrase import asker, secret_option
+from securetrain.core.text import printable
+
+if TYPE_CHECKING:
+    from securetrain.identity.keys import PublicKey, Signer
+    from securetrain.identity.rotation import Change
+    from securetrain.identity.trust import Authority, TrustDocument, TrustRole
+    from securetrain.identity.trustfolder import Outcome
+
+EPILOG = """\
+\b
+Examples:
+  securetrain trust init trust --key root-1.pem --key root-2.pem --threshold root=2 \\
+      --add checkpoint=run.pem.pub --add log=log.pem.pub --add witness=w1.pem.pub \\
+      --log-origin log.example/team
+  securetrain trust rotate trust --key root-1.pem --key root-2.pem --add checkpoint=new.pem.pub
+  securetrain trust revoke trust 3fa9c2 --valid-before 1207 --reason "replaced" --key root-1.pem
+  securetrain trust sign trust --key root-2.pem
+  securetrain trust show trust/root.json
+  securetrain trust update ~/.securetrain/trust --pin trust/root.json
+  securetrain trust update ~/.securetrain/trust --from trust
+
+\b
+Roles: root, checkpoint, dataset, ledger, operator, log, witness, ci. Keys are PEM files (of the
+public half, but for --key) or pkcs11: URIs. What too few root keys signed stays a draft, which the
+others sign with 'trust sign', on machines of their own.
+
+\b
+Exit codes: 0 done, or kept as a draft; 2 bad arguments, keys that cannot be used, or it exists
+already; 12 not a good trust root, or it does not follow from the one before; 15 an older one;
+20 a file cannot be read or written.
+"""
+
+_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_KEYS = click.option(
+    "--key", "keys", multiple=True, required=True, help="A root key that signs; may be repeated."
+)
+_ADD = click.option(
+    "--add", multiple=True, metavar="ROLE=KEY", help="Give a role a key; may be repeated."
+)
+_THRESHOLD = click.option(
+    "--threshold", multiple=True, metavar="ROLE=N", help="How many keys of a role must sign."
+)
+_DAYS = click.option(
+    "--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="Its lifetime."
+)
+_ORIGIN = click.option("--log-origin", help="The origin line of the one log that counts.")
+_AUTHORITY = click.option(
+    "--authority",
+    multiple=True,
+    metavar="ROLE=CERTIFICATE",
+    help="Let members of a cluster CA (PEM) sign for a role with their own keys.",
+)
+
+
+@click.group(name="trust", epilog=EPILOG)
+def command() -> None:
+    """Keep a trust root: which keys may sign what, by whose word it changes."""
+
+
+@command.command(name="init", epilog=EPILOG)
+@_FOLDER
+@_KEYS
+@_ADD
+@_THRESHOLD
+@_DAYS
+@_ORIGIN
+@_AUTHORITY
+@secret_option
+@_JSON
+def init(  # noqa: PLR0917 - click passes options by name
+    folder: Path,
+    keys: Sequence[str],
+    add: Sequence[str],
+    threshold: Sequence[str],
+    days: int,
+    log_origin: str | None,
+    authority: Sequence[str],
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Make version 1 in FOLDER, whose root keys are those of --key and of --add root=KEY."""
+    from securetrain.identity.rotation import Change, amended
+    from securetrain.identity.trust import TrustDocument, TrustRole
+    from securetrain.identity.trustfolder import TrustFolder
+
+    now = datetime.now(UTC)
+    signers = _signers(keys, passphrase_file)
+    roles = _keys(add, passphrase_file)
+    root = [*(signer.public for signer in signers), *roles.get(TrustRole.ROOT, [])]
+    unique = {key.key_id: key for key in root}
+    change = Change(
+        created=now,
+        expires=now + timedelta(days=days),
+        add={**roles, TrustRole.ROOT: list(unique.values())},
+        thresholds=_thresholds(threshold),
+        log_origin=log_origin,
+        add_authorities=_authorities(authority),
+    )
+    # The first version is what a change makes of nothing.
+    nothing = TrustDocument(version=1, created=now, expires=now, keys={}, roles={})
+    document = amended(nothing, change)
+    import msgspec
+
+    document = msgspec.structs.replace(document, version=1)
+    _print(TrustFolder(folder).begin(document, signers, now), as_json)
+
+
+@command.command(name="rotate", epilog=EPILOG)
+@_FOLDER
+@_KEYS
+@_ADD
+@click.option(
+    "--remove",
+    multiple=True,
+    metavar="ROLE=ID",
+    help="Take a key (the beginning of its id) from a role: what it signed is trusted no more.",
+)
+@_THRESHOLD
+@_DAYS
+@_ORIGIN
+@_AUTHORITY
+@secret_option
+@_JSON
+def rotate(  # noqa: PLR0917 - click passes options by name
+    folder: Path,
+    keys: Sequence[str],
+    add: Sequence[str],
+    remove: Sequence[str],
+    threshold: Sequence[str],
+    days: int,
+    log_origin: str | None,
+    authority: Sequence[str],
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Make the next version in FOLDER. New root keys sign it too: give them with --key as well."""
+    from securetrain.identity.rotation import Change
+
+    now = datetime.now(UTC)
+    removed: dict[TrustRole, list[str]] = {}
+    for role, beginning in _pairs(remove):
+        removed.setdefault(role, []).append(_key_id(folder, beginning))
+    change = Change(
+        created=now,
+        expires=now + timedelta(days=days),
+        add=_keys(add, passphrase_file),
+        remove=removed,
+        thresholds=_thresholds(threshold),
+        log_origin=log_origin,
+        add_authorities=_authorities(authority),
+    )
+    _propose(folder, change, keys, passphrase_file, as_json)
+
+
+@command.command(name="revoke", epilog=EPILOG)
+@_FOLDER
+@click.argument("key_id")
+@_KEYS
+@click.option("--reason", default="", help="Why; stands in the trust root.")
+@click.option(
+    "--valid-before",
+    type=click.IntRange(0),
+    help="What was logged at an index below this stays valid; without it, nothing does.",
+)
+@_DAYS
+@secret_option
+@_JSON
+def revoke(  # noqa: PLR0917 - click passes options by name
+    folder: Path,
+    key_id: str,
+    keys: Sequence[str],
+    reason: str,
+    valid_before: int | None,
+    days: int,
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Revoke the key whose id begins with KEY_ID, in a new version. It is never taken back."""
+    from securetrain.identity.rotation import Change
+    from securetrain.identity.trust import Revoked
+
+    now = datetime.now(UTC)
+    entry = Revoked(
+        key_id=_key_id(folder, key_id), since=now, reason=reason[:500], valid_before=valid_before
+    )
+    change = Change(created=now, expires=now + timedelta(days=days), revoke=[entry])
+    _propose(folder, change, keys, passphrase_file, as_json)
+
+
+@command.command(name="sign", epilog=EPILOG)
+@_FOLDER
+@_KEYS
+@click.option("--yes", is_flag=True, help="Sign without asking.")
+@secret_option
+@_JSON
+def sign(
+    folder: Path, keys: Sequence[str], yes: bool, passphrase_file: Path | None, as_json: bool
+) -> None:
+    """Sign the draft in FOLDER with another root key, after it was shown."""
+    from securetrain.core.errors import UsageError
+    from securetrain.identity.trustfolder import TrustFolder
+
+    store = TrustFolder(folder)
+    draft = store.draft()
+    if draft is None:
+        raise UsageError(
+            "ST-USAG-001", "there is no draft in it", str(folder), "securetrain trust rotate"
+        )
+    if not yes:
+        _print_document(draft)
+        click.confirm("sign this?", abort=True, err=True)
+    _print(store.sign(_signers(keys, passphrase_file), datetime.now(UTC)), as_json)
+
+
+@command.command(name="show", epilog=EPILOG)
+@click.argument("path", type=click.Path(path_type=Path))
+@_JSON
+def show(path: Path, as_json: bool) -> None:
+    """Show the trust root in PATH: a file, or a folder that 'trust update' keeps."""
+    from securetrain.identity.truststore import load_trust
+
+    root = load_trust(path, datetime.now(UTC))
+    if as_json:
+        click.echo(json.dumps(_plain(root.document), indent=2, sort_keys=True))
+        return
+    _print_document(root.document)
+
+
+@command.command(name="update", epilog=EPILOG)
+@_FOLDER
+@click.option("--pin", type=click.Path(path_type=Path), help="Trust this file, because you say so.")
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path),
+    help="Follow the published versions in this folder.",
+)
+@_JSON
+def update(folder: Path, pin: Path | None, source: Path | None, as_json: bool) -> None:
+    """Keep in FOLDER what this machine trusts: begin with --pin, then follow with --from."""
+    from securetrain.core.files import read_file
+    from securetrain.identity.trust import LIMIT
+    from securetrain.identity.truststore import TrustStore
+
+    if pin is None and source is None:
+        raise click.UsageError("give --pin FILE, --from FOLDER, or both")
+    now = datetime.now(UTC)
+    store = TrustStore(folder)
+    if pin is not None:
+        store.pin(read_file(pin, LIMIT), now, str(pin))
+    root = store.current(now) if source is None else store.update_from(source, now)
+    if as_json:
+        click.echo(json.dumps(_plain(root.document), indent=2, sort_keys=True))
+        return
+    click.echo(f"version {root.version} is trusted, until {_time(root.document.expires)}")
+
+
+def _propose(
+    folder: Path,
+    change: "Change",
+    keys: Sequence[str],
+    passphrase_file: Path | None,
+    as_json: bool,
+) -> None:
+    from securetrain.identity.trustfolder import TrustFolder
+
+    signers = _signers(keys, passphrase_file)
+    _print(TrustFolder(folder).propose(change, signers, datetime.now(UTC)), as_json)
+
+
+def _signers(names: Sequence[str], passphrase_file: Path | None) -> "list[Signer]":
+    from securetrain.identity.signers import open_signer
+
+    ask = asker(passphrase_file)
+    return [open_signer(name, ask) for name in names]
+
+
+def _pairs(values: Sequence[str]) -> "list[tuple[TrustRole, str]]":
+    from securetrain.identity.trust import TrustRole
+
+    pairs = []
+    for value in values:
+        role, separator, rest = value.partition("=")
+        if not separator or not rest or role not in set(TrustRole):
+            raise click.UsageError(f"{value!r} is not ROLE=VALUE; roles: {', '.join(TrustRole)}")
+        pairs.append((TrustRole(role), rest))
+    return pairs
+
+
+def _keys(
+    values: Sequence[str], passphrase_file: Path | None
+) -> "dict[TrustRole, list[PublicKey]]":
+    from securetrain.identity.signers import read_public
+
+    found: dict[TrustRole, list[PublicKey]] = {}
+    for role, name in _pairs(values):
+        found.setdefault(role, []).append(read_public(name, asker(passphrase_file)))
+    return found
+
+
+def _thresholds(values: Sequence[str]) -> "dict[TrustRole, int]":
+    found = {}
+    for role, number in _pairs(values):
+        if not (number.isascii() and number.isdigit()):
+            raise click.UsageError(f"{number!r} is not a number of keys")
+        found[role] = int(number)
+    return found
+
+
+def _authorities(values: Sequence[str]) -> "list[Authority]":
+    from securetrain.core.files import read_file
+    from securetrain.identity.ca import load_certificate
+    from securetrain.identity.cluster import trust_domain_of
+    from securetrain.identity.svid import CERTIFICATE_LIMIT, Chain
+    from securetrain.identity.trust import Authority
+
+    found = []
+    for role, name in _pairs(values):
+        certificate = load_certificate(read_file(Path(name), 2 * CERTIFICATE_LIMIT), name)
+        found.append(
+            Authority(
+                role=role,
+                certificate=Chain.of([certificate]).certificates[0],
+                trust_domain=trust_domain_of(certificate),
+            )
+        )
+    return found
+
+
+def _key_id(folder: Path, beginning: str) -> str:
+    """The one key of the newest version whose id begins so."""
+    from securetrain.identity.trustfolder import TrustFolder
+
+    newest = TrustFolder(folder).newest()
+    found = [k for k in (newest.keys if newest else ()) if k.startswith(beginning.lower())]
+    if len(found) != 1 or len(beginning) < 6:
+        raise click.UsageError(
+            f"{len(found)} keys begin with {beginning!r}; six digits or more must name one"
+        )
+    return found[0]
+
+
+def _print(outcome: "Outcome", as_json: bool) -> None:
+    if as_json:
+        facts = {
+            "path": str(outcome.path),
+            "version": outcome.document.version,
+            "published": not outcome.missing,
+            "missing": outcome.missing,
+        }
+        click.echo(json.dumps(facts, indent=2, sort_keys=True))
+        return
+    version = outcome.document.version
+    if not outcome.missing:
+        click.echo(f"version {version} is published: {printable(str(outcome.path))}")
+        return
+    click.echo(f"version {version} is a draft: {printable(str(outcome.path))}")
+    for who, count in outcome.missing.items():
+        click.echo(f"  {count} more of {who} must sign it: securetrain trust sign")
+
+
+def _plain(document: "TrustDocument") -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(document)
+
+
+def _print_document(document: "TrustDocument") -> None:
+    click.echo(
+        f"trust root, version {document.version}, from {_time(document.created)}"
+        f" to {_time(document.expires)}"
+    )
+    revoked = {entry.key_id: entry for entry in document.revoked}
+    for role, entry in sorted(document.roles.items()):
+        click.echo(f"{role}: {entry.threshold} of {len(entry.keys)}")
+        for key_id in entry.keys:
+            click.echo(f"  {key_id}{'  REVOKED' if key_id in revoked else ''}")
+    for authority in document.authorities:
+        parties = ", ".join(authority.parties)
+        job = authority.job or "every job"
+        click.echo(f"{authority.role}: also {parties} of {authority.trust_domain}, {job}")
+    if document.log_origin:
+        click.echo(f"log: {printable(document.log_origin)}")
+    for gone in revoked.values():
+        spared = (
+            "nothing of it counts"
+            if gone.valid_before is None
+            else f"what was logged below {gone.valid_before} counts"
+        )
+        why = printable(gone.reason, keep="") or "no reason given"
+        click.echo(f"revoked {gone.key_id[:16]} at {_time(gone.since)}: {why}; {spared}")
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

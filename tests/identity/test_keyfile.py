@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import base64
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securetrain.core.errors import IdentityError
+from securetrain.identity import keyfile
+from securetrain.identity.keyfile import LABEL, Cost, is_sealed, seal, unseal
+
+CHEAP = Cost(memory_kib=19 << 10, passes=2, lanes=1)
+PLAIN, SECRET = b"what PKCS#8 would be", b"correct horse"
+SEALED = seal(PLAIN, SECRET, CHEAP)
+
+
+def refused(data, passphrase=SECRET):
+    with pytest.raises(IdentityError) as caught:
+        unseal(data, passphrase, "k.pem")
+    assert caught.value.code == "ST-IDEN-001"
+    assert passphrase.decode("latin-1") not in str(caught.value)
+    return caught.value
+
+
+def body(data: bytes) -> bytes:
+    return base64.b64decode(b"".join(data.splitlines()[1:-1]))
+
+
+def container(raw: bytes) -> bytes:
+    text = base64.b64encode(raw).decode()
+    return f"-----BEGIN {LABEL}-----\n{text}\n-----END {LABEL}-----\n".encode()
+
+
+def with_cost(memory, passes, lanes, version=1) -> bytes:
+    return container(struct.pack(">BIIB", version, memory, passes, lanes) + body(SEALED)[10:])
+
+
+def test_round_trip():
+    assert is_sealed(SEALED)
+    assert not is_sealed(b"-----BEGIN PRIVATE KEY-----")
+    assert unseal(SEALED, SECRET) == PLAIN
+    assert PLAIN not in body(SEALED)
+
+
+def test_the_default_is_the_second_choice_of_rfc_9106():
+    assert Cost() == Cost(memory_kib=1 << 16, passes=3, lanes=4)
+    assert unseal(seal(PLAIN, SECRET), SECRET) == PLAIN
+
+
+def test_no_two_containers_are_alike():
+    again = seal(PLAIN, SECRET, CHEAP)
+    assert body(again)[10:] != body(SEALED)[10:]
+
+
+@pytest.mark.parametrize("wrong", [b"battery staple", b"Correct horse", b"correct horse ", b"correct hors"])
+def test_another_passphrase(wrong):
+    refused(SEALED, wrong)
+
+
+@pytest.mark.parametrize(
+    ("memory", "passes", "lanes"),
+    [
+        ((19 << 10) - 1, 2, 1),
+        ((1 << 20) + 1, 2, 1),
+        (0xFFFFFFFF, 0xFFFFFFFF, 255),
+        (19 << 10, 1, 1),
+        (19 << 10, 17, 1),
+        (19 << 10, 2, 0),
+        (19 << 10, 2, 17),
+    ],
+)
+def test_costs_out_of_bounds_are_refused_before_anything_is_derived(
+    memory, passes, lanes, monkeypatch
+):
+    monkeypatch.setattr(keyfile, "Argon2id", lambda **_: pytest.fail("it derived"))
+    assert "allowed are" in refused(with_cost(memory, passes, lanes)).what
+    with pytest.raises(ValueError, match="allowed are"):
+        seal(PLAIN, SECRET, Cost(memory_kib=memory, passes=passes, lanes=lanes))
+
+
+def test_the_cost_is_bound_to_the_key():
+    assert unseal(with_cost(19 << 10, 2, 1), SECRET) == PLAIN  # the control
+    refused(with_cost(19 << 10, 3, 1))
+    refused(with_cost(19 << 10, 2, 1, version=2))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        SEALED[:-1] + b"x",
+        SEALED.replace(b"BEGIN", b"BEGUN"),
+        SEALED.replace(b"END", b"FIN"),
+        container(b""),
+        container(body(SEALED)[:54]),
+        container(body(SEALED) + bytes(9000)),
+        SEALED + b"x" * 20_000,
+        SEALED.replace(b"\n", b"\n?", 1),
+        b"\xff" + SEALED,
+    ],
+)
+def test_malformed(data):
+    refused(data)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(10, len(body(SEALED)) - 1), st.integers(1, 255))
+def test_no_byte_can_change(position, flip):
+    raw = bytearray(body(SEALED))
+    raw[position] ^= flip
+    refused(container(bytes(raw)))
