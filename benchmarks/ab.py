@@ -10,7 +10,9 @@ says nothing. Here:
 2. as many pairs of the reference with itself are mixed in at random: the A/A pairs. The spread of
    their ratios is the noise floor, and a difference inside it is no difference;
 3. the first sample of each side is thrown away (caches, lazy imports);
-4. every result carries the load before and after and the versions of what was measured.
+4. every result carries the load before and after and the versions of what was measured;
+5. a sample that did not finish within a benchmark's `limit` counts as that long, and the summary
+   says how many there were: the truth is longer.
 
 Nothing here measures: a benchmark is handed the order of its samples and returns their seconds.
 What cannot be a pair (a latency's tail, memory) is a `Figure`: numbers beside their goal.
@@ -144,6 +146,9 @@ class Summary:
     noise_low: float
     noise_high: float
     """The quartiles of the A/A ratios."""
+    plain_unfinished: int = 0
+    """Samples of the pairs that took longer than the benchmark's limit."""
+    ours_unfinished: int = 0
 
     @property
     def within_noise(self) -> bool:
@@ -198,6 +203,7 @@ def summarize(benchmark: Benchmark, planned: Sequence[Pair], seconds: Sequence[f
         ours.append(b)
         ratios.append(b / a)
         differences.append(b - a)
+    limit = getattr(benchmark, "limit", math.inf)
     low, high = quartiles(ratios)
     noise_low, noise_high = quartiles(noise)
     ratio, difference, seconds_of_ours = median(ratios), median(differences), median(ours)
@@ -216,6 +222,8 @@ def summarize(benchmark: Benchmark, planned: Sequence[Pair], seconds: Sequence[f
         difference_seconds=difference,
         noise_low=noise_low,
         noise_high=noise_high,
+        plain_unfinished=sum(sample >= limit for sample in plain),
+        ours_unfinished=sum(sample >= limit for sample in ours),
     )
 
 
@@ -255,8 +263,8 @@ def table(summaries: Sequence[Summary]) -> str:
     rows = [
         (
             summary.name,
-            f"{summary.plain_seconds:.4g}",
-            f"{summary.ours_seconds:.4g}",
+            f"{'>' if summary.plain_unfinished else ''}{summary.plain_seconds:.4g}",
+            f"{'>' if summary.ours_unfinished else ''}{summary.ours_seconds:.4g}",
             f"{summary.ours_least_seconds:.4g}",
             f"{1 / summary.ours_seconds:.4g}",
             f"{summary.ratio:.3f}",

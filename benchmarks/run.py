@@ -22,8 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import ab
 
-MODULES: Final = ("step", "guard", "checkpoint", "startup", "attest", "hardware")
-FIGURES: Final = ("figures",)
+MODULES: Final = (
+    *("step", "guard", "checkpoint", "startup", "attest", "hardware"),
+    *("join", "link", "job"),
+)
+FIGURES: Final = ("figures", "overlay")
 
 
 def benchmarks(names: list[str]) -> list[ab.Benchmark]:

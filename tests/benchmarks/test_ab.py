@@ -113,6 +113,18 @@ def test_the_table_shows_a_missed_goal():
     assert lines[2].endswith("yes")
 
 
+def test_samples_that_did_not_finish_are_counted_and_shown():
+    class Slow(FakeBenchmark):
+        limit = 1.0
+
+    summary = _measure(Slow(factor=0.5), pairs=4)
+    assert (summary.plain_unfinished, summary.ours_unfinished) == (4, 0)
+    assert ab.table([summary]).splitlines()[1].split()[1:3] == [">1", "0.5"]
+    summary = _measure(Slow(factor=2.0), pairs=4)
+    assert (summary.plain_unfinished, summary.ours_unfinished) == (4, 4)
+    assert _measure(FakeBenchmark()).plain_unfinished == 0
+
+
 def test_the_machine_is_described_without_its_name_or_paths():
     import platform
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks import ab, attest, cpu, figures, hardware, run
+from benchmarks import ab, attest, cpu, figures, hardware, job, join, link, nodes, overlay, run
 from tests.attest.swtpms import needs_swtpm
 from tests.attest.tee import test_appraisal as cpus
 
@@ -88,3 +88,88 @@ def test_the_latency_of_an_agent():
     found = figures.agent(3)
     assert found is not None
     assert set(found.values) == {"p50 ms", "p95 ms", "first ms", "renewal p95 ms"}
+
+
+BOTH = [ab.Side.OURS, ab.Side.PLAIN]
+LACKING = nodes.lacking()
+needs_hosts = pytest.mark.skipif(bool(LACKING), reason=f"hosts need: {'; '.join(LACKING)}")
+
+
+def _slow_or_broken(how):
+    import time
+
+    if how == "broken":
+        raise ValueError("on purpose")
+    time.sleep({"slow": 60, "fast": 0}[how])
+    return str
+
+
+def _echo(pipe, rank):
+    while True:
+        order = pipe.recv()
+        pipe.send("a text is a failure" if order == "fail" else (rank, order))
+
+
+def test_a_node_that_is_late_or_fails():
+    def calls(*how):
+        return [join.Call(_slow_or_broken, (one,)) for one in how]
+
+    assert 0 < join.together(calls("fast", "fast"), 50) < 50
+    assert join.together(calls("fast", "slow"), 0.2) == 0.2
+    with pytest.raises(RuntimeError, match="on purpose"):
+        join.together(calls("fast", "broken"), 50)
+
+
+def test_ranks_answer_in_their_order():
+    with nodes.ranks(_echo, [("", (n,)) for n in range(2)]) as made:
+        assert made.do(7) == [(0, 7), (1, 7)]
+        with pytest.raises(RuntimeError, match="rank 0: a text"):
+            made.do("fail")
+
+
+@pytest.mark.dist
+def test_joining():
+    benchmark = join.Join(nodes=2, tunnels=False)
+    assert all(0 < seconds < benchmark.limit for seconds in benchmark.run(BOTH))
+
+
+@pytest.mark.dist
+@pytest.mark.netns
+@needs_hosts
+def test_joining_with_tunnels():
+    benchmark = join.Join(nodes=2)
+    assert all(0 < seconds < benchmark.limit for seconds in benchmark.run(BOTH))
+
+
+@pytest.mark.dist
+@pytest.mark.tpm
+@needs_swtpm
+def test_joining_with_software_tpms():
+    (seconds,) = join.Join(nodes=2, tunnels=False, tpm=True).run([ab.Side.OURS])
+    assert 0 < seconds < join.LIMIT_SECONDS
+
+
+@pytest.mark.dist
+@pytest.mark.netns
+@needs_hosts
+def test_all_reduces():
+    assert len(link.AllReduce(size=4096, calls=1, goal=ab.Goal()).run(BOTH)) == 2
+
+
+@pytest.mark.netns
+@needs_hosts
+def test_bringing_up_and_evicting():
+    found = overlay.bring_up(times=1, peers=3)
+    assert found is not None
+    assert found.values["p50 ms"] > 0
+    found = overlay.eviction(times=1)
+    assert found is not None
+    assert found.values["samples"] == 2
+
+
+@pytest.mark.dist
+@pytest.mark.netns
+@pytest.mark.slow
+@needs_hosts
+def test_steps_of_two_nodes():
+    assert len(job.NetworkStep(steps=1).run(BOTH)) == 2
