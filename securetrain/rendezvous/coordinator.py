@@ -380,13 +380,22 @@ class Coordinator:
                 if error is not None and session.admitted:
                     self._distrust(session, error)
                 self._verifier.release(session.node)
-                self._assembly.remove(session.node, evicted=error is not None)
+                self._remove(session, error)
                 self._advance()
                 self._assembly.tell_everybody()
             self._sessions.discard(session)
             self._lock.notify_all()
 
     # Rounds; the lock is held.
+
+    def _remove(self, session: Session, error: SecureTrainError | None) -> None:
+        """A node is gone: evicted, or lost, or by its own will."""
+        going_on = not (self._stopping or self._rounds.closed)
+        if going_on:
+            # Whatever the reason: who is not here is not attested again, and so is not heard.
+            self._assembly.evictions.gone(session.node)
+        lost = session.admitted and not session.said_goodbye and going_on
+        self._assembly.remove(session.node, evicted=error is not None or lost)
 
     def _distrust(self, session: Session, error: SecureTrainError) -> None:
         """A node is out; when its word counts no more, say since when."""

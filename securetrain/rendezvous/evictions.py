@@ -4,8 +4,9 @@
 
 Rules:
 
-1. a member that is evicted is out of its epoch at once: the others hear its name and stop listening
-   to it, before they restart their workers;
+1. a member that is evicted, lost or leaves is out of its epoch at once: the others hear its name
+   and stop listening to it, before they restart their workers. Else a node could keep its tunnel by
+   dropping the connection on which it would have to prove itself again;
 2. one that was evicted for what it showed or did (its evidence, its lease, a revocation, a message
    that has no place) is believed up to the challenge before its last good evidence, and no longer.
    Every later membership says so, and who joins later knows it too;
@@ -52,11 +53,14 @@ class Evictions:
             self._last[member.node] = membership.epoch
         self._led.add(membership.members[0].node)
 
+    def gone(self, node: str) -> None:
+        """A node is not connected any more."""
+        if node in self._current and node not in self._out:
+            self._out.append(node)
+
     def add(self, session: Session, error: SecureTrainError) -> Evicted | None:
         """An admitted node was evicted; returns what there is to say of it from now on."""
         node = session.node
-        if node in self._current and node not in self._out:
-            self._out.append(node)
         if error.code in _ONLY_GONE or session.proven is None or node not in self._last:
             return None
         gone = Evicted(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from securetrain.core.errors import AdmissionError, AttestationError
+from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous.evictions import Evictions
 from securetrain.rendezvous.membership import Member, Membership
@@ -59,28 +60,35 @@ def test_nobody(account):
     assert account.all == account.out == ()
 
 
-def test_who_was_contradicted_is_out_and_doubted_since_its_last_good_evidence(account):
-    gone = account.add(FakeSession("node-1"), CONTRADICTED)
+def test_who_is_gone_is_out_of_its_epoch(account):
+    account.gone("node-1")
+    account.gone("node-1")
+    account.gone("spare")
     assert account.out == ("node-1",)
+    assert account.all == ()
+
+
+def test_who_was_contradicted_is_doubted_since_its_last_good_evidence(account):
+    gone = account.add(FakeSession("node-1"), CONTRADICTED)
     assert account.all == (gone,)
     assert (gone.code, gone.last_good, gone.epoch, gone.led) == ("ST-ATTS-008", START, 3, False)
 
 
 @pytest.mark.parametrize("code", ["ST-ADMN-005", "ST-ADMN-007", "ST-ADMN-008"])
-def test_who_is_only_gone_is_out_and_not_doubted(account, code):
+def test_who_is_only_gone_is_not_doubted(account, code):
     assert account.add(FakeSession("node-1"), AdmissionError(code, "silence")) is None
-    assert account.out == ("node-1",)
     assert account.all == ()
 
 
 def test_who_was_in_no_epoch_left_nothing_to_doubt(account):
     assert account.add(FakeSession("spare"), REVOKED) is None
-    assert account.out == account.all == ()
+    assert account.all == ()
 
 
 def test_a_spare_node_of_an_earlier_epoch_is_doubted_for_that_one(account):
     account.formed(membership(4, "node-0", "node-2"))
     gone = account.add(FakeSession("node-1"), REVOKED)
+    account.gone("node-1")
     assert gone.epoch == 3
     assert account.out == ()
 
@@ -93,6 +101,7 @@ def test_rank_0_signed_what_it_says(account):
 
 def test_the_next_epoch_begins_without_anybody_out_but_remembers(account):
     gone = account.add(FakeSession("node-1"), REVOKED)
+    account.gone("node-1")
     account.formed(membership(4, "node-0", "node-2"))
     assert account.out == ()
     assert account.all == (gone,)
@@ -114,9 +123,10 @@ class RecordingTunnel:
 
     key: str
     port: int
+    profile: NetworkProfile = NetworkProfile.OVERLAY
     done: list[str] = field(default_factory=list)
 
-    def apply(self, given, _keys):
+    def apply(self, given, *_):
         self.done.append(f"apply {given.epoch}")
 
     def drop(self, nodes):
@@ -184,15 +194,37 @@ def test_a_revoked_member_is_cut_off_before_anybody_restarts(trio, tools):
     assert ended.details["last_good"] == gone.last_good.isoformat()
 
 
+def test_a_member_that_drops_its_connection_keeps_no_tunnel(trio, tools):
+    """Otherwise it would only have to hang up to be trusted for ever."""
+    _, members, tunnels, _ = trio
+    form(members)
+    members["node-1"]._link._channel.abort()
+    for name in ("node-0", "node-2"):
+        tools.wait_until(
+            lambda name=name: "drop node-1" in tunnels[name].done, "the tunnel to node-1 is cut"
+        )
+        tools.wait_until(lambda name=name: members[name].num_waiting, "a new round is asked for")
+    del members["node-1"]
+    assert form(members)["node-0"].membership.evicted == ()
+
+
+def test_a_member_that_leaves_keeps_no_tunnel_and_makes_nobody_restart(trio, tools):
+    _, members, tunnels, _ = trio
+    form(members)
+    members["node-1"].leave()
+    tools.wait_until(lambda: "drop node-1" in tunnels["node-0"].done, "its tunnel is cut")
+    assert not members["node-0"].num_waiting
+
+
 def test_a_member_that_was_evicted_while_the_epoch_was_applied_is_cut_off_too(trio):
     """The coordinator's word may come before the main thread has applied the epoch."""
     _, members, tunnels, _ = trio
     member, tunnel = members["node-0"], tunnels["node-0"]
     apply = tunnel.apply
 
-    def evict_first(given, keys):
+    def evict_first(*given):
         member._hear(Status(waiting=1, ready=0, closed=False, evicted=("node-2",)))
-        apply(given, keys)
+        apply(*given)
 
     tunnel.apply = evict_first
     form(members)
