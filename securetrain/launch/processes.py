@@ -39,7 +39,8 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have the ending signals call `handler`; the old handlers come back at the end."""
     # A mask would not do: another thread of the process would take the signal.
     if current_thread() is not main_thread():
         yield
@@ -62,14 +63,14 @@ def interruptible() -> Iterator[None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number)
 
-    with _handled(interrupt):
+    with handled(interrupt):
         yield
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Let the ending signals do nothing: what is closed here takes seconds at most."""
-    with _handled(lambda _number, _frame: None):
+    with handled(lambda _number, _frame: None):
         yield
 
 

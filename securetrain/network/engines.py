@@ -10,7 +10,7 @@ Rules:
    where its packets come from and go to: the job then has no socket on the underlay at all
    (https://www.wireguard.com/netns/);
 3. inside a user namespace, whoever is root is root over that namespace only. What can be built
-   there is called overlay-rootless, and nothing else.
+   there is called overlay-rootless, and nothing else: for the machine's own root it is none.
 """
 
 import os
@@ -122,6 +122,8 @@ def probe(profile: NetworkProfile) -> str:
         case NetworkProfile.OVERLAY if rootless.is_inside():
             return "this process is root of a user namespace only: that is overlay-rootless"
         case NetworkProfile.OVERLAY_ROOTLESS if not rootless.is_inside():
+            if os.geteuid() == 0:
+                return "this process is root, who is given overlay; this is for ordinary users"
             return "; ".join([*rootless.missing(), *WireGuardGo().missing()])
         case NetworkProfile.OVERLAY | NetworkProfile.OVERLAY_ROOTLESS:
             try:

@@ -13,7 +13,8 @@ Rules, for each Ethernet frame (`Traffic.kind`):
    router discovery (ICMPv6 133 to 137, RFC 4861), group membership (IGMP; ICMPv6 130 to 132 and
    143, RFC 3810). Nothing of a job is in it;
 2. **wireguard** is UDP from one member's endpoint to another's, that begins as one of WireGuard's
-   four messages does: its type, then three zero bytes (https://www.wireguard.com/protocol/);
+   four messages does: its type, then three zero bytes (https://www.wireguard.com/protocol/). So is
+   an ICMP error that quotes such a packet (RFC 792, type 3): a tunnel's end has just gone;
 3. **control** is TCP from or to the coordinator's address and port. That it is TLS, `openings`
    lets a test look at: the first bytes of both directions of each connection;
 4. everything else is a stranger, and described so that a person finds out what it was. A fragment
@@ -31,7 +32,8 @@ Endpoint: TypeAlias = tuple[Address, int]
 
 _ETHERNET: Final = 14
 _ARP, _IPV4, _IPV6 = b"\x08\x06", b"\x08\x00", b"\x86\xdd"
-_ICMP6, _IGMP, _TCP, _UDP, _HOP_BY_HOP = 58, 2, 6, 17, 0
+_ICMP, _ICMP6, _IGMP, _TCP, _UDP, _HOP_BY_HOP = 1, 58, 2, 6, 17, 0
+_UNREACHABLE: Final = 3
 _DISCOVERY: Final = frozenset({130, 131, 132, 133, 134, 135, 136, 137, 143})
 _MESSAGES: Final = tuple(bytes((kind, 0, 0, 0)) for kind in (1, 2, 3, 4))
 _FRAGMENT: Final = 0x3FFF
@@ -122,10 +124,13 @@ class Traffic:
             return Kind.NEIGHBOURHOOD
         if protocol == _TCP and self.control in packet.ends:
             return Kind.CONTROL
+        is_error = version == 4 and protocol == _ICMP and packet.body[:1] == bytes((_UNREACHABLE,))
+        quoted = packet_of(bytes(12) + _IPV4 + packet.body[8:]) if is_error else packet
+        return Kind.WIREGUARD if quoted and self._is_wireguard(quoted) else Kind.STRANGER
+
+    def _is_wireguard(self, packet: Packet) -> bool:
         known = len(set(packet.ends) & set(self.tunnels)) == 2
-        if protocol == _UDP and known and packet.payload.startswith(_MESSAGES):
-            return Kind.WIREGUARD
-        return Kind.STRANGER
+        return packet.protocol == _UDP and known and packet.payload.startswith(_MESSAGES)
 
     def strangers(self, frames: Iterable[bytes]) -> list[str]:
         """What the job may not have sent, each kind of it once."""

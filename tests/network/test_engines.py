@@ -114,7 +114,14 @@ def test_root_of_a_user_namespace_gets_the_other_label(monkeypatch):
     assert probe(NetworkProfile.OVERLAY_ROOTLESS) == ""
 
 
+def test_rootless_is_not_for_root(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(rootless, "is_inside", lambda: False)
+    assert "ordinary users" in probe(NetworkProfile.OVERLAY_ROOTLESS)
+
+
 def test_the_probe_of_rootless_from_outside(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     lacks: list[str] = []
     monkeypatch.setattr(rootless, "missing", lambda: lacks)
     monkeypatch.setattr(engines, "WireGuardGo", lambda: Named("wireguard-go", ["TUN devices"]))

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import securetrain
 from securetrain.network import rootless
-from securetrain.network.wireguard import decode_key, encode_key, pairwise_psk
+from securetrain.network.wireguard import Endpoint, decode_key, encode_key, pairwise_psk
 from securetrain.network.wireguard_go import WireGuardGo
-from securetrain.testing.cluster import NamespaceCluster, missing
+from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
+from securetrain.testing.frames import Traffic
+from tests.network.ordinary_user import AS_USER, ENVIRONMENT, interpreter
 
 LACKING = [*missing(), *rootless.missing(), *WireGuardGo().missing()]
 pytestmark = [
@@ -24,17 +25,11 @@ pytestmark = [
     pytest.mark.skipif(bool(LACKING), reason=f"rootless job networks need: {'; '.join(LACKING)}"),
 ]
 
-USER = 1500
 PORT = 51820
-AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
-SOURCE = Path(securetrain.__file__).parent.parent
-LIBRARIES = [path for path in sys.path if path.endswith("site-packages")]
-ENVIRONMENT = {"PATH": "/usr/bin:/usr/sbin", "PYTHONPATH": ":".join([str(SOURCE), *LIBRARIES])}
 
 # A launcher: reads what the coordinator would send, runs a program inside, says what it printed.
 LAUNCHER = """
-import json, subprocess, sys
-from ipaddress import ip_address
+import json, os, subprocess, sys
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import rootless
 from securetrain.network.engines import probe
@@ -43,7 +38,9 @@ from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.wireguard import Endpoint, WireGuardKey, decode_key, encode_key
 job, node, address = sys.argv[1:]
 key = WireGuardKey.generate()
-plan = Plan(job=job, node=node, key=key, endpoint=ip_address(address), port=51820)
+entrance = rootless.entrance(os.environ)
+assert str(entrance) == address
+plan = Plan(job=job, node=node, key=key, endpoint=rootless.INNER, port=entrance.port)
 with Overlay.up(plan) as overlay:
     print(json.dumps({
         "key": encode_key(key.public),
@@ -75,32 +72,21 @@ print("sent", flush=True)
 """
 PEEK = """
 import socket
-for target in ("198.18.0.1", "198.18.0.2", "169.254.169.254"):
+for target in ("198.18.0.1", "198.18.0.2", "192.0.0.1", "169.254.169.254"):
     try: socket.create_connection((target, 80), 2); print(0)
     except OSError as error: print(error.errno)
 print("end", flush=True)
 """
 
 
-def interpreter():
-    """A Python that the user may start and that finds what we need; None when there is none."""
-    for candidate in (sys.executable, f"/usr/bin/python3.{sys.version_info[1]}"):
-        inside = ["unshare", "--user", "--map-root-user", "--"]
-        code = "import securetrain, cryptography, msgspec"
-        command = [*AS_USER, *inside, candidate, "-c", code]
-        done = subprocess.run(command, env=ENVIRONMENT, cwd="/", capture_output=True, check=False)
-        if done.returncode == 0:
-            return candidate
-    return None
-
-
 class Launcher:
     def __init__(self, python, host, job, node) -> None:
-        argv = [python, "-c", LAUNCHER, job, node, str(host.address)]
-        command = rootless.command(argv, udp=[PORT], mtu=1500)
+        end = Endpoint(host.address, PORT)
+        argv = [python, "-c", LAUNCHER, job, node, str(end)]
+        command = rootless.command(argv, udp=end, device=DEVICE, mtu=1500)
         self.process = subprocess.Popen(
             [*host.command(*AS_USER), *command],
-            env=ENVIRONMENT,
+            env=rootless.inherited(ENVIRONMENT, end),
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -120,10 +106,6 @@ class Launcher:
 @pytest.fixture
 def cluster():
     with NamespaceCluster.up(2) as made:
-        one, other = made.hosts
-        # Pasta takes the device of the default route.
-        one.namespace.ip("route", "add", "default", "via", str(other.address))
-        other.namespace.ip("route", "add", "default", "via", str(one.address))
         yield made
 
 
@@ -175,13 +157,11 @@ def test_an_ordinary_user_gets_an_encrypted_network(cluster, launchers):
         frames = capture.read()
         assert len(frames) > 400
         assert not [frame for frame in frames if b"CANARY" in frame]
-        # IGMP (protocol 2) is the kernels' own: they say which groups they are in.
-        packets = [f for f in frames if f[12:14] == b"\x08\x00" and f[23] != 2]
-        assert {frame[23] for frame in packets} == {17}
-        ports = {frame[34:38] for frame in packets}
-        assert len(ports) == 1, "UDP between the two tunnels and nothing else"
+        ends = {(host.address, PORT) for host in cluster.hosts}
+        nobody = (cluster.hosts[0].address, 0)
+        assert Traffic(tunnels=ends, control=nobody).strangers(frames) == []
     client.tell(PEEK)
-    assert [client.hear() for _ in range(4)] == ["101", "101", "101", "end"]
+    assert [client.hear() for _ in range(5)] == ["101", "101", "101", "101", "end"]
 
 
 def test_a_killed_launcher_leaves_nothing(cluster, launchers):

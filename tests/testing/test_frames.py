@@ -46,7 +46,12 @@ def tcp(source, sport, target, dport, payload=b""):
         (udp((B6, 600), (A6, 500), b"\1\0\0\0" + bytes(144)), Kind.WIREGUARD),
         (tcp(B, 40000, A, 29400), Kind.CONTROL),
         (tcp(A, 29400, B, 40000), Kind.CONTROL),
+        (ipv4(B, A, 1, b"\3\3" + bytes(6) + udp((A, 500), (B, 600), DATA)[14:]), Kind.WIREGUARD),
         # ... and what only looks like them.
+        (ipv4(B, A, 1, b"\5\3" + bytes(6) + udp((A, 500), (B, 600), DATA)[14:]), Kind.STRANGER),
+        (ipv4(B, A, 1, b"\3\3" + bytes(6) + udp((A, 500), (B, 601), DATA)[14:]), Kind.STRANGER),
+        (ipv4(B, A, 1, b"\3\3" + bytes(6)), Kind.STRANGER),
+        (ipv4(B, A, 1, b"\3\3" + bytes(6) + tcp(A, 1, B, 2, b"CANARY")[14:]), Kind.STRANGER),
         (ipv4(A, B, 1, b"\x08" + bytes(7)), Kind.STRANGER),
         (ipv4(A, B, 58, b"\x87" + bytes(7)), Kind.STRANGER),
         (ipv6(A6, B6, 58, b"\x80" + bytes(7)), Kind.STRANGER),
