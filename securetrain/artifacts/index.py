@@ -139,7 +139,7 @@ def check(index: Index, files: Mapping[str, int]) -> None:
     if twice := {t.fqn for t in index.tensors} & {v.fqn for v in index.values}:
         raise _lie("both a tensor and a value", min(twice))
     for tensor in index.tensors:
-        _check_tensor(tensor)
+        check_boxes(tensor)
         for chunk in tensor.chunks:
             _check_bytes(tensor, chunk, files)
     _check_disjoint(index)
@@ -147,7 +147,12 @@ def check(index: Index, files: Mapping[str, int]) -> None:
         codec.decode(value.value, value.fqn)
 
 
-def _check_tensor(tensor: TensorEntry) -> None:
+def check_boxes(tensor: TensorEntry) -> None:
+    """Rules 2 and 3 for one tensor, without its bytes.
+
+    Raises:
+        IntegrityError: ST-CKPT-191.
+    """
     if tensor.dtype not in DTYPES:
         raise _lie(f"dtype {tensor.dtype[:40]!r}", tensor.fqn)
     if len(tensor.shape) > MAX_DIMS or math.prod(tensor.shape) * DTYPES[tensor.dtype] > MAX_BYTES:

@@ -38,7 +38,7 @@ _FIXES: Final = {
     "160": "use an older one; only an operator who knows better may excuse it",
     "170": "save it with its run, dataset and policy named",
     "171": "stop: somebody saves in the name of this run; find out which one is yours",
-    "190": "save it again with securetrain.artifacts.save from a process that trusts it",
+    "190": "convert it with 'securetrain convert' where it can be trusted, or save it again",
     "191": "do not use it: a trusted key signed a false index",
     "200": "check the disk and the permissions",
     "201": "choose another name",

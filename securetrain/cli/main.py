@@ -65,6 +65,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "sign": Verb(
         "securetrain.cli.sign:command", "Sign a model so that other people's tools verify it."
     ),
+    "convert": Verb(
+        "securetrain.cli.convert:command", "Make a checkpoint of torch's own format a signed one."
+    ),
     "scan": Verb("securetrain.cli.scan:command", "Look for what the pickles in files would run."),
     "attest": Verb(
         "securetrain.cli.attest:command", "Collect, look at, verify and enrol evidence of nodes."

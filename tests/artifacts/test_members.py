@@ -4,6 +4,7 @@
 
 import base64
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +21,7 @@ NODES = ("spiffe://t/job/r/node/a", "spiffe://t/job/r/node/b")
 WORLD = 4
 
 
-def replace(predicate, **changes) -> CheckpointPredicate:
+def replace(predicate: Any, **changes: Any) -> Any:
     return msgspec.structs.replace(predicate, **changes)
 
 

@@ -1,0 +1,37 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import json
+import warnings
+
+import torch
+from click.testing import CliRunner
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from securetrain.artifacts.layout import STATEMENT
+from securetrain.cli.convert import command
+from securetrain.identity.keys import PrivateKey
+
+
+def test_a_checkpoint_of_torch_becomes_a_signed_one(tmp_path):
+    key = PrivateKey.create(tmp_path / "key.pem")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp_save({"w": torch.ones(3), "step": 1}, checkpoint_id=tmp_path / "old", no_dist=True)
+    arguments = [
+        str(tmp_path / "old"),
+        str(tmp_path / "new"),
+        "--key",
+        str(tmp_path / "key.pem"),
+        "--run",
+        "r1",
+        "--step",
+        "5",
+    ]
+    done = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    said = json.loads(done.stdout)
+    assert said["key_id"] == key.key_id
+    assert (tmp_path / "new" / STATEMENT).exists()
+    arguments[1] = str(tmp_path / "again")
+    done = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert said["digest"] in done.stdout
