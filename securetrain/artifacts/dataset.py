@@ -29,6 +29,9 @@ from securetrain.artifacts.dataset_write import (
     sign_dataset,
     sign_documents,
 )
+from securetrain.artifacts.datasets.arena import Layout, OwnArena, SharedArena
+from securetrain.artifacts.datasets.removal import Removals
+from securetrain.artifacts.floors import Floor, Floors
 from securetrain.artifacts.layout import PAGE_BYTES, Kind, num_pages
 from securetrain.artifacts.listing import check_listing, open_data, read_statement
 from securetrain.artifacts.problems import Problem, most_telling, table_problem
@@ -38,7 +41,7 @@ from securetrain.artifacts.storage import storage_of
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import DIGEST_SIZE, PAGE_LEAVES, TreeParams
-from securetrain.identity.trust import TrustRoot
+from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.policy.schema import Policy
 
 CACHE_BYTES: Final = 64 << 20
@@ -65,10 +68,12 @@ class VerifiedDataset:
     """What identifies it (hex): checkpoints name this."""
     key_ids: frozenset[str]
     cache_bytes: int
+    removals: Removals = field(repr=False)
     _files: dict[str, DataFile] = field(repr=False)
     _open: "OrderedDict[str, _OpenFile]" = field(default_factory=OrderedDict, repr=False)
     _cache: OrderedDict[tuple[str, int], bytes] = field(default_factory=OrderedDict, repr=False)
     _cached: int = 0
+    _arena: "OwnArena | SharedArena | None" = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
@@ -79,6 +84,7 @@ class VerifiedDataset:
         trust: TrustRoot,
         policy: Policy | None,
         now: datetime,
+        floors: Floors | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> "VerifiedDataset":
         """Verify the statement, the policy and the listing of a dataset.
@@ -88,6 +94,8 @@ class VerifiedDataset:
             trust: who may sign datasets.
             policy: what is asked of it; None asks for nothing but integrity and signature.
             now: the time of the check.
+            floors: what this node has seen before; an older version than that is refused, and this
+                one is remembered.
             cache_bytes: how much verified data is kept in memory.
 
         Raises:
@@ -105,12 +113,15 @@ class VerifiedDataset:
             problems += rules.check(opened, policy, now, nodes=False)
         if problems:
             raise most_telling(problems).error(str(path))
+        if floors is not None:
+            _check_floor(floors, predicate, opened.digest, trust, str(path))
         return cls(
             path,
             predicate,
             opened.digest,
             opened.key_ids,
             cache_bytes,
+            Removals.of(predicate.removed),
             {file.name: file for file in predicate.files},
         )
 
@@ -128,8 +139,9 @@ class VerifiedDataset:
         """Verified bytes of a file.
 
         Raises:
-            IntegrityError: ST-DATA-130 to 142 when they are not what was signed, ST-DATA-160 when
-                the range is not inside the file, ST-DATA-200 on I/O errors.
+            IntegrityError: ST-DATA-130 to 142 when they are not what was signed, ST-DATA-122 when
+                some were removed, ST-DATA-160 when the range is not inside the file, ST-DATA-200
+                on I/O errors.
         """
         size = self._size(file)
         if offset < 0 or length < 0 or offset + length > size:
@@ -141,9 +153,13 @@ class VerifiedDataset:
             )
         if length == 0:
             return b""
+        self.removals.check(file, offset, length, str(self.path))
         leaf = self.predicate.tree.leaf_size
         first, start = divmod(offset, leaf)
         last = (offset + length - 1) // leaf
+        if self._arena is not None:
+            self._arena.ensure(file, first, last - first + 1)
+            return bytes(self._arena.arena.stretch(file, offset, length))
         with self._lock:
             if first == last:
                 return self._leaf(file, first)[start : start + length]
@@ -153,6 +169,28 @@ class VerifiedDataset:
                 if index == first:
                     del whole[:start]
         return bytes(memoryview(whole)[:length])
+
+    def share(self) -> OwnArena:
+        """Keep what is verified from now on where other processes of this node can read it.
+
+        They call `join` with the path that ``served()`` gives. The memory grows up to the size of
+        the dataset; the cache is not used any more.
+
+        Raises:
+            UsageError: ST-USAG-002 when the system has no sealed memory.
+        """
+        arena = OwnArena(self._layout, self.digest, self._fill)
+        self._arena = arena
+        return arena
+
+    def join(self, path: Path) -> None:
+        """Read from the arena that another process of this node owns.
+
+        Raises:
+            IntegrityError: ST-DATA-130 when it holds another dataset, ST-DATA-200 when it cannot be
+                reached.
+        """
+        self._arena = SharedArena(self._layout, self.digest, path)
 
     def split_size(self, split: str) -> int:
         """How many bytes a split has, its files taken one after the other."""
@@ -215,6 +253,9 @@ class VerifiedDataset:
             self._open.clear()
             self._cache.clear()
             self._cached = 0
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
 
     def __enter__(self) -> Self:
         return self
@@ -249,6 +290,20 @@ class VerifiedDataset:
         if found is not None:
             self._cache.move_to_end((name, index))
             return found
+        data = self._opened(name).leaf(index)
+        self._cache[name, index] = data
+        self._cached += len(data)
+        while self._cached > self.cache_bytes and len(self._cache) > 1:
+            self._cached -= len(self._cache.popitem(last=False)[1])
+        return data
+
+    def _fill(self, name: str, index: int, view: memoryview) -> None:
+        """Read a leaf into the arena and verify it there."""
+        with self._lock:
+            self._opened(name).leaf_into(index, view)
+
+    def _opened(self, name: str) -> "_OpenFile":
+        """An open file with its verified page hashes. The lock is held."""
         opened = self._open.get(name)
         if opened is None:
             opened = self._open[name] = _OpenFile.open(self.path, self._files[name], self._params)
@@ -256,12 +311,11 @@ class VerifiedDataset:
                 self._open.popitem(last=False)[1].close()
         else:
             self._open.move_to_end(name)
-        data = opened.leaf(index)
-        self._cache[name, index] = data
-        self._cached += len(data)
-        while self._cached > self.cache_bytes and len(self._cache) > 1:
-            self._cached -= len(self._cache.popitem(last=False)[1])
-        return data
+        return opened
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout.of(self.files, self.predicate.tree.leaf_size)
 
     @property
     def _params(self) -> TreeParams:
@@ -315,13 +369,16 @@ class _OpenFile:
 
     def leaf(self, index: int) -> bytes:
         """Read and verify one leaf."""
+        buffer = bytearray(self.file.leaf_range(index)[1])
+        self.leaf_into(index, memoryview(buffer))
+        return bytes(buffer)
+
+    def leaf_into(self, index: int, view: memoryview) -> None:
+        """Read one leaf into memory and verify it there."""
         number, place = divmod(index, PAGE_LEAVES)
         page = self._page(number)
-        _, length = self.file.leaf_range(index)
-        buffer = bytearray(length)
         expected = page[place * DIGEST_SIZE : (place + 1) * DIGEST_SIZE]
-        self.file.read_leaf(index, expected, memoryview(buffer))
-        return bytes(buffer)
+        self.file.read_leaf(index, expected, view)
 
     def _page(self, number: int) -> bytes:
         if number in self.loaded:
@@ -342,6 +399,26 @@ class _OpenFile:
         """Close data and table."""
         self.file.close()
         self.table.close()
+
+
+def _check_floor(
+    floors: Floors, predicate: DatasetPredicate, digest: str, trust: TrustRoot, where: str
+) -> None:
+    """Refuse a version older than one that this node has seen; remember this one."""
+    keys = trust.keys_for(TrustRole.DATASET)
+    name = f"dataset {predicate.name}"
+    floor = floors.floor(name, keys)
+    if floor is not None and (
+        predicate.seq < floor.seq or (predicate.seq == floor.seq and digest != floor.digest)
+    ):
+        raise IntegrityError(
+            "ST-DATA-151",
+            f"version {predicate.seq} ({digest[:16]}), this node has seen version {floor.seq}"
+            f" ({floor.digest[:16]})",
+            where,
+            "get the newest version",
+        )
+    floors.raise_to(name, Floor(seq=predicate.seq, digest=digest), keys)
 
 
 def _bad_table(what: str, where: str) -> IntegrityError:

@@ -97,7 +97,8 @@ def bad_name(kind: Kind, name: str) -> str:
     for part in parts:
         if reason := unsafe_name(part):
             return reason
-    if name.casefold() in {STATEMENT, INDEX} or parts[0].casefold() == TREES:
+    own = {STATEMENT, INDEX} if kind is Kind.CHECKPOINT else {STATEMENT}
+    if name.casefold() in own or parts[0].casefold() == TREES:
         return "a name that securetrain keeps for itself"
     if kind is Kind.CHECKPOINT and (len(parts) != 1 or name.endswith(LEAVES_SUFFIX)):
         return "not a plain file name"
