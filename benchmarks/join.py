@@ -52,6 +52,7 @@ LIMIT_SECONDS: Final = 60.0
 POLICY_FILE: Final = "policy.yaml"
 GOALS: Final = {2: 1.0, 8: 0.5, 64: 0.25}
 _PATIENCE: Final = 120.0
+_PORTS: Final = range(20_000, 30_000)
 _HERE: Final = ExitStack()
 """Of a node's process: never left."""
 _PRELOAD: Final = (
@@ -188,8 +189,13 @@ def _node(number: int) -> str:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
+    """Below the ports that outgoing connections get: a node that is early would take it else."""
+    while True:
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
         return port
 
 
