@@ -116,9 +116,11 @@ class SecureRendezvousHandler(RendezvousHandler):
 
     def set_closed(self) -> None:
         """See base class. A node that has not joined closes nothing but this handler."""
-        if self._member is not None and not self.is_closed():
+        member = self._member
+        # Also when another node has closed it: this one has to be heard, too (rule 4).
+        if member is not None and not self._closed and (member.connected or not member.closed):
             try:
-                self._member.close_job()
+                member.close_job()
             except SecureTrainError as error:
                 raise as_rendezvous_error(error) from error
         self._closed = True
