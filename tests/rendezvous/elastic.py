@@ -64,6 +64,9 @@ class Side(Protocol):
     def break_down(self) -> None:
         """What holds the rendezvous together dies."""
 
+    def end(self) -> None:
+        """Whoever still waits, ends."""
+
 
 class Scene:
     """Threads for the nodes of a side, and patience."""
