@@ -102,6 +102,9 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-IDEN-017", "something is older than what was seen before", _X.STALE),
     ("ST-IDEN-018", "what this machine remembers of a trust root cannot be used", _X.USAGE),
     ("ST-IDEN-019", "a PKCS#11 token or key cannot be used", _X.USAGE),
+    ("ST-IDEN-020", "a keyless bundle is malformed", _X.UNSIGNED),
+    ("ST-IDEN-021", "a keyless bundle does not verify", _X.BAD_SIGNATURE),
+    ("ST-IDEN-022", "a keyless bundle is by another identity than was asked for", _X.POLICY),
     # identity, 4x: the transparency log
     ("ST-IDEN-040", "a log's checkpoint is malformed or not signed by the log", _X.LOG_PROOF),
     ("ST-IDEN-041", "a proof of being logged is malformed, or does not hold", _X.LOG_PROOF),

@@ -1,0 +1,237 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A Sigstore instance of our own: a CA, a certificate log and a transparency log of one entry.
+
+It makes bundles that a stock verifier accepts under its trusted root, so that nothing of the public
+instance is needed to test with, and what it does wrong can be chosen.
+"""
+
+import base64
+import hashlib
+import json
+import struct
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import rfc8785
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from securetrain.identity.dsse import pae
+from securetrain.identity.log.merkle import leaf_hash
+
+BEGINS = datetime(2026, 1, 1, tzinfo=UTC)
+SIGNED = BEGINS + timedelta(days=100)
+ISSUER = "https://attest.example"
+SPIFFE = "spiffe://cluster.example/job/run-7/member/node-0"
+KIND = "application/vnd.in-toto+json"
+_OID = "1.3.6.1.4.1.57264.1"
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def spki(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def ecdsa(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
+    return key.sign(data, ec.ECDSA(hashes.SHA256()))
+
+
+@dataclass
+class Instance:
+    """The instance's keys."""
+
+    ca_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
+    ct_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
+    log_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
+
+    def __post_init__(self) -> None:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "private CA")])
+        key = self.ca_key.public_key()
+        self.ca = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key)
+            .serial_number(1)
+            .not_valid_before(BEGINS)
+            .not_valid_after(BEGINS + timedelta(days=3650))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(ca=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .sign(self.ca_key, hashes.SHA256())
+        )
+
+    def trusted_root(self) -> bytes:
+        def log(key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
+            return {
+                "baseUrl": "https://log.example",
+                "hashAlgorithm": "SHA2_256",
+                "publicKey": {
+                    "rawBytes": b64(spki(key)),
+                    "keyDetails": "PKIX_ECDSA_P256_SHA_256",
+                    "validFor": {"start": "2026-01-01T00:00:00Z"},
+                },
+                "logId": {"keyId": b64(hashlib.sha256(spki(key)).digest())},
+            }
+
+        authority = {
+            "subject": {"organization": "private", "commonName": "private CA"},
+            "uri": "https://ca.example",
+            "certChain": {"certificates": [{"rawBytes": b64(_der(self.ca))}]},
+            "validFor": {"start": "2026-01-01T00:00:00Z"},
+        }
+        document = {
+            "mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
+            "tlogs": [log(self.log_key)],
+            "certificateAuthorities": [authority],
+            "ctlogs": [log(self.ct_key)],
+            "timestampAuthorities": [],
+        }
+        return json.dumps(document).encode()
+
+    def certificate(
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        names: list[x509.GeneralName] | None = None,
+        issuer: str = ISSUER,
+        newer_issuer: str | None = None,
+    ) -> x509.Certificate:
+        """A leaf of ten minutes around `SIGNED`, with the certificate log's promise in it."""
+        newer = issuer if newer_issuer is None else newer_issuer
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([]))
+            .issuer_name(self.ca.subject)
+            .public_key(key.public_key())
+            .serial_number(2)
+            .not_valid_before(SIGNED - timedelta(minutes=5))
+            .not_valid_after(SIGNED + timedelta(minutes=5))
+            .add_extension(_usage(ca=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.ca_key.public_key()), False
+            )
+            .add_extension(
+                x509.SubjectAlternativeName(names or [x509.UniformResourceIdentifier(SPIFFE)]),
+                critical=True,
+            )
+            .add_extension(_other(f"{_OID}.1", issuer.encode()), False)
+            .add_extension(_other(f"{_OID}.8", b"\x0c%c" % len(newer) + newer.encode()), False)
+        )
+        tbs = builder.sign(self.ca_key, hashes.SHA256()).tbs_certificate_bytes
+        promise = self._promise(tbs)
+        length = bytes([len(promise)] if len(promise) < 128 else [0x81, len(promise)])
+        value = b"\x04" + length + promise
+        return builder.add_extension(_other("1.3.6.1.4.1.11129.2.4.2", value), False).sign(
+            self.ca_key, hashes.SHA256()
+        )
+
+    def _promise(self, tbs: bytes) -> bytes:
+        """A list of one signed certificate timestamp (RFC 6962, section 3.2)."""
+        time = int(SIGNED.timestamp() * 1000)
+        issuer = hashlib.sha256(spki(self.ca_key)).digest()
+        signed = struct.pack("!BBQH", 0, 0, time, 1) + issuer
+        signed += len(tbs).to_bytes(3, "big") + tbs + b"\x00\x00"
+        signature = ecdsa(self.ct_key, signed)
+        head = b"\x00" + hashlib.sha256(spki(self.ct_key)).digest() + struct.pack("!QH", time, 0)
+        sct = head + b"\x04\x03" + len(signature).to_bytes(2, "big") + signature
+        item = len(sct).to_bytes(2, "big") + sct
+        return len(item).to_bytes(2, "big") + item
+
+    def sign(
+        self,
+        payload: bytes,
+        kind: str = KIND,
+        certificate: x509.Certificate | None = None,
+        key: ec.EllipticCurvePrivateKey | None = None,
+    ) -> dict[str, Any]:
+        """A bundle around a DSSE envelope, as a dictionary that tests may bend."""
+        key = key or new_key()
+        certificate = certificate or self.certificate(key)
+        signature = ecdsa(key, pae(kind, payload))
+        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        spec = {
+            "envelopeHash": {"algorithm": "sha256", "value": "00" * 32},
+            "payloadHash": {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()},
+            "signatures": [{"signature": b64(signature), "verifier": b64(pem)}],
+        }
+        body = rfc8785.dumps({"apiVersion": "0.0.1", "kind": "dsse", "spec": spec})
+        envelope = {
+            "payload": b64(payload),
+            "payloadType": kind,
+            "signatures": [{"sig": b64(signature)}],
+        }
+        return {
+            "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+            "verificationMaterial": {
+                "certificate": {"rawBytes": b64(_der(certificate))},
+                "tlogEntries": [self._entry(body)],
+            },
+            "dsseEnvelope": envelope,
+        }
+
+    def _entry(self, body: bytes) -> dict[str, Any]:
+        """An entry of a log that holds nothing else."""
+        key_id = hashlib.sha256(spki(self.log_key)).digest()
+        time, root = int(SIGNED.timestamp()), leaf_hash(body)
+        text = f"log.example\n1\n{b64(root)}\n"
+        line = b64(key_id[:4] + ecdsa(self.log_key, text.encode()))
+        promised = {
+            "body": b64(body),
+            "integratedTime": time,
+            "logID": key_id.hex(),
+            "logIndex": 0,
+        }
+        return {
+            "logIndex": "0",
+            "logId": {"keyId": b64(key_id)},
+            "kindVersion": {"kind": "dsse", "version": "0.0.1"},
+            "integratedTime": str(time),
+            "inclusionPromise": {
+                "signedEntryTimestamp": b64(ecdsa(self.log_key, rfc8785.dumps(promised)))
+            },
+            "inclusionProof": {
+                "logIndex": "0",
+                "rootHash": b64(root),
+                "treeSize": "1",
+                "hashes": [],
+                "checkpoint": {"envelope": f"{text}\n\u2014 log.example {line}\n"},
+            },
+            "canonicalizedBody": b64(body),
+        }
+
+
+def _der(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.DER)
+
+
+def _other(oid: str, value: bytes) -> x509.UnrecognizedExtension:
+    return x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value)
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
