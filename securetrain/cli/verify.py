@@ -44,8 +44,8 @@ What is checked:
 
 \b
 Exit codes: 0 all of it held; 10 not signed; 11 bad signature; 12 not what the trust root or policy
-allows; 13 content changed; 14 files missing or extra; 15 too old; 17 lineage broken; 19 unsafe
-content; 20 unreadable. With several problems, the most telling one decides: who signed, then what
+allows; 13 content changed; 14 files missing or extra; 15 too old; 16 set aside; 17 lineage broken;
+19 unsafe content; 20 unreadable. With several problems, the most telling one decides: who signed, then what
 was changed, then what is missing, then what the policy says.
 """
 
@@ -196,14 +196,14 @@ def _write_summary(
 ) -> None:
     from securetrain.artifacts.summary import PolicyUsed, sign, summarize
     from securetrain.core.files import write_atomic
-    from securetrain.identity.keys import PrivateKey
+    from securetrain.identity.signers import open_signer
 
     policy = None
     if loaded is not None:
         policy = PolicyUsed(uri=loaded.policy.metadata.id, digest=loaded.digest)
     data = summarize(result, policy, now)
     if key_file is not None:
-        data = sign(data, PrivateKey.load(key_file))
+        data = sign(data, open_signer(vsa_key, asker(None)))
     write_atomic(target, data, replace=False)
     click.echo(f"summary {target}", err=True)
 
