@@ -164,7 +164,7 @@ class Instance:
         certificate = certificate or self.certificate(key)
         signature = ecdsa(key, pae(kind, payload))
         pem = certificate.public_bytes(serialization.Encoding.PEM)
-        spec = {
+        spec: Any = {
             "envelopeHash": {"algorithm": "sha256", "value": "00" * 32},
             "payloadHash": {"algorithm": "sha256", "value": hashlib.sha256(payload).hexdigest()},
             "signatures": [{"signature": b64(signature), "verifier": b64(pem)}],
@@ -190,7 +190,7 @@ class Instance:
         time, root = int(SIGNED.timestamp()), leaf_hash(body)
         text = f"log.example\n1\n{b64(root)}\n"
         line = b64(key_id[:4] + ecdsa(self.log_key, text.encode()))
-        promised = {
+        promised: Any = {
             "body": b64(body),
             "integratedTime": time,
             "logID": key_id.hex(),

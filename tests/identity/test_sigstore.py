@@ -138,7 +138,7 @@ def bent(bundle, change):
             id="another type",
         ),
         pytest.param(
-            "ST-IDEN-020", lambda b, e: b["dsseEnvelope"].update(signatures=[]), id="none"
+            "ST-IDEN-021", lambda b, e: b["dsseEnvelope"].update(signatures=[]), id="none"
         ),
         pytest.param("ST-IDEN-020", lambda b, e: b.pop("dsseEnvelope"), id="no envelope"),
         pytest.param(
