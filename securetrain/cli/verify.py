@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ What is checked:
 \b
 Exit codes: 0 all of it held; 10 not signed; 11 bad signature; 12 not what the trust root or policy
 allows; 13 content changed; 14 files missing or extra; 15 too old; 16 set aside; 17 lineage broken;
-19 unsafe content; 20 unreadable. With several problems, the most telling one decides: who signed, then what
-was changed, then what is missing, then what the policy says.
+19 unsafe content; 20 unreadable. With several problems, the most telling one decides: who signed,
+then what was changed, then what is missing, then what the policy says.
 """
 
 
@@ -92,9 +93,7 @@ was changed, then what is missing, then what the policy says.
     help="Also write a verification summary (SLSA VSA) to this file, which must not exist.",
 )
 @click.option(
-    "--vsa-key",
-    type=click.Path(path_type=Path),
-    help="Sign the summary with this private key. Default: not signed.",
+    "--vsa-key", help="Sign the summary: a key file or a pkcs11: URI. Default: not signed."
 )
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 def command(
@@ -108,7 +107,7 @@ def command(
     output: str,
     as_json: bool,
     vsa: Path | None,
-    vsa_key: Path | None,
+    vsa_key: str | None,
     scan: bool,
 ) -> int:
     """Prove that the checkpoint or dataset in the directory PATH is what was signed."""
@@ -189,7 +188,7 @@ def _print_scan(scanned: "ScanResult") -> None:
 
 def _write_summary(
     target: Path,
-    key_file: Path | None,
+    key_name: str | None,
     result: "VerifyResult",
     loaded: "LoadedPolicy | None",
     now: datetime,
@@ -202,8 +201,8 @@ def _write_summary(
     if loaded is not None:
         policy = PolicyUsed(uri=loaded.policy.metadata.id, digest=loaded.digest)
     data = summarize(result, policy, now)
-    if key_file is not None:
-        data = sign(data, open_signer(vsa_key, asker(None)))
+    if key_name is not None:
+        data = sign(data, open_signer(key_name, asker(None)))
     write_atomic(target, data, replace=False)
     click.echo(f"summary {target}", err=True)
 
