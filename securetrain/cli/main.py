@@ -63,7 +63,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         "securetrain.cli.verify:command", "Prove that a checkpoint or dataset is what was signed."
     ),
     "sign": Verb(
-        "securetrain.cli.sign:command", "Sign a model so that other people's tools verify it."
+        "securetrain.cli.sign:command", "Sign a dataset or a model that no run of ours saved."
     ),
     "convert": Verb(
         "securetrain.cli.convert:command", "Make a checkpoint of torch's own format a signed one."

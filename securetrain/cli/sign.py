@@ -1,13 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain sign DIR``: sign what was made elsewhere."""
+"""``securetrain sign DIR``: sign what was not saved by a run of ours."""
 
+import secrets
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from securetrain.cli.passphrase import asker, secret_option
 from securetrain.cli.progress import progress_bar
+from securetrain.cli.sign_dataset import DatasetOptions, dataset_options, sign_dataset
 
 if TYPE_CHECKING:
     from securetrain.artifacts.oms.model import ModelSigner
@@ -17,59 +21,95 @@ KEY_LIMIT: Final = 1 << 20
 EPILOG: Final = """\
 \b
 Examples:
-  openssl ecparam -name prime256v1 -genkey -noout -out maker.key && chmod 600 maker.key
+  securetrain sign data/corpus --dataset --key dataset.key --license CC-BY-4.0 --samples
+  securetrain sign data/corpus --dataset --key dataset.key --append --trust trust.json
+  securetrain sign ./llama --safetensors --key checkpoint.key
   securetrain sign ./model --oms --key maker.key
   securetrain sign ./model --oms --key leaf.key --certificate leaf.pem --chain ca.pem
-  model_signing verify key ./model --signature ./model/model.sig --public_key maker.pem
 
 \b
---oms writes an OpenSSF Model Signing bundle: SHA-256 of every file, verified by 'securetrain
-verify --bundle' and by other people's model_signing. Checkpoints of a run are signed while they are
-saved, and need no signing afterwards.
+Kinds:
+  --dataset      raw bytes, token files, jsonl, parquet, WebDataset or MDS, signed where they lie;
+  --safetensors  a directory of safetensors, as a checkpoint, signed where it lies;
+  --oms          an OpenSSF Model Signing bundle, which other people's model_signing verifies too.
+Checkpoints of a run are signed while they are saved and need nothing afterwards; torch's own
+checkpoints: securetrain convert.
 """
 
 
 @click.command(name="sign", epilog=EPILOG)
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--oms", is_flag=True, help="Write an OpenSSF Model Signing bundle.")
-@click.option("--key", "key_file", type=click.Path(path_type=Path), help="Private key (PEM).")
+@click.option("--dataset", "kind", flag_value="dataset", help="Sign a dataset.")
+@click.option("--safetensors", "kind", flag_value="safetensors", help="Sign safetensors.")
+@click.option("--oms", "kind", flag_value="oms", help="Write a Model Signing bundle.")
+@click.option(
+    "--key", "key_name", required=True, help="Private key: a file, or (not --oms) a pkcs11: URI."
+)
+@secret_option
+@dataset_options
 @click.option(
     "--certificate",
     type=click.Path(path_type=Path),
-    help="The key's certificate (PEM), which then travels in the bundle.",
+    help="--oms: the key's certificate (PEM), which then travels in the bundle.",
 )
 @click.option(
     "--chain",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="What leads from the certificate to the root (PEM).",
+    help="--oms: what leads from the certificate to the root (PEM).",
 )
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path),
-    help="Where the bundle is written. Default: model.sig in the model.",
+    help="--oms: where the bundle is written. Default: model.sig in the model.",
 )
 def command(
     *,
     path: Path,
-    oms: bool,
-    key_file: Path | None,
+    kind: str | None,
+    key_name: str,
+    passphrase_file: Path | None,
+    dataset: DatasetOptions,
     certificate: Path | None,
     chain: tuple[Path, ...],
     bundle: Path | None,
 ) -> int:
     """Sign the directory PATH."""
-    from securetrain.artifacts.oms.model import DEFAULT_NAME, sign_model
     from securetrain.core.errors import UsageError
+    from securetrain.identity.signers import open_signer
 
-    if not oms or key_file is None:
-        raise UsageError(
-            "ST-USAG-001",
-            "what to write is not said",
-            str(path),
-            "give --oms and --key FILE for an OpenSSF Model Signing bundle",
-        )
-    signer = _signer(key_file, certificate, chain)
+    ask = asker(passphrase_file)
+    match kind:
+        case "dataset":
+            return sign_dataset(path, open_signer(key_name, ask), dataset)
+        case "safetensors":
+            from securetrain.artifacts.context import SaveContext
+            from securetrain.artifacts.sign_safetensors import sign_safetensors
+            from securetrain.artifacts.statements import digest_of
+
+            context = SaveContext(
+                run_id=dataset.name,
+                step=0,
+                created=datetime.now(UTC),
+                save_id=secrets.token_hex(16),
+            )
+            said = sign_safetensors(path, key=open_signer(key_name, ask), context=context)
+            click.echo(f"signed {path}\ndigest {digest_of(said)}")
+            return 0
+        case "oms":
+            return _sign_oms(path, _model_signer(Path(key_name), certificate, chain), bundle)
+        case _:
+            raise UsageError(
+                "ST-USAG-001",
+                "what it is, is not said",
+                str(path),
+                "give --dataset, --safetensors or --oms",
+            )
+
+
+def _sign_oms(path: Path, signer: "ModelSigner", bundle: Path | None) -> int:
+    from securetrain.artifacts.oms.model import DEFAULT_NAME, sign_model
+
     target = bundle or path / DEFAULT_NAME
     with progress_bar("signing") as progress:
         predicate = sign_model(path, target, signer, progress=progress)
@@ -78,7 +118,9 @@ def command(
     return 0
 
 
-def _signer(key_file: Path, certificate: Path | None, chain: tuple[Path, ...]) -> "ModelSigner":
+def _model_signer(
+    key_file: Path, certificate: Path | None, chain: tuple[Path, ...]
+) -> "ModelSigner":
     from cryptography import x509
 
     from securetrain.artifacts.oms import keys

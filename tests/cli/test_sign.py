@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain sign``: a dataset, its next version, a model; and verify agrees."""
+
+import json
+import struct
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from securetrain.cli.main import VERBS
+from securetrain.cli.sign import command as sign
+from securetrain.cli.verify import command as verify
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.trust import TrustRole, sign_root
+
+
+def run(verb: object, *arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(verb, [str(one) for one in arguments], standalone_mode=False)  # type: ignore[arg-type]
+    if result.exception is not None:
+        raise result.exception
+    return int(result.return_value), result.stdout
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """key.pem and trust.json."""
+    path, now = tmp_path / "key.pem", datetime.now(UTC)
+    private = PrivateKey.create(path)
+    roles = {TrustRole.DATASET: [private.public], TrustRole.CHECKPOINT: [private.public]}
+    data = sign_root(roles, private, now, now + timedelta(days=1))
+    (tmp_path / "trust.json").write_bytes(data)
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    (folder / "train").mkdir(parents=True)
+    (folder / "train" / "a.jsonl").write_text("one\ntwo\n")
+    return folder
+
+
+def test_a_dataset_and_its_next_version(corpus: Path, key: Path, tmp_path: Path) -> None:
+    trust = tmp_path / "trust.json"
+    (tmp_path / "scan.txt").write_text("all clean")
+    (tmp_path / "croissant.json").write_text("{}")
+    code, text = run(
+        sign, corpus, "--dataset", "--key", key, "--samples", "--license", "CC0-1.0",
+        "--source", "https://example.org", "--croissant", tmp_path / "croissant.json",
+        "--scan-report", f"clamav:1.4:clean:{tmp_path / 'scan.txt'}",
+    )  # fmt: skip
+    assert code == 0
+    assert "version 0 of corpus" in text
+    assert "samples  2" in text
+    assert run(verify, corpus, "--trust", trust)[0] == 0
+
+    (corpus / "train" / "b.jsonl").write_text("three\n")
+    assert run(verify, corpus, "--trust", trust)[0] == 14
+    with pytest.raises(IntegrityError) as refused:
+        run(sign, corpus, "--dataset", "--key", key)
+    assert refused.value.code == "ST-DATA-201"
+    with pytest.raises(UsageError, match="must be verified"):
+        run(sign, corpus, "--dataset", "--key", key, "--append")
+    code, text = run(
+        sign, corpus, "--dataset", "--key", key, "--append", "--trust", trust,
+        "--remove", "train/a.jsonl:0:4:erasure",
+    )  # fmt: skip
+    assert "version 1 of corpus" in text
+    assert "samples  3" in text
+    assert "removed  1" in text
+    code, text = run(verify, corpus, "--trust", trust, "--json")
+    assert code == 0
+    said = json.loads(text)["statement"]
+    assert said["removed"][0]["reason"] == "erasure"
+    assert said["licenses"] == ["CC0-1.0"]
+    assert said["scans"][0]["verdict"] == "clean"
+    assert len(said["croissant"]) == 64
+
+
+def test_a_model_for_other_peoples_tools(corpus: Path, tmp_path: Path) -> None:
+    private = PrivateKey.create(tmp_path / "maker.key", KeyKind.P256)
+    (tmp_path / "maker.pem").write_bytes(private.public.pem)
+    assert run(sign, corpus, "--oms", "--key", tmp_path / "maker.key")[0] == 0
+    bundle = corpus / "model.sig"
+    check = (verify, corpus, "--bundle", bundle, "--public-key", tmp_path / "maker.pem")
+    code, text = run(*check)
+    assert code == 0
+    assert "VERIFIED" in text
+    (corpus / "extra").write_text("x")
+    for output in ("text", "json", "sarif", "junit"):
+        code, text = run(*check, "--format", output)
+        assert code == 14
+        assert "ST-OMSB-141" in text
+    with pytest.raises(UsageError, match="one root"):
+        run(verify, corpus, "--bundle", bundle)
+
+
+def test_safetensors_where_they_lie(key: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  '
+    data = struct.pack("<Q", len(header)) + header + bytes(8)
+    (folder / "model.safetensors").write_bytes(data)
+    (folder / "config.json").write_text("{}")
+    code, text = run(sign, folder, "--safetensors", "--key", key, "--name", "llama")
+    assert code == 0
+    assert "digest" in text
+    assert run(verify, folder, "--trust", tmp_path / "trust.json")[0] == 0
+    (folder / "zzz.safetensors").write_bytes(data)
+    assert run(verify, folder, "--trust", tmp_path / "trust.json")[0] == 14
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--dataset", "--remove", "a:b:c"),
+        ("--dataset", "--remove", "a"),
+        ("--dataset", "--scan-report", "x"),
+        ("--dataset", "--scan-report", "a:1:maybe:f"),
+    ],
+)
+def test_a_bad_command_line_is_said(arguments: tuple[str, ...], corpus: Path, key: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        run(sign, corpus, "--key", key, *arguments)
+    assert error.value.code == "ST-USAG-001"
+    assert not (corpus / "statement.json").exists()
+
+
+def test_help_has_examples() -> None:
+    result = CliRunner().invoke(sign, ["--help"])
+    assert "securetrain sign data/corpus --dataset" in result.output
+    assert "sign" in VERBS
