@@ -23,12 +23,12 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.core.errors import NetworkError
+from securetrain.core.errors import NetworkError, os_error
 from securetrain.core.text import printable
 from securetrain.network import uapi
 from securetrain.network.commands import ENVIRONMENT, missing_programs, program, run_command
@@ -73,6 +73,7 @@ class WireGuardGo:
 
         Raises:
             NetworkError: ST-NETW-013 when it does not start, ST-NETW-012 when it is too old.
+            UsageError: ST-USAG-002 or ST-USAG-006 when its log cannot be made.
         """
         log = folder / ENGINE_LOG
         command = [
@@ -81,18 +82,7 @@ class WireGuardGo:
             *(program("nice"), "-n", _NICENESS),
             *(program("setpriv"), *_LIMITS, "--", program(PROGRAM), "-f", name),
         ]
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**ENVIRONMENT, "LOG_LEVEL": "error"},
-                cwd="/",
-                start_new_session=True,
-            )
-        device = GoDevice(process, name, log)
+        device = GoDevice(_start(command, log), name, log)
         try:
             device.wait_socket()
             _require_offloads(host, name)
@@ -201,6 +191,23 @@ class GoDevice:
             str(self.log),
             "run wireguard-go -f by hand to see why",
         )
+
+
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**ENVIRONMENT, "LOG_LEVEL": "error"},
+                cwd="/",
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise os_error(error, str(log)) from error
 
 
 def version_problem(printed: bytes) -> list[str]:
