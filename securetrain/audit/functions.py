@@ -18,6 +18,7 @@ from securetrain.audit.facts import EnvVariable, Interface, Link, Outcome, PathF
 from securetrain.audit.fields import Missing, View, resolve
 from securetrain.audit.kleene import FALSE, TRUE, Truth, all_of, truth, unknown
 from securetrain.core.vocabulary import NodeTier
+from securetrain.policy.schema import FabricTrust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +268,25 @@ def _outward(view: View) -> list[Interface]:
     return [i for i in _tuple(view, "interfaces") if i.loopback is not True and i.up is not False]
 
 
+def _fabric_in_clear(view: View, _: _NoArgs) -> list[Judgement]:
+    """The policy trusts no fabric on which gradients travel in clear."""
+    network = view.policy.network
+    if network.fabric is FabricTrust.ENCRYPTED:
+        return [Judgement(label="", good=TRUE)]
+    devices = resolve(view, ("node", "hardware", "infiniband"))
+    isolation = network.isolation
+    said = f"{isolation.statement} ({isolation.evidence})" if isolation else "no word on isolation"
+    shown = "not known" if isinstance(devices, Missing) else ", ".join(devices)
+    return [
+        Judgement(
+            label="",
+            good=FALSE,
+            why=f"rdma-trusted, DEGRADED: {said}",
+            evidence={"infiniband": shown},
+        )
+    ]
+
+
 # --- node ---------------------------------------------------------------------------------------
 
 
@@ -330,6 +350,12 @@ FUNCTIONS: Final[Mapping[str, Function]] = _registry(
             body=_fabric_plugins,
             args=PluginArgs,
             reads=("node.env", "node.paths"),
+        ),
+        Function(
+            name="fabric.nothing_in_clear",
+            body=_fabric_in_clear,
+            args=_NoArgs,
+            reads=("node.hardware",),
         ),
         Function(
             name="network.reverse_path_filter",

@@ -113,6 +113,9 @@ class NetworkProfile(StrEnum):
 UNATTESTED = "UNATTESTED (self-reported)"
 """The label that people see wherever evidence is only what a node said about itself."""
 
+DEGRADED = "DEGRADED (some bytes in clear)"
+"""The label that people see wherever a network profile leaves bytes of the job unprotected."""
+
 TEST_ONLY = "TEST-ONLY (software TPM)"
 """The label of a node whose TPM is a program that nobody vouches for."""
 
@@ -126,3 +129,8 @@ def tier_label(tier: NodeTier) -> str:
             return UNATTESTED
         case _:
             return tier.value
+
+
+def degraded_label(profile: NetworkProfile) -> str:
+    """What people see of a profile that leaves bytes in clear, wherever they see it."""
+    return f"{profile} {DEGRADED}" if profile.degraded else profile.value

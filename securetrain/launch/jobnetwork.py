@@ -9,34 +9,54 @@ Rules:
    sockets and the workers are inside (`rendezvous.tunnel`, `Overlay.command`). A worker has no
    capabilities and mounts of its own, so that it can neither leave nor reach the engine;
 3. when the engine dies the run ends with its error (ST-NETW-014), and its workers with it;
-4. a job of several nodes joins a coordinator that every node reaches (``--rdzv-endpoint``).
+4. a job of several nodes joins a coordinator that every node reaches (``--rdzv-endpoint``);
+5. workers see no RDMA devices, unless the profile is one for RDMA. Then what stands behind it is
+   looked at for the members of every epoch, and watched: when it is gone the run ends (rule 3);
+6. under ``nccl-tls`` each worker inherits NCCL's key of the epoch (`exec_private`).
 """
 
 import os
 import signal
-import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Self
 
-from securetrain.core.errors import AdmissionError, NetworkError, UsageError
+from securetrain.core.errors import NetworkError
+from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import Boundary, NetworkProfile
+from securetrain.launch.address import announced_address
 from securetrain.launch.agent import Plan as WorkerPlan
 from securetrain.ledger import Ledger
-from securetrain.network import engines, leftovers, rootless
+from securetrain.network import engines, leftovers, nccl, rootless
 from securetrain.network.overlay import Overlay, Plan
-from securetrain.network.profile import Probe
+from securetrain.network.profile import TUNNELLED, Probe, label
+from securetrain.network.rdma import RDMA_DEVICES
+from securetrain.network.verbs import Verbs
+from securetrain.network.watcher import Watcher
 from securetrain.network.wireguard import WireGuardKey
-from securetrain.rendezvous.entry import parse_endpoint
 from securetrain.rendezvous.membership import Membership
-from securetrain.rendezvous.tunnel import OVERLAYS, Tunnel
+from securetrain.rendezvous.tunnel import Tunnel
 
-_ANY_PORT: Final = 9
-"""Of a datagram socket that never sends: only the route to the address matters."""
+NCCL_KEY: Final = "nccl.key"
+"""In the job network's folder, which only root enters: NCCL's key of the current epoch."""
 
 
-def prober(*, max_nodes: int, joins: bool) -> Probe:
-    """What says whether this launch can give an overlay to its job (`network.profile.achieve`)."""
+def nothing_beside(_profile: NetworkProfile) -> str:
+    """For whoever looks at neither NCCL nor RDMA."""
+    return "nobody looked whether NCCL can do this here"
+
+
+def prober(
+    *, max_nodes: int, joins: bool, beside: Callable[[NetworkProfile], str] = nothing_beside
+) -> Probe:
+    """What says whether this launch can give a profile to its job (`network.profile.achieve`).
+
+    Args:
+        max_nodes: The upper end of ``--nnodes``.
+        joins: Whether the coordinator is one that every node reaches.
+        beside: Why NCCL cannot do beside the tunnel what a profile promises (`launch.fabric`).
+    """
 
     def probe(profile: NetworkProfile) -> str:
         if max_nodes > 1 and not joins:
@@ -46,14 +66,16 @@ def prober(*, max_nodes: int, joins: bool) -> Probe:
             )
         if profile is NetworkProfile.OVERLAY_ROOTLESS and not rootless.is_inside():
             return "the launcher does not enter a user namespace by itself"
-        return engines.probe(profile)
+        if profile in {NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS}:
+            return engines.probe(profile)
+        return engines.probe(NetworkProfile.OVERLAY) or beside(profile)
 
     return probe
 
 
 def needs_network(profile: NetworkProfile) -> bool:
     """Whether a profile means that a job network is built."""
-    return profile in OVERLAYS
+    return profile in TUNNELLED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,12 +85,27 @@ class JobNetwork:
     overlay: Overlay
     endpoint: IPv4Address | IPv6Address
     ledger: Ledger
+    profile: NetworkProfile = NetworkProfile.OVERLAY
+    verbs: Verbs | None = None
+    """This node's RDMA port, under a profile that uses it."""
     problem: NetworkError | None = field(default=None)
     """Why the run cannot go on, or what could not be removed at its end."""
     is_down: bool = False
+    watcher: Watcher | None = None
+    """Of what stands behind the RDMA traffic of this epoch."""
 
     @classmethod
-    def up(cls, *, job: str, node: str, coordinator: str, bind: str, ledger: Ledger) -> Self:
+    def up(
+        cls,
+        *,
+        job: str,
+        node: str,
+        coordinator: str,
+        bind: str,
+        ledger: Ledger,
+        profile: NetworkProfile = NetworkProfile.OVERLAY,
+        verbs: Verbs | None = None,
+    ) -> Self:
         """Clean up after the dead, then build this node's part, without members.
 
         Args:
@@ -78,6 +115,8 @@ class JobNetwork:
             bind: This node's address on the underlay; empty for the one from which it reaches the
                 coordinator.
             ledger: Where what happens is recorded.
+            profile: What was achieved, for which this is built.
+            verbs: This node's RDMA port, when the profile uses one.
 
         Raises:
             NetworkError: ST-NETW-010 and what follows it (`Overlay.up`).
@@ -92,7 +131,7 @@ class JobNetwork:
                 " ".join(gone.removed)[:200],
                 problems=" ".join(gone.problems)[:2000],
             )
-        endpoint = _given_address(bind) if bind else own_address(coordinator)
+        endpoint = announced_address(coordinator, bind)
         overlay = Overlay.up(
             Plan(
                 job=job,
@@ -101,7 +140,9 @@ class JobNetwork:
                 endpoint=None if endpoint.is_loopback else endpoint,
             )
         )
-        network = cls(overlay=overlay, endpoint=endpoint, ledger=ledger)
+        network = cls(
+            overlay=overlay, endpoint=endpoint, ledger=ledger, profile=profile, verbs=verbs
+        )
         try:
             ledger.allow(
                 Boundary.NETWORK,
@@ -110,6 +151,8 @@ class JobNetwork:
                 engine=overlay.engine.name,
                 endpoint=f"{endpoint} port {overlay.port}",
                 key=network.tunnel.key,
+                profile=label(profile),
+                rdma=str(verbs.place) if verbs else "",
             )
             overlay.watch(network._died)
         except BaseException:
@@ -120,7 +163,12 @@ class JobNetwork:
     @property
     def tunnel(self) -> Tunnel:
         """For the rendezvous."""
-        return Tunnel(overlay=self.overlay, endpoint=self.endpoint, applied=self._applied)
+        return Tunnel(
+            overlay=self.overlay,
+            endpoint=self.endpoint,
+            applied=self._applied,
+            profile=self.profile,
+        )
 
     def inside(self, plan: WorkerPlan) -> WorkerPlan:
         """The same workers, started in the job network.
@@ -128,7 +176,12 @@ class JobNetwork:
         Raises:
             NetworkError: ST-NETW-014 when it is down.
         """
-        program, *arguments = self.overlay.command([plan.program, *plan.arguments])
+        is_keyed = self.profile is NetworkProfile.NCCL_TLS
+        program, *arguments = self.overlay.command(
+            [plan.program, *plan.arguments],
+            hidden=() if self.verbs else (RDMA_DEVICES,),
+            handed={nccl.KEY_VARIABLE: self.overlay.folder / NCCL_KEY} if is_keyed else {},
+        )
         return replace(plan, program=program, arguments=tuple(arguments))
 
     def down(self) -> None:
@@ -136,6 +189,7 @@ class JobNetwork:
         if self.is_down:
             return
         self.is_down = True
+        self._unwatch()
         try:
             self.overlay.down()
         except NetworkError as error:
@@ -145,7 +199,13 @@ class JobNetwork:
         else:
             self.ledger.observe(Boundary.NETWORK, "job-network-down", self.overlay.names.namespace)
 
-    def _applied(self, membership: Membership) -> None:
+    def _applied(self, membership: Membership, nccl_key: str) -> None:
+        if self.profile is NetworkProfile.NCCL_TLS:
+            if not nccl_key:
+                raise nccl.no_key("the coordinator sent none")
+            write_atomic(self.overlay.folder / NCCL_KEY, nccl_key.encode(), mode=0o600)
+        if self.verbs is not None:
+            self._guard_rdma(self.verbs, membership)
         self.ledger.allow(
             Boundary.NETWORK,
             "epoch-applied",
@@ -154,38 +214,26 @@ class JobNetwork:
             nodes=" ".join(member.node for member in membership.members)[:2000],
         )
 
+    def _guard_rdma(self, verbs: Verbs, membership: Membership) -> None:
+        """Look at what stands behind RDMA to these members, and go on looking (rule 5)."""
+        self._unwatch()
+        others = [m.address for m in membership.members if m.node != self.overlay.plan.node]
+        verbs = verbs.between([ip_address(address) for address in others])
+        self.watcher = Watcher(verbs, lambda how: self._died(verbs.failure(how)))
+        self.ledger.allow(
+            Boundary.FABRIC,
+            "rdma-guarded",
+            str(verbs.place),
+            profile=label(self.profile),
+            isolation=str(verbs.isolation.statement)[:500] if verbs.isolation else "",
+            members=len(others),
+        )
+
+    def _unwatch(self) -> None:
+        if self.watcher is not None:
+            self.watcher.stop()
+
     def _died(self, error: NetworkError) -> None:
         """In the watcher's thread: have the main thread end the workers."""
         self.problem = error
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _given_address(text: str) -> IPv4Address | IPv6Address:
-    try:
-        return ip_address(text)
-    except ValueError as error:
-        raise UsageError(
-            "ST-USAG-001", str(error), "--rdzv-conf bind", "give this machine's IP address"
-        ) from error
-
-
-def own_address(coordinator: str) -> IPv4Address | IPv6Address:
-    """The address from which this machine reaches the coordinator. Nothing is sent.
-
-    Raises:
-        AdmissionError: ST-ADMN-007 when there is none.
-        UsageError: ST-USAG-001 when `coordinator` is not a host and a port.
-    """
-    host, _ = parse_endpoint(coordinator)
-    try:
-        family, _, _, _, place = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(place)
-            return ip_address(str(probe.getsockname()[0]))
-    except (OSError, ValueError) as error:
-        raise AdmissionError(
-            "ST-ADMN-007",
-            f"no way to the coordinator: {error}",
-            coordinator,
-            "check the address and this machine's routes",
-        ) from error

@@ -111,6 +111,17 @@ class RunOptions:
         """The training script or module."""
         return str(self.torch.training_script)
 
+    @property
+    def coordinator(self) -> str:
+        """Where the job's coordinator is; empty when this launch starts its own."""
+        return str(self.torch.rdzv_endpoint) if self.joins else ""
+
+    @property
+    def bind(self) -> str:
+        """This node's address as ``--rdzv-conf bind=`` gives it; empty when it does not."""
+        settings = (part.partition("=") for part in str(self.torch.rdzv_conf).split(","))
+        return {name.strip(): value.strip() for name, _, value in settings}.get("bind", "")
+
 
 def scan(argv: Sequence[str], *, standalone: bool = False) -> Scan:
     """Read what is needed before torch may be imported.

@@ -24,10 +24,11 @@ from securetrain.attest.verifier import Verifier
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, write_atomic
-from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile
+from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile, degraded_label
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import agent, failures, summary, workerlog
+from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
@@ -46,6 +47,7 @@ from securetrain.network.environment import (
 )
 from securetrain.network.profile import achieve, label
 from securetrain.network.variables import CACHES
+from securetrain.network.verbs import Verbs
 from securetrain.rendezvous.coordinator import Admission, Coordinator
 from securetrain.rendezvous.identity_dir import load_identity, write_identity
 
@@ -77,6 +79,7 @@ class Session:
     started: datetime
     ledger: Ledger = field(init=False)
     profile: NetworkProfile | None = None
+    verbs: Verbs | None = None
     environment: WorkerEnvironment | None = None
     preflight: Preflight | None = None
     plan: agent.Plan | None = None
@@ -133,15 +136,24 @@ class Session:
                 policy.policy.network,
                 high,
                 require=self.options.require,
-                probe=prober(max_nodes=high, joins=self.options.joins),
+                probe=prober(
+                    max_nodes=high, joins=self.options.joins, beside=self._fabric.obstacle
+                ),
             )
-        self.ledger.allow(Boundary.NETWORK, "profile-achieved", self.profile.value)
+            self.verbs = self._fabric.verbs(self.profile)
+        self.ledger.allow(
+            Boundary.NETWORK,
+            "profile-achieved",
+            degraded_label(self.profile),
+            label=label(self.profile),
+        )
         with self._refusing(Boundary.FABRIC, "environment-refused"):
             self.environment = worker_environment(
                 environ,
                 policy.policy,
                 self.profile,
                 run.root,
+                verbs=self.verbs.place.variables if self.verbs else None,
                 pass_env=self.options.pass_env,
             )
         self._record_environment(self.environment)
@@ -178,8 +190,17 @@ class Session:
                     ).begin,
                 )
 
+    @property
+    def _fabric(self) -> Fabric:
+        return Fabric(
+            network=self.setup.policy.policy.network,
+            coordinator=self.options.coordinator,
+            bind=self.options.bind,
+        )
+
     def _build_network(self, plan: agent.Plan, job: str, endpoint: str) -> JobNetwork:
         """This node's part of the job network, under the name in its certificate."""
+        assert self.profile is not None
         node = node_name()
         if self.options.joins:
             folder = plan.rdzv_conf.get("identity")
@@ -193,7 +214,13 @@ class Session:
             node = load_identity(Path(str(folder)), self.clock()).spiffe.node
         bind = str(plan.rdzv_conf.get("bind", ""))
         return JobNetwork.up(
-            job=job, node=node, coordinator=endpoint, bind=bind, ledger=self.ledger
+            job=job,
+            node=node,
+            coordinator=endpoint,
+            bind=bind,
+            ledger=self.ledger,
+            profile=self.profile,
+            verbs=self.verbs,
         )
 
     def _begin(self) -> None:
@@ -335,6 +362,9 @@ class Session:
                     listeners=len(report.sockets.listeners),
                     checks=report.num_checks,
                 )
+            if report.nccl_tls:
+                libraries = " ".join(report.nccl_tls)[:2000]
+                self.ledger.allow(Boundary.FABRIC, "nccl-encrypted", subject, libraries=libraries)
             if report.error is not None:
                 self.ledger.observe(
                     Boundary.NODE,

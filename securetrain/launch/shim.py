@@ -7,6 +7,7 @@ What is closed when the module that has it is imported, and only then:
 =================================================  ===============================================
 torch.distributed.distributed_c10d                 object collectives unpickle under the allow-list;
                                                    sockets are checked when a group has been made
+torch                                              the job's key is given to its NCCL (nccl-tls)
 torch.distributed.rpc                              sockets are checked when RPC has started
 torch.distributed.rpc.internal                     RPC arguments, likewise
 torch.distributed.checkpoint.filesystem            ``.metadata`` files, likewise
@@ -48,9 +49,13 @@ class Shim:
     profile: NetworkProfile
     rank: int
     attempt: int
+    nccl_key: str = field(default="", repr=False)
+    """What NCCL's TLS is keyed with under ``nccl-tls``."""
     is_child: bool = False
     """A process that the script started: it is protected, and leaves the report to its parent."""
     protected: list[str] = field(default_factory=list)
+    encrypted: set[Path] = field(default_factory=set)
+    """The NCCL libraries that have the key."""
     num_checks: int = 0
     last_check: sockets.SocketCheck | None = None
     noticed: set[str] = field(default_factory=set)
@@ -61,6 +66,7 @@ class Shim:
 
         Raises:
             UsageError: ST-USAG-001 when the process was not started by the launcher.
+            NetworkError: ST-NETW-031 when it needs NCCL's key and did not inherit it.
             PolicyError: ST-PLCY-002 when the run's policy cannot be read.
         """
         try:
@@ -76,9 +82,15 @@ class Shim:
                 "start the script with 'securetrain run'",
             ) from error
         policy = load_resolved(run.resolved_policy).policy
-        return cls(
+        shim = cls(
             run=run, policy=policy, profile=profile, rank=rank, attempt=attempt, is_child=is_child
         )
+        if profile is NetworkProfile.NCCL_TLS and not is_child:
+            # Imports cryptography, which a worker that needs no key does without.
+            from securetrain.network import nccl  # noqa: PLC0415
+
+            shim.nccl_key = nccl.take_key(environ)
+        return shim
 
     def install(self) -> None:
         """Start waiting for the modules that have seams."""
@@ -97,6 +109,7 @@ class Shim:
                 protected=tuple(self.protected),
                 num_checks=self.num_checks,
                 sockets=self.last_check,
+                nccl_tls=tuple(sorted(map(str, self.encrypted))),
                 error=None if error is None else workerlog.describe(error),
             ),
         )
@@ -117,6 +130,32 @@ class Shim:
             self._refuse(Boundary.NETWORK, "socket-outside-network", error)
             raise error
 
+    def encrypt_nccl(self, *, is_needed: bool) -> None:
+        """Give the job's key to every NCCL of this process that does not have it.
+
+        Args:
+            is_needed: Whether a process without any, or without a key, is to be refused now.
+
+        Raises:
+            NetworkError: ST-NETW-030, ST-NETW-031; the ledger says so first.
+        """
+        from securetrain.network import nccl  # noqa: PLC0415 - only under nccl-tls
+
+        try:
+            libraries = set(nccl.loaded())
+            if libraries <= self.encrypted and not is_needed:
+                return
+            if not self.nccl_key:
+                raise nccl.no_key("it was started by a worker")
+            if not libraries:
+                raise nccl.no_nccl()
+            for library in sorted(libraries - self.encrypted):
+                nccl.give_key(library, self.nccl_key)
+                self.encrypted.add(library)
+        except SecureTrainError as error:
+            self._refuse(Boundary.FABRIC, "nccl-not-encrypted", error)
+            raise
+
     def _patches(self) -> dict[str, Patch]:
         dist = "torch.distributed"
         c10d: list[Patch] = [
@@ -128,6 +167,8 @@ class Shim:
             "multiprocessing.forkserver": seams.protect_forkserver,
             f"{dist}.rpc": functools.partial(seams.wrap_if_there, self._checking, "init_rpc"),
         }
+        if self.profile is NetworkProfile.NCCL_TLS:
+            patches["torch"] = lambda _torch: self.encrypt_nccl(is_needed=False)
         checkpoint = self.policy.checkpoint
         if checkpoint.unpickle is not UnpickleMode.OFF:
             rules = Rules(checkpoint.unpickle, frozenset(checkpoint.allow_globals), self._on_pickle)
@@ -166,6 +207,8 @@ class Shim:
 
         @functools.wraps(make_group)
         def checked(*args: Any, **kwargs: Any) -> Any:
+            if self.profile is NetworkProfile.NCCL_TLS:
+                self.encrypt_nccl(is_needed=True)
             group = make_group(*args, **kwargs)
             self.check_sockets()
             return group

@@ -10,10 +10,14 @@ must be bound inside the job network:
   IPv6, goes through the tunnel or loopback. Every address is inside then, "all interfaces" too,
   because only members of the job reach it.
 
+RDMA goes past every interface and filter, so a process may have an RDMA device open only under a
+profile that says so (ST-NETW-035).
+
 Connections that the process opens are not judged: a script may upload its metrics.
 """
 
 import ipaddress
+import os
 from pathlib import Path
 
 import msgspec
@@ -21,6 +25,8 @@ import msgspec
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network.addresses import DEVICE
+from securetrain.network.profile import TUNNELLED, VERBS
+from securetrain.network.rdma import RDMA_DEVICES
 from securetrain.rendezvous.listeners import own_listeners
 
 
@@ -42,10 +48,13 @@ class SocketCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ways_out: tuple[str, ...] = ()
     """Devices that lead out of the job network, which an overlay must not have."""
 
+    rdma: tuple[str, ...] = ()
+    """RDMA devices that the process has open under a profile that keeps it off them."""
+
     @property
     def ok(self) -> bool:
         """Whether every listener, and the process itself, is inside the job network."""
-        return not (self.outside or self.ways_out)
+        return not (self.outside or self.ways_out or self.rdma)
 
 
 def check_sockets(profile: NetworkProfile, proc: Path = Path("/proc")) -> SocketCheck:
@@ -55,20 +64,31 @@ def check_sockets(profile: NetworkProfile, proc: Path = Path("/proc")) -> Socket
         NetworkError: ST-NETW-002 when the kernel's tables cannot be read: not knowing is no pass.
     """
     found = tuple(sorted({Listener(own.address, own.port) for own in own_listeners(proc)}))
+    rdma = () if profile in VERBS else _open_rdma(proc)
     match profile:
         case NetworkProfile.LOOPBACK:
+            others: tuple[str, ...] = ()
             outside = tuple(entry for entry in found if not _is_loopback(entry))
-            return SocketCheck(profile=profile, listeners=found, outside=outside)
-        case NetworkProfile.OVERLAY | NetworkProfile.OVERLAY_ROOTLESS:
+        case _ if profile in TUNNELLED:
             others = _ways_out(proc)
             outside = found if others else ()
-            return SocketCheck(profile=profile, listeners=found, outside=outside, ways_out=others)
         case _:
             raise ValueError(f"no rule for sockets under the profile {profile!r}")
+    return SocketCheck(
+        profile=profile, listeners=found, outside=outside, ways_out=others, rdma=rdma
+    )
 
 
 def violation(check: SocketCheck) -> NetworkError:
-    """The refusal for a check that found listeners outside the job network."""
+    """The refusal for a check that found something outside the job network."""
+    if check.rdma:
+        return NetworkError(
+            "ST-NETW-035",
+            f"this worker has {', '.join(check.rdma)} open, and under {check.profile} its bytes"
+            " stay in the job network",
+            "RDMA devices of this worker",
+            "leave NCCL, UCX and MPI on sockets, or use a profile for RDMA (ipsec-offload)",
+        )
     if check.ways_out:
         return NetworkError(
             "ST-NETW-002",
@@ -90,6 +110,27 @@ def _is_loopback(entry: Listener) -> bool:
     address = ipaddress.ip_address(entry.address)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def _open_rdma(proc: Path) -> tuple[str, ...]:
+    """The RDMA devices that this process has open."""
+    try:
+        targets = [_target(entry) for entry in (proc / "self" / "fd").iterdir()]
+    except OSError as error:
+        raise NetworkError(
+            "ST-NETW-002",
+            f"cannot tell which devices this process has open: {error.strerror}",
+            str(error.filename),
+            "mount /proc",
+        ) from error
+    return tuple(sorted({target for target in targets if target.startswith(f"{RDMA_DEVICES}/")}))
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return os.readlink(descriptor)  # noqa: PTH115 - it need not be a path
+    except FileNotFoundError:
+        return ""  # the descriptor of this very listing
 
 
 def _ways_out(proc: Path) -> tuple[str, ...]:

@@ -47,6 +47,8 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """How often the sockets were checked."""
     sockets: SocketCheck | None = None
     """The last check that found another set of listeners than the one before."""
+    nccl_tls: tuple[str, ...] = ()
+    """The NCCL libraries that encrypt with the job's key."""
     error: WorkerError | None = None
 
 

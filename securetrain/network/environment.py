@@ -7,7 +7,8 @@ into a listening socket on the wrong interface, a plugin, or a leaked token. Rul
 first that applies to a variable decides:
 
 1. a **pinned** variable gets the launcher's value; another value that was set loses, and that is
-   said (the policy may allow fabric variables, but never those that choose the interface);
+   said (the policy may allow fabric variables, but never those that choose the interface or the
+   transport: `transport`);
 2. ``--pass-env NAME`` lets one variable through; a pinned one cannot be passed (ST-NETW-003),
    except for a compiler cache that points to a directory of the user's own;
 3. variables that the launcher or torch's agent set themselves are removed;
@@ -35,6 +36,7 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import variables
 from securetrain.network.addresses import DEVICE
 from securetrain.network.paths import PathJudge, cache_problem, path_problem
+from securetrain.network.profile import TUNNELLED, VERBS
 from securetrain.policy.schema import Policy
 
 PROFILE_VARIABLE: Final = "SECURETRAIN_PROFILE"
@@ -48,18 +50,8 @@ CACHE_DIR: Final = "cache"
 _SHOWN: Final = 5
 """Names in one warning."""
 
-_DEVICES: Final = {
-    NetworkProfile.LOOPBACK: "lo",
-    NetworkProfile.OVERLAY: DEVICE,
-    NetworkProfile.OVERLAY_ROOTLESS: DEVICE,
-}
-"""The one device that a profile's bytes take."""
-
-_INTERFACE: Final = frozenset(
-    {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY"}
-)
-"""What makes a profile true; no policy and no flag can change it. MASTER_ADDR is not among them:
-torch's agent sets it for every round, from the store that the rendezvous made."""
+_SOCKETS: Final = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
+"""What keeps NCCL on sockets, and so in the job network, on a machine that has RDMA devices."""
 
 
 class Reason(StrEnum):
@@ -109,6 +101,7 @@ def worker_environment(
     profile: NetworkProfile,
     run_dir: Path,
     *,
+    verbs: Mapping[str, str] | None = None,
     pass_env: Collection[str] = (),
     judge: PathJudge = path_problem,
     judge_cache: PathJudge = cache_problem,
@@ -120,6 +113,7 @@ def worker_environment(
         policy: The run's policy.
         profile: The achieved network profile.
         run_dir: The run directory, absolute.
+        verbs: NCCL's settings for the RDMA port of this node (`rdma.Place`), when it has one.
         pass_env: Names that the user lets through (``--pass-env``).
         judge: Says why a directory is unsafe to load code from.
         judge_cache: The same for directories of compiled code.
@@ -127,7 +121,9 @@ def worker_environment(
     Raises:
         NetworkError: ST-NETW-003 when a pinned variable is to be passed with another value.
     """
-    pinned = _effective_pins(base, policy, pins(policy, profile, run_dir), pass_env, judge_cache)
+    fixed = transport(profile, verbs)
+    every = pins(policy, profile, run_dir, verbs)
+    pinned = _effective_pins(base, policy, every, pass_env, judge_cache, fixed=fixed)
     env: dict[str, str] = {}
     removed: list[Removed] = []
     for name, value in sorted(base.items()):
@@ -145,37 +141,57 @@ def worker_environment(
     return WorkerEnvironment(env=env | pinned, pinned=pinned, removed=tuple(removed))
 
 
-def pins(policy: Policy, profile: NetworkProfile, run_dir: Path) -> dict[str, str]:
+def pins(
+    policy: Policy,
+    profile: NetworkProfile,
+    run_dir: Path,
+    verbs: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """The variables that the launcher sets for a profile.
 
     Raises:
         NetworkError: ST-NETW-001 for a profile that nothing here can pin.
     """
-    device = _DEVICES.get(profile)
-    if device is None:
+    fabric = {"NCCL_RAS_ENABLE": "0", "NCCL_CONF_FILE": str(run_dir / EMPTY_NCCL_CONF)}
+    caches = {name: str(run_dir / CACHE_DIR / folder) for name, folder in variables.CACHES.items()}
+    own = {RUN_DIR_VARIABLE: str(run_dir), PROFILE_VARIABLE: str(profile)}
+    fixed = transport(profile, verbs)
+    return own | fixed | caches | (fabric if policy.fabric.pin_environment else {})
+
+
+def transport(profile: NetworkProfile, verbs: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What makes a profile true: the interface and what NCCL may use beside it.
+
+    No policy and no flag can change these. MASTER_ADDR is not among them: torch's agent sets it for
+    every round, from the store that the rendezvous made.
+
+    Raises:
+        NetworkError: ST-NETW-001 for a profile that has none, ST-NETW-032 for one that needs an
+            RDMA port when there is none, or the other way round.
+    """
+    if profile is not NetworkProfile.LOOPBACK and profile not in TUNNELLED:
         raise NetworkError(
             "ST-NETW-001",
             f"no environment is defined for the profile {profile}",
             fix="use a policy that accepts loopback",
         )
-    interface = {
+    if (profile in VERBS) is not bool(verbs):
+        raise NetworkError(
+            "ST-NETW-032",
+            f"NCCL is told of {'no' if not verbs else 'an'} RDMA port under {profile}",
+            "the workers' environment",
+        )
+    device = "lo" if profile is NetworkProfile.LOOPBACK else DEVICE
+    return {
         "GLOO_SOCKET_IFNAME": device,
         "TP_SOCKET_IFNAME": device,
         # A bare name is a prefix for NCCL; '=' asks for exactly this interface.
         "NCCL_SOCKET_IFNAME": f"={device}",
         "NCCL_SOCKET_FAMILY": "AF_INET",
-    }
-    assert interface.keys() == _INTERFACE
-    fabric = {
-        "NCCL_NET": "Socket",
-        "NCCL_IB_DISABLE": "1",
+        # A plugin would be another transport, in code that nobody named.
         "NCCL_NET_PLUGIN": "none",
-        "NCCL_RAS_ENABLE": "0",
-        "NCCL_CONF_FILE": str(run_dir / EMPTY_NCCL_CONF),
+        **(verbs or _SOCKETS),
     }
-    caches = {name: str(run_dir / CACHE_DIR / folder) for name, folder in variables.CACHES.items()}
-    own = {RUN_DIR_VARIABLE: str(run_dir), PROFILE_VARIABLE: str(profile)}
-    return own | interface | caches | (fabric if policy.fabric.pin_environment else {})
 
 
 def _effective_pins(
@@ -184,11 +200,13 @@ def _effective_pins(
     pinned: Mapping[str, str],
     pass_env: Collection[str],
     judge_cache: PathJudge,
+    *,
+    fixed: Collection[str],
 ) -> dict[str, str]:
     """The pins without those that the policy or the user may and do replace (rules 1 and 2)."""
     effective = dict(pinned)
     for name in [n for n in pinned if base.get(n, pinned[n]) != pinned[n]]:
-        if _matches(name, policy.fabric.allow_environment) and name not in _INTERFACE:
+        if _matches(name, policy.fabric.allow_environment) and name not in fixed:
             del effective[name]
         elif name in pass_env:
             problem = judge_cache(base[name]) if name in variables.CACHES else ""

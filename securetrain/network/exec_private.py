@@ -7,7 +7,12 @@
 =====================  ==========================================================
 ``--empty DIR``        DIR is empty, and in memory
 ``--bind FILE PLACE``  PLACE shows FILE, read-only
+``--hand FILE NAME``   the program inherits what is in FILE as a file in memory; the
+                       variable NAME has the number of its descriptor
 =====================  ==========================================================
+
+A secret is handed over so: it stands in no environment, no argument list and no file that the
+program could open, and it can be read once. Files are read before anything is mounted over them.
 
 Mounts are undone by the kernel when the last process of the mount namespace ends, so that nothing
 is left behind, whatever kills it. A mount that fails ends this program with exit code 125: a worker
@@ -23,6 +28,9 @@ FAILED = 125
 _MOUNT = ("mount", "-n")
 """-n: without notes about it in /run, which the machine's own tools would read."""
 
+_NUM_VALUES = {"--empty": 1, "--bind": 2, "--hand": 2}
+_HAND_LIMIT = 4096
+
 
 def main(arguments: Sequence[str]) -> int:
     """Mount, then become the program; returns only when that fails."""
@@ -30,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         end = words.index("--")
         options, command = words[:end], words[end + 1 :]
+        for file, name in handed(options):
+            os.environ[name] = str(hand(file))
         for mount in mounts(options):
             subprocess.run(mount, check=True)
         os.execv(command[0], command)  # noqa: S606 - no shell is the point
@@ -55,9 +65,35 @@ def mounts(options: Sequence[str]) -> list[list[str]]:
                 source, place = _next(words, word), _next(words, word)
                 commands.append([*_MOUNT, "--bind", source, place])
                 commands.append([*_MOUNT, "-o", "remount,bind,ro", place])
+            case "--hand":
+                _next(words, word), _next(words, word)
             case _:
                 raise ValueError(f"unknown option {word!r}")
     return commands
+
+
+def handed(options: Sequence[str]) -> list[tuple[str, str]]:
+    """The files that the program inherits, with the variables that say where."""
+    found = []
+    words = iter(options)
+    for word in words:
+        values = [_next(words, word) for _ in range(_NUM_VALUES.get(word, 0))]
+        if word == "--hand":
+            found.append((values[0], values[1]))
+    return found
+
+
+def hand(file: str) -> int:
+    """The descriptor of a copy of a small file in memory, which the program inherits."""
+    with open(file, "rb") as source:  # noqa: PTH123 - pathlib is not worth its import here
+        data = source.read(_HAND_LIMIT + 1)
+    if not 0 < len(data) <= _HAND_LIMIT:
+        raise ValueError(f"{file} has {len(data)} bytes, the limit is {_HAND_LIMIT}")
+    descriptor = os.memfd_create("securetrain")
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.set_inheritable(descriptor, True)
+    return descriptor
 
 
 def _next(words: Iterator[str], option: str) -> str:

@@ -9,6 +9,8 @@ Rules:
 2. a program in a job namespace gets mounts of its own: the job's hosts file, name lookups in that
    file only, an empty /etc/nccl.conf, and an empty /run, so that no service of the host is reached
    through a socket file;
+   what else it must not see is empty too (`hidden`: RDMA devices), and what it alone must get, it
+   inherits (`handed`);
 3. it gets no capabilities and cannot get any (no_new_privs), so that it cannot leave, or change the
    filter;
 4. removing a namespace kills what runs in it first: a process would keep it alive, nameless.
@@ -17,7 +19,7 @@ Rules:
 import ctypes
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
@@ -134,7 +136,13 @@ class Namespace:
             os.close(before)
 
     def program_command(
-        self, argv: Sequence[str], folder: Path, *, keep_capabilities: bool = False
+        self,
+        argv: Sequence[str],
+        folder: Path,
+        *,
+        keep_capabilities: bool = False,
+        hidden: Collection[Path] = (),
+        handed: Mapping[str, Path] | None = None,
     ) -> list[str]:
         """The command that runs a program inside, under the rules of this module.
 
@@ -145,6 +153,8 @@ class Namespace:
             argv: The program, with its full path, and its arguments.
             folder: Where `write_names` wrote.
             keep_capabilities: Leave out rule 3, for a program that is part of the launcher.
+            hidden: Folders that are empty for the program; those that do not exist are left out.
+            handed: Files that it inherits in memory, by the variable with the descriptor's number.
         """
         binds = {"hosts": HOSTS, "nsswitch.conf": NSSWITCH, "resolv.conf": RESOLV}
         # NCCL reads it whatever NCCL_CONF_FILE says: what no variable may do, no file does.
@@ -152,10 +162,14 @@ class Namespace:
         options = [
             word for place, name in binds.items() for word in _bind(folder / name, place) if word
         ]
+        hide = [Path("/run"), *(path for path in hidden if path.exists())]
+        options += [word for path in hide for word in ("--empty", str(path.resolve()))]
+        for name, file in (handed or {}).items():
+            options += ["--hand", str(file), name]
         limit = [] if keep_capabilities else [program("setpriv"), *_NO_CAPABILITIES, "--"]
         return [
             *_full(self.enter_command()),
-            *private_command([*options, "--empty", str(Path("/run").resolve())]),
+            *private_command(options),
             *limit,
             *argv,
         ]

@@ -25,7 +25,7 @@ Rules:
 
 import json
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -246,7 +246,14 @@ class Overlay:
         write_names(self.folder, epoch.hosts)
         require_only_way(self.namespace)
 
-    def command(self, argv: Sequence[str], *, keep_capabilities: bool = False) -> list[str]:
+    def command(
+        self,
+        argv: Sequence[str],
+        *,
+        keep_capabilities: bool = False,
+        hidden: Collection[Path] = (),
+        handed: Mapping[str, Path] | None = None,
+    ) -> list[str]:
         """The command that runs a program in the job network (`Namespace.program_command`).
 
         Raises:
@@ -255,7 +262,11 @@ class Overlay:
         with self._lock:
             self._require_up()
             return self.namespace.program_command(
-                argv, self.folder, keep_capabilities=keep_capabilities
+                argv,
+                self.folder,
+                keep_capabilities=keep_capabilities,
+                hidden=hidden,
+                handed=handed,
             )
 
     def read(self) -> DeviceState:

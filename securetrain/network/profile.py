@@ -12,20 +12,39 @@ Rules, in order:
    network in clear.
 
 ``loopback`` is a property of the job (one machine, no byte leaves it), so it needs nothing but a
-job of one node. The other profiles need an engine that encrypts between machines. Whether there is
-one is for a `Probe` to find out (`engines.probe`); who does not bring one cannot use one, and gets
-no overlay.
+job of one node. The others are built on a job network (`overlay`) that carries everything: the
+store, Gloo, RPC and NCCL's bootstrap. They differ in what NCCL's data does:
+
+================  =============================================================================
+overlay           through the tunnel, like everything else
+overlay-rootless  the same, through processes of the user
+nccl-tls          through the tunnel, and inside it TLS 1.3 from worker to worker
+ipsec-offload     by RDMA, past the tunnel, encrypted by the network card (`ipsec`)
+rdma-trusted      by RDMA, past the tunnel, in clear: DEGRADED
+================  =============================================================================
+
+Whether this machine can give one is for a `Probe` to find out; who does not bring one gets none.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from securetrain.core.errors import NetworkError
-from securetrain.core.vocabulary import NetworkProfile
+from securetrain.core.vocabulary import NetworkProfile, degraded_label
 from securetrain.policy.schema import Network
 
 Probe: TypeAlias = Callable[[NetworkProfile], str]
-"""Why this machine cannot give one of the two overlay profiles; empty when it can."""
+"""Why this machine cannot give a profile that needs a job network; empty when it can."""
+
+VERBS: Final = frozenset({NetworkProfile.IPSEC_OFFLOAD, NetworkProfile.RDMA_TRUSTED})
+"""Profiles under which NCCL's data leaves the machine by RDMA verbs."""
+
+TUNNELLED: Final = VERBS | {
+    NetworkProfile.OVERLAY,
+    NetworkProfile.OVERLAY_ROOTLESS,
+    NetworkProfile.NCCL_TLS,
+}
+"""Profiles whose job has a network of its own."""
 
 
 def not_built(_profile: NetworkProfile) -> str:
@@ -81,16 +100,13 @@ def obstacle(profile: NetworkProfile, max_nodes: int, probe: Probe = not_built) 
             if max_nodes == 1:
                 return ""
             return f"the job may have {max_nodes} nodes, and loopback ends at one machine"
-        case NetworkProfile.OVERLAY | NetworkProfile.OVERLAY_ROOTLESS:
-            return probe(profile)
-        case NetworkProfile.NCCL_TLS:
-            return "this version does not hand pre-shared keys to NCCL"
-        case NetworkProfile.IPSEC_OFFLOAD:
-            return "this version cannot verify that the network card encrypts"
         case NetworkProfile.STORE_TLS:
-            return "this version has no TLS relay for the store"
-        case NetworkProfile.RDMA_TRUSTED:
-            return "this version collects no evidence that the RDMA fabric is isolated"
+            return (
+                "this version does not carry the store's connections over TLS; where no job network"
+                " can be built, run on one node"
+            )
+        case _ if profile in TUNNELLED:
+            return probe(profile)
         case _:
             raise ValueError(f"unknown network profile {profile!r}")
 
@@ -101,11 +117,15 @@ def label(profile: NetworkProfile) -> str:
         case NetworkProfile.LOOPBACK:
             return "loopback (no byte of the job leaves this machine)"
         case NetworkProfile.STORE_TLS | NetworkProfile.RDMA_TRUSTED:
-            return f"{profile} DEGRADED (some of the job's bytes travel in clear)"
+            return degraded_label(profile)
         case NetworkProfile.OVERLAY_ROOTLESS:
             return f"{profile} (encrypted between machines; slow, through processes of the user)"
-        case NetworkProfile.OVERLAY | NetworkProfile.NCCL_TLS | NetworkProfile.IPSEC_OFFLOAD:
+        case NetworkProfile.OVERLAY:
             return f"{profile} (encrypted between machines)"
+        case NetworkProfile.NCCL_TLS:
+            return f"{profile} (encrypted between machines, NCCL from worker to worker)"
+        case NetworkProfile.IPSEC_OFFLOAD:
+            return f"{profile} (encrypted between machines, RDMA by the network card)"
         case _:
             raise ValueError(f"unknown network profile {profile!r}")
 

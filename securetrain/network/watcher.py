@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Waits in a thread for the end of an engine, and tells it once.
+"""Waits in a thread for the end of what a job network stands on, and tells it once.
 
 An engine that is a process is waited for through a descriptor of it, so that its end is known at
-once; a device of the kernel is looked for every second.
+once; a device of the kernel, or what protects RDMA, is looked for every second.
 """
 
 import os
@@ -11,17 +11,27 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from typing import Final
-
-from securetrain.network.engines import Device
+from typing import Final, Protocol
 
 _POLL_MS: Final = 1000
 
 
-class Watcher:
-    """Made and started for a device that is there; `stop` ends it."""
+class Mortal(Protocol):
+    """What can be watched: an engine's device, or RDMA under a profile."""
 
-    def __init__(self, device: Device, died: Callable[[str], None]) -> None:
+    def death(self) -> str:
+        """Why it is gone; empty while it is there."""
+        ...
+
+    def process(self) -> int | None:
+        """Its pid, when it is a process."""
+        ...
+
+
+class Watcher:
+    """Made and started for something that is there; `stop` ends it."""
+
+    def __init__(self, device: Mortal, died: Callable[[str], None]) -> None:
         self._device = device
         self._died = died
         # A socket that was closed is never another file's descriptor by mistake.

@@ -21,6 +21,7 @@ from securetrain.policy.load import LoadedPolicy, load_policy
 from securetrain.policy.schema import (
     GuardMode,
     GuardResponse,
+    IsolationEvidence,
     Policy,
     PreflightMode,
     UnpickleMode,
@@ -30,7 +31,6 @@ SAFE_TORCH: Final = "2.10.0"
 """The first torch without a known hole in weights_only (CVE-2025-32434, CVE-2026-24747)."""
 
 LOADS_CODE: Final = (
-    "NCCL_NET_PLUGIN",
     "NCCL_TUNER_PLUGIN",
     "NCCL_PROFILER_PLUGIN",
     "NCCL_GIN_PLUGIN",
@@ -220,6 +220,13 @@ def _network(policy: Policy) -> Iterator[Remark]:
             "network.require",
             f"some bytes travel without protection under {', '.join(degraded)}",
             "require: [overlay]",
+        )
+    isolation = policy.network.isolation
+    if isolation is not None and isolation.evidence is IsolationEvidence.STATEMENT:
+        yield _warn(
+            "network.isolation.evidence",
+            "nothing but a sentence says that the RDMA fabric is isolated",
+            "evidence: partition",
         )
     if not policy.fabric.pin_environment:
         yield _warn(

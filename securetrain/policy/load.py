@@ -24,8 +24,8 @@ import yaml
 from securetrain.core import canonical
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import read_file
-from securetrain.core.vocabulary import NodeTier
-from securetrain.policy.schema import API_VERSION, GuardMode, Policy
+from securetrain.core.vocabulary import NetworkProfile, NodeTier
+from securetrain.policy.schema import API_VERSION, FabricTrust, GuardMode, Policy
 
 FILE_LIMIT: Final = 256 << 10
 MAX_CHAIN: Final = 8
@@ -268,9 +268,42 @@ def _check(policy: Policy, where: str) -> None:
             f"{where}: gradients.mode",
             "gradients.mode: detect, or checkpoint.require_clean_verdict: false",
         )
-    if not policy.network.require:
+    _check_network(policy, where)
+
+
+def _check_network(policy: Policy, where: str) -> None:
+    """A fabric in clear is named twice, has a reason, and its reductions are checked."""
+    network = policy.network
+    if not network.require:
         raise PolicyError(
             "ST-PLCY-004", "no network profile", f"{where}: network.require", "name one"
+        )
+    wanted = NetworkProfile.RDMA_TRUSTED in network.require
+    named = network.fabric is FabricTrust.TRUSTED_PLAINTEXT
+    if wanted is not named:
+        raise PolicyError(
+            "ST-PLCY-004",
+            "rdma-trusted sends gradients in clear, which network.fabric does not say"
+            if wanted
+            else "a fabric in clear is trusted, and no profile uses one",
+            f"{where}: network.fabric",
+            "name rdma-trusted in network.require and fabric: trusted-plaintext, or neither",
+        )
+    if named is not (network.isolation is not None and bool(network.isolation.statement.strip())):
+        raise PolicyError(
+            "ST-PLCY-004",
+            "a fabric in clear without a word on who else is on it"
+            if named
+            else "an isolation statement without a fabric in clear, or without words",
+            f"{where}: network.isolation.statement",
+            "say how the fabric is kept from others: a partition, a VLAN, its own switches",
+        )
+    if named and policy.gradients.mode is GuardMode.OFF:
+        raise PolicyError(
+            "ST-PLCY-004",
+            "on a fabric in clear only the guard sees what was changed on the way, and it is off",
+            f"{where}: gradients.mode",
+            "gradients.mode: detect, or another network profile",
         )
 
 

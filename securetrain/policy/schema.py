@@ -40,6 +40,20 @@ class PreflightMode(StrEnum):
     ENFORCE = "enforce"
 
 
+class FabricTrust(StrEnum):
+    """What protects gradients that leave a machine by RDMA instead of by sockets."""
+
+    ENCRYPTED = "encrypted"
+    TRUSTED_PLAINTEXT = "trusted-plaintext"
+
+
+class IsolationEvidence(StrEnum):
+    """What stands behind the word that nobody else is on the RDMA fabric."""
+
+    PARTITION = "partition"
+    STATEMENT = "statement"
+
+
 class GuardMode(StrEnum):
     """How gradients are watched."""
 
@@ -216,6 +230,21 @@ class Scheduler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ] = ("SLURM_*",)
 
 
+class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Why nobody else is on the RDMA fabric, where the job's bytes are in clear on it."""
+
+    statement: Annotated[str, _meta("how it is kept from others; printed", "run", "audit")]
+    evidence: Annotated[
+        IsolationEvidence,
+        _meta(
+            "partition (the kernel must show one that is not the default: a partition key on"
+            " InfiniBand, a VLAN on Ethernet) or statement (nothing is looked at)",
+            "run",
+            "audit",
+        ),
+    ] = IsolationEvidence.PARTITION
+
+
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The job network."""
 
@@ -223,6 +252,18 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         tuple[NetworkProfile, ...],
         _meta("profiles of which one must be achieved; the first that works is used", "run"),
     ] = (NetworkProfile.LOOPBACK, NetworkProfile.OVERLAY)
+    fabric: Annotated[
+        FabricTrust,
+        _meta(
+            "what may leave a machine by RDMA: encrypted (nothing in clear) or trusted-plaintext"
+            " (rdma-trusted may be required)",
+            "run",
+            "audit",
+        ),
+    ] = FabricTrust.ENCRYPTED
+    isolation: Annotated[
+        Isolation | None, _meta("why nobody else is on a fabric in clear", "run", "audit")
+    ] = None
 
 
 class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -104,7 +104,7 @@ class Member:
         self._status = Status(waiting=0, ready=0, closed=False)
         self._membership: Membership | None = None
         self._store: Store | None = None
-        self._keys: Keys = {}
+        self._keys: tuple[Keys, str] = {}, ""
         self._epoch = -1
         self._out: tuple[str, ...] = ()
         hello = Hello(
@@ -115,6 +115,7 @@ class Member:
             local_world=local_world,
             wireguard=tunnel.key if tunnel is not None else "",
             wireguard_port=tunnel.port if tunnel is not None else 0,
+            network=tunnel.profile if tunnel is not None else None,
         )
         self._link = Link(
             identity,
@@ -204,7 +205,7 @@ class Member:
                 own = membership.entry(self._node)
                 assert own is not None, "verified"
                 if membership is not seen and self._tunnel is not None:
-                    self._tunnel.apply(membership, keys)
+                    self._tunnel.apply(membership, *keys)
                     self._cut()  # who was evicted meanwhile
                 if store is not None:
                     return Round(
@@ -277,7 +278,7 @@ class Member:
                 with self._changed:
                     self._epoch, self._out = membership.epoch, ()
                     self._membership, self._store = membership, None
-                    self._keys = message.preshared
+                    self._keys = message.preshared, message.nccl
                     self._changed.notify_all()
             case Store():
                 self._take_store(message)
@@ -318,7 +319,7 @@ class Member:
 
     def _await(
         self, seen: Membership | None, deadline: float, patience: float
-    ) -> tuple[Membership, Store | None, Keys]:
+    ) -> tuple[Membership, Store | None, tuple[Keys, str]]:
         """The membership with its store, or a membership that is newer than `seen`; its keys."""
         with self._changed:
             while True:

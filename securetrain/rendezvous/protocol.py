@@ -38,7 +38,7 @@ from msgspec import Meta
 from securetrain.attest.evidence import AttestationKeys, Structure
 from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, UsageError
-from securetrain.core.vocabulary import NodeTier
+from securetrain.core.vocabulary import NetworkProfile, NodeTier
 
 PROTOCOL: Final = "securetrain-rdzv/1"
 HEADER_SIZE: Final = 4
@@ -79,6 +79,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """Public key (base64) of this node's end of the job network; empty when it has none."""
     wireguard_port: Port0 = 0
     """UDP port at `address` where that end listens; 0 when there is none."""
+    network: NetworkProfile | None = None
+    """The network profile that this node achieved, when the job has a network of its own."""
     tpm: AttestationKeys | None = None
     """The keys of the node's TPM, to which the challenge's credential is encrypted."""
 
@@ -152,6 +154,9 @@ class Formed(Message, frozen=True, tag="formed"):
     preshared: dict[Name, WireGuardText] = {}
     """WireGuard's pre-shared keys (base64) between the member that this is sent to and each other
     one, for this epoch only. They stand in no other message and in no record."""
+    nccl: WireGuardText = ""
+    """NCCL's pre-shared key (base64) of this epoch, the same for all members; empty when the job
+    has no network of its own."""
 
     def __repr__(self) -> str:
         """Without the keys."""

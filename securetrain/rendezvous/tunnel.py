@@ -7,9 +7,12 @@ Rules:
 1. a node announces its WireGuard key and UDP port in Hello, both or none. The key is in its
    evidence (`attest.binding`), so that nobody can put another one in its place;
 2. all nodes of a job have a tunnel or none has: the first that joins decides, and under a policy
-   that accepts nothing but overlays each must have one (ST-NETW-001);
+   that accepts nothing but overlays each must have one (ST-NETW-001). Their profiles are the same,
+   or one node's NCCL would speak TLS or RDMA and another's would not; RDMA is for policies that
+   name it;
 3. every epoch has a secret of its own, which never leaves the coordinator's memory. A member gets
-   the pre-shared keys of its own pairs, beside the signed membership, and nobody else gets them;
+   the pre-shared keys of its own pairs, and NCCL's for all, beside the signed membership; nobody
+   else gets them;
 4. overlay addresses are derived from job and rank on every side: nobody hands them out;
 5. a member applies an epoch before it opens or contacts that epoch's store, and does both from
    inside the job network. When it asks for the next epoch it stops hearing the members of the last
@@ -20,14 +23,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final
 
 from securetrain.core.errors import AdmissionError, NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import PrivateKey
 from securetrain.network.addresses import address
 from securetrain.network.members import OverlayMember
+from securetrain.network.nccl import group_key
 from securetrain.network.overlay import Overlay
+from securetrain.network.profile import TUNNELLED, VERBS
 from securetrain.network.wireguard import (
     KEY_SIZE,
     Endpoint,
@@ -38,8 +42,6 @@ from securetrain.network.wireguard import (
 from securetrain.policy.schema import Network
 from securetrain.rendezvous.membership import Membership, sign_membership
 from securetrain.rendezvous.protocol import Formed, Hello
-
-OVERLAYS: Final = frozenset({NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS})
 
 Keys = Mapping[str, str]
 """Pre-shared keys (base64) by the other node's name."""
@@ -52,8 +54,10 @@ class Tunnel:
     overlay: Overlay
     endpoint: IPv4Address | IPv6Address
     """This node's address on the underlay, where the others send to."""
-    applied: Callable[[Membership], None] = lambda _membership: None
-    """Hears of every epoch that was applied."""
+    applied: Callable[[Membership, str], None] = lambda _membership, _nccl: None
+    """Hears of every epoch that was applied, and of NCCL's key for it, before workers start."""
+    profile: NetworkProfile = NetworkProfile.OVERLAY
+    """What was achieved here."""
 
     @property
     def key(self) -> str:
@@ -65,11 +69,11 @@ class Tunnel:
         """The UDP port, for Hello."""
         return self.overlay.port
 
-    def apply(self, membership: Membership, keys: Keys) -> None:
+    def apply(self, membership: Membership, keys: Keys, nccl: str = "") -> None:
         """Make the members of an epoch the only nodes that this one can talk to.
 
         Raises:
-            NetworkError: as `Overlay.apply`.
+            NetworkError: as `Overlay.apply`, and what `applied` refuses.
         """
         members = [
             OverlayMember(
@@ -84,7 +88,7 @@ class Tunnel:
             for member in membership.members
         ]
         self.overlay.apply(membership.epoch, members)
-        self.applied(membership)
+        self.applied(membership, nccl)
 
     def drop(self, nodes: Collection[str]) -> None:
         """Neither hear nor speak to some members of the epoch any more.
@@ -125,6 +129,8 @@ def check_hello(hello: Hello) -> None:
     """
     if bool(hello.wireguard) != bool(hello.wireguard_port):
         raise _malformed("a WireGuard key and its UDP port belong together")
+    if bool(hello.wireguard) != (hello.network in TUNNELLED):
+        raise _malformed("a tunnel and the network profile that it is for belong together")
     if not hello.wireguard:
         return
     try:
@@ -141,11 +147,16 @@ def require_alike(hello: Hello, others: Collection[Hello], network: Network) -> 
         AdmissionError: ST-ADMN-001 for an endpoint that another node has.
         NetworkError: ST-NETW-001.
     """
-    if not hello.wireguard and OVERLAYS.issuperset(network.require):
+    if not hello.wireguard and TUNNELLED.issuperset(network.require):
         raise _not_alike(hello, "the policy accepts overlays only")
+    if hello.network in VERBS and hello.network not in network.require:
+        raise _not_alike(hello, f"the policy does not accept its profile, {hello.network}")
     for other in others:
         if bool(other.wireguard) != bool(hello.wireguard):
             raise _not_alike(hello, f"{other.node} {'has' if other.wireguard else 'has none'}")
+        if other.network is not hello.network:
+            why = f"its profile is {hello.network}, that of {other.node} is {other.network}"
+            raise _not_alike(hello, why)
         ends = (hello.address, hello.wireguard_port), (other.address, other.wireguard_port)
         if hello.wireguard and ends[0] == ends[1]:
             raise _malformed(f"{other.node} has the same WireGuard endpoint")
@@ -156,14 +167,18 @@ def announce(
 ) -> Iterator[tuple[str, Formed]]:
     """What each node of an epoch is sent: the signed membership, and the keys of its own pairs."""
     signed = sign_membership(membership, key)
-    keys = draw_keys(membership, random)
-    for member in membership.members:
-        yield member.node, Formed(membership=signed, preshared=keys.get(member.node, {}))
-
-
-def draw_keys(membership: Membership, random: Callable[[int], bytes]) -> dict[str, dict[str, str]]:
-    """The pre-shared keys of an epoch, by node: each node's own pairs. Empty without tunnels."""
     secret = random(KEY_SIZE)
+    keys = pair_keys(membership, secret)
+    nccl = group_key(secret) if keys else ""
+    for member in membership.members:
+        yield (
+            member.node,
+            Formed(membership=signed, preshared=keys.get(member.node, {}), nccl=nccl),
+        )
+
+
+def pair_keys(membership: Membership, secret: bytes) -> dict[str, dict[str, str]]:
+    """The pre-shared keys of an epoch, by node: each node's own pairs. Empty without tunnels."""
     public = {
         member.node: decode_key(member.wireguard)
         for member in membership.members

@@ -143,8 +143,8 @@ def labels_of(entries: Iterable[Entry]) -> tuple[str, ...]:
             text = str(value)
             if text in _UNATTESTED_TIERS:
                 found[tier_label(NodeTier(text))] = None
-            elif any(label in text.upper() for label in _LABELS):
-                found[text if len(text) < 60 else _LABELS[0]] = None
+            elif named := [label for label in _LABELS if label in text.upper()]:
+                found[text if len(text) < 60 else named[0]] = None
     return tuple(found)
 
 

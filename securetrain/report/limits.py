@@ -4,7 +4,7 @@
 
 from typing import Final
 
-from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, NetworkProfile, State
+from securetrain.core.vocabulary import DEGRADED, TEST_ONLY, UNATTESTED, NetworkProfile, State
 from securetrain.report.boundaries import count
 from securetrain.report.model import BoundaryState, ProofState, RunRecord
 
@@ -78,6 +78,12 @@ def _node(record: RunRecord) -> list[str]:
         found.append(
             "All traffic stayed on this machine's loopback: encryption between machines was not"
             " needed, and not tried."
+        )
+    if any(DEGRADED in profile for profile in profiles):
+        found.append(
+            "The network was DEGRADED: some of the job's bytes travelled in clear between machines."
+            " Who was on the way could read them, and the guard's sketches alone tell whether"
+            " gradients were changed."
         )
     return found
 

@@ -4,25 +4,36 @@
 
 import os
 import signal
+import threading
 from datetime import UTC, datetime
 from ipaddress import ip_address
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from securetrain.core.errors import AdmissionError, NetworkError, UsageError
+from securetrain.core.errors import NetworkError, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import agent
-from securetrain.launch.jobnetwork import JobNetwork, needs_network, own_address, prober
+from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.ledger import Ledger, verify_ledger
 from securetrain.network import engines, leftovers, rootless
 from securetrain.network.leftovers import Collected
 from securetrain.network.overlay import Overlay
+from securetrain.network.profile import VERBS
 from securetrain.network.wireguard import WireGuardKey
 
 OVERLAY = NetworkProfile.OVERLAY
+PLAN = agent.Plan(config=None, program="python", arguments=("-u", "s.py"), protected=True)
+MEMBERSHIP: Any = SimpleNamespace(
+    epoch=1,
+    members=[
+        SimpleNamespace(node="node-0", address="192.0.2.1"),
+        SimpleNamespace(node="node-1", address="192.0.2.2"),
+    ],
+)
 DEAD = NetworkError("ST-NETW-014", "the engine died", "wireguard-go", "start again")
 
 
@@ -50,11 +61,13 @@ class Recorded:
         self.fails = fails
         self.num_downs = 0
         self.died: Any = None
+        self.folder = Path("/no/such")
 
     def watch(self, died):
         self.died = died
 
-    def command(self, argv):
+    def command(self, argv, **options):
+        self.options = options
         return ["/usr/bin/nsenter", "--", *argv]
 
     def down(self):
@@ -75,9 +88,14 @@ def up(monkeypatch, ledger):
     monkeypatch.setattr(Overlay, "up", build)
     monkeypatch.setattr(leftovers, "collect", lambda: Collected(removed=("st-old",)))
 
-    def start(coordinator="127.0.0.1:29400", bind=""):
+    def start(coordinator="127.0.0.1:29400", bind="", **options):
         return JobNetwork.up(
-            job="job-1", node="node-0", coordinator=coordinator, bind=bind, ledger=ledger
+            job="job-1",
+            node="node-0",
+            coordinator=coordinator,
+            bind=bind,
+            ledger=ledger,
+            **options,
         )
 
     return start
@@ -86,6 +104,7 @@ def up(monkeypatch, ledger):
 def test_which_profiles_need_one():
     assert needs_network(OVERLAY)
     assert needs_network(NetworkProfile.OVERLAY_ROOTLESS)
+    assert needs_network(NetworkProfile.RDMA_TRUSTED)
     assert not needs_network(NetworkProfile.LOOPBACK)
 
 
@@ -94,6 +113,16 @@ def test_several_nodes_need_a_coordinator_that_all_reach(monkeypatch):
     assert "--rdzv-endpoint" in prober(max_nodes=2, joins=False)(OVERLAY)
     assert not prober(max_nodes=2, joins=True)(OVERLAY)
     assert not prober(max_nodes=1, joins=False)(OVERLAY)
+
+
+@pytest.mark.parametrize("profile", [NetworkProfile.NCCL_TLS, *sorted(VERBS)])
+def test_what_nccl_does_beside_the_tunnel_needs_the_tunnel_and_a_look(monkeypatch, profile):
+    monkeypatch.setattr(engines, "probe", lambda asked: "" if asked is OVERLAY else "wrong")
+    assert "nobody looked" in prober(max_nodes=1, joins=True)(profile)
+    assert prober(max_nodes=1, joins=True, beside=lambda _: "")(profile) == ""
+    assert prober(max_nodes=1, joins=True, beside=lambda p: f"no {p}")(profile) == f"no {profile}"
+    monkeypatch.setattr(engines, "probe", lambda _: "no root")
+    assert prober(max_nodes=1, joins=True, beside=lambda _: "")(profile) == "no root"
 
 
 def test_what_is_missing_is_said(monkeypatch):
@@ -133,11 +162,100 @@ def test_an_address_that_is_none(up):
 
 
 def test_workers_start_inside(up):
-    plan = agent.Plan(config=None, program="python", arguments=("-u", "s.py"), protected=True)
-    inside = up().inside(plan)
+    network = up()
+    inside = network.inside(PLAN)
+    assert network.overlay.options == {"hidden": (Path("/dev/infiniband"),), "handed": {}}
     assert inside.program == "/usr/bin/nsenter"
     assert inside.arguments == ("--", "python", "-u", "s.py")
     assert inside.protected
+
+
+def test_a_worker_inherits_nccls_key_of_the_epoch(up, tmp_path, ledger):
+    network = up(profile=NetworkProfile.NCCL_TLS)
+    network.overlay.folder = tmp_path / "net"
+    network.overlay.folder.mkdir()
+    assert network.tunnel.profile is NetworkProfile.NCCL_TLS
+    network.inside(PLAN)
+    key = network.overlay.folder / "nccl.key"
+    assert network.overlay.options["handed"] == {"SECURETRAIN_NCCL_KEY": key}
+    network.tunnel.applied(MEMBERSHIP, "a-key")
+    network.tunnel.applied(MEMBERSHIP, "another")
+    assert key.read_text() == "another"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert "another" not in ledger.path.read_text()
+    with pytest.raises(NetworkError) as error:
+        network.tunnel.applied(MEMBERSHIP, "")
+    assert error.value.code == "ST-NETW-031"
+
+
+def test_no_other_profile_leaves_a_key(up, tmp_path):
+    network = up()
+    network.overlay.folder = tmp_path / "net"
+    network.overlay.folder.mkdir()
+    network.tunnel.applied(MEMBERSHIP, "a-key")
+    assert list(network.overlay.folder.iterdir()) == []
+
+
+class Evidence:
+    """Instead of `Verbs`: what stands behind RDMA, until it does not."""
+
+    place, isolation = "mlx5_0 port 1", None
+
+    def __init__(self) -> None:
+        self.members: list[Any] = []
+        self.how = ""
+
+    def between(self, members):
+        self.members = members
+        return self
+
+    def process(self):
+        return None
+
+    def death(self):
+        return self.how
+
+    def failure(self, how):
+        return NetworkError("ST-NETW-033", how, "mlx5_0 port 1")
+
+
+def test_rdma_is_looked_at_for_every_epoch_and_watched(up, ledger, monkeypatch):
+    sent: list[Any] = []
+    ended = threading.Event()
+
+    def kill(*what):
+        sent.append(what)
+        ended.set()
+
+    monkeypatch.setattr(os, "kill", kill)
+    evidence: Any = Evidence()
+    network = up(profile=NetworkProfile.IPSEC_OFFLOAD, verbs=evidence)
+    network.inside(PLAN)
+    assert network.overlay.options["hidden"] == ()
+    network.tunnel.applied(MEMBERSHIP, "a-key")
+    assert evidence.members == [ip_address("192.0.2.2")]
+    (guarded,) = [e for e in events(ledger) if e.event == "rdma-guarded"]
+    assert guarded.details["members"] == 1
+    evidence.how = "the state is gone"
+    assert ended.wait(30)
+    assert sent == [(os.getpid(), signal.SIGTERM)]
+    network.down()
+    assert network.problem is not None
+    assert (network.problem.code, events(ledger)[-1].code) == ("ST-NETW-033", "ST-NETW-033")
+
+
+def test_without_evidence_no_epoch_is_applied(up):
+    evidence: Any = Evidence()
+
+    def between(_members):
+        raise evidence.failure("nothing")
+
+    evidence.between = between
+    network = up(profile=NetworkProfile.IPSEC_OFFLOAD, verbs=evidence)
+    with pytest.raises(NetworkError) as error:
+        network.tunnel.applied(MEMBERSHIP, "")
+    assert error.value.code == "ST-NETW-033"
+    assert network.watcher is None
 
 
 def test_down_once(up, ledger):
@@ -183,12 +301,3 @@ def test_nothing_stays_when_the_network_cannot_be_watched(up, monkeypatch):
     with pytest.raises(NetworkError):
         up()
     assert [overlay.num_downs for overlay in seen] == [1]
-
-
-def test_own_address():
-    assert own_address("127.0.0.1:29400") == ip_address("127.0.0.1")
-    with pytest.raises(UsageError):
-        own_address("nowhere")
-    with pytest.raises(AdmissionError) as error:
-        own_address("name.invalid:29400")
-    assert error.value.code == "ST-ADMN-007"

@@ -6,6 +6,7 @@ import pickle
 import socket
 import types
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.setup import prepare_run
 from securetrain.launch.shim import Shim
 from securetrain.launch.workerlog import WorkerReport, read_reports, report_path
+from securetrain.network import nccl
 from securetrain.policy.schema import UnpickleMode
 
 
@@ -189,3 +191,116 @@ def io_of(data):
     import io
 
     return io.BytesIO(data)
+
+
+class FakeNccl:
+    """Instead of the libraries of this process."""
+
+    def __init__(self, monkeypatch, *libraries) -> None:
+        self.libraries = list(libraries)
+        self.keyed: list[tuple[Path, str]] = []
+        self.fails: NetworkError | None = None
+        monkeypatch.setattr(nccl, "loaded", lambda: tuple(self.libraries))
+        monkeypatch.setattr(nccl, "give_key", self.give)
+
+    def give(self, library, key):
+        if self.fails:
+            raise self.fails
+        self.keyed.append((library, key))
+
+
+LIB = Path("/lib/libnccl.so.2")
+
+
+class WithoutCheck(Shim):
+    """Sockets are another test's business: this process is in no job network."""
+
+    def check_sockets(self) -> None:
+        self.num_checks += 1
+
+
+def as_keyed(shim, key="the-key"):
+    fields = ("run", "policy", "rank", "attempt", "is_child")
+    values = {name: getattr(shim, name) for name in fields}
+    return WithoutCheck(**values, profile=NetworkProfile.NCCL_TLS, nccl_key=key)
+
+
+def test_nccl_gets_the_key_when_torch_is_there_and_before_every_group(make, setup, monkeypatch):
+    fake = FakeNccl(monkeypatch, LIB)
+    shim, module = as_keyed(make()), fake_c10d()
+    close(shim, "torch", types.ModuleType("torch"))
+    assert fake.keyed == [(LIB, "the-key")]
+    close(shim, module.__name__, module)
+    module.init_process_group()
+    assert fake.keyed == [(LIB, "the-key")], "once"
+    other = Path("/lib/libnccl-other.so")
+    fake.libraries.append(other)
+    module.new_group()
+    assert fake.keyed[1:] == [(other, "the-key")]
+    shim.report()
+    ((_, report),) = read_reports(setup.run)
+    assert isinstance(report, WorkerReport)
+    assert report.nccl_tls == (str(other), str(LIB))
+    assert "the-key" not in repr(shim)
+
+
+def test_an_nccl_without_tls_ends_the_import(make, setup, monkeypatch):
+    fake = FakeNccl(monkeypatch, LIB)
+    fake.fails = NetworkError("ST-NETW-030", "no TLS")
+    with pytest.raises(NetworkError):
+        close(as_keyed(make()), "torch", types.ModuleType("torch"))
+    assert [(e["event"], e["code"]) for e in events(setup)] == [
+        ("nccl-not-encrypted", "ST-NETW-030")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("libraries", "key", "code"),
+    [
+        pytest.param([], "the-key", "ST-NETW-030", id="no NCCL at all"),
+        pytest.param([LIB], "", "ST-NETW-031", id="no key"),
+    ],
+)
+def test_no_group_without_nccl_and_its_key(make, setup, monkeypatch, *, libraries, key, code):
+    FakeNccl(monkeypatch, *libraries)
+    shim, module = as_keyed(make(), key), fake_c10d()
+    close(shim, module.__name__, module)
+    with pytest.raises(NetworkError) as caught:
+        module.init_process_group()
+    assert caught.value.code == code
+    assert shim.num_checks == 0, "no group was made"
+    assert events(setup)[-1]["code"] == code
+
+
+def test_torch_without_nccl_may_be_imported(make, monkeypatch):
+    fake = FakeNccl(monkeypatch)
+    close(as_keyed(make()), "torch", types.ModuleType("torch"))
+    assert fake.keyed == []
+
+
+def test_other_profiles_leave_nccl_alone(make, monkeypatch):
+    fake, shim, module = FakeNccl(monkeypatch, LIB), make(), fake_c10d()
+    assert "torch" not in shim._patches()
+    close(shim, module.__name__, module)
+    module.new_group()
+    assert fake.keyed == []
+
+
+def test_the_key_is_inherited_not_read_from_the_environment(setup):
+    env = {
+        "SECURETRAIN_RUN_DIR": str(setup.run.root),
+        "SECURETRAIN_PROFILE": "nccl-tls",
+        "RANK": "0",
+    }
+    key = nccl.group_key(bytes(range(1, 33)))
+    descriptor = os.memfd_create("test")
+    os.write(descriptor, key.encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    env[nccl.KEY_VARIABLE] = str(descriptor)
+    assert Shim.from_environment(env).nccl_key == key
+    for wrong in ("", key, "987654"):
+        with pytest.raises(NetworkError) as caught:
+            Shim.from_environment({**env, nccl.KEY_VARIABLE: wrong})
+        assert caught.value.code == "ST-NETW-031"
+    child = Shim.from_environment(env, is_child=True)
+    assert child.nccl_key == ""

@@ -7,6 +7,7 @@ import pytest
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.sockets import check_sockets, violation
+from securetrain.network.profile import TUNNELLED, VERBS
 
 LOOPBACK = NetworkProfile.LOOPBACK
 
@@ -57,9 +58,9 @@ def test_no_knowledge_is_no_pass(tmp_path):
     assert caught.value.code == "ST-NETW-002"
 
 
-def test_other_profiles_have_no_rule_yet():
+def test_a_profile_that_is_not_built_has_no_rule():
     with pytest.raises(ValueError, match="no rule"):
-        check_sockets(NetworkProfile.NCCL_TLS)
+        check_sockets(NetworkProfile.STORE_TLS)
 
 
 ROUTES = "Iface Destination Gateway Flags\n"
@@ -79,7 +80,7 @@ def fake_proc(root, ipv4, ipv6=""):
     return root
 
 
-@pytest.mark.parametrize("profile", [NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS])
+@pytest.mark.parametrize("profile", sorted(TUNNELLED))
 def test_in_a_job_namespace_every_address_is_inside(tmp_path, profile):
     proc = fake_proc(tmp_path, "st0 0000000A 00000000 0001\n", "00 00 00 lo\n")
     check = check_sockets(profile, proc)
@@ -102,6 +103,21 @@ def test_a_worker_outside_its_job_network_is_refused(tmp_path, ipv4, ipv6):
     error = violation(check)
     assert error.code == "ST-NETW-002"
     assert "eth0" in error.what
+
+
+@pytest.mark.parametrize("profile", sorted({NetworkProfile.LOOPBACK, *TUNNELLED}))
+def test_an_rdma_device_is_open_only_where_the_profile_says_so(tmp_path, profile):
+    """The driver's device is a file like any other; only its name is looked at."""
+    proc = fake_proc(tmp_path, "st0 0 0 1\n")
+    (proc / "self" / "net" / "tcp").write_text("head\n")
+    (proc / "self" / "fd" / "4").symlink_to("/dev/infiniband/uverbs0")
+    (proc / "self" / "fd" / "5").symlink_to("/dev/infiniband-else")
+    check = check_sockets(profile, proc)
+    assert check.ok is (profile in VERBS)
+    if not check.ok:
+        assert check.rdma == ("/dev/infiniband/uverbs0",)
+        assert violation(check).code == "ST-NETW-035"
+        assert "uverbs0" in violation(check).what
 
 
 def test_unreadable_routes_are_no_pass(tmp_path):

@@ -7,7 +7,9 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
-from securetrain.network.environment import Reason, pins, worker_environment
+from securetrain.network.environment import Reason, pins, transport, worker_environment
+from securetrain.network.profile import TUNNELLED
+from securetrain.network.profile import VERBS as PROFILES_WITH_VERBS
 from securetrain.policy import load_policy
 
 RUN = Path("/runs/one")
@@ -52,7 +54,7 @@ def test_pins_of_loopback():
     assert env["SECURETRAIN_PROFILE"] == "loopback"
 
 
-@pytest.mark.parametrize("profile", [NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS])
+@pytest.mark.parametrize("profile", sorted(TUNNELLED - PROFILES_WITH_VERBS))
 def test_pins_of_an_overlay(profile):
     pinned = pins(DEV, profile, RUN)
     assert pinned["GLOO_SOCKET_IFNAME"] == pinned["TP_SOCKET_IFNAME"] == "st0"
@@ -66,14 +68,25 @@ def test_pins_of_an_overlay(profile):
     assert "MASTER_ADDR" not in names
 
 
-GIVEN = {NetworkProfile.LOOPBACK, NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS}
+VERBS = {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "=mlx5_0:1"}
 
 
-@pytest.mark.parametrize("profile", [p for p in NetworkProfile if p not in GIVEN])
-def test_no_pins_for_a_profile_that_cannot_be_given(profile):
+def test_no_pins_for_a_profile_that_cannot_be_given():
     with pytest.raises(NetworkError) as caught:
-        pins(DEV, profile, RUN)
+        pins(DEV, NetworkProfile.STORE_TLS, RUN)
     assert caught.value.code == "ST-NETW-001"
+
+
+@pytest.mark.parametrize("profile", [NetworkProfile.IPSEC_OFFLOAD, NetworkProfile.RDMA_TRUSTED])
+def test_rdma_is_for_profiles_that_name_it(profile):
+    pinned = pins(DEV, profile, RUN, VERBS)
+    assert {name: pinned[name] for name in VERBS} == VERBS
+    assert pinned["NCCL_SOCKET_IFNAME"] == "=st0"
+    assert pinned["NCCL_NET_PLUGIN"] == "none"
+    for wrong in ((profile, None), (NetworkProfile.OVERLAY, VERBS)):
+        with pytest.raises(NetworkError) as caught:
+            transport(*wrong)
+        assert caught.value.code == "ST-NETW-032"
 
 
 def test_the_pin_wins_and_says_so():
@@ -89,11 +102,15 @@ def test_a_pin_cannot_be_passed():
     assert caught.value.code == "ST-NETW-003"
 
 
-def test_a_policy_may_allow_fabric_variables_but_never_the_interface():
-    policy = with_policy(fabric={"allow_environment": ("NCCL_NET", "NCCL_SOCKET_IFNAME")})
-    env = compute({"NCCL_NET": "IB", "NCCL_SOCKET_IFNAME": "eth"}, policy=policy).env
-    assert env["NCCL_NET"] == "IB"
+@pytest.mark.parametrize("fabric", [{"allow_environment": ("NCCL_*",)}, {"pin_environment": False}])
+def test_a_policy_may_allow_fabric_variables_but_never_the_interface(fabric):
+    wanted = {"NCCL_ALGO": "Ring", "NCCL_NET": "IB", "NCCL_IB_DISABLE": "0"}
+    wanted |= {"NCCL_SOCKET_IFNAME": "eth", "NCCL_NET_PLUGIN": "ofi"}
+    env = compute(wanted, policy=with_policy(fabric=fabric)).env
+    assert env["NCCL_ALGO"] == "Ring"
     assert env["NCCL_SOCKET_IFNAME"] == "=lo"
+    assert (env["NCCL_NET"], env["NCCL_IB_DISABLE"]) == ("Socket", "1")
+    assert env["NCCL_NET_PLUGIN"] == "none"
 
 
 @pytest.mark.parametrize(

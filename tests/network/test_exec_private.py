@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from securetrain.network import exec_private
-from securetrain.network.exec_private import FAILED, main, mounts
+from securetrain.network.exec_private import FAILED, handed, main, mounts
 
 
 def test_options_become_mounts():
@@ -18,10 +18,16 @@ def test_options_become_mounts():
         ["mount", "-n", "--bind", "/a", "/etc/hosts"],
         ["mount", "-n", "-o", "remount,bind,ro", "/etc/hosts"],
     ]
+    assert mounts(["--hand", "/k", "KEY", "--empty", "/run"]) == mounts(["--empty", "/run"])
+    assert handed(["--empty", "/run", "--hand", "/k", "KEY"]) == [("/k", "KEY")]
+    assert handed(["--bind", "--hand", "--hand"]) == []
     assert mounts([]) == []
 
 
-@pytest.mark.parametrize("options", [["--else"], ["--empty"], ["--bind"], ["--bind", "/a"], ["x"]])
+@pytest.mark.parametrize(
+    "options",
+    [["--else"], ["--empty"], ["--bind"], ["--bind", "/a"], ["x"], ["--hand"], ["--hand", "/a"]],
+)
 def test_a_bad_option_is_no_mount(options):
     with pytest.raises(ValueError):  # noqa: PT011 - the message is for whoever runs it by hand
         mounts(options)
@@ -54,6 +60,9 @@ def test_it_becomes_the_program():
         ["--empty", "/no/such", "--", "/bin/echo", "started"],
         ["--", "/no/such/program"],
         ["--", "true"],  # never along PATH
+        ["--hand", "/no/such", "KEY", "--", "/bin/echo", "started"],
+        ["--hand", "/dev/null", "KEY", "--", "/bin/echo", "started"],
+        ["--hand", "/dev/zero", "KEY", "--", "/bin/echo", "started"],
     ],
 )
 def test_what_cannot_be_done_starts_nothing(arguments):
@@ -61,6 +70,20 @@ def test_what_cannot_be_done_starts_nothing(arguments):
     assert done.returncode == FAILED
     assert "started" not in done.stdout
     assert done.stderr
+
+
+SHOW = """
+import os
+number = int(os.environ["KEY"])
+print(os.readlink(f"/proc/self/fd/{number}"), os.read(number, 99), os.read(number, 99))
+"""
+
+
+def test_what_is_handed_over_is_in_memory_and_read_once(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("hush")
+    done = start("--hand", str(secret), "KEY", "--", sys.executable, "-c", SHOW)
+    assert done.stdout == "/memfd:securetrain (deleted) b'hush' b''\n"
 
 
 def test_mounts_come_before_the_program(monkeypatch):

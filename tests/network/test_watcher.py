@@ -71,7 +71,7 @@ def test_the_end_of_a_process_is_known_at_once(engine, monkeypatch):
 def test_a_device_of_the_kernel_is_looked_for(monkeypatch):
     monkeypatch.setattr(module, "_POLL_MS", 5)
     told, device = Told(), Kernel()
-    watcher = Watcher(device, told)  # type: ignore[arg-type]
+    watcher = Watcher(device, told)
     assert not told.event.wait(0.05)
     device.how = "gone"
     assert told.event.wait(10)
@@ -104,7 +104,7 @@ def test_what_dies_while_it_is_stopped_is_no_death(monkeypatch):
         return "it was closed"
 
     monkeypatch.setattr(device, "death", death)
-    made.append(Watcher(device, told))  # type: ignore[arg-type]
+    made.append(Watcher(device, told))
     ready.set()
     made[0]._thread.join(10)
     assert told.all == []

@@ -29,6 +29,12 @@ GUARD_OFF = """\
 gradients: {mode: 'off', threshold: 9.0}
 checkpoint: {require_clean_verdict: false}
 """
+RDMA = """\
+network:
+  require: [rdma-trusted]
+  fabric: trusted-plaintext
+  isolation: {statement: switches of our own, evidence: statement}
+"""
 EXCEPTION = "node: {allow_self_asserted: {max_nodes: 2, reason: spare nodes"
 
 
@@ -45,9 +51,14 @@ EXCEPTION = "node: {allow_self_asserted: {max_nodes: 2, reason: spare nodes"
         ("supply_chain: {torch_min: 2.6.0}\n", "supply_chain.torch_min", "holes"),
         ("supply_chain: {allow_entry_points: [x]}\n", "supply_chain.allow_entry_points", "x"),
         ("debug: {allow_servers: true}\n", "debug.allow_servers", "servers"),
-        ("network: {require: [rdma-trusted]}\n", "network.require", "without protection"),
+        (RDMA, "network.require", "without protection"),
+        (RDMA, "network.isolation.evidence", "nothing but a sentence"),
         ("fabric: {pin_environment: false}\n", "fabric.pin_environment", "users decide"),
-        ("fabric: {allow_environment: ['NCCL_*']}\n", "fabric.allow_environment", "NCCL_NET_PLU"),
+        (
+            "fabric: {allow_environment: ['NCCL_*']}\n",
+            "fabric.allow_environment",
+            "NCCL_TUNER_PLUGIN",
+        ),
         ("checkpoint: {unpickle: warn}\n", "checkpoint.unpickle", "any code"),
         ("checkpoint: {unpickle: 'off'}\n", "checkpoint.unpickle", "any code"),
         ("checkpoint: {allow_globals: [os.system]}\n", "checkpoint.allow_globals", "os.system"),

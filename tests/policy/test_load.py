@@ -19,7 +19,7 @@ from securetrain.policy.load import (
     load_resolved,
     parse_yaml,
 )
-from securetrain.policy.schema import PreflightMode
+from securetrain.policy.schema import FabricTrust, IsolationEvidence, PreflightMode
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -57,6 +57,23 @@ def test_a_policy_may_extend_a_file_beside_it(write, tmp_path, monkeypatch):
     assert policy.node.min_tier is NodeTier.TPM
 
 
+IN_CLEAR = "network: {require: [overlay, rdma-trusted], fabric: trusted-plaintext"
+UNGUARDED = f"""\
+{IN_CLEAR}, isolation: {{statement: our own switches}}}}
+gradients: {{mode: 'off'}}
+checkpoint: {{require_clean_verdict: false}}
+"""
+
+
+def test_a_fabric_in_clear_needs_its_name_a_reason_and_the_guard(write):
+    network = load_policy(
+        write(f"{IN_CLEAR}, isolation: {{statement: our own}}}}\n")
+    ).policy.network
+    assert network.fabric is FabricTrust.TRUSTED_PLAINTEXT
+    assert network.isolation is not None
+    assert network.isolation.evidence is IsolationEvidence.PARTITION
+
+
 @pytest.mark.parametrize(
     ("body", "code", "where"),
     [
@@ -73,6 +90,13 @@ def test_a_policy_may_extend_a_file_beside_it(write, tmp_path, monkeypatch):
         ("node: {allow_self_asserted: {max_nodes: 1, reason: ' '}}\n", "ST-PLCY-004", "reason"),
         ("gradients: {mode: 'off'}\n", "ST-PLCY-004", "gradients.mode"),
         ("network: {require: []}\n", "ST-PLCY-004", "network.require"),
+        ("network: {require: [rdma-trusted]}\n", "ST-PLCY-004", "network.fabric"),
+        ("network: {fabric: trusted-plaintext}\n", "ST-PLCY-004", "network.fabric"),
+        (f"{IN_CLEAR}}}\n", "ST-PLCY-004", "network.isolation.statement"),
+        (f"{IN_CLEAR}, isolation: {{statement: ' '}}}}\n", "ST-PLCY-004", "network.isolation"),
+        ("network: {isolation: {statement: x}}\n", "ST-PLCY-004", "network.isolation"),
+        ("network: {fabric: clear}\n", "ST-PLCY-002", "network.fabric"),
+        (UNGUARDED, "ST-PLCY-004", "gradients.mode"),
         ("node: {tpm: {event_log: false}}\n", "ST-PLCY-004", "node.tpm.event_log"),
         ("host: {fail_on: !!str high}\n", "ST-PLCY-001", "mine.yaml"),
         ("a: &x 1\nb: *x\n", "ST-PLCY-001", "mine.yaml"),

@@ -20,6 +20,7 @@ from securetrain.attest.binding import Binding
 from securetrain.attest.evidence import AttestationKeys
 from securetrain.attest.tpm.structures import parse_public
 from securetrain.core.errors import SecureTrainError
+from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.spiffe import Role
@@ -73,6 +74,7 @@ class SilentTunnel:
 
     key: str
     port: int
+    profile: NetworkProfile = NetworkProfile.OVERLAY
 
     def apply(self, *_: object) -> None:
         pass
@@ -258,10 +260,10 @@ def answer(channel: Channel) -> AnyMessage | SecureTrainError:
 class Tools:
     """The helpers above, for tests (which cannot import this file by name)."""
 
+    PATIENCE = PATIENCE
     now = staticmethod(now)
     soon = staticmethod(soon)
     wait_until = staticmethod(wait_until)
-    PATIENCE = PATIENCE
     make_policy = staticmethod(make_policy)
     make_hello = staticmethod(make_hello)
     binding_of = staticmethod(binding_of)

@@ -56,7 +56,7 @@ import pytest
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
-from securetrain.core.vocabulary import Boundary
+from securetrain.core.vocabulary import Boundary, NetworkProfile
 from securetrain.drills.tcpstore_client import HELLO, NotAStoreError, StoreClient
 from securetrain.identity.ca import JobCA
 from securetrain.identity.cluster import ClusterCA
@@ -508,7 +508,8 @@ def test_a_recorded_join_is_worth_nothing_as_messages(job, tools):
 def test_evidence_for_another_wireguard_key_is_refused(job, tools):
     job.start()
     identity = job.identity()
-    channel, challenge = job.challenged(identity, wireguard="B" * 42 + "A=", wireguard_port=1)
+    tunnel = {"wireguard": "B" * 42 + "A=", "wireguard_port": 1, "network": NetworkProfile.OVERLAY}
+    channel, challenge = job.challenged(identity, **tunnel)
     binding = tools.binding_of(channel, challenge, identity)  # without the WireGuard key
     channel.send(tools.prove(job.attester(identity), binding), tools.soon())
     refused(job, tools, channel, "ST-ATTS-003")

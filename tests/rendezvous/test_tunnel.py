@@ -11,9 +11,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from securetrain.core.errors import NetworkError, SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
+from securetrain.identity.keys import PrivateKey
 from securetrain.network.addresses import address
 from securetrain.network.members import resolve
 from securetrain.network.wireguard import WireGuardKey, decode_key, encode_key, pairwise_psk
@@ -24,8 +27,9 @@ from securetrain.rendezvous.membership import Membership
 from securetrain.rendezvous.protocol import PROTOCOL, Formed, Hello
 from securetrain.rendezvous.tunnel import (
     Tunnel,
+    announce,
     check_hello,
-    draw_keys,
+    pair_keys,
     require_alike,
     store_host,
 )
@@ -43,11 +47,13 @@ def hello(number=0, **changes):
         "address": "192.0.2.1",
         "wireguard": KEYS[number],
         "wireguard_port": 5000 + number,
+        "network": NetworkProfile.OVERLAY,
     }
     return Hello(**{**fields, **changes})
 
 
-BARE = {"wireguard": "", "wireguard_port": 0}
+NONE = {"wireguard": "", "wireguard_port": 0}
+BARE = {**NONE, "network": None}
 
 
 def membership(num_members=3, **changes):
@@ -109,6 +115,9 @@ class Recorded:
         pytest.param({"wireguard_port": 0}, id="a key without a port"),
         pytest.param({"wireguard": "A" * 43 + "="}, id="the key of nobody"),
         pytest.param({"wireguard": "x"}, id="no key"),
+        pytest.param({"network": None}, id="for no profile"),
+        pytest.param({"network": NetworkProfile.LOOPBACK}, id="for a profile without one"),
+        pytest.param({**NONE}, id="a profile without its tunnel"),
         pytest.param({"address": "0.0.0.0"}, id="everybody's address"),
         pytest.param({"address": "224.0.0.1"}, id="a group's address"),
     ],
@@ -141,6 +150,20 @@ def test_a_tunnel_and_none_are_accepted():
             "ST-ADMN-001",
             id="another's endpoint",
         ),
+        pytest.param(
+            hello(network=NetworkProfile.RDMA_TRUSTED),
+            [],
+            HARDENED,
+            "ST-NETW-001",
+            id="a profile that the policy does not name",
+        ),
+        pytest.param(
+            hello(network=NetworkProfile.NCCL_TLS),
+            [hello(1)],
+            Network(require=(NetworkProfile.NCCL_TLS, NetworkProfile.OVERLAY)),
+            "ST-NETW-001",
+            id="another profile than the others'",
+        ),
     ],
 )
 def test_all_or_none(said, others, network, code):
@@ -151,7 +174,7 @@ def test_all_or_none(said, others, network, code):
 
 def test_each_member_gets_its_own_pairs_and_no_others():
     secret = bytes(range(1, 33))
-    drawn = draw_keys(membership(), lambda size: secret[:size])
+    drawn = pair_keys(membership(), secret)
     assert {node: set(keys) for node, keys in drawn.items()} == {
         "node-0": {"node-1", "node-2"},
         "node-1": {"node-0", "node-2"},
@@ -160,36 +183,52 @@ def test_each_member_gets_its_own_pairs_and_no_others():
     expected = pairwise_psk(secret, decode_key(KEYS[0]), decode_key(KEYS[1]))
     assert drawn["node-0"]["node-1"] == drawn["node-1"]["node-0"] == encode_key(expected)
     assert len({key for keys in drawn.values() for key in keys.values()}) == 3
-    assert draw_keys(membership(**BARE), lambda size: secret[:size]) == {}
+    assert pair_keys(membership(**NONE), secret) == {}
+
+
+def test_all_members_get_nccls_key_and_it_is_none_of_the_pairs():
+    signer, secret = PrivateKey.generate(), bytes(range(1, 33))
+    formed = dict(announce(membership(), signer, lambda size: secret[:size]))
+    (nccl,) = {message.nccl for message in formed.values()}
+    hkdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"nccl")
+    assert decode_key(nccl) == hkdf.derive(secret)
+    assert nccl not in {key for message in formed.values() for key in message.preshared.values()}
+    bare = dict(announce(membership(**NONE), signer, lambda size: secret[:size]))
+    assert {message.nccl for message in bare.values()} == {""}
 
 
 def test_pre_shared_keys_are_not_shown():
-    formed = Formed(membership="m", preshared={"node-1": KEYS[1]})
+    formed = Formed(membership="m", preshared={"node-1": KEYS[1]}, nccl=KEYS[2])
     assert KEYS[1] not in repr(formed)
+    assert KEYS[2] not in repr(formed)
     assert KEYS[1] not in f"{formed}"
 
 
 def test_where_the_store_is():
     assert store_host(membership()) == str(address("job-1", 0))
-    assert store_host(membership(**BARE)) == "192.0.2.1"
+    assert store_host(membership(**NONE)) == "192.0.2.1"
 
 
 def test_an_epoch_is_handed_to_the_network():
     overlay: Any = Recorded()
     seen: list[Any] = []
-    tunnel = Tunnel(overlay=overlay, endpoint=ip_address("192.0.2.1"), applied=seen.append)
+    tunnel = Tunnel(
+        overlay=overlay,
+        endpoint=ip_address("192.0.2.1"),
+        applied=lambda *what: seen.append(what),
+    )
     assert tunnel.key == encode_key(overlay.plan.key.public)
     given = membership(2)
     own = msgspec.structs.replace(given.members[0], wireguard=tunnel.key)
     given = msgspec.structs.replace(given, members=(own, given.members[1]))
-    tunnel.apply(given, draw_keys(given, lambda size: bytes([7]) * size)["node-0"])
+    tunnel.apply(given, pair_keys(given, bytes([7]) * 32)["node-0"], KEYS[2])
     ((epoch, applied),) = overlay.epochs
     assert epoch == 4
     assert applied.address == address("job-1", 0)
     (peer,) = applied.peers
     assert encode_key(peer.public_key) == KEYS[1]
     assert str(peer.endpoint) == "192.0.2.1:5001"
-    assert seen == [given]
+    assert seen == [(given, KEYS[2])]
 
 
 def test_a_pair_without_a_key_is_refused():

@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The address that this node announces: where the other members send to."""
+
+import socket
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
+
+from securetrain.core.errors import AdmissionError, UsageError
+from securetrain.rendezvous.entry import parse_endpoint
+
+_ANY_PORT: Final = 9
+"""Of a datagram socket that never sends: only the route to the address matters."""
+
+
+def announced_address(coordinator: str, bind: str = "") -> IPv4Address | IPv6Address:
+    """What the user gave (``--rdzv-conf bind=``), or else where the coordinator is reached from.
+
+    Raises:
+        AdmissionError: ST-ADMN-007 when there is no way to the coordinator.
+        UsageError: ST-USAG-001 for what is no address.
+    """
+    if not bind:
+        return own_address(coordinator)
+    try:
+        return ip_address(bind)
+    except ValueError as error:
+        raise UsageError(
+            "ST-USAG-001", str(error), "--rdzv-conf bind", "give this machine's IP address"
+        ) from error
+
+
+def own_address(coordinator: str) -> IPv4Address | IPv6Address:
+    """The address from which this machine reaches the coordinator. Nothing is sent.
+
+    Raises:
+        AdmissionError: ST-ADMN-007 when there is none.
+        UsageError: ST-USAG-001 when `coordinator` is not a host and a port.
+    """
+    host, _ = parse_endpoint(coordinator)
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)
+            return ip_address(str(probe.getsockname()[0]))
+    except (OSError, ValueError) as error:
+        raise AdmissionError(
+            "ST-ADMN-007",
+            f"no way to the coordinator: {error}",
+            coordinator,
+            "check the address and this machine's routes",
+        ) from error

@@ -1,0 +1,25 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from ipaddress import ip_address
+
+import pytest
+
+from securetrain.core.errors import AdmissionError, UsageError
+from securetrain.launch.address import announced_address, own_address
+
+
+def test_own_address():
+    assert own_address("127.0.0.1:29400") == ip_address("127.0.0.1")
+    with pytest.raises(UsageError):
+        own_address("nowhere")
+    with pytest.raises(AdmissionError) as error:
+        own_address("name.invalid:29400")
+    assert error.value.code == "ST-ADMN-007"
+
+
+def test_what_the_user_gave_counts_first():
+    assert announced_address("name.invalid:1", "192.0.2.7") == ip_address("192.0.2.7")
+    assert announced_address("127.0.0.1:1") == ip_address("127.0.0.1")
+    with pytest.raises(UsageError) as error:
+        announced_address("127.0.0.1:1", "here")
+    assert error.value.code == "ST-USAG-001"

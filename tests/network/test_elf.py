@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from securetrain.network.elf import ElfError, constants
+from tests.network.fake_nccl import TLS, WITHOUT, compile_nccl
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return compile_nccl(tmp_path_factory.mktemp("elf"), WITHOUT)
+
+
+def test_constants_of_a_library(library, tmp_path):
+    assert b"NCCL was built without TLS support" in constants(library)
+    assert b"libssl.so.3" not in constants(library)
+    assert b"libssl.so.3" in constants(compile_nccl(tmp_path, TLS))
+
+
+def test_constants_of_pythons_own_program():
+    program = Path(sys.executable).resolve()
+    assert 0 < len(constants(program)) < program.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        pytest.param(0, b"\x7fELG", id="another magic"),
+        pytest.param(4, b"\x01", id="ELF-32"),
+        pytest.param(5, b"\x02" if sys.byteorder == "little" else b"\x01", id="byte order"),
+        pytest.param(40, b"\xff" * 8, id="the section table is outside"),
+        pytest.param(58, b"\x00\x00", id="sections of another size"),
+        pytest.param(60, b"\x00\x00", id="no sections"),
+        pytest.param(60, b"\xff\xff", id="too many sections"),
+        pytest.param(62, b"\xff\xff", id="no names"),
+    ],
+)
+def test_what_is_malformed_cannot_be_judged(library, tmp_path, at, value):
+    data = bytearray(library.read_bytes())
+    data[at : at + len(value)] = value
+    path = tmp_path / "x.so"
+    path.write_bytes(data)
+    with pytest.raises(ElfError):
+        constants(path)
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 5000])
+def test_what_is_cut_off_cannot_be_judged(library, tmp_path, length):
+    path = tmp_path / "x.so"
+    path.write_bytes(library.read_bytes()[:length])
+    with pytest.raises(ElfError):
+        constants(path)
+
+
+def test_too_much_is_not_read(library, monkeypatch):
+    monkeypatch.setattr("securetrain.network.elf._DATA_LIMIT", 4)
+    with pytest.raises(ElfError, match="more constant data"):
+        constants(library)
+
+
+def test_mutated_headers_never_do_worse_than_refuse(library, tmp_path):
+    whole, path, source = library.read_bytes(), tmp_path / "x.so", random.Random(1)
+    table = int.from_bytes(whole[40:48], sys.byteorder)
+    places = [*range(64), *range(table, len(whole))]
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(3):
+            data[source.choice(places)] = source.randrange(256)
+        path.write_bytes(data)
+        with contextlib.suppress(ElfError):
+            constants(path)

@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Every way in which something between two nodes is not encrypted by the card is named."""
+
+from ipaddress import ip_address
+
+import pytest
+
+from securetrain.network import xfrm
+from securetrain.network.ipsec import problem
+from tests.network.fake_rdma import INDEX, OWN, PEER, dump_of, offload, policy, protected, state
+
+INTO, OUT = offload(inbound=True), offload(inbound=False)
+THIRD = ip_address("192.0.2.3")
+
+
+def judge(states, policies, members=(PEER,)):
+    dump = dump_of(states, policies)
+    return problem(OWN, members, INDEX, xfrm.states(dump), xfrm.policies(dump))
+
+
+def test_all_is_encrypted():
+    assert judge(*protected()) == ""
+
+
+def test_a_policy_for_a_whole_network_will_do():
+    states, _ = protected()
+    both = [
+        policy("192.0.2.0/24", "192.0.2.0/24", 1, OUT),
+        policy("192.0.2.0/24", "192.0.2.0/24", 0, INTO),
+    ]
+    assert judge(states, both) == ""
+
+
+def test_what_else_is_blocked_does_no_harm():
+    states, policies = protected()
+    assert judge(states, [policy(f"{OWN}", f"{PEER}", 1, action=1), *policies]) == ""
+
+
+def test_without_members_nothing_is_missing():
+    assert judge([], [], ()) == ""
+
+
+def test_every_member_counts():
+    states, policies = protected()
+    said = judge(states, policies, (PEER, THIRD))
+    assert f"{OWN} to {THIRD}: no fully offloaded policy" in said
+    assert f"{THIRD} to {OWN}: no fully offloaded security association" in said
+    assert f"{PEER}" not in said
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_both_directions_need_a_state_and_a_policy(number):
+    states, policies = protected()
+    assert "no fully offloaded security association" in judge(
+        [s for n, s in enumerate(states) if n != number], policies
+    )
+    assert "no fully offloaded policy" in judge(
+        states, [p for n, p in enumerate(policies) if n != number]
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(state(OWN, PEER), id="in software"),
+        pytest.param(
+            state(OWN, PEER, offload(inbound=False, full=False)), id="crypto offload only"
+        ),
+        pytest.param(state(OWN, PEER, offload(8, inbound=False)), id="another interface"),
+        pytest.param(state(OWN, PEER, INTO), id="the other direction"),
+        pytest.param(state(OWN, PEER, OUT, aead=False), id="not an AEAD"),
+        pytest.param(state(OWN, PEER, OUT, protocol=51), id="AH"),
+        pytest.param(state(PEER, OWN, OUT), id="swapped"),
+    ],
+)
+def test_a_state_that_does_not_encrypt_on_the_card(wrong):
+    (_, into), policies = protected()
+    assert "no fully offloaded security association" in judge([wrong, into], policies)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(policy(f"{OWN}", f"{PEER}", 1), id="in software"),
+        pytest.param(
+            policy(f"{OWN}", f"{PEER}", 1, offload(inbound=False, full=False)), id="not full"
+        ),
+        pytest.param(policy(f"{OWN}", f"{PEER}", 1, offload(8, inbound=False)), id="elsewhere"),
+        pytest.param(policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[]), id="lets it pass"),
+        pytest.param(policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[(50, 1)]), id="level use"),
+        pytest.param(policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[(51, 0)]), id="AH"),
+        pytest.param(policy(f"{OWN}", f"{PEER}", 1, templates=[], protocol=17), id="UDP in clear"),
+        pytest.param(policy("0.0.0.0/0", "0.0.0.0/0", 1, templates=[]), id="all in clear"),
+    ],
+)
+def test_a_policy_that_could_come_first(wrong):
+    states, policies = protected()
+    assert "lets it pass, or leaves it to software" in judge(states, [wrong, *policies])
+
+
+def test_a_policy_for_one_protocol_is_not_for_all():
+    states, (_, into) = protected()
+    partial = policy(f"{OWN}", f"{PEER}", 1, OUT, protocol=17)
+    assert "no fully offloaded policy" in judge(states, [partial, into])
+    blocked = policy(f"{OWN}", f"{PEER}", 1, action=1)
+    assert "no fully offloaded policy" in judge(states, [blocked, into])

@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's messages: laid out as its headers say, and as a real kernel writes policies."""
+
+import contextlib
+import os
+import random
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from securetrain.core.errors import NetworkError
+from securetrain.network import xfrm
+from securetrain.network.namespace import Namespace
+from securetrain.network.xfrm import Direction, Kind, Offload, Template
+from securetrain.testing.cluster import missing
+from tests.network.fake_rdma import DONE, OWN, PEER, dump_of, message, offload, policy, state
+
+
+def test_a_state():
+    (found,) = xfrm.states(dump_of([state(OWN, PEER, offload(inbound=True))], []))
+    assert (found.source, found.destination, found.protocol) == (OWN, PEER, 50)
+    assert found.is_aead
+    assert found.offload == Offload(interface=7, is_inbound=True, is_full=True)
+    assert "KEY-OF" not in repr(found)
+
+
+def test_addresses_of_ipv6():
+    one, two = ip_address("2001:db8::1"), ip_address("2001:db8::2")
+    (found,) = xfrm.states(dump_of([state(one, two)], []))
+    assert (found.source, found.destination, found.offload) == (one, two, None)
+
+
+def test_a_policy():
+    given = policy("192.0.2.0/24", "198.51.100.1", 1, offload(inbound=False), templates=[(50, 1)])
+    (found,) = xfrm.policies(dump_of([], [given]))
+    assert found.source == ip_network("192.0.2.0/24")
+    assert found.destination == ip_network("198.51.100.1")
+    assert (found.direction, found.is_block, found.is_whole) == (Direction.OUT, False, True)
+    assert found.templates == (Template(protocol=50, is_optional=True),)
+    assert found.offload == Offload(interface=7, is_inbound=False, is_full=True)
+
+
+def test_policies_of_sockets_are_left_out():
+    assert xfrm.policies(dump_of([], [policy("192.0.2.1", "192.0.2.2", 4)])) == ()
+
+
+BAD = [
+    pytest.param(b"", "no end", id="nothing"),
+    pytest.param(state(OWN, PEER), "no end", id="no end"),
+    pytest.param(message(16, b"short") + DONE, "cut off", id="a short state"),
+    pytest.param(message(19, bytes(224)) + DONE, "not what was asked", id="another answer"),
+    pytest.param(message(16, bytes(224)) + DONE, "family", id="no family"),
+    pytest.param(state(OWN, PEER)[:-2], "wrong length", id="a cut message"),
+    pytest.param(state(OWN, PEER) + b"\0\0\0", "cut off", id="a cut header"),
+    pytest.param(b"\x04" + state(OWN, PEER)[1:], "wrong length", id="shorter than a header"),
+    pytest.param(state(OWN, PEER, b"\1\0\0\0") + DONE, "attribute", id="a bad attribute"),
+    pytest.param(
+        state(OWN, PEER, b"\5\0\x1c\0\0\0\0\0") + DONE, "offload is cut", id="a bad offload"
+    ),
+    pytest.param(message(2, b"\xff\xff\xff\xff"), "not permitted", id="refused"),
+    pytest.param(message(2, b""), "refuses", id="refused without a number"),
+]
+
+
+@pytest.mark.parametrize(("data", "word"), BAD)
+def test_what_is_not_understood_is_no_evidence(data, word):
+    with pytest.raises(NetworkError) as caught:
+        xfrm.states(lambda _: data)
+    assert caught.value.code == "ST-NETW-033"
+    assert word in caught.value.what
+
+
+def test_bad_policies():
+    whole = bytearray(policy("192.0.2.1", "192.0.2.2", 1))
+    whole[16 + 42] = 99
+    with pytest.raises(NetworkError, match="longer than its address"):
+        xfrm.policies(dump_of([], [bytes(whole)]))
+    with pytest.raises(NetworkError, match="a policy is cut off"):
+        xfrm.policies(dump_of([], [message(19, bytes(167))]))
+    body = policy("192.0.2.1", "192.0.2.2", 1, templates=[])[16:]
+    with pytest.raises(NetworkError, match="a template is cut off"):
+        xfrm.policies(dump_of([], [message(19, body[:168] + b"\x08\0\5\0abcd")]))
+
+
+def test_there_is_a_limit(monkeypatch):
+    monkeypatch.setattr(xfrm, "MAX_MESSAGES", 2)
+    with pytest.raises(NetworkError):
+        xfrm.states(dump_of([state(OWN, PEER)] * 3, []))
+
+
+def given(data):
+    """A dump of exactly these bytes."""
+    return lambda _kind: data
+
+
+def test_mutated_dumps_never_do_worse_than_refuse():
+    whole = state(OWN, PEER, offload(inbound=True)) + DONE
+    rules = policy("192.0.2.1", "192.0.2.2", 1, offload(inbound=False)) + DONE
+    source = random.Random(1)
+    for number in range(2000):
+        data = bytearray(whole if number % 2 else rules)
+        for _ in range(source.randrange(1, 5)):
+            data[source.randrange(len(data))] = source.randrange(256)
+        del data[source.randrange(1, len(data) + 1) :]
+        with contextlib.suppress(NetworkError):
+            (xfrm.states if number % 2 else xfrm.policies)(given(bytes(data)))
+
+
+def test_a_kernel_that_does_not_answer(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("socket.socket", refuse)
+    with pytest.raises(NetworkError) as caught:
+        xfrm.dump(Kind.STATES)
+    assert caught.value.code == "ST-NETW-033"
+
+
+LACKING = missing()
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(bool(LACKING), reason=f"namespaces need: {'; '.join(LACKING)}")
+def test_policies_of_a_real_kernel():
+    """States need ESP in the kernel; policies do not."""
+    place = Namespace(f"st-xfrm-{os.getpid()}")
+    place.create()
+    try:
+        tmpl = ["tmpl", "src", "10.0.0.1", "dst", "10.0.1.2", "proto", "esp", "mode", "transport"]
+        between = ["src", "10.0.0.0/24", "dst", "10.0.1.2/32"]
+        place.ip("xfrm", "policy", "add", *between, "dir", "out", *tmpl)
+        udp = ["src", "10.0.1.2", "dst", "10.0.0.1", "proto", "udp", "dport", "4791", "dir", "in"]
+        place.ip("xfrm", "policy", "add", *udp, *tmpl[:1], *tmpl[5:], "level", "use")
+        place.ip("xfrm", "policy", "add", "src", "::/0", "dst", "::/0", "dir", "fwd", "action",
+                 "block")  # fmt: skip
+        with place.entered():
+            found = {policy.direction: policy for policy in xfrm.policies(xfrm.dump)}
+            assert xfrm.states(xfrm.dump) == ()
+    finally:
+        place.remove()
+    out, into, forward = (found[d] for d in (Direction.OUT, Direction.IN, Direction.FORWARD))
+    assert out.source == ip_network("10.0.0.0/24")
+    assert out.is_whole
+    assert out.templates == (Template(protocol=50, is_optional=False),)
+    assert not into.is_whole
+    assert into.templates == (Template(protocol=50, is_optional=True),)
+    assert forward.is_block
+    assert forward.templates == ()
