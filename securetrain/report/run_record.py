@@ -20,12 +20,13 @@ from typing import Any, Final
 
 import msgspec
 
+from securetrain.artifacts import quarantine
 from securetrain.artifacts.layout import STATEMENT, Kind
 from securetrain.artifacts.statements import CheckpointPredicate, Opened, open_statement
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
+from securetrain.core.vocabulary import Decision
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Entry, verify_ledger
@@ -314,7 +315,10 @@ def _artifact(
         opened = open_statement(data, kind, trust, f"{name}/{STATEMENT}")
     except SecureTrainError as error:
         return ArtifactView(name=name, proof=_refused(error))
-    return _artifact_view(name, opened)
+    view = _artifact_view(name, opened)
+    for problem in quarantine.check(folder, opened, trust):
+        view = msgspec.structs.replace(view, proof=_refused(problem.error(name)))
+    return view
 
 
 def _artifact_view(name: str, opened: Opened) -> ArtifactView:
@@ -413,7 +417,7 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
         ("last started", _time(summary.started)),
         ("last ended", _time(summary.ended or "")),
         ("nodes", "; ".join(nodes)),
-        ("network", _network(summary.network)),
+        ("network", summary.network or ""),
         ("workers", str(summary.world_size or "")),
         ("worker shim", "" if summary.protected else "OFF: workers were not protected"),
         ("torch", summary.torch),
@@ -422,17 +426,9 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
     return tuple(Fact(name=name, value=value) for name, value in pairs if value)
 
 
-def _network(name: str | None) -> str:
-    """The profile, with its label when some of the job's bytes were in clear."""
-    try:
-        return degraded_label(NetworkProfile(name)) if name else ""
-    except ValueError:
-        return str(name)
-
-
 def exit_code_of(record: RunRecord) -> ExitCode:
     """4 when something signed does not verify or a file is malformed, 1 when the run or a drill
-    failed, else 0.
+    failed, else 0. A checkpoint that the run itself has set aside is no failure of the run.
     """
     proofs = [
         record.trust.proof,
@@ -440,7 +436,8 @@ def exit_code_of(record: RunRecord) -> ExitCode:
         *(checkpoint.proof for checkpoint in record.checkpoints),
         *([record.dataset.proof] if record.dataset else []),
     ]
-    if record.problems or any(proof.state is ProofState.REFUSED for proof in proofs):
+    refused = {proof.code for proof in proofs if proof.state is ProofState.REFUSED}
+    if record.problems or refused - {"ST-CKPT-160"}:
         return ExitCode.INTEGRITY
     if record.outcome_ok is False or not all(drill.ok for drill in record.drills):
         return ExitCode.FAILURE

@@ -8,6 +8,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from securetrain.artifacts.layout import STATEMENT, Kind
+from securetrain.artifacts.quarantine import Quarantine, set_aside
+from securetrain.artifacts.statements import open_statement
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary, Decision
@@ -259,3 +262,17 @@ def test_the_record_is_json(full):
     }
     assert {b["boundary"] for b in value["boundaries"]} == {b.value for b in Boundary}
     assert value["ledger"]["last"][-1]["decision"] == Decision.OBSERVE
+
+
+def test_a_checkpoint_that_was_set_aside_is_shown_as_refused(full):
+    """The run has dealt with it: the report says so and does not fail."""
+    path, now = full.run_dir.checkpoint(300), full.clock()
+    opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, full.trust)
+    why = Quarantine(node="node-b", code="ST-ATTS-007", last_good=now, epoch=0, created=now)
+    moved = set_aside(path, opened, why, full.keys["checkpoint"])
+    record = read(full)
+    (shown,) = [item for item in record.checkpoints if item.name == moved.name]
+    assert (shown.proof.state, shown.proof.code) == (ProofState.REFUSED, "ST-CKPT-160")
+    assert "node-b" in shown.proof.what
+    assert shown.digest == opened.digest
+    assert exit_code_of(record) == ExitCode.OK
