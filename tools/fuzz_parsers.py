@@ -55,6 +55,7 @@ from tools.fuzz_boot import boot
 from tools.fuzz_bundles import bundles
 from tools.fuzz_collateral import collateral
 from tools.fuzz_devices import devices
+from tools.fuzz_identity import identity
 from tools.fuzz_ima import ima
 from tools.fuzz_network import network
 from tools.fuzz_node import node
@@ -76,6 +77,7 @@ def parsers(folder: Path) -> list[Parser]:
         Parser("canonical", _documents, canonical.loads),
         Parser("canonical-struct", _resolved_policy, _decode_policy),
         *_identity(),
+        *identity(folder / "identity"),
         *_yaml(folder),
         _ledger(run),
         *_rendezvous(),

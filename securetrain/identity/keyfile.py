@@ -24,7 +24,6 @@ What is read, in order:
 """
 
 import base64
-import binascii
 import os
 import struct
 from dataclasses import dataclass
@@ -91,6 +90,17 @@ def seal(pkcs8: bytes, passphrase: bytes, cost: Cost | None = None) -> bytes:
     return "\n".join([_BEGIN, *lines, _END, ""]).encode()
 
 
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container that was read, and not opened."""
+
+    cost: Cost
+    salt: bytes
+    nonce: bytes
+    sealed: bytes
+    header: bytes
+
+
 def unseal(data: bytes, passphrase: bytes, where: str = "") -> bytes:
     """The PKCS#8 DER inside.
 
@@ -98,23 +108,20 @@ def unseal(data: bytes, passphrase: bytes, where: str = "") -> bytes:
         IdentityError: ST-IDEN-001 malformed, parameters out of bounds, or not this passphrase.
         UsageError: ST-USAG-004 when this build of OpenSSL has no Argon2id.
     """
-    header, sealed = _split(data, where)
-    version, memory, passes, lanes, salt, nonce = _HEADER.unpack(header)
-    cost = Cost(memory_kib=memory, passes=passes, lanes=lanes)
+    found = parse(data, where)
+    key = _derive(passphrase, found.salt, found.cost)
     try:
-        if version != _VERSION:
-            raise ValueError(f"version {version} of the container")
-        cost.check()
-    except ValueError as error:
-        raise _bad(str(error), where) from error
-    try:
-        return AESGCM(_derive(passphrase, salt, cost)).decrypt(nonce, sealed, _bound(header))
+        return AESGCM(key).decrypt(found.nonce, found.sealed, _bound(found.header))
     except InvalidTag as error:
         raise _bad("another passphrase, or the file was changed", where) from error
 
 
-def _split(data: bytes, where: str) -> tuple[bytes, bytes]:
-    """The header and the sealed bytes of a container."""
+def parse(data: bytes, where: str = "") -> Container:
+    """Read a container: steps 1 and 2.
+
+    Raises:
+        IdentityError: ST-IDEN-001.
+    """
     if len(data) > 2 * _BODY_LIMIT:
         raise _bad(f"{len(data)} bytes", where)
     try:
@@ -122,11 +129,17 @@ def _split(data: bytes, where: str) -> tuple[bytes, bytes]:
         if lines[0] != _BEGIN or lines[-1] != _END:
             raise ValueError("its first or last line is not the label's")
         body = base64.b64decode("".join(lines[1:-1]), validate=True)
-    except (ValueError, IndexError, binascii.Error) as error:
+        if not _HEADER.size + _TAG < len(body) <= _BODY_LIMIT:
+            raise ValueError(f"a body of {len(body)} bytes")
+        header = body[: _HEADER.size]
+        version, memory, passes, lanes, salt, nonce = _HEADER.unpack(header)
+        if version != _VERSION:
+            raise ValueError(f"version {version} of the container")
+        cost = Cost(memory_kib=memory, passes=passes, lanes=lanes)
+        cost.check()
+    except (ValueError, IndexError) as error:
         raise _bad(str(error), where) from error
-    if not _HEADER.size + _TAG < len(body) <= _BODY_LIMIT:
-        raise _bad(f"a body of {len(body)} bytes", where)
-    return body[: _HEADER.size], body[_HEADER.size :]
+    return Container(cost, salt, nonce, body[_HEADER.size :], header)
 
 
 def _derive(passphrase: bytes, salt: bytes, cost: Cost) -> bytes:
