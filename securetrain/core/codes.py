@@ -392,6 +392,7 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-NETW-021", "something of a job network could not be removed", _X.FAILURE),
     ("ST-NETW-022", "the record of a job network is malformed or not ours", _X.FAILURE),
     ("ST-NETW-023", "the job network has another way out than its tunnel", _X.FAILURE),
+    ("ST-NETW-025", "another user of this machine is connected to a worker", _X.FAILURE),
     # network, 03x: NCCL and RDMA
     ("ST-NETW-030", "the NCCL of a worker has no TLS, or does not take its key", _X.FAILURE),
     ("ST-NETW-031", "NCCL's pre-shared key did not reach a worker", _X.FAILURE),

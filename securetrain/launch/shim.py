@@ -6,7 +6,8 @@ What is closed when the module that has it is imported, and only then:
 
 =================================================  ===============================================
 torch.distributed.distributed_c10d                 object collectives unpickle under the allow-list;
-                                                   sockets are checked when a group has been made
+                                                   sockets are checked when a group has been made,
+                                                   and on loopback who is connected to them
 torch                                              the job's key is given to its NCCL (nccl-tls)
 torch.distributed.rpc                              sockets are checked when RPC has started
 torch.distributed.rpc.internal                     RPC arguments, likewise
@@ -23,7 +24,7 @@ This limits mistakes and hostile **peers**. A hostile script on this machine can
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ from typing import Any
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.rundir import RUN_DIR_VARIABLE, RunDir
 from securetrain.core.vocabulary import Boundary, NetworkProfile
-from securetrain.launch import seams, sockets, workerlog
+from securetrain.launch import ends, seams, sockets, workerlog
 from securetrain.launch.hooks import Patch, PostImportFinder
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.network.environment import PROFILE_VARIABLE
@@ -156,6 +157,20 @@ class Shim:
             self._refuse(Boundary.FABRIC, "nccl-not-encrypted", error)
             raise
 
+    def check_ends(self, before: Collection[ends.Pair]) -> None:
+        """Check who is connected to this process.
+
+        Args:
+            before: What it was connected to before a group was made.
+
+        Raises:
+            NetworkError: ST-NETW-002, or ST-NETW-025; the ledger says so first.
+        """
+        if found := ends.strangers(before):
+            error = ends.refusal(found)
+            self._refuse(Boundary.NETWORK, "stranger-connected", error)
+            raise error
+
     def _patches(self) -> dict[str, Patch]:
         dist = "torch.distributed"
         c10d: list[Patch] = [
@@ -209,8 +224,11 @@ class Shim:
         def checked(*args: Any, **kwargs: Any) -> Any:
             if self.profile is NetworkProfile.NCCL_TLS:
                 self.encrypt_nccl(is_needed=True)
+            before = ends.own_connections() if self.profile is NetworkProfile.LOOPBACK else ()
             group = make_group(*args, **kwargs)
             self.check_sockets()
+            if self.profile is NetworkProfile.LOOPBACK:
+                self.check_ends(before)
             return group
 
         return checked

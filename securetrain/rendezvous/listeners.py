@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses this process listens on, from ``/proc``: what the kernel says, not what we meant.
+"""Which TCP sockets there are, from ``/proc``: what the kernel says, not what we meant.
 
 A TCPStore takes a host name and ignores it when it binds, so after starting one we look.
 """
@@ -14,15 +14,28 @@ from typing import Final
 
 from securetrain.core.errors import NetworkError
 
-_LISTEN: Final = "0A"
+LISTEN: Final = "0A"
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening TCP socket of this process."""
+    """One end of a TCP socket: where it listens, or what it is connected to."""
 
     address: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """A TCP socket, as the kernel's table has it."""
+
+    local: Listener
+    remote: Listener
+    state: str
+    """Two hexadecimal digits: ``0A`` listens, ``01`` is connected (include/net/tcp_states.h)."""
+    uid: int
+    inode: str
+    """0 when no process holds it any more."""
 
 
 def own_listeners(proc: Path = Path("/proc")) -> list[Listener]:
@@ -31,21 +44,42 @@ def own_listeners(proc: Path = Path("/proc")) -> list[Listener]:
     Raises:
         NetworkError: ST-NETW-002 when the kernel's tables cannot be read.
     """
+    return [found.local for found in own_sockets(proc) if found.state == LISTEN]
+
+
+def own_sockets(proc: Path = Path("/proc")) -> list[Socket]:
+    """Every TCP socket of this process, in the calling thread's network namespace.
+
+    Raises:
+        NetworkError: ST-NETW-002 when the kernel's tables cannot be read.
+    """
     try:
         inodes = _own_inodes(proc / "self" / "fd")
+    except OSError as error:
+        raise _unknown(error) from error
+    return [found for found in read_sockets(proc) if found.inode in inodes]
+
+
+def read_sockets(proc: Path = Path("/proc")) -> list[Socket]:
+    """Every TCP socket of everybody, in the calling thread's network namespace.
+
+    Raises:
+        NetworkError: ST-NETW-002 when the kernel's tables cannot be read.
+    """
+    try:
         tables = [(proc / "thread-self/net" / name).read_text("ascii") for name in ("tcp", "tcp6")]
     except OSError as error:
-        raise NetworkError(
-            "ST-NETW-002",
-            f"cannot tell where this process listens: {error.strerror}",
-            str(error.filename),
-            "mount /proc",
-        ) from error
+        raise _unknown(error) from error
     return [
-        Listener(*_parse_address(fields[1]))
+        Socket(
+            local=Listener(*_parse_address(fields[1])),
+            remote=Listener(*_parse_address(fields[2])),
+            state=fields[3],
+            uid=int(fields[7]),
+            inode=fields[9],
+        )
         for table in tables
         for fields in map(str.split, table.splitlines()[1:])
-        if fields[3] == _LISTEN and fields[9] in inodes
     ]
 
 
@@ -63,6 +97,15 @@ def require_only(address: str, port: int, proc: Path = Path("/proc")) -> None:
             "the workers' store",
             "install a torch whose TCPStore takes master_listen_fd (2.10 or newer)",
         )
+
+
+def _unknown(error: OSError) -> NetworkError:
+    return NetworkError(
+        "ST-NETW-002",
+        f"cannot tell where this process listens: {error.strerror}",
+        str(error.filename),
+        "mount /proc",
+    )
 
 
 def _own_inodes(folder: Path) -> set[str]:
