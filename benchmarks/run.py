@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import ab
 
 MODULES: Final = (
-    *("step", "guard", "checkpoint", "startup", "attest", "hardware"),
+    *("step", "guard", "checkpoint", "dataset", "startup", "attest", "hardware"),
     *("join", "link", "job"),
 )
-FIGURES: Final = ("figures", "overlay")
+FIGURES: Final = ("figures", "dataset", "overlay")
 
 
 def benchmarks(names: list[str]) -> list[ab.Benchmark]:

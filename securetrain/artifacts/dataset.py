@@ -71,8 +71,9 @@ class VerifiedDataset:
     removals: Removals = field(repr=False)
     _files: dict[str, DataFile] = field(repr=False)
     _open: "OrderedDict[str, _OpenFile]" = field(default_factory=OrderedDict, repr=False)
-    _cache: OrderedDict[tuple[str, int], bytes] = field(default_factory=OrderedDict, repr=False)
-    _cached: int = 0
+    _cache: OrderedDict[tuple[str, int], memoryview] = field(
+        default_factory=OrderedDict, repr=False
+    )
     _arena: "OwnArena | SharedArena | None" = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -162,7 +163,7 @@ class VerifiedDataset:
             return bytes(self._arena.arena.stretch(file, offset, length))
         with self._lock:
             if first == last:
-                return self._leaf(file, first)[start : start + length]
+                return bytes(self._leaf(file, first)[start : start + length])
             whole = bytearray()
             for index in range(first, last + 1):
                 whole += self._leaf(file, index)
@@ -252,7 +253,6 @@ class VerifiedDataset:
                 file.close()
             self._open.clear()
             self._cache.clear()
-            self._cached = 0
         if self._arena is not None:
             self._arena.close()
             self._arena = None
@@ -284,18 +284,23 @@ class VerifiedDataset:
             )
         return names[split]
 
-    def _leaf(self, name: str, index: int) -> bytes:
+    def _leaf(self, name: str, index: int) -> memoryview:
         """A verified leaf, from the cache or the disk. The lock is held."""
         found = self._cache.get((name, index))
         if found is not None:
             self._cache.move_to_end((name, index))
             return found
-        data = self._opened(name).leaf(index)
-        self._cache[name, index] = data
-        self._cached += len(data)
-        while self._cached > self.cache_bytes and len(self._cache) > 1:
-            self._cached -= len(self._cache.popitem(last=False)[1])
-        return data
+        file = self._opened(name)
+        # Memory that was used before costs no page faults; nothing outside refers to it.
+        leaf = self.predicate.tree.leaf_size
+        if self._cache and (len(self._cache) + 1) * leaf > self.cache_bytes:
+            room = self._cache.popitem(last=False)[1].obj
+        else:
+            room = bytearray(leaf)
+        view = memoryview(room)[: file.file.leaf_range(index)[1]]
+        file.leaf_into(index, view)
+        self._cache[name, index] = view
+        return view
 
     def _fill(self, name: str, index: int, view: memoryview) -> None:
         """Read a leaf into the arena and verify it there."""
@@ -366,12 +371,6 @@ class _OpenFile:
         except BaseException:
             table.close()
             raise
-
-    def leaf(self, index: int) -> bytes:
-        """Read and verify one leaf."""
-        buffer = bytearray(self.file.leaf_range(index)[1])
-        self.leaf_into(index, memoryview(buffer))
-        return bytes(buffer)
 
     def leaf_into(self, index: int, view: memoryview) -> None:
         """Read one leaf into memory and verify it there."""
