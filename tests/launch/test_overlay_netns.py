@@ -9,12 +9,14 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
 from securetrain.network.addresses import Names, address
 from securetrain.network.leftovers import collect
 from securetrain.network.processes import running
+from securetrain.network.record import STATE
 from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
 from securetrain.testing.frames import Kind, Traffic
 from tests.launch.two_nodes import CANARIES, NODES, PATIENCE, POLICY, TRAIN, TwoNodes, coordinated
@@ -201,6 +203,41 @@ def test_one_machine_with_a_coordinator_of_its_own(tmp_path, launch):
     assert done.summary["network"] == "overlay"
     assert {worker["sockets"]["profile"] for worker in done.summary["workers"]} == {"overlay"}
     assert len(done.events("job-network-down")) == 1
+
+
+FILL = """
+import os, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+with open(os.environ["SECURETRAIN_RUN_DIR"] + "/filler", "wb", buffering=0) as file:
+    try:
+        while True: file.write(bytes(1 << 12))
+    except OSError as error: print(error)
+"""
+
+
+def test_a_disk_that_fills_up_during_a_run(tmp_path, launch):
+    """The ledger cannot be closed: the run has failed, says so once, and leaves no network."""
+    policy, script, disk = tmp_path / "policy.yaml", tmp_path / "s.py", tmp_path / "disk"
+    policy.write_text(POLICY)
+    script.write_text(FILL)
+    disk.mkdir()
+    mount = ["/bin/mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(disk)]
+    subprocess.run(mount, check=True)
+    try:
+        done = launch(disk / "run", "--policy", str(policy), str(script))
+        assert "No space left" in done.out
+        assert done.code != 0
+        assert done.err.count("error ST-") == 1, done.err
+        assert "ST-USAG-006" in done.err
+        entries = map(json.loads, done.run.ledger.read_text().splitlines())
+        events = [entry["body"]["event"] for entry in entries]
+        made = [event for event in events if event["event"] == "job-network-up"]
+        (space,) = [event["subject"] for event in made]
+        assert not Path("/run/netns", space).exists()
+        assert not (STATE / space).exists()
+    finally:
+        subprocess.run(["/bin/umount", "-l", str(disk)], check=True)
 
 
 def test_a_dead_engine_ends_the_run_with_its_own_code(nodes):
