@@ -54,7 +54,9 @@ def test_no_two_containers_are_alike():
     assert body(again)[10:] != body(SEALED)[10:]
 
 
-@pytest.mark.parametrize("wrong", [b"battery staple", b"Correct horse", b"correct horse ", b"correct hors"])
+@pytest.mark.parametrize(
+    "wrong", [b"battery staple", b"Correct horse", b"correct horse ", b"correct hors"]
+)
 def test_another_passphrase(wrong):
     refused(SEALED, wrong)
 
