@@ -190,5 +190,7 @@ def _process(serve: Callable[..., object], namespace: str, pipe: Any, arguments:
     try:
         settle(namespace)
         serve(pipe, *arguments)
+    except EOFError:
+        return  # no more orders
     except BaseException:  # noqa: BLE001 - the parent says it
         pipe.send(traceback.format_exc())

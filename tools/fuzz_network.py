@@ -9,6 +9,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.network import record, uapi, wireguard_kernel
 from securetrain.network.processes import Owner
 from securetrain.network.wireguard import Endpoint, decode_key, encode_key
+from securetrain.network.wireguard_go import version_problem
 from tools.fuzz import Parser
 
 _ONE, _OTHER = bytes(range(1, 33)), bytes(range(2, 34))
@@ -37,8 +38,14 @@ def network(folder: Path) -> list[Parser]:
             lambda: [encode_key(_ONE).encode()],
             lambda data: decode_key(text(data)),
         ),
+        Parser("wireguard-version", lambda: [b"wireguard-go v0.0.20231211\n"], _version),
         _record(folder),
     ]
+
+
+def _version(data: bytes) -> None:
+    if why := version_problem(data):
+        raise NetworkError("ST-NETW-012", why[0])
 
 
 def _answers() -> list[bytes]:

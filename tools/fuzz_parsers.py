@@ -37,7 +37,6 @@ from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.ledger import verify_ledger
 from securetrain.policy.load import bundled_dir, load_policy
 from securetrain.policy.schema import Policy
-from securetrain.rendezvous import enrolment, protocol
 from securetrain.rendezvous.membership import (
     Expected,
     Member,
@@ -59,6 +58,7 @@ from tools.fuzz_identity import identity
 from tools.fuzz_ima import ima
 from tools.fuzz_network import network
 from tools.fuzz_node import node
+from tools.fuzz_rendezvous import rendezvous
 from tools.fuzz_tee import tee
 from tools.fuzz_tokens import tokens
 from tools.fuzz_tpm import tpm
@@ -80,7 +80,7 @@ def parsers(folder: Path) -> list[Parser]:
         *identity(folder / "identity"),
         *_yaml(folder),
         _ledger(run),
-        *_rendezvous(),
+        *rendezvous(folder / "rendezvous"),
         *_attestation(run),
         *devices(),
         *boot(),
@@ -227,52 +227,6 @@ def _ledger(run: SmallRun) -> Parser:
     keys = run.trust.keys_for(TrustRole.LEDGER)
     data = run.run_dir.ledger.read_bytes()
     return Parser("ledger", lambda: [data], lambda data: verify_ledger(data, keys))
-
-
-def _rendezvous() -> list[Parser]:
-    messages: list[protocol.AnyMessage] = [
-        protocol.Hello(protocol=protocol.PROTOCOL, job="job-1", node="node-1", address="127.0.0.1"),
-        protocol.Challenge(nonce=bytes(32), session=bytes(16)),
-        protocol.Proof(media_type="a/b", body=b"{}", binding=bytes(32), signature=b"s"),
-        protocol.Ready(),
-        protocol.Status(waiting=1, ready=2, closed=False),
-        protocol.Store(epoch=1, host="127.0.0.1", port=29500),
-        protocol.Refuse(code="ST-ADMN-001", what="what", fix="fix"),
-    ]
-    frames = [protocol.encode_frame(message) for message in messages]
-    applications: list[enrolment.AnyEnrolment] = [
-        enrolment.Apply(
-            protocol=enrolment.ENROLMENT,
-            token="0" * 64,
-            key=bytes(91),
-            proof=bytes(64),
-            possession=bytes(70),
-        ),
-        enrolment.Grant(certificate="PEM"),
-        enrolment.Report(body=b"{}"),
-        enrolment.Filed(digest="0" * 64),
-    ]
-
-    def read_stream(data: bytes) -> None:
-        reader = protocol.FrameReader()
-        for start in range(0, len(data), 1000):
-            reader.feed(data[start : start + 1000])
-            while (body := reader.next(protocol.FRAME_LIMIT)) is not None:
-                protocol.decode_message(body)
-
-    return [
-        Parser(
-            "rendezvous-message",
-            lambda: [frame[protocol.HEADER_SIZE :] for frame in frames],
-            protocol.decode_message,
-        ),
-        Parser("rendezvous-stream", lambda: [*frames, b"".join(frames)], read_stream),
-        Parser(
-            "enrolment-message",
-            lambda: [enrolment.encode_enrolment(m)[protocol.HEADER_SIZE :] for m in applications],
-            enrolment.decode_enrolment,
-        ),
-    ]
 
 
 def _attestation(run: SmallRun) -> list[Parser]:

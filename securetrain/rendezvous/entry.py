@@ -142,7 +142,9 @@ def parse_endpoint(text: str, where: str = "--rdzv-endpoint") -> tuple[str, int]
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    # At most five digits, so that a long number is never converted.
+    number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not host or not number or not 0 < int(port) < 65536:
         raise _usage(f"{text!r} is not HOST:PORT", where, "give the coordinator's address and port")
     return host, int(port)
 

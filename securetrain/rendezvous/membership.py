@@ -8,8 +8,8 @@ What a member checks, in order:
 2. it is about this job and this policy, by this coordinator (ST-ADMN-006);
 3. its epoch is greater than every epoch seen before, so an old membership cannot come back
    (ST-ADMN-006);
-4. ranks are 0, 1, 2 and so on; names, keys and WireGuard keys are unique, and all members have a
-   WireGuard key or none has (ST-ADMN-006);
+4. ranks are 0, 1, 2 and so on; names, keys and WireGuard keys are unique, addresses are addresses,
+   and all members have a WireGuard key or none has (ST-ADMN-006);
 5. the member's own entry is, field by field, what it sent (ST-ADMN-009);
 6. what it says about evicted nodes is of earlier epochs and times (ST-ADMN-006).
 """
@@ -17,6 +17,7 @@ What a member checks, in order:
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from ipaddress import ip_address
 from typing import Annotated, Final
 
 import msgspec
@@ -159,6 +160,11 @@ def _check_members(members: tuple[Member, ...]) -> None:
     ):
         if len(set(values)) != len(values):
             raise _refused(f"a {name} stands in it twice")
+    for member in members:
+        try:
+            ip_address(member.address)
+        except ValueError as error:
+            raise _refused(f"the address of {member.node} is none: {error}") from error
     if len({bool(member.wireguard) for member in members}) > 1:
         raise _refused("some members have a WireGuard key and some have none")
 

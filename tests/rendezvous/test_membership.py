@@ -118,6 +118,7 @@ def test_the_epoch_never_goes_back(epoch):
         pytest.param(with_member(0, node="node-1"), id="name twice"),
         pytest.param(with_member(0, certificate=f"{2:064x}"), id="key twice"),
         pytest.param(with_member(0, wireguard="1" * 43 + "="), id="WireGuard key twice"),
+        pytest.param(with_member(0, address="192..2.1"), id="no address"),
         pytest.param(with_member(0, wireguard=""), id="a member without a WireGuard key"),
         pytest.param(changed(evicted=(evicted(epoch=5),)), id="evicted from this epoch"),
         pytest.param(

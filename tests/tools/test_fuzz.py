@@ -15,6 +15,7 @@ import pytest
 from securetrain.core import canonical
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.policy import load_policy
+from securetrain.rendezvous.entry import parse_endpoint
 from securetrain.train.config import parse_job
 from tools import fuzz
 from tools.fuzz_parsers import parsers
@@ -156,3 +157,10 @@ def test_a_job_field_with_a_dot_in_its_name_is_refused(line):
     with pytest.raises(UsageError) as caught:
         parse_job(f"apiVersion: securetrain.dev/job/v1\nkind: TrainJob\n{line}\n", "job.yaml")
     assert caught.value.code == "ST-USAG-007"
+
+
+@pytest.mark.parametrize("port", ["9" * 5000, "", "0", "65536", "\u0661"])
+def test_a_port_that_is_none_is_refused(port):
+    with pytest.raises(UsageError) as caught:
+        parse_endpoint(f"host:{port}")
+    assert caught.value.code == "ST-USAG-001"
