@@ -33,7 +33,8 @@ Examples:
 
 \b
 Exit codes: 0 the job was closed by its nodes; 1 something was refused or could not be recorded;
-2 bad usage, policy or CA folder; 12 a certificate or list that is not good; 130 a signal came.
+2 bad usage, policy or CA folder; 12 a certificate or list that is not good; 20 the disk is full or
+fails; 130 a signal came.
 """
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -110,7 +110,6 @@ class Assembly:
                 session.subject,
                 "only rank 0 may, once, at its own address",
             )
-        self._store = store
         self._journal.observe(
             Boundary.RENDEZVOUS,
             "store-announced",
@@ -118,21 +117,24 @@ class Assembly:
             epoch=store.epoch,
             address=f"{store.host}:{store.port}",
         )
+        self._store = store
         for member in current.members:
             peer = self._nodes.get(member.node)
             if peer is not None:
                 peer.post(store)
 
     def advance(self) -> None:
-        """Form the next epoch if its round is complete."""
+        """Form the next epoch if its round is complete.
+
+        Raises:
+            SecureTrainError: it cannot be recorded, and nobody has heard of it.
+        """
         if not self.rounds.formed(self._terms.monotonic()):
             return
-        self._epoch += 1
-        self._store = None
-        self.membership = Membership(
+        membership = Membership(
             job=self._terms.job,
             coordinator=self._coordinator,
-            epoch=self._epoch,
+            epoch=self._epoch + 1,
             round=self.rounds.number,
             policy=self._terms.policy_digest,
             issued=self._clock(),
@@ -142,16 +144,17 @@ class Assembly:
             ),
             evicted=self.evictions.all,
         )
-        self.evictions.formed(self.membership)
         self._journal.allow(
             Boundary.RENDEZVOUS,
             "round-formed",
-            f"epoch {self._epoch}",
+            f"epoch {membership.epoch}",
             round=self.rounds.number,
-            nodes=len(self.membership.members),
-            evicted=" ".join(gone.node for gone in self.membership.evicted)[:2000],
+            nodes=len(membership.members),
+            evicted=" ".join(gone.node for gone in membership.evicted)[:2000],
         )
-        for node, formed in announce(self.membership, self._terms.key, self._terms.random):
+        self._epoch, self._store, self.membership = membership.epoch, None, membership
+        self.evictions.formed(membership)
+        for node, formed in announce(membership, self._terms.key, self._terms.random):
             self._nodes[node].post(formed)
 
     def _orphaned(self, node: str) -> None:

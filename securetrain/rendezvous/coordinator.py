@@ -27,7 +27,7 @@ from cryptography import x509
 from securetrain.attest.appraise import appraisers_for
 from securetrain.attest.results import AttestationResult
 from securetrain.attest.verifier import Verifier
-from securetrain.core.errors import AdmissionError, SecureTrainError
+from securetrain.core.errors import AdmissionError, SecureTrainError, reason
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
@@ -416,8 +416,24 @@ class Coordinator:
 
     def _advance(self) -> None:
         if not self._stopping:
-            self._assembly.advance()
+            try:
+                self._assembly.advance()
+            except Exception as problem:  # noqa: BLE001 - fail closed, whatever it was
+                self._abandon(problem)
         self._lock.notify_all()  # the deadline may have moved
+
+    def _abandon(self, problem: Exception) -> None:
+        """A round that cannot be recorded is none: its nodes hear why, instead of waiting."""
+        error = AdmissionError(
+            "ST-ADMN-012",
+            f"the round could not be recorded: {type(problem).__name__}: {reason(problem)}",
+            str(self._spiffe),
+            "look at the coordinator's disk and ledger, then start the nodes again",
+        )
+        self._note_problem(problem if isinstance(problem, SecureTrainError) else error)
+        for node in self._rounds.participants:
+            if node in self._nodes:
+                self._nodes[node].evict(error)
 
     def _round_loop(self) -> None:
         """Completes rounds whose last call is over."""

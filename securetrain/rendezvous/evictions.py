@@ -11,7 +11,7 @@ Rules:
    that has no place) is believed up to the challenge before its last good evidence, and no longer.
    Every later membership says so, and who joins later knows it too;
 3. a node that fell silent, could not be reached, or left is gone, not disbelieved. So is one that
-   found the job closed.
+   found the job closed, or a coordinator that could not decide or write.
 """
 
 from typing import Final
@@ -21,7 +21,9 @@ from securetrain.rendezvous.membership import Evicted, Membership
 from securetrain.rendezvous.protocol import MAX_EVICTED
 from securetrain.rendezvous.session import Session
 
-_ONLY_GONE: Final = frozenset({"ST-ADMN-005", "ST-ADMN-007", "ST-ADMN-008"})
+_ONLY_GONE: Final = frozenset({"ST-ADMN-005", "ST-ADMN-007", "ST-ADMN-008", "ST-ADMN-012"})
+_OWN_TROUBLE: Final = frozenset({"USAG", "LEDG"})
+"""The families of what the coordinator's own files and disk cause."""
 
 
 class Evictions:
@@ -61,7 +63,8 @@ class Evictions:
     def add(self, session: Session, error: SecureTrainError) -> Evicted | None:
         """An admitted node was evicted; returns what there is to say of it from now on."""
         node = session.node
-        if error.code in _ONLY_GONE or session.proven is None or node not in self._last:
+        only_gone = error.code in _ONLY_GONE or error.definition.family in _OWN_TROUBLE
+        if only_gone or session.proven is None or node not in self._last:
             return None
         gone = Evicted(
             node=node,
