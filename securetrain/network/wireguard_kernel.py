@@ -2,12 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine in the kernel: a device of type ``wireguard``, configured with ``wg`` (wg(8)).
 
-``wg`` speaks the kernel's netlink protocol. Configurations go through its standard input, so that
-no key stands in an argument list; ``wg syncconf`` changes what differs and keeps sessions. A device
-remembers the namespace it was born in, and opens its UDP socket there.
+``wg`` speaks the kernel's netlink protocol. Rules:
+
+1. configurations go through its standard input, so that no key stands in an argument list;
+2. ``wg syncconf`` changes what differs and keeps sessions; what a file has no peers for, has none
+   afterwards. What it leaves as it was, `wireguard.require_state` finds;
+3. a device remembers the namespace it was born in, and opens its UDP socket there. Moved away, it
+   goes with the namespace that it is in;
+4. whether the kernel has it is tried, because it may load its module for it; why it has not is said
+   as precisely as the kernel lets us (`missing`).
 """
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Collection
@@ -33,6 +40,8 @@ from securetrain.network.wireguard import (
 LIMIT: Final = 4 << 20
 _MAX_DIGITS: Final = 20
 """Of a 64-bit counter."""
+_NO_SUCH_TYPE: Final = re.compile("Unknown device type|not supported")
+FIPS: Final = Path("/proc/sys/crypto/fips_enabled")
 _PATIENCE_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.01
 
@@ -119,10 +128,13 @@ class KernelDevice:
     def death(self) -> str:
         """Whether somebody removed the device."""
         try:
+            # ip lists what is of another type as empty objects.
             links = json.loads(self.place.ip("-json", "link", "show", "type", "wireguard"))
+            names = {link.get("ifname") for link in links}
         except NetworkError as error:
             return error.what
-        names = {link.get("ifname") for link in links}
+        except (ValueError, AttributeError, TypeError):
+            return "ip does not say whether the device is there"
         return "" if self.name in names else "somebody removed the device"
 
     def process(self) -> int | None:
@@ -196,12 +208,20 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _kernel_problem(place: Namespace) -> list[str]:
+def _kernel_problem(place: Namespace, fips: Path = FIPS) -> list[str]:
     """Make a device and remove it: the kernel may load its module for it."""
     name = f"stp{secrets.token_hex(5)}"
     try:
         place.ip("link", "add", "dev", name, "type", "wireguard")
         place.ip("link", "delete", "dev", name)
     except NetworkError as error:
-        return [f"WireGuard in the kernel ({error.what})"]
+        if fips.exists() and fips.read_text().strip() == "1":
+            why = "FIPS mode is on, which leaves out its ciphers"
+        elif _NO_SUCH_TYPE.search(error.what):
+            why = "it was built without CONFIG_WIREGUARD, or cannot load it: modprobe wireguard"
+        elif "not permitted" in error.what:
+            why = "making a device takes CAP_NET_ADMIN"
+        else:
+            why = "a device could not be made and removed"
+        return [f"WireGuard in the kernel ({why}; ip says: {error.what})"]
     return []

@@ -202,6 +202,18 @@ def test_death(kernel, device):
     assert device.death() == "Operation not supported"
 
 
+@pytest.mark.parametrize("answer", [b"", b"{", b"[1]", b"3", b"null"])
+def test_an_answer_that_says_nothing_is_no_life(answer):
+    device = module.KernelDevice(Namespace("", lambda *_, **__: answer), "st0")
+    assert "does not say" in device.death()
+
+
+def test_links_of_other_types_are_listed_as_nothing():
+    answer = b'[{},{},{"ifname":"st0"}]'
+    device = module.KernelDevice(Namespace("", lambda *_, **__: answer), "st0")
+    assert device.death() == ""
+
+
 def test_closing_twice(kernel, device):
     device.close()
     kernel.fails = "link delete"
@@ -219,3 +231,26 @@ def test_what_is_missing(kernel, monkeypatch):
     kernel.fails = "link add"
     (reason,) = KernelWireGuard().missing()
     assert "Operation not supported" in reason
+
+
+@pytest.mark.parametrize(
+    ("said", "fips", "why"),
+    [
+        ("Error: Unknown device type.", "0", "CONFIG_WIREGUARD"),
+        ("RTNETLINK answers: Operation not supported", "", "CONFIG_WIREGUARD"),
+        ("RTNETLINK answers: Operation not supported", "1", "FIPS"),
+        ("RTNETLINK answers: Operation not permitted", "0", "CAP_NET_ADMIN"),
+        ("RTNETLINK answers: No buffer space available", "0", "could not be made"),
+    ],
+)
+def test_why_the_kernel_has_it_not(tmp_path, said, fips, why):
+    def run(argv, *, data=b""):
+        raise command_failed(" ".join(argv), said)
+
+    path = tmp_path / "fips_enabled"
+    if fips:
+        path.write_text(f"{fips}\n")
+    (reason,) = module._kernel_problem(Namespace("", run), path)
+    assert reason.startswith("WireGuard in the kernel (")
+    assert why in reason
+    assert said in reason
