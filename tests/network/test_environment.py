@@ -218,3 +218,14 @@ def test_warnings_are_one_line_for_each_reason():
 
 def test_an_empty_loader_variable_is_harmless():
     assert not compute({"LD_PRELOAD": ""}).removed
+
+
+def test_what_only_changes_how_the_agent_prints_and_stops_is_kept():
+    result = compute({"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM", "TORCHELASTIC_RUN_ID": "x"})
+    assert result.env["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM"
+    assert reasons(result) == {"TORCHELASTIC_RUN_ID": Reason.LAUNCHER}
+
+
+def test_an_empty_secret_is_none():
+    assert not compute({"HF_TOKEN": ""}).removed
+    assert reasons(compute({"HF_TOKEN": "hf_x"})) == {"HF_TOKEN": Reason.SECRET}

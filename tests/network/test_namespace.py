@@ -59,8 +59,10 @@ def test_a_process_that_stays_is_told(system, monkeypatch):
     assert not space.exists  # its name is free; what stays has no way out
 
 
-def test_the_own_namespace_is_never_removed(system):
+def test_the_own_namespace_is_never_removed(system, monkeypatch):
     own = Namespace("", system)
+    assert own.exists
+    monkeypatch.setattr(namespace, "FOLDER", Path("/nonexistent"))  # as before the first `ip netns`
     assert own.exists
     own.remove()
     assert system.commands == []

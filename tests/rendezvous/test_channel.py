@@ -14,7 +14,7 @@ import pytest
 from securetrain.core.errors import AdmissionError
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
-from securetrain.rendezvous.channel import Channel, PeerClosedError
+from securetrain.rendezvous.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.protocol import Admit, Heartbeat, Refuse, Status
 from securetrain.rendezvous.reception import Reception
 from securetrain.rendezvous.tls import PeerCheck, make_connection, make_context
@@ -197,3 +197,50 @@ def test_a_joining_node_that_was_still_proving_hears_why(job, tools, monkeypatch
 
     with pytest.raises(AdmissionError, match="ST-ADMN-010"):
         job.join(identity=identity, attester=Slow())
+
+
+def test_the_end_that_a_peer_announces_counts_while_its_socket_is_open(ends, tools):
+    node, coordinator = ends
+    node.connection.shutdown()
+    node._flush(tools.soon())
+    with pytest.raises(PeerClosedError):
+        coordinator.receive(tools.soon())
+
+
+def test_a_message_that_tls_does_not_take_is_not_lost_in_silence(ends, tools):
+    node, _ = ends
+    node.connection.shutdown()
+    with pytest.raises(AdmissionError) as error:
+        node.send(Heartbeat(), tools.soon())
+    assert error.value.code == "ST-ADMN-002"
+
+
+def test_a_deadline_holds_although_there_is_always_more_to_read(ends, tools):
+    node, coordinator = ends
+    node.send(Heartbeat(), tools.soon())
+    with pytest.raises(AdmissionError) as error:
+        coordinator.receive(0.0)
+    assert error.value.code == "ST-ADMN-005"
+
+
+def test_a_message_comes_before_a_wakeup_that_does_not(ends, tools):
+    node, coordinator = ends
+    wakeup = Wakeup()
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(coordinator.receive, tools.soon(), wakeup=wakeup)
+        node.send(Heartbeat(), tools.soon())
+        assert heard.result() == Heartbeat()
+        woken = pool.submit(coordinator.receive, tools.soon(), wakeup=wakeup)
+        wakeup.set()
+        assert woken.result() is None
+    wakeup.close()
+
+
+def test_who_goes_on_talking_does_not_keep_a_closed_channel(ends):
+    """The moment that is left for what the peer still sends is over by the clock."""
+    node, coordinator = ends
+    times = iter(range(100))
+    coordinator._monotonic = lambda: float(next(times))
+    node._socket.sendall(bytes(64 << 10))
+    coordinator.close()
+    assert next(times) < 10

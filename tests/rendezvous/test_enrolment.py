@@ -12,6 +12,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+)
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError, UsageError
@@ -37,6 +42,7 @@ from securetrain.rendezvous.enrolment import (
     Report,
     decode_enrolment,
     encode_enrolment,
+    new_key,
     statement,
 )
 from securetrain.rendezvous.identity_dir import load_identity
@@ -538,3 +544,25 @@ def test_a_report_that_is_too_large(office):
     assert isinstance(answer, Refuse)
     assert answer.code == "ST-ADMN-001"
     assert not (office.root / "inventory").exists()
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"not JSON", b'{"type":"apply"}'])
+def test_what_is_no_message_is_refused_where_it_is_read(body):
+    with pytest.raises(AdmissionError) as error:
+        decode_enrolment(body)
+    assert error.value.code == "ST-ADMN-001"
+
+
+def test_only_one_form_of_one_kind_of_key_is_certified():
+    key = PrivateKey.generate(KeyKind.P256).public
+    assert new_key(key.spki) == key
+    point = key.native.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    # The same key with its point compressed (RFC 5480, 2.2), as OpenSSL would read it too.
+    curve = bytes.fromhex("301306072a8648ce3d020106082a8648ce3d030107")
+    body = curve + b"\x03" + bytes([len(point) + 1, 0]) + point
+    compressed = b"\x30" + bytes([len(body)]) + body
+    assert load_der_public_key(compressed) == key.native
+    for spki in (compressed, PrivateKey.generate().public.spki):
+        with pytest.raises(AdmissionError) as error:
+            new_key(spki)
+        assert error.value.code == "ST-ADMN-001"
