@@ -10,6 +10,9 @@ must be bound inside the job network:
   IPv6, goes through the tunnel or loopback. Every address is inside then, "all interfaces" too,
   because only members of the job reach it.
 
+A socket that was made in another network namespace leads there, whoever holds it: in an overlay a
+process may hold none (`foreign`).
+
 RDMA goes past every interface and filter, so a process may have an RDMA device open only under a
 profile that says so (ST-NETW-035).
 
@@ -24,6 +27,7 @@ import msgspec
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
+from securetrain.launch.foreign import foreign_sockets
 from securetrain.network.addresses import DEVICE
 from securetrain.network.profile import TUNNELLED, VERBS
 from securetrain.network.rdma import RDMA_DEVICES
@@ -51,10 +55,13 @@ class SocketCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     rdma: tuple[str, ...] = ()
     """RDMA devices that the process has open under a profile that keeps it off them."""
 
+    foreign: tuple[str, ...] = ()
+    """Where the sockets of other networks are bound that the process holds in an overlay."""
+
     @property
     def ok(self) -> bool:
         """Whether every listener, and the process itself, is inside the job network."""
-        return not (self.outside or self.ways_out or self.rdma)
+        return not (self.outside or self.ways_out or self.rdma or self.foreign)
 
 
 def check_sockets(profile: NetworkProfile, proc: Path = Path("/proc")) -> SocketCheck:
@@ -65,6 +72,7 @@ def check_sockets(profile: NetworkProfile, proc: Path = Path("/proc")) -> Socket
     """
     found = tuple(sorted({Listener(own.address, own.port) for own in own_listeners(proc)}))
     rdma = () if profile in VERBS else _open_rdma(proc)
+    foreign = _foreign(proc) if profile in TUNNELLED else ()
     match profile:
         case NetworkProfile.LOOPBACK:
             others: tuple[str, ...] = ()
@@ -75,7 +83,12 @@ def check_sockets(profile: NetworkProfile, proc: Path = Path("/proc")) -> Socket
         case _:
             raise ValueError(f"no rule for sockets under the profile {profile!r}")
     return SocketCheck(
-        profile=profile, listeners=found, outside=outside, ways_out=others, rdma=rdma
+        profile=profile,
+        listeners=found,
+        outside=outside,
+        ways_out=others,
+        rdma=rdma,
+        foreign=foreign,
     )
 
 
@@ -96,6 +109,13 @@ def violation(check: SocketCheck) -> NetworkError:
             f" ({check.profile})",
             "network namespace of this worker",
             "start workers with securetrain run only",
+        )
+    if check.foreign:
+        return NetworkError(
+            "ST-NETW-002",
+            f"this worker holds sockets of another network: {', '.join(check.foreign)[:1000]}",
+            "sockets of this worker",
+            "open sockets in the worker itself, and hand it none",
         )
     names = ", ".join(f"{entry.address} port {entry.port}" for entry in check.outside)
     return NetworkError(
@@ -124,6 +144,18 @@ def _open_rdma(proc: Path) -> tuple[str, ...]:
             "mount /proc",
         ) from error
     return tuple(sorted({target for target in targets if target.startswith(f"{RDMA_DEVICES}/")}))
+
+
+def _foreign(proc: Path) -> tuple[str, ...]:
+    try:
+        return foreign_sockets(proc)
+    except OSError as error:
+        raise NetworkError(
+            "ST-NETW-002",
+            f"cannot tell whose sockets this process holds: {error.strerror}",
+            str(error.filename),
+            "mount /proc",
+        ) from error
 
 
 def _target(descriptor: Path) -> str:
