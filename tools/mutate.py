@@ -138,30 +138,56 @@ MODULES: Final = (
     "attest/gpu/xmldsig.py",
     "network/addresses.py",
     "network/commands.py",
+    "network/elf.py",
     "network/engines.py",
+    "network/environment.py",
     "network/exec_private.py",
+    "network/ipsec.py",
     "network/leftovers.py",
     "network/members.py",
     "network/namespace.py",
+    "network/nccl.py",
     "network/overlay.py",
+    "network/paths.py",
     "network/processes.py",
     "network/profile.py",
+    "network/rdma.py",
     "network/record.py",
     "network/rootless.py",
     "network/uapi.py",
+    "network/verbs.py",
     "network/watcher.py",
     "network/wireguard.py",
     "network/wireguard_go.py",
     "network/wireguard_kernel.py",
-    "rendezvous/protocol.py",
-    "rendezvous/membership.py",
-    "rendezvous/session.py",
-    "rendezvous/link.py",
-    "rendezvous/tunnel.py",
+    "network/xfrm.py",
+    "rendezvous/admission.py",
+    "rendezvous/assembly.py",
+    "rendezvous/channel.py",
+    "rendezvous/coordinator.py",
+    "rendezvous/desk.py",
+    "rendezvous/door.py",
     "rendezvous/enrol.py",
     "rendezvous/enrolment.py",
+    "rendezvous/entry.py",
+    "rendezvous/evictions.py",
+    "rendezvous/handler.py",
+    "rendezvous/identity_dir.py",
+    "rendezvous/journal.py",
+    "rendezvous/link.py",
+    "rendezvous/listeners.py",
+    "rendezvous/member.py",
+    "rendezvous/membership.py",
+    "rendezvous/protocol.py",
+    "rendezvous/reception.py",
     "rendezvous/renewal.py",
     "rendezvous/revoked.py",
+    "rendezvous/rounds.py",
+    "rendezvous/session.py",
+    "rendezvous/standalone.py",
+    "rendezvous/store.py",
+    "rendezvous/tls.py",
+    "rendezvous/tunnel.py",
     "artifacts/codec.py",
     "artifacts/index.py",
     "artifacts/rules.py",
@@ -186,7 +212,20 @@ _SLOWER: Final = 5.0
 """So many times the original's seconds make a time-out."""
 CHECK_NAMES: Final = ("check", "verify", "validate", "require", "refuse", "spend")
 
-EQUIVALENT: Final[dict[tuple[str, str], str]] = {}
+EQUIVALENT: Final[dict[tuple[str, str], str]] = {
+    ("rendezvous/tls.py", "bool(ok) and judged"): (
+        "what OpenSSL refuses is noted as the check's error, and `finish` raises it"
+    ),
+    ("rendezvous/tls.py", "context.set_verify_depth(0)"): (
+        "`check_leaf` takes no certificate that the job CA did not issue itself"
+    ),
+    ("rendezvous/revoked.py", "found is None or error is not None"): (
+        "after `refresh` there is a list or an error"
+    ),
+    ("rendezvous/channel.py", "raise _closed(error) from error"): (
+        "after an error of the socket the next read finds the end of the stream"
+    ),
+}
 """(module, first line of the mutated code): why no test can notice its removal."""
 
 

@@ -201,3 +201,12 @@ def test_whatever_happens_nobody_is_in_two_places(steps, least, extra):
         assert len(rounds.participants) <= least + extra
         assert not (rounds.complete and not rounds.participants)
         assert not (rounds.spare and len(rounds.participants) + len(rounds.waiting) < least + extra)
+
+
+def test_a_round_that_was_about_to_form_does_not_once_the_job_is_closed():
+    rounds = make(2, 2)
+    for name in "ab":
+        rounds.join(name, 0)
+    rounds.close()
+    assert not rounds.formed(0)
+    assert not rounds.complete
