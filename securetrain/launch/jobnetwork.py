@@ -34,7 +34,7 @@ from securetrain.network.profile import TUNNELLED, Probe, label
 from securetrain.network.rdma import RDMA_DEVICES
 from securetrain.network.verbs import Verbs
 from securetrain.network.watcher import Watcher
-from securetrain.network.wireguard import WireGuardKey
+from securetrain.network.wireguard import Endpoint, WireGuardKey
 from securetrain.rendezvous.membership import Membership
 from securetrain.rendezvous.tunnel import Tunnel
 
@@ -64,8 +64,6 @@ def prober(
                 f"the job may have {max_nodes} nodes, and they need one coordinator that each"
                 " reaches (--rdzv-endpoint)"
             )
-        if profile is NetworkProfile.OVERLAY_ROOTLESS and not rootless.is_inside():
-            return "the launcher does not enter a user namespace by itself"
         if profile in {NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS}:
             return engines.probe(profile)
         return engines.probe(NetworkProfile.OVERLAY) or beside(profile)
@@ -105,6 +103,7 @@ class JobNetwork:
         ledger: Ledger,
         profile: NetworkProfile = NetworkProfile.OVERLAY,
         verbs: Verbs | None = None,
+        entrance: Endpoint | None = None,
     ) -> Self:
         """Clean up after the dead, then build this node's part, without members.
 
@@ -117,6 +116,7 @@ class JobNetwork:
             ledger: Where what happens is recorded.
             profile: What was achieved, for which this is built.
             verbs: This node's RDMA port, when the profile uses one.
+            entrance: In a user namespace: the address and port of the machine that lead here.
 
         Raises:
             NetworkError: ST-NETW-010 and what follows it (`Overlay.up`).
@@ -131,13 +131,15 @@ class JobNetwork:
                 " ".join(gone.removed)[:200],
                 problems=" ".join(gone.problems)[:2000],
             )
-        endpoint = announced_address(coordinator, bind)
+        endpoint = entrance.address if entrance else announced_address(coordinator, bind)
+        here = rootless.INNER if entrance else endpoint
         overlay = Overlay.up(
             Plan(
                 job=job,
                 node=node,
                 key=WireGuardKey.generate(),
-                endpoint=None if endpoint.is_loopback else endpoint,
+                endpoint=None if here.is_loopback else here,
+                port=entrance.port if entrance else 0,
             )
         )
         network = cls(

@@ -12,7 +12,7 @@
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
@@ -23,6 +23,8 @@ from securetrain.core.vocabulary import NetworkProfile
 BACKEND: Final = "securetrain"
 STANDALONE_POLICY: Final = "dev"
 DEFAULT_POLICY: Final = "baseline"
+DEFAULT_NODES: Final = "1:1"
+"""As torchrun's."""
 
 TORCH_FLAGS: Final = frozenset(
     {"--standalone", "-m", "--module", "--no-python", "--run-path", "--virtual-local-rank"}
@@ -90,6 +92,12 @@ class Scan:
     standalone: bool = False
     json: bool = False
     help: bool = False
+    nnodes: str = DEFAULT_NODES
+    require: tuple[str, ...] = ()
+    endpoint: str = ""
+    """Of the coordinator that is joined."""
+    bind: str = ""
+    """This node's address, as ``--rdzv-conf bind=`` gives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,18 +127,25 @@ class RunOptions:
     @property
     def bind(self) -> str:
         """This node's address as ``--rdzv-conf bind=`` gives it; empty when it does not."""
-        settings = (part.partition("=") for part in str(self.torch.rdzv_conf).split(","))
-        return {name.strip(): value.strip() for name, _, value in settings}.get("bind", "")
+        return _bind(str(self.torch.rdzv_conf))
 
 
-def scan(argv: Sequence[str], *, standalone: bool = False) -> Scan:
+def scan(
+    argv: Sequence[str], *, standalone: bool = False, environ: Mapping[str, str] | None = None
+) -> Scan:
     """Read what is needed before torch may be imported.
 
     Args:
         argv: The arguments after ``securetrain run``.
         standalone: Whether the environment already says so (``PET_STANDALONE=1``).
+        environ: Where torch's parser looks for other options that are not given (``PET_*``).
     """
-    found: dict[str, str] = {}
+    found = {
+        f"--{name.replace('_', '-')}": value
+        for name in ("nnodes", "rdzv_endpoint", "rdzv_conf")
+        if (value := (environ or {}).get(f"PET_{name.upper()}"))
+    }
+    require: list[str] = []
     flags: set[str] = set()
     arguments = iter(argv)
     for argument in arguments:
@@ -139,6 +154,7 @@ def scan(argv: Sequence[str], *, standalone: bool = False) -> Scan:
         name, has_value, value = _split(argument)
         if name in TORCH_VALUED or name in OUR_VALUED:
             found[name] = value if has_value else next(arguments, "")
+            require += [found[name]] if name == "--require" else []
         else:
             flags.add(name)
     standalone = standalone or "--standalone" in flags
@@ -152,6 +168,10 @@ def scan(argv: Sequence[str], *, standalone: bool = False) -> Scan:
         standalone=standalone,
         json="--json" in flags,
         help=bool(flags & HELP),
+        nnodes=found.get("--nnodes", DEFAULT_NODES),
+        require=tuple(require),
+        endpoint="" if standalone else found.get("--rdzv-endpoint", ""),
+        bind=_bind(found.get("--rdzv-conf", "")),
     )
 
 
@@ -265,6 +285,12 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--json", action="store_true", help="end with one line of JSON on standard output"
     )
+
+
+def _bind(settings: str) -> str:
+    """This node's address in the text of ``--rdzv-conf``."""
+    parts = (part.partition("=") for part in settings.split(","))
+    return {name.strip(): value.strip() for name, _, value in parts}.get("bind", "")
 
 
 def _profile(text: str) -> NetworkProfile:

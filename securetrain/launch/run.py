@@ -4,7 +4,8 @@
 
 In order:
 
-1. scan the command line, load the policy, judge what importing torch would run (`supply`);
+1. scan the command line, load the policy; an ordinary user's launcher may start again in a user
+   namespace here (`rootless`); judge what importing torch would run (`supply`);
 2. parse with torch's own parser (`options`), prepare the run directory (`setup`), open the ledger;
 3. choose the network profile, compute the workers' environment, audit the node (`preflight`);
 4. start the coordinator, or use the one that ``--rdzv-endpoint`` names;
@@ -26,6 +27,7 @@ from securetrain.core.codes import ExitCode
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.launch import options as cmdline
+from securetrain.launch import rootless
 from securetrain.launch.processes import Interrupted, interruptible, subreaper
 from securetrain.launch.session import Session, agent_ledger
 from securetrain.launch.setup import RunSetup, default_run_dir, prepare_run
@@ -45,7 +47,8 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         SecureTrainError: every refusal and failure, unless ``--json`` turns it into a line of JSON.
     """
-    scanned = cmdline.scan(argv, standalone=os.environ.get("PET_STANDALONE", "0") not in {"", "0"})
+    standalone = os.environ.get("PET_STANDALONE", "0") not in {"", "0"}
+    scanned = cmdline.scan(argv, standalone=standalone, environ=os.environ)
     if scanned.help:
         sys.stdout.write(cmdline.format_help())
         return int(ExitCode.OK)
@@ -65,6 +68,8 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: list[str], scanned: cmdline.Scan) -> int:
     now = _clock()
     policy = load_policy(scanned.policy).policy
+    if rootless.goes_inside(policy.network, scanned):
+        return rootless.run_inside(argv, scanned, os.environ)
     try:
         check_supply_chain(policy, logs_specs=scanned.logs_specs)
     except RuntimeRefusal as error:

@@ -37,6 +37,7 @@ from securetrain.launch.restart import Restart
 from securetrain.launch.setup import NODE_KEY, RunSetup, node_name
 from securetrain.launch.supply import check_torch
 from securetrain.ledger import Ledger
+from securetrain.network import rootless
 from securetrain.network.addresses import DEVICE
 from securetrain.network.environment import (
     CACHE_DIR,
@@ -48,6 +49,7 @@ from securetrain.network.environment import (
 from securetrain.network.profile import achieve, label
 from securetrain.network.variables import CACHES
 from securetrain.network.verbs import Verbs
+from securetrain.network.wireguard import Endpoint
 from securetrain.rendezvous.coordinator import Admission, Coordinator
 from securetrain.rendezvous.identity_dir import load_identity, write_identity
 
@@ -80,6 +82,8 @@ class Session:
     ledger: Ledger = field(init=False)
     profile: NetworkProfile | None = None
     verbs: Verbs | None = None
+    entrance: Endpoint | None = None
+    """In a user namespace: what of the machine leads to this launcher (`network.rootless`)."""
     environment: WorkerEnvironment | None = None
     preflight: Preflight | None = None
     plan: agent.Plan | None = None
@@ -131,6 +135,7 @@ class Session:
         run, policy = self.setup.run, self.setup.policy
         low, high = agent.node_range(self.options.torch.nnodes)
         self._begin()
+        self.entrance = rootless.entrance(environ)
         with self._refusing(Boundary.NETWORK, "profile-refused"):
             self.profile = achieve(
                 policy.policy.network,
@@ -221,6 +226,7 @@ class Session:
             ledger=self.ledger,
             profile=self.profile,
             verbs=self.verbs,
+            entrance=self.entrance,
         )
 
     def _begin(self) -> None:

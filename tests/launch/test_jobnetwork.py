@@ -23,7 +23,7 @@ from securetrain.network import engines, leftovers, rootless
 from securetrain.network.leftovers import Collected
 from securetrain.network.overlay import Overlay
 from securetrain.network.profile import VERBS
-from securetrain.network.wireguard import WireGuardKey
+from securetrain.network.wireguard import Endpoint, WireGuardKey
 
 OVERLAY = NetworkProfile.OVERLAY
 PLAN = agent.Plan(config=None, program="python", arguments=("-u", "s.py"), protected=True)
@@ -130,14 +130,6 @@ def test_what_is_missing_is_said(monkeypatch):
     assert prober(max_nodes=2, joins=True)(OVERLAY) == "missing: user id 0"
 
 
-@pytest.mark.parametrize("is_inside", [False, True])
-def test_a_user_namespace_is_not_entered_by_itself(monkeypatch, is_inside):
-    monkeypatch.setattr(rootless, "is_inside", lambda: is_inside)
-    monkeypatch.setattr(engines, "probe", lambda _: "")
-    reason = prober(max_nodes=1, joins=False)(NetworkProfile.OVERLAY_ROOTLESS)
-    assert (not reason) is is_inside
-
-
 def test_up_cleans_up_first_and_records(up, ledger):
     network = up()
     assert [event.event for event in events(ledger)] == ["leftovers-removed", "job-network-up"]
@@ -153,6 +145,15 @@ def test_up_cleans_up_first_and_records(up, ledger):
 def test_an_address_of_the_users_own(up):
     network = up(bind="192.0.2.7")
     assert network.overlay.plan.endpoint == network.endpoint == ip_address("192.0.2.7")
+
+
+def test_inside_a_user_namespace_the_machines_address_is_announced(up, ledger):
+    """The device's MTU is the one inside; the port is the one that leads there."""
+    network = up(bind="192.0.2.9", entrance=Endpoint(ip_address("192.0.2.7"), 5000))
+    assert network.tunnel.endpoint == ip_address("192.0.2.7")
+    assert network.overlay.plan.endpoint == rootless.INNER
+    assert network.overlay.plan.port == 5000
+    assert events(ledger)[1].details["endpoint"] == "192.0.2.7 port 5000"
 
 
 def test_an_address_that_is_none(up):

@@ -78,6 +78,29 @@ def test_the_policy(argv, policy, source):
     assert parse(argv, scanned).scan is scanned
 
 
+def test_what_decides_whether_the_launcher_goes_inside():
+    assert scan(["s.py", "--require", "loopback"]).require == ()
+    argv = ["--require=overlay", "--require", "overlay-rootless", "--rdzv_endpoint=h:1"]
+    argv += ["--nnodes", "1:4", "--rdzv-conf", "identity=x, bind = 192.0.2.1", "s.py"]
+    scanned = scan(argv)
+    assert scanned.require == ("overlay", "overlay-rootless")
+    assert (scanned.nnodes, scanned.endpoint, scanned.bind) == ("1:4", "h:1", "192.0.2.1")
+    parsed = parse(argv, scanned)
+    assert (parsed.torch.nnodes, parsed.coordinator, parsed.bind) == ("1:4", "h:1", "192.0.2.1")
+    assert scan(["--standalone", *argv]).endpoint == ""
+
+
+def test_the_environment_of_torchruns_options_counts_in_the_scan(monkeypatch):
+    environ = {"PET_NNODES": "3", "PET_RDZV_ENDPOINT": "h:1", "PET_RDZV_CONF": "bind=192.0.2.1"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    argv = ["--rdzv-endpoint", "other:2", "s.py"]
+    scanned = scan(argv, environ=environ)
+    assert (scanned.nnodes, scanned.endpoint, scanned.bind) == ("3", "other:2", "192.0.2.1")
+    parsed = parse(argv, scanned)
+    assert (parsed.torch.nnodes, parsed.coordinator, parsed.bind) == ("3", "other:2", "192.0.2.1")
+
+
 def test_ours():
     argv = ["--require", "loopback", "--pass-env", "A", "--pass-env=B", "--json", "s.py"]
     parsed = parse(argv, scan(argv))
@@ -85,6 +108,7 @@ def test_ours():
     assert parsed.pass_env == ("A", "B")
     assert parsed.scan.json
     assert not parsed.joins
+    assert parsed.scan.nnodes == parsed.torch.nnodes, "torchrun's default"
 
 
 @pytest.mark.parametrize("backend", ["c10d", "static", "etcd", "etcd-v2", "mine"])
