@@ -280,7 +280,9 @@ def claimed_kind(data: bytes) -> Kind | None:
             return None
 
 
-def open_statement(data: bytes, kind: Kind, trust: TrustRoot, where: str = "") -> Opened:
+def open_statement(
+    data: bytes, kind: Kind, trust: TrustRoot, where: str = "", logged: int | None = None
+) -> Opened:
     """Verify a statement and check that it is sound.
 
     Raises:
@@ -288,10 +290,17 @@ def open_statement(data: bytes, kind: Kind, trust: TrustRoot, where: str = "") -
             signed (or not often enough) by keys of the trust root.
     """
     try:
-        payload = trust.verify(data, dsse.IN_TOTO, kind.role, STATEMENT)
+        payload = trust.verify(data, dsse.IN_TOTO, kind.role, STATEMENT, logged)
         predicate: Predicate
         match kind:
             case Kind.CHECKPOINT:
+    Args:
+        data: the statement's bytes.
+        kind: what it must be about.
+        trust: who may sign it.
+        where: for the refusal.
+        logged: the index at which it is proven to be logged; keys revoked later still count.
+
                 parsed: Any = statement.parse(payload, CHECKPOINT_TYPE, CheckpointPredicate)
             case Kind.DATASET:
                 parsed = statement.parse(payload, DATASET_TYPE, DatasetPredicate)
@@ -311,7 +320,12 @@ def open_statement(data: bytes, kind: Kind, trust: TrustRoot, where: str = "") -
     return Opened(kind=kind, predicate=predicate, digest=digest, key_ids=payload.key_ids)
 
 
-_NUMBERS: Final = {"ST-IDEN-002": 110, "ST-IDEN-003": 120, "ST-IDEN-009": 120}
+_NUMBERS: Final = {
+    "ST-IDEN-002": 110,
+    "ST-IDEN-003": 120,
+    "ST-IDEN-009": 120,
+    "ST-IDEN-015": 161,
+}
 
 
 def _type_of(kind: Kind) -> str:

@@ -5,7 +5,8 @@
 Rules, in order; the first two end the check when they fail, because nothing else can be trusted:
 
 1. there is a statement, and it is well-formed;
-2. it is signed by enough keys of the trust root, for the role of its kind;
+2. it is signed by enough keys of the trust root, for the role of its kind; with a proof, it was
+   logged, and a key that was revoked later still counts (`logged`);
 3. it has not expired, and what the ranks signed of their own files holds (`members`); with a
    policy: age, and for checkpoints algorithm, verdict, lineage, nodes, the ranks' signatures and
    whether the run's head knows it as the newest (`freshness`);
@@ -40,6 +41,7 @@ from securetrain.artifacts.layout import (
     num_pages,
 )
 from securetrain.artifacts.listing import check_listing, open_data, read_statement
+from securetrain.artifacts.logged import LogProof
 from securetrain.artifacts.problems import (
     Problem,
     content_problem,
@@ -93,6 +95,8 @@ class VerifyResult:
     digest: str
     key_ids: frozenset[str]
     truncated: bool = False
+    logged: Logged | None = None
+    """Where it stands in the log, if a proof was given and holds."""
     """Whether there were more problems than are listed."""
 
     @property
@@ -117,6 +121,7 @@ def verify_path(
     progress: Progress | None = None,
     known: Freshness | None = None,
 ) -> VerifyResult:
+    log_proof: LogProof | None = None,
     """Verify a signed directory.
 
     Args:
@@ -127,6 +132,7 @@ def verify_path(
         progress: called from the calling thread while bytes are hashed.
         known: what is known of the run besides; given, a checkpoint must be the newest one.
 
+        log_proof: the proof that its statement was logged; given, it must hold.
     Raises:
         UsageError: ST-USAG-002 when there is no such directory.
     """
@@ -138,7 +144,7 @@ def verify_path(
     shown = path if isinstance(path, Path) else storage.name
     report = _Report(shown, storage, _guess(storage))
     try:
-        opened = _open(report, trust)
+        opened = _open(report, trust, log_proof, now)
         asked = Asked(trust=trust, policy=policy, now=now, known=known)
         report.add(*judge(opened, storage, asked).problems)
         try:
@@ -163,6 +169,7 @@ class _Report:
     problems: list[Problem] = field(default_factory=list)
     opened: Opened | None = None
     num_files: int = 0
+    logged: Logged | None = None
     num_bytes: int = 0
     truncated: bool = False
 
@@ -195,6 +202,7 @@ class _Report:
             digest=opened.digest if opened else "",
             key_ids=opened.key_ids if opened else frozenset(),
             truncated=self.truncated,
+            logged=self.logged if opened else None,
         )
 
 
@@ -203,12 +211,16 @@ def _guess(root: Storage) -> Kind:
     return Kind.DATASET if root.has(TREES) else Kind.CHECKPOINT
 
 
-def _open(report: _Report, trust: TrustRoot) -> Opened:
+def _open(report: _Report, trust: TrustRoot, log_proof: LogProof | None, now: datetime) -> Opened:
     """Rules 1 and 2."""
     try:
         data = read_statement(report.root, report.kind)
         report.kind = claimed_kind(data) or report.kind
-        report.opened = open_statement(data, report.kind, trust, report.root.name)
+        index = None
+        if log_proof is not None:
+            report.logged = log_proof.judge(data, report.kind, trust, now)
+            index = report.logged.index
+        report.opened = open_statement(data, report.kind, trust, report.root.name, index)
     except IntegrityError as error:
         report.catch(error, STATEMENT if error.code[-3:] != "142" else "")
         if error.code == "ST-CKPT-100" and report.root.has(LEGACY_METADATA):

@@ -33,9 +33,9 @@ Examples:
   securetrain trust update ~/.securetrain/trust --from trust
 
 \b
-Roles: root, checkpoint, dataset, ledger, operator, log, witness, ci. Keys are PEM files (of the
-public half, but for --key) or pkcs11: URIs. What too few root keys signed stays a draft, which the
-others sign with 'trust sign', on machines of their own.
+Roles: root, checkpoint, dataset, ledger, operator, node, log, witness, ci. Keys are PEM files (of
+the public half, but for --key) or pkcs11: URIs. What too few root keys signed stays a draft, which
+the others sign with 'trust sign', on machines of their own.
 
 \b
 Exit codes: 0 done, or kept as a draft; 2 bad arguments, keys that cannot be used, or it exists

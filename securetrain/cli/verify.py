@@ -59,7 +59,13 @@ then what was changed, then what is missing, then what the policy says.
     type=click.Path(path_type=Path),
     envvar=TRUST_VARIABLE,
     show_envvar=True,
-    help="The trust root: which keys may sign. There is no default.",
+    help="The trust root, a file or a folder of 'trust update'. There is no default.",
+)
+@click.option(
+    "--log-proof",
+    type=click.Path(path_type=Path),
+    help="Proof that the statement was logged (securetrain log prove). Given, it must hold, and"
+    " keys that were revoked later still count.",
 )
 @click.option(
     "--bundle",
@@ -100,6 +106,7 @@ def command(
     *,
     path: Path,
     trust_file: Path | None,
+    log_proof: Path | None,
     bundle: Path | None,
     public_key: Path | None,
     roots: Path | None,
@@ -111,10 +118,13 @@ def command(
     scan: bool,
 ) -> int:
     """Prove that the checkpoint or dataset in the directory PATH is what was signed."""
+    from securetrain.artifacts.logged import LogProof
     from securetrain.artifacts.scan.scanner import scan_path
     from securetrain.artifacts.verify import verify_path
     from securetrain.core.errors import IdentityError
-    from securetrain.identity.trust import TrustRoot
+    from securetrain.core.files import read_file
+    from securetrain.identity.log.proof import LIMIT
+    from securetrain.identity.truststore import load_trust
     from securetrain.policy.load import load_policy
 
     if as_json:
@@ -131,11 +141,17 @@ def command(
             f"--trust FILE or {TRUST_VARIABLE}=FILE; a run keeps its own in <run>/trust.json",
         )
     now = datetime.now(UTC)
-    trust = TrustRoot.load(trust_file, now)
+    trust = load_trust(trust_file, now)
     loaded = load_policy(policy_name) if policy_name is not None else None
+    proof = None if log_proof is None else LogProof(read_file(log_proof, LIMIT))
     with progress_bar("verifying") as progress:
         result = verify_path(
-            path, trust=trust, policy=loaded.policy if loaded else None, now=now, progress=progress
+            path,
+            trust=trust,
+            policy=loaded.policy if loaded else None,
+            now=now,
+            progress=progress,
+            log_proof=proof,
         )
     scanned = scan_path(path) if scan else None
     code = _render(output, result, loaded, trust_file, scanned)
@@ -218,6 +234,7 @@ def to_dict(result: "VerifyResult", policy: "LoadedPolicy | None") -> dict[str, 
         "exit": int(result.exit_code),
         "digest": result.digest,
         "key_ids": sorted(result.key_ids),
+        "log_index": None if result.logged is None else result.logged.index,
         "num_files": result.num_files,
         "num_bytes": result.num_bytes,
         "policy": None
@@ -259,6 +276,10 @@ def _facts(
         yield "signed by", "nobody that this trust root names"
     if result.digest:
         yield "digest", result.digest
+    if result.logged is not None:
+        seen = "" if result.logged.seen is None else f", seen by {result.logged.seen.isoformat()}"
+        origin = result.logged.signed.checkpoint.origin
+        yield "logged", f"entry {result.logged.index} of {origin}{seen}"
     match result.statement:
         case CheckpointPredicate() as checkpoint:
             yield from _checkpoint_facts(checkpoint, policy)

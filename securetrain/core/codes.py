@@ -451,8 +451,10 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-CKPT-170", "the checkpoint's lineage is broken", _X.LINEAGE),
     ("ST-CKPT-171", "the run has two checkpoints with one number", _X.LINEAGE),
     (
+    ("ST-CKPT-161", "the checkpoint is signed by a key that was revoked", _X.REVOKED),
         "ST-CKPT-190",
         "the checkpoint needs unpickling, which the native path never does",
+    ("ST-CKPT-180", "the checkpoint is not proven to have been logged", _X.LOG_PROOF),
         _X.UNSAFE_CONTENT,
     ),
     ("ST-CKPT-191", "the checkpoint's index lies about a tensor", _X.UNSAFE_CONTENT),
@@ -477,8 +479,10 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-DATA-171", "the dataset does not hold all of the version before it", _X.LINEAGE),
     ("ST-DATA-172", "a sample is not proven to be in the dataset", _X.LINEAGE),
     ("ST-DATA-200", "a dataset file cannot be read or written", _X.IO),
+    ("ST-DATA-161", "the dataset is signed by a key that was revoked", _X.REVOKED),
     ("ST-DATA-201", "a dataset already exists and is never overwritten", _X.IO),
     # OpenSSF Model Signing bundles; the first two digits are the exit code
+    ("ST-DATA-180", "the dataset is not proven to have been logged", _X.LOG_PROOF),
     ("ST-OMSB-100", "the model has no bundle", _X.UNSIGNED),
     ("ST-OMSB-101", "the model's bundle is malformed", _X.UNSIGNED),
     ("ST-OMSB-110", "the bundle's signature does not verify", _X.BAD_SIGNATURE),

@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""T37, T38: what a revoked key signed, and what a log saves of it."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.layout import STATEMENT
+from securetrain.artifacts.logged import LogProof
+from securetrain.artifacts.verify import verify_path
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.log.checkpoint import LogPolicy
+from securetrain.identity.log.store import Log
+from securetrain.identity.log.witness import Witness, request_for
+from securetrain.identity.trust import (
+    Revoked,
+    RoleKeys,
+    TrustRole,
+    TrustRoot,
+    key_table,
+    sign_document,
+)
+
+ORIGIN = "log.example/team"
+
+
+class Logbook:
+    """A log with two witnesses, and trust roots that know it."""
+
+    def __init__(self, folder, keys, now):
+        self.folder, self.keys, self.now = folder, keys, now
+        self.key, *self.witnesses = (PrivateKey.generate() for _ in range(3))
+        Log.create(folder / "log", ORIGIN, self.key)
+        self.log = Log(folder / "log", LogPolicy.of_trust(self.trust()))
+
+    def trust(self, *revoked: Revoked, **changes) -> TrustRoot:
+        document = TrustRoot.parse(self.keys.trust_file(), self.now).document
+        extra = {
+            TrustRole.LOG: RoleKeys([self.key.key_id]),
+            TrustRole.WITNESS: RoleKeys([key.key_id for key in self.witnesses], 2),
+        }
+        known = {**document.keys, **key_table([k.public for k in (self.key, *self.witnesses)])}
+        changed = msgspec.structs.replace(
+            document,
+            keys=known,
+            roles={**document.roles, **extra},
+            revoked=list(revoked),
+            **{"log_origin": ORIGIN, **changes},
+        )
+        return TrustRoot.parse(sign_document(changed, [self.keys.root]), self.now)
+
+    def append(self, root) -> int:
+        return self.log.append((root / STATEMENT).read_bytes(), self.trust().keys, self.key)
+
+    def cosign(self) -> None:
+        text = self.log.state()[1].text
+        for number, key in enumerate(self.witnesses):
+            policy = self.log.policy
+            node = Witness(f"w{number}", key, self.folder / f"w{number}", {ORIGIN: policy})
+            line = node.cosign(request_for(self.log, node.seen(ORIGIN)), self.now)
+            self.log.add_cosignatures(text, [line])
+
+
+@pytest.fixture
+def logbook(tmp_path, keys, now):
+    return Logbook(tmp_path, keys, now)
+
+
+@pytest.fixture
+def dataset(tmp_path, keys, now):
+    documents = [("train", "a", b"x" * 1000)]
+    signed = sign_documents(documents, tmp_path / "data", name="d", key=keys.dataset, now=now)
+    return signed.path
+
+
+def check(path, trust, now, proof=None):
+    log_proof = None if proof is None else LogProof(proof)
+    return verify_path(path, trust=trust, policy=None, now=now, log_proof=log_proof)
+
+
+def refused(result, code, exit_code):
+    assert [problem.code for problem in result.problems] == [code], result.problems
+    assert int(result.exit_code) == exit_code
+    assert not result.ok
+
+
+def test_a_key_that_was_revoked_later(forge, logbook, keys, now, dataset):
+    forge(logbook.folder / "c")
+    for path, key, family in (
+        (logbook.folder / "c", keys.checkpoint, "CKPT"),
+        (dataset, keys.dataset, "DATA"),
+    ):
+        index = logbook.append(path)
+        logbook.cosign()
+        proof = logbook.log.prove(index)
+        assert check(path, logbook.trust(), now).ok
+        found = check(path, logbook.trust(), now, proof)
+        assert found.ok
+        assert found.logged is not None
+        assert (found.logged.index, found.logged.seen) == (index, now)
+        lost = Revoked(key_id=key.key_id, since=now, valid_before=index + 1)
+        trust = logbook.trust(lost)
+        refused(check(path, trust, now), f"ST-{family}-161", 16)
+        assert check(path, trust, now, proof).ok
+        for earlier in (index, None):
+            gone = logbook.trust(msgspec.structs.replace(lost, valid_before=earlier))
+            refused(check(path, gone, now, proof), f"ST-{family}-161", 16)
+
+
+def test_proofs_that_do_not_hold(forge, tmp_path, logbook, now):
+    root = tmp_path / "c"
+    forge(root)
+    forge(tmp_path / "other", step=101)
+    index = logbook.append(root)
+    refused(check(root, logbook.trust(), now, logbook.log.prove(index)), "ST-CKPT-180", 18)
+    logbook.cosign()
+    proof = logbook.log.prove(index)
+    assert check(root, logbook.trust(), now, proof).ok  # the control
+    for path, trust, data in (
+        (tmp_path / "other", logbook.trust(), proof),
+        (root, logbook.trust(), b""),
+        (root, logbook.trust(log_origin="other.example"), proof),
+        (root, logbook.trust(log_origin=""), proof),
+    ):
+        refused(check(path, trust, now, data), "ST-CKPT-180", 18)
+    refused(check(root, logbook.trust(), now - timedelta(hours=1), proof), "ST-CKPT-180", 18)
