@@ -285,6 +285,13 @@ def open_statement(
 ) -> Opened:
     """Verify a statement and check that it is sound.
 
+    Args:
+        data: the statement's bytes.
+        kind: what it must be about.
+        trust: who may sign it.
+        where: for the refusal.
+        logged: the index at which it is proven to be logged; keys revoked later still count.
+
     Raises:
         IntegrityError: 101 malformed or of another type, 110 a signature does not verify, 120 not
             signed (or not often enough) by keys of the trust root.
@@ -294,13 +301,6 @@ def open_statement(
         predicate: Predicate
         match kind:
             case Kind.CHECKPOINT:
-    Args:
-        data: the statement's bytes.
-        kind: what it must be about.
-        trust: who may sign it.
-        where: for the refusal.
-        logged: the index at which it is proven to be logged; keys revoked later still count.
-
                 parsed: Any = statement.parse(payload, CHECKPOINT_TYPE, CheckpointPredicate)
             case Kind.DATASET:
                 parsed = statement.parse(payload, DATASET_TYPE, DatasetPredicate)

@@ -68,6 +68,7 @@ from securetrain.artifacts.storage import LocalStorage, Place, Storage, storage_
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, pages_of, root_of
+from securetrain.identity.log.proof import Logged
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy
 
@@ -94,9 +95,9 @@ class VerifyResult:
     """What the verified statement says; None when there is none that verifies."""
     digest: str
     key_ids: frozenset[str]
-    truncated: bool = False
     logged: Logged | None = None
     """Where it stands in the log, if a proof was given and holds."""
+    truncated: bool = False
     """Whether there were more problems than are listed."""
 
     @property
@@ -120,8 +121,8 @@ def verify_path(
     now: datetime,
     progress: Progress | None = None,
     known: Freshness | None = None,
-) -> VerifyResult:
     log_proof: LogProof | None = None,
+) -> VerifyResult:
     """Verify a signed directory.
 
     Args:
@@ -131,8 +132,8 @@ def verify_path(
         now: the time of the check.
         progress: called from the calling thread while bytes are hashed.
         known: what is known of the run besides; given, a checkpoint must be the newest one.
-
         log_proof: the proof that its statement was logged; given, it must hold.
+
     Raises:
         UsageError: ST-USAG-002 when there is no such directory.
     """
@@ -168,8 +169,8 @@ class _Report:
     kind: Kind
     problems: list[Problem] = field(default_factory=list)
     opened: Opened | None = None
-    num_files: int = 0
     logged: Logged | None = None
+    num_files: int = 0
     num_bytes: int = 0
     truncated: bool = False
 
@@ -201,8 +202,8 @@ class _Report:
             statement=opened.predicate if opened else None,
             digest=opened.digest if opened else "",
             key_ids=opened.key_ids if opened else frozenset(),
-            truncated=self.truncated,
             logged=self.logged if opened else None,
+            truncated=self.truncated,
         )
 
 
