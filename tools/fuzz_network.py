@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzzes what a job network reads: answers of WireGuard engines, keys, endpoints, records."""
 
+import struct
+import sys
 from pathlib import Path
 
 from securetrain.core import canonical
 from securetrain.core.errors import NetworkError
-from securetrain.network import record, uapi, wireguard_kernel
+from securetrain.network import record, uapi, wireguard_kernel, xfrm
+from securetrain.network.elf import ElfError, constants
 from securetrain.network.processes import Owner
 from securetrain.network.wireguard import Endpoint, decode_key, encode_key
 from securetrain.network.wireguard_go import version_problem
+from tests.network.fake_rdma import DONE, OWN, PEER, offload, policy, state
 from tools.fuzz import Parser
 
 _ONE, _OTHER = bytes(range(1, 33)), bytes(range(2, 34))
@@ -38,6 +42,8 @@ def network(folder: Path) -> list[Parser]:
             lambda: [encode_key(_ONE).encode()],
             lambda data: decode_key(text(data)),
         ),
+        *_ipsec(),
+        _library(folder),
         Parser("wireguard-version", lambda: [b"wireguard-go v0.0.20231211\n"], _version),
         _record(folder),
     ]
@@ -87,3 +93,51 @@ def _record(folder: Path) -> Parser:
         return entry.record
 
     return Parser("job-network-record", lambda: [canonical.encode(made)], parse)
+
+
+def _ipsec() -> list[Parser]:
+    """What the kernel says of IPsec, and somebody else has configured."""
+    way = offload(inbound=False)
+    rule = policy("192.0.2.0/24", "198.51.100.1", 1, way, templates=[(50, 1)])  # type: ignore[no-untyped-call]
+    return [
+        Parser(
+            "ipsec-states",
+            lambda: [state(OWN, PEER) + state(PEER, OWN, offload(inbound=True)) + DONE, DONE],
+            lambda data: xfrm.states(lambda _kind: data),
+        ),
+        Parser(
+            "ipsec-policies",
+            lambda: [rule + rule + DONE],
+            lambda data: xfrm.policies(lambda _kind: data),
+        ),
+    ]
+
+
+def _library(folder: Path) -> Parser:
+    """A library that says whether it can encrypt: ELF-64 with a constant and a name table."""
+    names, data = b"\0.rodata\0.shstrtab\0", b"libssl.so.3\0"
+    ident = b"\x7fELF" + bytes([2, 1 if sys.byteorder == "little" else 2, 1]) + bytes(9)
+    places = 64, 64 + len(data), 64 + len(data) + len(names)
+    header = struct.pack(
+        "=16sHHIQQQIHHHHHH", ident, 3, 62, 1, 0, 0, places[2], 0, 64, 0, 0, 64, 3, 2
+    )
+    sections = [
+        struct.pack("=IIQQQQIIQQ", name, kind, 0, 0, place, size, 0, 0, 1, 0)
+        for name, kind, place, size in (
+            (0, 0, 0, 0),
+            (1, 1, places[0], len(data)),
+            (9, 3, places[1], len(names)),
+        )
+    ]
+    whole = header + data + names + b"".join(sections)
+    folder.mkdir(exist_ok=True)
+    path = folder / "library.so"
+
+    def parse(content: bytes) -> object:
+        path.write_bytes(content)
+        try:
+            return constants(path)
+        except ElfError as error:  # as `nccl.tls_problem` says it
+            raise NetworkError("ST-NETW-030", str(error)) from error
+
+    return Parser("nccl-library", lambda: [whole], parse, share=0.3)
