@@ -8,9 +8,11 @@ is its own parent); the gradient verdict; and, when an artifact is verified afte
 that its nodes proved.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from securetrain.artifacts.encryption import Recipient
 from securetrain.artifacts.layout import STATEMENT, Kind
 from securetrain.artifacts.problems import Problem
 from securetrain.artifacts.statements import (
@@ -80,6 +82,7 @@ def _checkpoint(predicate: CheckpointPredicate, digest: str, policy: Policy) -> 
         problems.append(_policy(f"the gradient verdict is {verdict}, the policy asks for clean"))
     elif policy.gradients.mode is GuardMode.DETECT and verdict is GradientVerdict.UNWATCHED:
         problems.append(_policy("the gradients were not watched, the policy asks for it"))
+    problems += _encryption(predicate, asked.encrypt_to)
     if asked.require_lineage:
         named = {
             "run": predicate.run_id,
@@ -92,6 +95,16 @@ def _checkpoint(predicate: CheckpointPredicate, digest: str, policy: Policy) -> 
     if any(parent.digest == digest for parent in predicate.parents):
         problems.append(_lineage("the checkpoint is its own parent"))
     return problems
+
+
+def _encryption(predicate: CheckpointPredicate, keys: Sequence[str]) -> list[Problem]:
+    """Every file must be encrypted for all recipients that the policy names."""
+    wanted = {Recipient.parse(key).id for key in keys}
+    return [
+        _policy(f"{file.name} is not encrypted for all recipients of the policy")
+        for file in predicate.files
+        if not wanted <= (file.sealed.keys.keys() if file.sealed is not None else set())
+    ][:20]
 
 
 def _nodes(predicate: CheckpointPredicate, policy: Policy, now: datetime) -> list[Problem]:

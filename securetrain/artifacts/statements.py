@@ -25,6 +25,7 @@ from msgspec import Meta
 
 from securetrain.artifacts import dataset_predicate
 from securetrain.artifacts.dataset_predicate import DataFile, DatasetPredicate, Split
+from securetrain.artifacts.encryption import Sealed
 from securetrain.artifacts.layout import INDEX, STATEMENT, Kind, bad_name
 from securetrain.artifacts.parts import Count, Hex32, Text, Time, TreeInfo
 from securetrain.artifacts.problems import Problem
@@ -80,17 +81,25 @@ MAX_FILES: Final = 1_000_000
 MAX_WORLD: Final = 1 << 20
 MAX_DOCUMENT: Final = 64 << 20
 
+
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
     """A part of a predicate; its fields are in camel case in the file."""
 
 
-class RankFile(_Part, frozen=True):
+class RankFile(_Part, frozen=True, omit_defaults=True):
     """A checkpoint's data file: which rank wrote it, and the root of its tree."""
 
     name: Text
     size: Count
     root: Hex32
     rank: Count
+    sealed: Sealed | None = None
+    """How it is encrypted; None when it is not."""
+
+    @property
+    def data_size(self) -> int:
+        """Bytes of tensors and gaps in it, once decrypted: what the index speaks of."""
+        return self.size if self.sealed is None else self.sealed.size
 
 
 class IndexFile(_Part, frozen=True):
@@ -294,7 +303,7 @@ def open_statement(
 
     Raises:
         IntegrityError: 101 malformed or of another type, 110 a signature does not verify, 120 not
-            signed (or not often enough) by keys of the trust root.
+            signed (or not often enough) by keys of the trust root, 161 by a revoked one.
     """
     try:
         payload = trust.verify(data, dsse.IN_TOTO, kind.role, STATEMENT, logged)

@@ -282,7 +282,7 @@ def _check_index(report: _Report, predicate: CheckpointPredicate) -> index_file.
                 )
             )
             return None
-        index = index_file.parse(data, {file.name: file.size for file in predicate.files})
+        index = index_file.parse(data, {file.name: file.data_size for file in predicate.files})
     except IntegrityError as error:
         report.catch(error, INDEX)
         return None

@@ -351,6 +351,10 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             "verify",
         ),
     ] = False
+    encrypt_to: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")], ...],
+        _meta("X25519 public keys (hex) for which every file must be encrypted", "run", "verify"),
+    ] = ()
     unpickle: Annotated[UnpickleMode, _meta("what happens to pickles from other ranks", "run")] = (
         UnpickleMode.ENFORCE
     )

@@ -18,7 +18,7 @@ import base64
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save, sho
 from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.checkpoint.writing import FileWriter
 from securetrain.artifacts.context import SaveContext
+from securetrain.artifacts.encryption import Recipient
 from securetrain.artifacts.helper import ANSWER_LIMIT, Answer, Request
 from securetrain.artifacts.members import RankSigner
 from securetrain.artifacts.storage import LocalStaging, Place, Staging, storage_of
@@ -62,6 +63,7 @@ def async_save(
     process_group: dist.ProcessGroup | None = None,
     signer: RankSigner | None = None,
     mode: SaveMode = SaveMode.THREAD,
+    recipients: Sequence[Recipient] = (),
 ) -> Future[SavedCheckpoint]:
     """Copy the state and save it in the background. Every rank of the group calls it.
 
@@ -74,6 +76,7 @@ def async_save(
         process_group: see `save`; a group of the same ranks is made for the background.
         signer: see `save`.
         mode: whether a thread of this process writes, or a helper process (local directories only).
+        recipients: see `save`.
 
     Returns:
         A future; its result, or its error, is that of `save`.
@@ -99,6 +102,7 @@ def async_save(
         context=context,
         params=params or TreeParams(),
         output=output,
+        recipients=recipients,
     )
     staged = _copy(state_dict)
     return _background.submit(staged, writer, group, shown(path))

@@ -18,7 +18,7 @@ Rules, in order:
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime
@@ -49,7 +49,9 @@ from torch.futures import Future
 from securetrain.artifacts import codec
 from securetrain.artifacts import index as index_file
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
+from securetrain.artifacts.checkpoint.sealing import SealedReader
 from securetrain.artifacts.checkpoint.tensors import BY_NAME, can_fill, check_host, memory
+from securetrain.artifacts.encryption import DecryptionKey, FileCipher, open_key
 from securetrain.artifacts.floors import Floor
 from securetrain.artifacts.freshness import Freshness, Seen, below, remember
 from securetrain.artifacts.judging import Asked, judge
@@ -57,7 +59,7 @@ from securetrain.artifacts.layout import Kind
 from securetrain.artifacts.listing import check_listing, read_statement
 from securetrain.artifacts.problems import Problem, most_telling
 from securetrain.artifacts.reading import LeafReader, read_digested
-from securetrain.artifacts.statements import CheckpointPredicate, Opened, open_statement
+from securetrain.artifacts.statements import CheckpointPredicate, Opened, RankFile, open_statement
 from securetrain.artifacts.storage import Place, Storage, storage_of
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.identity.trust import TrustRoot
@@ -83,6 +85,7 @@ def load(
     strict: bool = True,
     threads: int = THREADS,
     freshness: Freshness | None = None,
+    keys: Sequence[DecryptionKey] = (),
 ) -> CheckpointPredicate:
     """Load a signed checkpoint into `state_dict`, in place. Every rank of the group calls it.
 
@@ -99,6 +102,7 @@ def load(
         strict: whether a name in `state_dict` that the checkpoint lacks is an error.
         threads: threads of this process that read and hash.
         freshness: what this node knows of the run; given, the checkpoint must be the newest one.
+        keys: what decrypts an encrypted checkpoint; one of them must be a recipient's.
 
     Returns:
         What the verified statement says.
@@ -108,7 +112,7 @@ def load(
         UsageError: ST-USAG-012 when the state dict does not fit the checkpoint.
     """
     asked = Asked(trust=trust, policy=policy, now=now, known=freshness, nodes=False)
-    reader = _Reader(storage_of(path), asked, threads)
+    reader = _Reader(storage_of(path), asked, threads, keys)
     try:
         with warnings.catch_warnings():
             # In a single process torch warns that it assumes a single process.
@@ -186,10 +190,13 @@ class _Planner(DefaultLoadPlanner):
 class _Reader(StorageReader):
     """Reads the native format."""
 
-    def __init__(self, storage: Storage, asked: Asked, threads: int) -> None:
+    def __init__(
+        self, storage: Storage, asked: Asked, threads: int, keys: Sequence[DecryptionKey]
+    ) -> None:
         self.storage = storage
         self.asked = asked
         self.threads = threads
+        self.keys = keys
         self.seen: Seen | None = None
         self.error: SecureTrainError | None = None
         self.opened: Opened | None = None
@@ -225,7 +232,7 @@ class _Reader(StorageReader):
         if problems := [*judged.problems, *check_listing(storage, predicate)]:
             raise most_telling(problems).error(storage.name)
         data = read_digested(storage, predicate.index, kind)
-        self.index = index_file.parse(data, {file.name: file.size for file in predicate.files})
+        self.index = index_file.parse(data, {file.name: file.data_size for file in predicate.files})
         self.tensors = index_file.TensorMap.of(self.index)
         self.opened, self.seen = opened, judged.seen
         return self._metadata()
@@ -323,7 +330,12 @@ class _Reader(StorageReader):
         assert isinstance(predicate, CheckpointPredicate)
         entry = next(file for file in predicate.files if file.name == name)
         params = predicate.tree.params
-        reader = LeafReader.open(self.storage, entry, params, self.tensors.names)
+        inner = LeafReader.open(self.storage, entry, params, self.tensors.names)
+        try:
+            reader = self._decrypting(inner, entry, predicate)
+        except BaseException:
+            inner.file.close()
+            raise
         fetch = _Fetch(reader, pool)
         try:
             for job in jobs:
@@ -334,12 +346,28 @@ class _Reader(StorageReader):
             fetch.stop()
             reader.file.close()
 
+    def _decrypting(
+        self, inner: LeafReader, entry: RankFile, predicate: CheckpointPredicate
+    ) -> LeafReader | SealedReader:
+        """The reader of a file: one that decrypts when the file is encrypted."""
+        if entry.sealed is None:
+            return inner
+        key = open_key(entry.sealed, self.keys, entry.name, self.storage.name)
+        cipher = FileCipher.of(
+            key,
+            run_id=predicate.run_id,
+            save_id=predicate.save_id,
+            file=entry.name,
+            chunk=predicate.tree.leaf_size,
+        )
+        return SealedReader(inner, cipher, entry.sealed.size)
+
 
 @dataclasses.dataclass(slots=True)
 class _Fetch:
     """Reads ranges of one file: whole leaves in threads, the leaves at a range's edges here."""
 
-    reader: LeafReader
+    reader: LeafReader | SealedReader
     pool: ThreadPoolExecutor
     pending: list[ThreadFuture[None]] = dataclasses.field(default_factory=list)
 

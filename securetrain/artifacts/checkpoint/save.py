@@ -16,7 +16,7 @@ Rules, in order:
 
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.tensors import check_host, dtype_name
 from securetrain.artifacts.checkpoint.writer import FILE, Writer
 from securetrain.artifacts.context import SaveContext
+from securetrain.artifacts.encryption import Recipient
 from securetrain.artifacts.members import RankSigner
 from securetrain.artifacts.storage import Place, storage_of
 from securetrain.core.errors import UsageError
@@ -61,6 +62,7 @@ def save(
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,
     signer: RankSigner | None = None,
+    recipients: Sequence[Recipient] = (),
 ) -> SavedCheckpoint:
     """Save and sign a checkpoint. Every rank of the group calls it.
 
@@ -74,6 +76,7 @@ def save(
         params: the hash tree (default: BLAKE3 over leaves of 1 MiB).
         process_group: the ranks that take part (default: all; none needed in a single process).
         signer: this rank's own key, with which it signs what it wrote; every rank or none.
+        recipients: who may decrypt the tensors; none leaves them in clear. The same on all ranks.
 
     Raises:
         UsageError: ST-USAG-013 a value or tensor that the format cannot hold.
@@ -85,6 +88,7 @@ def save(
         signer=signer,
         context=context,
         params=params or TreeParams(),
+        recipients=recipients,
     )
     return run_save(state_dict, writer, process_group, shown(path))
 

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import platform
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -28,9 +28,11 @@ from securetrain.artifacts import index as index_file
 from securetrain.artifacts import members
 from securetrain.artifacts.checkpoint.containers import Container, Native
 from securetrain.artifacts.checkpoint.errors import refusing
+from securetrain.artifacts.checkpoint.sealing import SealingWriter
 from securetrain.artifacts.checkpoint.tensors import dtype_name, memory, to_host
-from securetrain.artifacts.checkpoint.writing import InThisProcess, Output
+from securetrain.artifacts.checkpoint.writing import FileWriter, InThisProcess, Output
 from securetrain.artifacts.context import SaveContext
+from securetrain.artifacts.encryption import FileCipher, Recipient, Sealed, new_key
 from securetrain.artifacts.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind
 from securetrain.artifacts.members import RankSigner
 from securetrain.artifacts.problems import Problem
@@ -44,6 +46,7 @@ from securetrain.artifacts.statements import (
     sign,
 )
 from securetrain.artifacts.storage import Staging, Storage
+from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import Signer
@@ -65,6 +68,8 @@ class Report:
     """The id of its key; empty when it has none."""
     sig: str
     certificate: str
+    sealed: str
+    """How it encrypted its file, as JSON; empty when it did not."""
 
 
 class Writer(StorageWriter):
@@ -80,6 +85,7 @@ class Writer(StorageWriter):
         params: TreeParams,
         container: Container | None = None,
         output: Output | None = None,
+        recipients: Sequence[Recipient] = (),
     ) -> None:
         self.storage = storage
         self.key = key
@@ -88,6 +94,7 @@ class Writer(StorageWriter):
         self.params = params
         self.container = container or Native()
         self.output = output or InThisProcess()
+        self.recipients = recipients
         self.save_id = ""
         self.coordinator = False
         self.world_size = 1
@@ -176,7 +183,10 @@ class Writer(StorageWriter):
         if not self.container.is_name(name):
             raise UsageError("ST-USAG-010", "the coordinator sent a file name that is not one")
         header = self.container.header(items)
-        with self.output.open(self.staging, name, self.params, self.container.alignment) as out:
+        alignment = 1 if self.recipients else self.container.alignment
+        sealed = None
+        with self.output.open(self.staging, name, self.params, alignment) as inner:
+            out: FileWriter = self._sealing(inner, name) if self.recipients else inner
             if header:
                 out.write(memoryview(header))
             results = []
@@ -188,14 +198,39 @@ class Writer(StorageWriter):
                 chunk = item.tensor_data.chunk
                 place = (out.write(data), len(data), tuple(chunk.offsets), tuple(chunk.sizes))
                 results.append(WriteResult(item.index, len(data), place))
+            if isinstance(out, SealingWriter):
+                sealed = out.close()
         tree = out.finish()
         self.staging.put(name + LEAVES_SUFFIX, tree.leaves)
-        return results, RankFile(name=name, size=tree.size, root=tree.root.hex(), rank=rank)
+        root = tree.root.hex()
+        return results, RankFile(name=name, size=tree.size, root=root, rank=rank, sealed=sealed)
+
+    def _sealing(self, inner: FileWriter, name: str) -> SealingWriter:
+        """Encrypt what goes into a file, under a new key of its own."""
+        if not isinstance(self.container, Native):
+            raise UsageError(
+                "ST-USAG-001",
+                "safetensors cannot be encrypted: other readers would find no safetensors there",
+                name,
+                "save in the native format",
+            )
+        key, sealed = new_key(self.recipients)
+        cipher = FileCipher.of(
+            key,
+            run_id=self.context.run_id,
+            save_id=self.save_id,
+            file=name,
+            chunk=self.params.leaf_size,
+        )
+        return SealingWriter(inner, cipher, sealed)
 
     def _report(self, rank: int, file: RankFile | None) -> Report:
         name, size, root = ("", 0, "") if file is None else (file.name, file.size, file.root)
+        sealed = ""
+        if file is not None and file.sealed is not None:
+            sealed = canonical.encode(file.sealed).decode()
         if self.signer is None:
-            return Report(name, size, root, "", "", "")
+            return Report(name, size, root, "", "", "", sealed)
         message = members.rank_message(
             run_id=self.context.run_id,
             step=self.context.step,
@@ -206,7 +241,8 @@ class Writer(StorageWriter):
             file=file,
         )
         signed = self.signer.sign(message)
-        return Report(name, size, root, self.signer.key.key_id, signed, self.signer.certificate)
+        own = self.signer
+        return Report(name, size, root, own.key.key_id, signed, own.certificate, sealed)
 
     @refusing("ST-USAG-010")
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -217,7 +253,7 @@ class Writer(StorageWriter):
         index = _index(metadata, results, {file.rank: file.name for file in files})
         data = index_file.encode(index)
         # What the other ranks reported is theirs to get wrong: read it as a verifier would.
-        index_file.parse(data, {file.name: file.size for file in files})
+        index_file.parse(data, {file.name: file.data_size for file in files})
         self.staging.put(INDEX, data)
         documents = []
         for name, text in sorted(self.container.documents(index).items()):
@@ -252,7 +288,15 @@ class Writer(StorageWriter):
                     "all ranks need one shared file system",
                     file=self.names[rank],
                 ).error(self.staging.name)
-            files.append(RankFile(name=report.name, size=report.size, root=report.root, rank=rank))
+            files.append(
+                RankFile(
+                    name=report.name,
+                    size=report.size,
+                    root=report.root,
+                    rank=rank,
+                    sealed=_sealed(report, encrypted=bool(self.recipients)),
+                )
+            )
         return sorted(files, key=lambda file: file.name)
 
     def _predicate(
@@ -331,6 +375,20 @@ def _reports(results: list[list[WriteResult]]) -> dict[int, Report]:
         for result in reported
         if result.index.fqn == FILE
     }
+
+
+def _sealed(report: Report, *, encrypted: bool) -> Sealed | None:
+    """How a rank encrypted its file, which is what this save asks of all of them."""
+    if bool(report.sealed) != encrypted:
+        raise UsageError(
+            "ST-USAG-001",
+            f"the ranks do not agree on whether {report.name} is encrypted",
+            "recipients",
+            "give every rank the same recipients",
+        )
+    if not encrypted:
+        return None
+    return canonical.decode(report.sealed.encode(), Sealed, limit=1 << 20, where=report.name)
 
 
 def _index(
