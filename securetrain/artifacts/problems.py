@@ -41,6 +41,7 @@ _FIXES: Final = {
     "161": "have it signed by a key that is trusted now, or show that it was logged in time",
     "170": "save it with its run, dataset and policy named",
     "171": "stop: somebody saves in the name of this run; find out which one is yours",
+    "172": "name the directories in which its parents and datasets are (--walk-in)",
     "180": "get the proof from whoever keeps the log (securetrain log prove)",
     "190": "convert it with 'securetrain convert' where it can be trusted, or save it again",
     "191": "do not use it: a trusted key signed a false index",
@@ -52,7 +53,7 @@ _FIXES: Final = {
 # a policy says of it. A directory that nobody signed needs no further explanation.
 _RANKING: Final = (
     "100 101 110 120 161 180 111 122 190 142 191 130 131 132 133 140 141 200 "
-    "160 171 151 152 153 150 170 123 124 121 201"
+    "160 171 151 152 153 150 170 172 123 124 121 201"
 )
 _ORDER: Final = _RANKING.split()
 

@@ -15,6 +15,7 @@ import click
 
 from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
+from securetrain.cli.verify_chain import follow, print_chain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from securetrain.artifacts.scan.findings import ScanResult
     from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate
     from securetrain.artifacts.verify import VerifyResult
+    from securetrain.artifacts.walk import Link
     from securetrain.policy.load import LoadedPolicy
 
 TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
@@ -35,6 +37,7 @@ Examples:
   securetrain verify runs/r1/dataset --trust runs/r1/trust.json --policy baseline
   securetrain verify ./model --bundle model.sig --public-key maker.pem
   securetrain verify ./ckpt --trust trust.json --policy release.yaml --vsa ckpt.vsa.json
+  securetrain verify runs/r1/checkpoints/step-00000100 --trust runs/r1/trust.json --walk
   SECURETRAIN_TRUST=runs/r1/trust.json securetrain verify runs/r1/dataset --json
 
 \b
@@ -101,6 +104,19 @@ then what was changed, then what is missing, then what the policy says.
 @click.option(
     "--vsa-key", help="Sign the summary: a key file or a pkcs11: URI. Default: not signed."
 )
+@click.option(
+    "--walk",
+    "walking",
+    is_flag=True,
+    help="Follow the chain to parents, datasets, nodes and policy, and print it as a tree.",
+)
+@click.option(
+    "--walk-in",
+    "places",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Where its parents and datasets are. Default: the two folders above PATH.",
+)
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 def command(
     *,
@@ -115,6 +131,8 @@ def command(
     as_json: bool,
     vsa: Path | None,
     vsa_key: str | None,
+    walking: bool,
+    places: tuple[Path, ...],
     scan: bool,
 ) -> int:
     """Prove that the checkpoint or dataset in the directory PATH is what was signed."""
@@ -154,7 +172,12 @@ def command(
             log_proof=proof,
         )
     scanned = scan_path(path) if scan else None
-    code = _render(output, result, loaded, trust_file, scanned)
+    chain = None
+    if walking or places:
+        result, chain = follow(result, trust, places)
+    code = _render(
+        output, result, loaded=loaded, trust_file=trust_file, scanned=scanned, chain=chain
+    )
     if vsa is not None:
         _write_summary(vsa, vsa_key, result, loaded, now)
     return code
@@ -163,9 +186,11 @@ def command(
 def _render(
     output: str,
     result: "VerifyResult",
+    *,
     loaded: "LoadedPolicy | None",
     trust_file: Path,
     scanned: "ScanResult | None",
+    chain: "Link | None",
 ) -> int:
     """Print the outcome in one format; the exit code."""
     from securetrain.report import junit, problems, sarif
@@ -179,6 +204,8 @@ def _render(
             if scanned is not None:
                 document |= {"scan": scanned.to_dict(), "exit": outcome.exit_code}
                 document["ok"] = outcome.exit_code == 0
+            if chain is not None:
+                document["chain"] = chain.to_dict()
             click.echo(json.dumps(document, indent=2, sort_keys=True))
         case "sarif":
             click.echo(json.dumps(sarif.render(outcome), indent=2))
@@ -186,6 +213,8 @@ def _render(
             click.echo(junit.render(outcome), nl=False)
         case _:
             _print(result, loaded, trust_file)
+            if chain is not None:
+                print_chain(chain)
             if scanned is not None:
                 _print_scan(scanned)
     return outcome.exit_code

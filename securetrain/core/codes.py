@@ -454,6 +454,7 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-CKPT-161", "the checkpoint is signed by a key that was revoked", _X.REVOKED),
     ("ST-CKPT-170", "the checkpoint's lineage is broken", _X.LINEAGE),
     ("ST-CKPT-171", "the run has two checkpoints with one number", _X.LINEAGE),
+    ("ST-CKPT-172", "a link of the checkpoint's chain is missing or broken", _X.LINEAGE),
     ("ST-CKPT-180", "the checkpoint is not proven to have been logged", _X.LOG_PROOF),
     (
         "ST-CKPT-190",

@@ -241,3 +241,13 @@ def test_the_formats_of_ci_servers(dataset, trust, output):
     code, text = run(dataset, "--trust", trust, "--format", output)
     assert code == 14
     assert "ST-DATA-141" in text
+
+
+def test_the_chain_is_followed_and_a_missing_link_is_a_refusal(checkpoint, dataset, trust):
+    code, text = run(checkpoint, "--trust", trust, "--walk")
+    assert code == 17
+    assert "ST-CKPT-172" in text
+    assert "BROKEN" in text
+    code, text = run(dataset, "--trust", trust, "--walk", "--json")
+    assert code == 0
+    assert json.loads(text)["chain"]["role"] == "dataset"
