@@ -87,6 +87,7 @@ def refused(result, code, exit_code):
     assert not result.ok
 
 
+@pytest.mark.forgery
 def test_a_key_that_was_revoked_later(forge, logbook, keys, now, dataset):
     forge(logbook.folder / "c")
     for path, key, family in (
@@ -110,6 +111,7 @@ def test_a_key_that_was_revoked_later(forge, logbook, keys, now, dataset):
             refused(check(path, gone, now, proof), f"ST-{family}-161", 16)
 
 
+@pytest.mark.forgery
 def test_proofs_that_do_not_hold(forge, tmp_path, logbook, now):
     root = tmp_path / "c"
     forge(root)

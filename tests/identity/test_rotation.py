@@ -85,6 +85,7 @@ def test_root_keys_hand_over():
     refused("ST-IDEN-008", sign_document(third, OLD), second)
 
 
+@pytest.mark.forgery
 def test_signed_by_new_keys_only():
     """T39."""
     error = refused("ST-IDEN-016", sign_document(SECOND, NEW))
@@ -92,16 +93,19 @@ def test_signed_by_new_keys_only():
     TrustRoot.parse(sign_document(SECOND, NEW), NOW)  # by itself it is a good root: the control
 
 
+@pytest.mark.forgery
 def test_signed_by_old_keys_only():
     refused("ST-IDEN-008", sign_document(SECOND, OLD))
 
 
+@pytest.mark.forgery
 def test_below_a_threshold_of_either():
     """T38."""
     refused("ST-IDEN-016", sign_document(SECOND, [OLD[0], *NEW]))
     refused("ST-IDEN-008", sign_document(SECOND, [*OLD, NEW[0]]))
 
 
+@pytest.mark.forgery
 def test_one_signer_counted_twice():
     """T38."""
     envelope = msgspec.json.decode(sign_document(SECOND, [OLD[0], *NEW]))
@@ -109,11 +113,13 @@ def test_one_signer_counted_twice():
     refused("ST-IDEN-008", canonical.dumps(envelope))
 
 
+@pytest.mark.forgery
 def test_a_version_that_is_leapt_over():
     """T39."""
     refused("ST-IDEN-016", sign_document(replaced(SECOND, version=3), BOTH))
 
 
+@pytest.mark.forgery
 def test_a_version_that_is_not_newer():
     error = refused("ST-IDEN-017", sign_document(replaced(SECOND, version=1), BOTH))
     assert error.exit_code == 15
@@ -163,6 +169,7 @@ def test_a_worker_key_is_replaced():
             root.verify(envelope, KIND, role, logged=logged)
 
 
+@pytest.mark.forgery
 def test_revocations_are_never_taken_back_or_loosened():
     for entry, later in (
         (revocation(), None),
@@ -187,6 +194,7 @@ def test_the_log_stays_while_a_revocation_speaks_of_it():
     next_root(TRUSTED, sign_document(free, OLD))
 
 
+@pytest.mark.forgery
 def test_a_revoked_root_key_leaves_the_root_role():
     lost = Revoked(key_id=OLD[2].key_id, since=NOW)
     second = amended(FIRST, change(revoke=[lost]))

@@ -65,6 +65,7 @@ def test_a_statement_without_a_key_to_keep(instance, root):
     assert (found.identity, found.issuer) == (SPIFFE, ISSUER)
 
 
+@pytest.mark.forgery
 @pytest.mark.parametrize(
     ("identity", "issuer"),
     [
@@ -85,6 +86,7 @@ def test_identity_and_issuer_are_compared_whole(identity, issuer, instance, root
     assert error.exit_code == 12
 
 
+@pytest.mark.forgery
 def test_a_second_name_or_a_second_issuer(instance, root):
     """Stock policies accept any of several names; exactly one is accepted here."""
     key = new_key()
@@ -104,6 +106,7 @@ def test_a_second_name_or_a_second_issuer(instance, root):
     assert "another issuer" in refused("ST-IDEN-022", bundle, root).what
 
 
+@pytest.mark.forgery
 def test_another_instance(instance, root):
     stranger = Instance()
     refused("ST-IDEN-021", data(stranger.sign(PAYLOAD)), root)
@@ -124,6 +127,7 @@ def bent(bundle, change):
     return data(bundle)
 
 
+@pytest.mark.forgery
 @pytest.mark.parametrize(
     ("code", "change"),
     [

@@ -85,12 +85,14 @@ def test_a_job_ca_of_its_own_can_be_the_authority():
     assert (key.key_id, spiffe.job) == (KEY.key_id, JOB)
 
 
+@pytest.mark.forgery
 def test_only_for_the_role_that_the_authority_has(cluster, job):
     chain = [leaf(job), job.certificate]
     refused("ST-IDEN-003", chain, trust(cluster.certificate), TrustRole.DATASET)
     refused("ST-IDEN-003", chain, trust(cluster.certificate, role=TrustRole.DATASET))
 
 
+@pytest.mark.forgery
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
@@ -113,6 +115,7 @@ def test_identities_are_compared_whole(fields, code, cluster, job):
     )
 
 
+@pytest.mark.forgery
 @pytest.mark.parametrize(
     ("role", "code"),
     [
@@ -126,6 +129,7 @@ def test_somebody_of_another_standing(role, code, cluster, job):
     refused(code, [leaf(job, role, node), job.certificate], trust(cluster.certificate))
 
 
+@pytest.mark.forgery
 def test_the_time_of_signing(cluster, job):
     """T27."""
     chain, root = [leaf(job), job.certificate], trust(cluster.certificate)
@@ -136,6 +140,7 @@ def test_the_time_of_signing(cluster, job):
     refused("ST-IDEN-005", long, root, at=NOW + timedelta(days=8))  # the job CA's end
 
 
+@pytest.mark.forgery
 def test_an_authority_that_has_expired():
     alone = JobCA.create(DOMAIN, JOB, NOW)
     root = trust(alone.certificate)
@@ -143,6 +148,7 @@ def test_an_authority_that_has_expired():
     refused("ST-IDEN-005", [leaf(alone)], root, at=late)
 
 
+@pytest.mark.forgery
 def test_somebody_elses_ca(cluster, job):
     """T27: self-signed, a stranger's, and one that calls itself the same."""
     root = trust(cluster.certificate)
@@ -153,6 +159,7 @@ def test_somebody_elses_ca(cluster, job):
     refused("ST-IDEN-005", [leaf(job)], root)  # without the CA in between
 
 
+@pytest.mark.forgery
 def test_a_ca_is_no_signer(cluster, job):
     """T27: CA as leaf; and a leaf that plays the CA."""
     root = trust(cluster.certificate)
@@ -189,6 +196,7 @@ def built(job, *, usage=True, extended=(ExtendedKeyUsageOID.CLIENT_AUTH,), names
 BOTH = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
 
 
+@pytest.mark.forgery
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
@@ -225,6 +233,7 @@ def test_a_leaf_that_is_not_as_it_must_be(fields, code, cluster, job):
     )
 
 
+@pytest.mark.forgery
 def test_the_signature_must_be_the_leafs(cluster, job):
     chain = Chain.of([leaf(job), job.certificate])
     root, role = trust(cluster.certificate), TrustRole.CHECKPOINT
@@ -237,6 +246,7 @@ def test_the_signature_must_be_the_leafs(cluster, job):
         SvidSigner(ROOT, chain)
 
 
+@pytest.mark.forgery
 def test_other_keys(cluster, job):
     """A certificate for a key of another kind cannot be one of ours."""
     key = rsa.generate_private_key(65537, 2048)

@@ -77,14 +77,17 @@ def test_validity(when, good):
         refused(GOOD, when)
 
 
+@pytest.mark.forgery
 def test_signed_by_somebody_else():
     refused(signed(document(), OTHER))
 
 
+@pytest.mark.forgery
 def test_signed_by_a_key_of_another_role():
     refused(signed(document(), CHECKPOINT))
 
 
+@pytest.mark.forgery
 def test_a_key_stored_under_another_keys_id():
     keys = dict(document().keys)
     keys[CHECKPOINT.key_id] = base64.b64encode(OTHER.public.spki).decode()
@@ -110,6 +113,7 @@ def test_thresholds_that_make_no_sense(threshold):
     refused(signed(msgspec.structs.replace(document(), roles=roles)))
 
 
+@pytest.mark.forgery
 def test_one_key_twice_is_not_two_keys():
     roles = {
         **document().roles,
@@ -152,6 +156,7 @@ def with_revocation(entry: Revoked, **changes) -> bytes:
 REVOKED = Revoked(key_id=CHECKPOINT.key_id, since=NOW, reason="laptop was stolen")
 
 
+@pytest.mark.forgery
 def test_a_revoked_key_counts_for_nothing():
     """T38."""
     envelope = dsse.sign(b"x", KIND, [CHECKPOINT])
@@ -182,6 +187,7 @@ def test_what_was_logged_before_a_revocation_stays_valid(logged, good):
         trust.verify(envelope, KIND, TrustRole.CHECKPOINT)  # no proof of when
 
 
+@pytest.mark.forgery
 def test_a_revocation_lowers_no_threshold():
     keys = {**document().keys, OTHER.key_id: base64.b64encode(OTHER.public.spki).decode()}
     roles = {

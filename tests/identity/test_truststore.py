@@ -88,6 +88,7 @@ def test_an_expired_end_is_refused_and_yet_remembered(store):
     refused("ST-IDEN-008", store.current, NOW + YEAR)
 
 
+@pytest.mark.forgery
 def test_nothing_goes_back(store):
     store.raise_floor("run", floor(3))
     store.raise_floor("run", floor(3))
@@ -98,6 +99,7 @@ def test_nothing_goes_back(store):
     assert store.floor("other") is None
 
 
+@pytest.mark.forgery
 def test_a_leaked_key_cannot_raise_a_floor_for_ever(store):
     """Fast-forward: the number dies with the key, and other floors stay."""
     store.raise_floor("run", floor(10**9))
@@ -116,6 +118,7 @@ def test_a_leaked_key_cannot_raise_a_floor_for_ever(store):
     assert store.floor("shared") is not None  # an honest key signed that one too
 
 
+@pytest.mark.forgery
 @pytest.mark.parametrize("name", ["root.json", "floors.json"])
 @pytest.mark.parametrize("data", [b"", b"{}", b"null"])
 def test_memory_that_cannot_be_read_is_no_first_time(name, data, store):
@@ -133,6 +136,7 @@ def test_memory_that_is_gone_or_a_link_is_no_first_time(store, tmp_path):
     refused("ST-IDEN-018", store.current, NOW)
 
 
+@pytest.mark.forgery
 def test_an_older_root_beside_newer_memory(store):
     store.update([TWO], NOW)
     (store.folder / "root.json").write_bytes(ONE)

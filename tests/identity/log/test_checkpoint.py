@@ -65,6 +65,7 @@ def test_the_time_by_which_a_quorum_had_seen_it():
     assert found.seen_at(2) == NOW - timedelta(days=1)
 
 
+@pytest.mark.forgery
 @pytest.mark.parametrize(
     "data",
     [
@@ -82,11 +83,13 @@ def test_under_witnessed(data):
     open_checkpoint(data, replace(POLICY, quorum=1 if b"w0" in data else 0), NOW)  # the control
 
 
+@pytest.mark.forgery
 def test_a_log_that_is_its_own_witness():
     policy = replace(POLICY, witnesses={LOG.key_id: LOG.public}, quorum=1)
     refused("ST-IDEN-044", cosigned(LOG), policy)
 
 
+@pytest.mark.forgery
 def test_not_signed_by_the_log():
     """T40."""
     refused("ST-IDEN-040", cosigned(*WITNESSES, log=STRANGER))
@@ -105,12 +108,14 @@ def test_a_threshold_of_log_keys():
     assert open_checkpoint(both.encode(), policy, NOW).checkpoint == HEAD
 
 
+@pytest.mark.forgery
 def test_a_cosignature_from_the_future():
     soon = NOW + CLOCK_SKEW
     open_checkpoint(cosigned(*WITNESSES, time=soon), POLICY, NOW)
     refused("ST-IDEN-040", cosigned(*WITNESSES, time=soon + timedelta(seconds=1)))
 
 
+@pytest.mark.forgery
 def test_age():
     policy = replace(POLICY, max_age=timedelta(hours=1))
     data = cosigned(*WITNESSES[:2])

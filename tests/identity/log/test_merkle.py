@@ -124,6 +124,7 @@ def refused(code, function, *arguments):
 SIZES = st.integers(1, 40)
 
 
+@pytest.mark.forgery
 @given(SIZES, st.data())
 def test_no_inclusion_proof_can_be_bent(size, data):
     """T40."""
@@ -148,6 +149,7 @@ def test_no_inclusion_proof_can_be_bent(size, data):
         refused("ST-IDEN-041", check, leaf, index, size, bent, whole)
 
 
+@pytest.mark.forgery
 @given(SIZES, SIZES, st.data())
 def test_no_consistency_proof_can_be_bent(one, two, data):
     """T40."""
@@ -186,6 +188,7 @@ def test_numbers_that_make_no_sense():
             merkle.consistency_proof(old, new, hashes)
 
 
+@pytest.mark.forgery
 def test_a_leaf_is_never_taken_for_a_node():
     """The attack that the two prefixes are for."""
     left, right = merkle.leaf_hash(b"a"), merkle.leaf_hash(b"b")

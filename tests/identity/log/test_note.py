@@ -62,6 +62,7 @@ def test_a_newer_cosignature_replaces_the_older_one():
     assert note.cosigned_by(signed, OTHER.public) == 20
 
 
+@pytest.mark.forgery
 def test_a_line_that_claims_a_known_key_must_verify():
     good = note.sign(TEXT, "log.example", KEY)
     bad = note.Line(good.name, good.id, OTHER.sign(TEXT.encode()))
@@ -80,6 +81,7 @@ def test_lines_of_strangers_are_passed_over():
     assert note.signed_by(note.Note(TEXT, lines), KEY.public, "log.example")
 
 
+@pytest.mark.forgery
 @pytest.mark.parametrize(
     "data",
     [

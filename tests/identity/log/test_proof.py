@@ -46,6 +46,7 @@ def test_an_envelope_that_was_logged(logged):
     assert found.signed.checkpoint.size == 3
 
 
+@pytest.mark.forgery
 def test_one_that_was_not(logged):
     """T40: bad inclusion."""
     for index in (0, 2):
@@ -61,6 +62,7 @@ def test_the_same_statement_signed_again_is_another_entry(logged):
     refused("ST-IDEN-041", logged, logged.log.prove(1), envelope=both, verifiers=verifiers)
 
 
+@pytest.mark.forgery
 def test_a_proof_whose_checkpoint_is_not_witnessed_enough(logged):
     logged.append("d")
     refused("ST-IDEN-044", logged, logged.log.prove(1))
@@ -70,6 +72,7 @@ def test_a_proof_whose_checkpoint_is_not_witnessed_enough(logged):
     verify_logged(logged.envelope("b"), logged.log.prove(1), logged.verifiers, logged.policy, NOW)
 
 
+@pytest.mark.forgery
 def test_a_proof_of_another_log(logged):
     stranger = PrivateKey.generate()
     keys = {stranger.key_id: stranger.public}
@@ -85,6 +88,7 @@ def test_an_old_checkpoint_can_be_refused(logged):
     assert error.exit_code == 15
 
 
+@pytest.mark.forgery
 @pytest.mark.parametrize(
     "change",
     [

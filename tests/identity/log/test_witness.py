@@ -63,6 +63,7 @@ def test_it_remembers_across_processes(world):
     assert world.witness(0).seen(ORIGIN) == 1
 
 
+@pytest.mark.forgery
 def test_two_histories_of_one_size(world):
     """The split view: the log's key signs both, and the second finds no witness."""
     world.append("a")
@@ -84,6 +85,7 @@ def test_two_histories_of_one_size(world):
     refused("ST-IDEN-044", open_checkpoint, checkpoint(other), world.policy, NOW)
 
 
+@pytest.mark.forgery
 def test_two_histories_of_different_sizes(world):
     world.append("a", "b")
     other = fork(world)
@@ -96,6 +98,7 @@ def test_two_histories_of_different_sizes(world):
     assert world.witnesses[0].seen(ORIGIN) == 2
 
 
+@pytest.mark.forgery
 def test_a_log_that_shrinks(world):
     world.append("a", "b")
     small = fork(world)
@@ -106,6 +109,7 @@ def test_a_log_that_shrinks(world):
     assert world.witnesses[0].seen(ORIGIN) == 3
 
 
+@pytest.mark.forgery
 def test_a_request_from_another_size_than_was_seen(world):
     world.append("a", "b")
     world.cosign(0)
@@ -122,6 +126,7 @@ def test_a_witness_that_has_seen_nothing_asks_for_no_proof(world):
     refused("ST-IDEN-041", world.witnesses[0].cosign, padded.encode(), NOW)
 
 
+@pytest.mark.forgery
 def test_a_log_that_is_not_watched_or_not_signed(world):
     world.append("a")
     stranger = PrivateKey.generate()
@@ -133,6 +138,7 @@ def test_a_log_that_is_not_watched_or_not_signed(world):
     refused("ST-IDEN-040", world.witnesses[0].seen, "other.example")
 
 
+@pytest.mark.forgery
 def test_what_it_saw_cannot_be_read(world):
     """A damaged file is no first time."""
     world.append("a")
