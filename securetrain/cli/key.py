@@ -54,11 +54,19 @@ def generate(
     path: Path, kind: str, encrypt: bool, passphrase_file: Path | None, as_json: bool
 ) -> None:
     """Make a key: PATH (0600) and its public half, PATH.pub. Nothing is overwritten."""
+    from securetrain.core.errors import UsageError
     from securetrain.core.files import write_atomic
     from securetrain.identity.keys import KeyKind, PrivateKey
 
     secret = new_passphrase(passphrase_file) if encrypt or passphrase_file else None
     public_path = path.with_name(f"{path.name}.pub")
+    if public_path.exists():
+        raise UsageError(
+            "ST-USAG-005",
+            "already exists and is never overwritten",
+            str(public_path),
+            "choose another name",
+        )
     key = PrivateKey.create(path, KeyKind(kind), secret)
     write_atomic(public_path, key.public.pem, replace=False)
     facts = {

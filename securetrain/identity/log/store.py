@@ -119,7 +119,8 @@ class Log:
     def add_cosignatures(self, text: str, lines: Sequence[note.Line]) -> int:
         """Keep what witnesses answered for the checkpoint `text`; returns how many count.
 
-        Only lines that verify under a witness's key of the policy are kept.
+        Only lines that verify under a witness's key of the policy are kept, the newest of each
+        key: nobody can make the checkpoint longer than it may be.
 
         Raises:
             IdentityError: ST-IDEN-040, ST-IDEN-046.
@@ -134,22 +135,32 @@ class Log:
                     str(self.folder),
                     "cosign again",
                 )
-            good = tuple(line for line in lines if self._counts(text, line))
+            ours = [line for line in signed.lines if self._is_ours(text, line)]
+            newest = self._newest(text, [*signed.lines, *lines])
+            merged = note.Note(text, (*ours, *newest))
             try:
-                if good:
-                    data = signed.with_lines(good).encode()
-                    write_atomic(self.folder / CHECKPOINT_FILE, data)
+                if merged != signed:
+                    write_atomic(self.folder / CHECKPOINT_FILE, merged.encode())
             except UsageError as error:
                 raise _unwritable(error, self.folder) from error
-            return len(good)
+            return sum(line in newest for line in lines)
 
-    def _counts(self, text: str, line: note.Line) -> bool:
-        alone = note.Note(text, (line,))
-        with suppress(SecureTrainError):
-            return any(
-                note.cosigned_by(alone, key) is not None for key in self.policy.witnesses.values()
-            )
+    def _is_ours(self, text: str, line: note.Line) -> bool:
+        alone, origin = note.Note(text, (line,)), self.policy.origin
+        with suppress(IdentityError):
+            return any(note.signed_by(alone, key, origin) for key in self.policy.keys.values())
         return False
+
+    def _newest(self, text: str, lines: Sequence[note.Line]) -> list[note.Line]:
+        """The newest good line of each witness."""
+        found: dict[str, tuple[int, note.Line]] = {}
+        for line in lines:
+            for key_id, key in self.policy.witnesses.items():
+                with suppress(IdentityError):
+                    time = note.cosigned_by(note.Note(text, (line,)), key)
+                    if time is not None and time > found.get(key_id, (0, line))[0]:
+                        found[key_id] = (time, line)
+        return [line for _, line in found.values()]
 
     def entry(self, index: int) -> bytes:
         """An entry.

@@ -253,6 +253,16 @@ def test_cosignatures_of_strangers_and_for_another_checkpoint(world):
     line = note.cosign(text, "somebody.example", stranger, int(NOW.timestamp()))
     assert world.log.add_cosignatures(text, [line]) == 0
     assert world.cosign(0, 1) == 2
+    assert len(world.log.state()[1].lines) == 3
+    # One witness under many names, again and again, fills nothing up.
+    for number in range(100):
+        time = int(NOW.timestamp()) + number % 7
+        more = note.cosign(text, f"n{number}.example", world.witness_keys[0], time)
+        world.log.add_cosignatures(text, [more])
+    _, signed = world.log.state()
+    assert len(signed.lines) == 3
+    key = world.witness_keys[0].public
+    assert note.cosigned_by(signed, key) == int(NOW.timestamp()) + 6
     world.append("b")
     with pytest.raises(UsageError, match="ST-USAG-001"):
         world.log.add_cosignatures(text, [line])
