@@ -135,6 +135,8 @@ def _names(profiles: Sequence[NetworkProfile]) -> str:
 
 
 def _fix(wanted: Sequence[NetworkProfile], max_nodes: int) -> str:
+    if VERBS & set(wanted) or NetworkProfile.NCCL_TLS in wanted:
+        return "give this machine what is missing, or use a policy that accepts overlay"
     one_node = "run on one node (--nnodes 1) under a policy that accepts loopback"
     if max_nodes > 1 and NetworkProfile.OVERLAY in wanted:
         return f"install what is missing, be root, give --rdzv-endpoint; or {one_node}"

@@ -4,7 +4,7 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
-from securetrain.network.profile import achieve, label, obstacle
+from securetrain.network.profile import VERBS, achieve, label, obstacle
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Network
 
@@ -69,6 +69,20 @@ def test_the_probe_is_asked_for_the_profile_and_its_reason_is_told():
     assert caught.value.code == "ST-NETW-001"
     assert caught.value.what == "overlay: nft is missing; overlay-rootless: nft is missing"
     assert asked == [P.OVERLAY, P.OVERLAY_ROOTLESS]
+
+
+@pytest.mark.parametrize("profile", [P.NCCL_TLS, *sorted(VERBS)])
+def test_what_nccl_lacks_is_not_mended_by_loopback(profile):
+    with pytest.raises(NetworkError) as caught:
+        achieve(Network(require=(profile,)), 2, probe=lambda _: "no TLS")
+    assert caught.value.what == f"{profile}: no TLS"
+    assert "overlay" in caught.value.fix
+    assert achieve(Network(require=(profile,)), 2, probe=lambda _: "") is profile
+
+
+def test_a_store_with_tls_is_always_refused():
+    with pytest.raises(NetworkError, match="does not carry the store's connections over TLS"):
+        achieve(Network(require=(P.STORE_TLS,)), 2, probe=lambda _: "")
 
 
 def test_rootless_says_what_it_costs():
