@@ -140,6 +140,15 @@ def test_the_chain_is_walked_to_its_end():
     assert walk(TRUSTED, [], NOW) is TRUSTED
 
 
+def test_a_chain_without_an_end(monkeypatch):
+    chain = [sign_document(SECOND, BOTH), sign_document(amended(SECOND, change()), NEW)]
+    monkeypatch.setattr("securetrain.identity.rotation.MAX_STEPS", 2)
+    assert walk(TRUSTED, chain, NOW).version == 3
+    monkeypatch.setattr("securetrain.identity.rotation.MAX_STEPS", 1)
+    with pytest.raises(IdentityError, match="at once"):
+        walk(TRUSTED, chain, NOW)
+
+
 def revocation(**fields):
     return Revoked(key_id=WORKER.key_id, since=NOW, **fields)
 
@@ -181,8 +190,8 @@ def test_revocations_are_never_taken_back_or_loosened():
         third = amended(second, change())
         third = replaced(third, revoked=[later] if later else [])
         refused("ST-IDEN-016", sign_document(third, OLD), trusted)
-        tighter = replaced(third, revoked=[replaced(entry, valid_before=None)])
-        next_root(trusted, sign_document(tighter, OLD))
+        for fine in (entry, replaced(entry, valid_before=None)):
+            next_root(trusted, sign_document(replaced(third, revoked=[fine]), OLD))
 
 
 def test_the_log_stays_while_a_revocation_speaks_of_it():
@@ -192,6 +201,12 @@ def test_the_log_stays_while_a_revocation_speaks_of_it():
     refused("ST-IDEN-016", sign_document(moved, OLD), trusted)
     free = amended(FIRST, change(log_origin="other.example"))
     next_root(TRUSTED, sign_document(free, OLD))
+    # The first log may be named together with the first index in it.
+    none = TrustRoot.parse(sign_document(replaced(FIRST, log_origin=""), OLD), NOW)
+    first = amended(
+        none.document, change(log_origin="log.example", revoke=[revocation(valid_before=5)])
+    )
+    next_root(none, sign_document(first, OLD))
 
 
 @pytest.mark.forgery

@@ -5,6 +5,8 @@ from datetime import timedelta
 import pytest
 
 from securetrain.core.errors import IdentityError, UsageError
+from securetrain.core.files import write_atomic
+from securetrain.identity import truststore
 from securetrain.identity.rotation import amended
 from securetrain.identity.trust import Revoked, TrustRole, sign_document
 from securetrain.identity.truststore import Floor, TrustStore, published_name
@@ -141,3 +143,44 @@ def test_an_older_root_beside_newer_memory(store):
     store.update([TWO], NOW)
     (store.folder / "root.json").write_bytes(ONE)
     refused("ST-IDEN-018", store.current, NOW)
+
+
+class CrashError(Exception):
+    """The process ended here."""
+
+
+def crash_at(patch, name):
+    """The next write of a file ends the process."""
+    good = write_atomic
+
+    def write(path, data, **more):
+        if path.name == name:
+            raise CrashError
+        good(path, data, **more)
+
+    patch.setattr(truststore, "write_atomic", write)
+
+
+@pytest.mark.parametrize("name", ["root.json", "floors.json"])
+def test_a_crash_while_pinning_leaves_nothing_half(name, tmp_path, monkeypatch):
+    store = TrustStore(tmp_path / "trust")
+    with monkeypatch.context() as patch:
+        crash_at(patch, name)
+        with pytest.raises(CrashError):
+            store.pin(ONE, NOW)
+    refused("ST-IDEN-007", store.current, NOW)
+    store.pin(ONE, NOW)
+    assert store.current(NOW).version == 1
+
+
+@pytest.mark.parametrize(("name", "version"), [("root.json", 1), ("floors.json", 2)])
+def test_a_crash_while_updating_forgets_nothing(name, version, store, monkeypatch):
+    store.raise_floor("run", floor(3))
+    lost = Revoked(key_id=WORKER.key_id, since=NOW)
+    with monkeypatch.context() as patch:
+        crash_at(patch, name)
+        with pytest.raises(CrashError):
+            store.update([sign_document(amended(FIRST, change(revoke=[lost])), OLD)], NOW)
+    assert store.current(NOW).version == version
+    # The floor dies with the key, and not before.
+    assert (store.floor("run") is None) == (version == 2)
