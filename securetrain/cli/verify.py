@@ -16,6 +16,7 @@ import click
 from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
 from securetrain.cli.verify_chain import follow, print_chain
+from securetrain.cli.verify_model import Roots, verify_bundle
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,6 +87,13 @@ then what was changed, then what is missing, then what the policy says.
     type=click.Path(path_type=Path),
     help="With --bundle: certificates (PEM) of the authorities that are trusted.",
 )
+@click.option("--identity", help="With --bundle: who signed keyless, in full (e-mail or URI).")
+@click.option("--issuer", help="With --identity: the OIDC issuer that vouched, in full.")
+@click.option(
+    "--trusted-root",
+    type=click.Path(path_type=Path),
+    help="With --identity: trusted_root.json of a Sigstore instance. Default: the public one.",
+)
 @click.option("--policy", "policy_name", help="A policy by name or file. Default: none.")
 @click.option(
     "--format",
@@ -126,6 +134,9 @@ def command(
     bundle: Path | None,
     public_key: Path | None,
     roots: Path | None,
+    identity: str | None,
+    issuer: str | None,
+    trusted_root: Path | None,
     policy_name: str | None,
     output: str,
     as_json: bool,
@@ -147,10 +158,15 @@ def command(
 
     if as_json:
         output = "json"
-    if bundle is not None or public_key is not None or roots is not None:
-        from securetrain.cli.verify_model import verify_bundle
-
-        return verify_bundle(path, bundle, public_key, roots, output)
+    given = Roots(
+        public_key=public_key,
+        ca=roots,
+        identity=identity,
+        issuer=issuer,
+        trusted_root=trusted_root,
+    )
+    if bundle is not None or given.count:
+        return verify_bundle(path, bundle, given, output)
     if trust_file is None:
         raise IdentityError(
             "ST-IDEN-007",

@@ -3,6 +3,7 @@
 """``securetrain verify PATH --bundle FILE``: a model in the format of OpenSSF Model Signing."""
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,9 +19,24 @@ KEY_LIMIT: Final = 1 << 20
 MAX_SHOWN: Final = 50
 
 
-def verify_bundle(
-    path: Path, bundle: Path | None, public_key: Path | None, roots: Path | None, output: str
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """What the signer is verified by; exactly one kind."""
+
+    public_key: Path | None
+    ca: Path | None
+    identity: str | None
+    issuer: str | None
+    trusted_root: Path | None
+
+    @property
+    def count(self) -> int:
+        """How many kinds were given."""
+        keyless = self.identity or self.issuer or self.trusted_root
+        return sum(bool(one) for one in (self.public_key, self.ca, keyless))
+
+
+def verify_bundle(path: Path, bundle: Path | None, roots: Roots, output: str) -> int:
     """Verify, print, and return the exit code.
 
     Raises:
@@ -30,14 +46,14 @@ def verify_bundle(
     from securetrain.core.errors import UsageError
     from securetrain.report import junit, problems, sarif
 
-    if bundle is None or (public_key is None) == (roots is None):
+    if bundle is None or roots.count != 1:
         raise UsageError(
             "ST-USAG-001",
             "a Model Signing bundle is verified with one root",
             str(path),
-            "give --bundle FILE, and either --public-key PEM or --ca PEM",
+            "give --bundle FILE, and one of --public-key, --ca, --identity with --issuer",
         )
-    trust = _trust(public_key, roots)
+    trust = _trust(roots)
     with progress_bar("verifying") as progress:
         result = verify_model(path, bundle, trust, datetime.now(UTC), progress=progress)
     match output:
@@ -52,22 +68,26 @@ def verify_bundle(
     return int(result.exit_code)
 
 
-def _trust(public_key: Path | None, roots: Path | None) -> "ModelTrust":
+def _trust(roots: Roots) -> "ModelTrust":
     from cryptography import x509
 
     from securetrain.artifacts.oms import keys
-    from securetrain.artifacts.oms.model import TrustedKey, TrustedRoots
+    from securetrain.artifacts.oms.model import TrustedIdentity, TrustedKey, TrustedRoots
     from securetrain.core.errors import IntegrityError
     from securetrain.core.files import read_file
+    from securetrain.identity.sigstore import KeylessPolicy
 
-    if public_key is not None:
-        return TrustedKey(key=keys.load_public(read_file(public_key, KEY_LIMIT), str(public_key)))
-    assert roots is not None
+    if roots.public_key is not None:
+        pem = read_file(roots.public_key, KEY_LIMIT)
+        return TrustedKey(key=keys.load_public(pem, str(roots.public_key)))
+    if roots.ca is None:
+        policy = KeylessPolicy(identity=roots.identity or "", issuer=roots.issuer or "")
+        return TrustedIdentity(policy=policy, trusted_root=roots.trusted_root)
     try:
-        found = x509.load_pem_x509_certificates(read_file(roots, KEY_LIMIT))
+        found = x509.load_pem_x509_certificates(read_file(roots.ca, KEY_LIMIT))
     except (ValueError, x509.InvalidVersion) as error:
         raise IntegrityError(
-            "ST-OMSB-120", f"not certificates: {error}", str(roots), "give PEM certificates"
+            "ST-OMSB-120", f"not certificates: {error}", str(roots.ca), "give PEM certificates"
         ) from error
     return TrustedRoots(roots=tuple(found))
 

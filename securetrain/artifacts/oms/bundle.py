@@ -4,7 +4,7 @@
 
 Only what Model Signing uses is read: exactly one signature, and exactly one of a key's hint, a
 chain of certificates, or (keyless) one certificate with log entries. The keyless kind is verified
-by the sigstore library, never here.
+by the sigstore library (`identity.sigstore`), never here.
 """
 
 import base64
@@ -64,6 +64,8 @@ class _Bundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle whose shape is right; nothing in it has been verified."""
 
+    raw: bytes
+    """The file, for the library that verifies the keyless kind."""
     payload: bytes
     signature: bytes
     hint: str | None = None
@@ -87,6 +89,7 @@ def parse(data: bytes, where: str) -> Bundle:
             raise ValueError("not exactly one kind of verification material")
         chain = material.x509CertificateChain
         return Bundle(
+            raw=data,
             payload=_unbase64(envelope.payload),
             signature=_unbase64(envelope.signatures[0].sig),
             hint=None if material.publicKey is None else material.publicKey.hint,

@@ -29,9 +29,10 @@ from securetrain.artifacts.oms import keys, manifest
 from securetrain.artifacts.oms.manifest import Predicate, Resource
 from securetrain.artifacts.problems import Problem, most_telling
 from securetrain.core.codes import CODES, ExitCode
-from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.files import FileEntry, open_regular, read_file, survey, write_atomic
 from securetrain.identity.dsse import IN_TOTO, pae
+from securetrain.identity.sigstore import KeylessPolicy, verify_dsse
 
 CHUNK: Final = 1 << 20
 MAX_PROBLEMS: Final = 200
@@ -114,8 +115,38 @@ class TrustedRoots:
         return f"certificate {leaf.subject.rfc4514_string() or '(no subject)'}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedIdentity:
+    """A verifier's root: who signed, as a Sigstore instance vouches for it (keyless)."""
+
+    policy: KeylessPolicy
+    trusted_root: Path | None = None
+    """The instance's trusted root; None for the public one."""
+
+    def unwrap(self, bundle: bundle_file.Bundle, now: datetime, where: str) -> str:
+        """Rules 1 and 2; who signed, in words. Nothing is fetched.
+
+        Raises:
+            IntegrityError: ST-OMSB-110, ST-OMSB-120.
+            UsageError: ST-USAG-004 without the extra ``[sigstore]``.
+        """
+        del now  # a log says when it was signed
+        if not bundle.is_keyless:
+            raise _other_kind("an identity", where)
+        try:
+            found = verify_dsse(bundle.raw, IN_TOTO, self.policy, self.trusted_root, where)
+        except IdentityError as error:
+            number = 120 if error.code == "ST-IDEN-022" else 110
+            raise IntegrityError(
+                f"ST-OMSB-{number}", f"{error.code}: {error.what}", where, error.fix
+            ) from error
+        if found.payload.data != bundle.payload:
+            raise IntegrityError("ST-OMSB-110", "another payload was verified", where)
+        return f"{found.identity} (vouched for by {found.issuer})"
+
+
 ModelSigner: TypeAlias = KeySigner | CertificateSigner
-ModelTrust: TypeAlias = TrustedKey | TrustedRoots
+ModelTrust: TypeAlias = TrustedKey | TrustedRoots | TrustedIdentity
 
 
 @dataclass(slots=True, kw_only=True)
