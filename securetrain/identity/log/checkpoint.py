@@ -114,7 +114,7 @@ def parse_text(text: str, where: str = "") -> Checkpoint:
         IdentityError: ST-IDEN-040.
     """
     lines = text.split("\n")
-    if len(lines) != 4 or lines[3] or not lines[0]:
+    if len(lines) != 4 or lines[3]:
         raise note.bad("not three lines: origin, size, root hash", where)
     origin, size, root = lines[:3]
     if not note.is_name(origin):

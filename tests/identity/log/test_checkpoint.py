@@ -97,6 +97,9 @@ def test_not_signed_by_the_log():
     refused("ST-IDEN-040", replace(only, lines=only.lines[1:]).encode())
     elsewhere = replace(HEAD, origin="other.example")
     refused("ST-IDEN-040", cosigned(*WITNESSES, head=elsewhere))
+    # Under the right name, but about another log.
+    mixed = note.Note(elsewhere.text, (note.sign(elsewhere.text, HEAD.origin, LOG),))
+    refused("ST-IDEN-040", mixed.encode(), replace(POLICY, quorum=0))
 
 
 def test_a_threshold_of_log_keys():
@@ -132,6 +135,7 @@ def test_age():
         "log.example\n7\n",
         HEAD.text + "extension\n",
         HEAD.text[:-1],
+        HEAD.text + "no newline",
         HEAD.text.replace("log.example", ""),
         HEAD.text.replace("log.example", "log example"),
         HEAD.text.replace("\n7\n", "\n07\n"),
