@@ -12,11 +12,19 @@ import pytest
 import securetrain
 
 _PACKAGE = Path(securetrain.__file__).parent
-_ROOMS = ("rendezvous", "attest", "identity", "core", "policy")
+_ROOMS = ("rendezvous", "attest", "identity", "core", "policy", "network", "cli")
 _SOURCES = [
     *(path for room in _ROOMS for path in sorted((_PACKAGE / room).rglob("*.py"))),
     _PACKAGE / "ledger.py",
+    _PACKAGE / "__init__.py",
 ]
+_COORDINATOR = """
+import sys
+from securetrain.cli.main import main
+main(["coordinator", "--help"])
+import securetrain.rendezvous.standalone
+print("MODULES", *[f"{n}={getattr(m, '__file__', None)}" for n, m in sys.modules.items()])
+"""
 _FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle"}
 _FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 
@@ -82,3 +90,17 @@ def test_the_entry_point_costs_torch_nothing():
         "securetrain.rendezvous.entry",
     }
     assert not {"OpenSSL", "cryptography", "msgspec", "torch", "json", "socket"} & modules
+
+
+def test_whatever_a_coordinator_imports_was_looked_at():
+    """Its whole process, as the command starts it: no source of ours is left out above."""
+    out = subprocess.run(
+        [sys.executable, "-c", _COORDINATOR], capture_output=True, text=True, check=True
+    ).stdout
+    modules = dict(pair.partition("=")[::2] for pair in out.split("MODULES ")[1].split())
+    ours = {Path(file) for name, file in modules.items() if name.split(".")[0] == "securetrain"}
+    assert _PACKAGE / "rendezvous/desk.py" in ours, "the whole of it is loaded"
+    assert ours <= set(_SOURCES), ours - set(_SOURCES)
+    assert not {"torch", "numpy", *_FORBIDDEN_MODULES} & {n.split(".")[0] for n in modules} - {
+        "marshal"  # built into the interpreter, which reads its own compiled files with it
+    }
