@@ -79,20 +79,22 @@ def test_an_unmodified_script_runs_and_restarts(job, tmp_path):
     assert job.coordinator.membership.members[0].local_world == 2
 
 
-# Needs no torch: it says where it is, and ends only in a world of two.
+# Needs no torch: it says where it is, and ends when it is told to.
 WAITER = """
 import os, pathlib, sys, time
 env = os.environ
 where = pathlib.Path(sys.argv[1])
-(where / f"out-{env['WORLD_SIZE']}-{env['RANK']}").write_text(env["MASTER_PORT"])
-while env["WORLD_SIZE"] == "1":
+with open(where / f"out-{env['WORLD_SIZE']}-{env['RANK']}", "a") as file:
+    file.write(env["MASTER_PORT"] + "\\n")
+while not (where / "enough").exists():
     time.sleep(0.05)
 """
 
 
-def test_two_agents_scale_up(job, tmp_path, tools):
-    """The first agent starts alone; when the second joins, its worker is restarted in a world
-    of two. No worker failed, so no restart is counted."""
+def test_two_agents_scale_up_and_down(job, tmp_path, tools):
+    """The first agent starts alone; when the second joins, its worker is restarted in a world of
+    two; when the second is killed, in a world of one again. No worker failed, so no restart is
+    counted: none is allowed."""
     job.start(1, 2, last_call=0.5)
     script = tmp_path / "waiter.py"
     script.write_text(WAITER)
@@ -110,19 +112,28 @@ def test_two_agents_scale_up(job, tmp_path, tools):
             env=environment(),
         )
 
+    def ports(world, rank):
+        path = tmp_path / f"out-{world}-{rank}"
+        return path.read_text().split() if path.exists() else []
+
     agents = [agent("node-0")]
     try:
-        tools.wait_until((tmp_path / "out-1-0").exists, "the first agent runs alone")
+        tools.wait_until(lambda: ports(1, 0), "the first agent runs alone")
         agents.append(agent("node-1"))
-        assert [process.wait(60) for process in agents] == [0, 0]
+        tools.wait_until(lambda: ports(2, 0) and ports(2, 1), "both run in a world of two")
+        assert [m.node for m in job.coordinator.membership.members] == ["node-0", "node-1"]
+        agents[1].kill()
+        tools.wait_until(lambda: len(ports(1, 0)) == 2, "the first one runs alone again")
+        (tmp_path / "enough").touch()
+        assert agents[0].wait(60) == 0
     finally:
+        (tmp_path / "enough").touch()
         for process in agents:
             process.kill()
             process.wait()
-    ports = {(tmp_path / f"out-2-{rank}").read_text() for rank in range(2)}
-    assert len(ports) == 1
-    assert (tmp_path / "out-1-0").read_text() not in ports
-    assert [m.node for m in job.coordinator.membership.members] == ["node-0", "node-1"]
+    assert ports(2, 0) == ports(2, 1)
+    assert len({*ports(1, 0), *ports(2, 0)}) == 3, "each round had a store of its own"
+    assert job.coordinator.membership.epoch == 2
 
 
 def test_the_attack_that_takes_over_a_stock_agent_is_refused_by_ours(job, tmp_path, tools):
