@@ -107,6 +107,9 @@ def test_a_threshold_of_log_keys():
     keys = {**POLICY.keys, second.key_id: second.public}
     policy = replace(POLICY, keys=keys, threshold=2)
     refused("ST-IDEN-040", cosigned(*WITNESSES), policy)
+    for threshold in (0, 1):  # nobody is never enough
+        nobody = replace(policy, threshold=threshold, quorum=0)
+        refused("ST-IDEN-040", sign(HEAD, STRANGER).encode(), nobody)
     both = note.parse(cosigned(*WITNESSES)).with_lines(sign(HEAD, second).lines)
     assert open_checkpoint(both.encode(), policy, NOW).checkpoint == HEAD
 

@@ -41,6 +41,16 @@ def test_the_form_of_rekor():
     }
 
 
+def test_sigstores_own_schema_takes_it():
+    rekor_types = pytest.importorskip(
+        "rekor_types", reason="sigstore is not installed: its schema of log entries is not tried"
+    )
+    envelope = dsse.sign(b"payload", KIND, KEYS)
+    found = rekor_types.Dsse.model_validate_json(entry_of(envelope, VERIFIERS))
+    assert found.spec.root.payload_hash.value == hashlib.sha256(b"payload").hexdigest()
+    assert len(found.spec.root.signatures) == 2
+
+
 def test_it_does_not_depend_on_keys_that_did_not_sign():
     envelope = dsse.sign(b"payload", KIND, KEYS[:1])
     assert entry_of(envelope, VERIFIERS) == entry_of(envelope, {KEYS[0].key_id: KEYS[0].public})
