@@ -13,7 +13,7 @@ from securetrain.network.elf import ElfError, constants
 from securetrain.network.processes import Owner
 from securetrain.network.wireguard import Endpoint, decode_key, encode_key
 from securetrain.network.wireguard_go import version_problem
-from tests.network.fake_rdma import DONE, OWN, PEER, offload, policy, state
+from tests.network.fake_rdma import DONE, OWN, PEER, offload, policy, state, template
 from tools.fuzz import Parser
 
 _ONE, _OTHER = bytes(range(1, 33)), bytes(range(2, 34))
@@ -98,7 +98,7 @@ def _record(folder: Path) -> Parser:
 def _ipsec() -> list[Parser]:
     """What the kernel says of IPsec, and somebody else has configured."""
     way = offload(inbound=False)
-    rule = policy("192.0.2.0/24", "198.51.100.1", 1, way, templates=[(50, 1)])  # type: ignore[no-untyped-call]
+    rule = policy("192.0.2.0/24", "198.51.100.1", 1, way, templates=[template(optional=True)])  # type: ignore[no-untyped-call]
     return [
         Parser(
             "ipsec-states",

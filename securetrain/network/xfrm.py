@@ -38,6 +38,7 @@ _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _SELECTOR: Final = struct.Struct("=16s16s HHHH H BBB 3x i I")
 _ID: Final = struct.Struct("=16s 4s B 3x")
+_UNSIGNED: Final = struct.Struct("=I")
 _SHORT: Final = struct.Struct("=H")
 _INT: Final = struct.Struct("=i")
 _OFFLOAD: Final = struct.Struct("=iB")
@@ -46,6 +47,7 @@ _TEMPLATE: Final = struct.Struct("=16s4sB3x H2x 16s I BBB x III")
 _STATE_SIZE: Final = 224
 """struct xfrm_usersa_info: selector, id, source, lifetimes, statistics, family, mode and flags."""
 _STATE_SOURCE: Final = _SELECTOR.size + _ID.size
+_STATE_REQID: Final = 208
 _STATE_FAMILY: Final = 212
 _POLICY_SIZE: Final = 168
 """struct xfrm_userpolicy_info: selector, lifetimes, priority, index, direction, action."""
@@ -58,6 +60,8 @@ _DONE: Final = 3
 _TMPL: Final = 5
 _AEAD: Final = 18
 _OFFLOAD_DEV: Final = 28
+_NARROW: Final = {21, 31}  # XFRMA_MARK, XFRMA_IF_ID
+_NAME_SIZE: Final = 64
 _INBOUND: Final = 2
 _PACKET: Final = 4
 _INTERRUPTED: Final = 0x10  # NLM_F_DUMP_INTR: something changed while it was written
@@ -102,8 +106,12 @@ class State:
     source: Address
     destination: Address
     protocol: int
-    is_aead: bool
-    """Whether it encrypts and authenticates in one (AES-GCM)."""
+    cipher: str
+    """The kernel's name of the AEAD that encrypts and authenticates; empty when it has none."""
+    reqid: int
+    """What ties it to policies."""
+    is_plain: bool
+    """Whether it is for all packets, not for those with a mark or of an xfrm interface only."""
     offload: Offload | None
 
 
@@ -113,6 +121,11 @@ class Template:
 
     protocol: int
     is_optional: bool
+    source: bytes
+    destination: bytes
+    """Of the security association, 16 bytes each; all zeros for those of the packet."""
+    reqid: int
+    """Of the security association; 0 for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +135,7 @@ class Policy:
     source: Network
     destination: Network
     is_whole: bool
-    """Whether it is about every protocol, port and interface between them."""
+    """Whether it is about every packet between them: any protocol, port, interface and mark."""
     direction: int
     is_block: bool
     templates: tuple[Template, ...]
@@ -230,7 +243,11 @@ def _state(body: bytes) -> State:
         source=_address(source, family),
         destination=_address(destination, family),
         protocol=protocol,
-        is_aead=_AEAD in attributes,
+        cipher=attributes.get(_AEAD, b"")[:_NAME_SIZE]
+        .partition(b"\0")[0]
+        .decode("ascii", "replace"),
+        reqid=_UNSIGNED.unpack_from(body, _STATE_REQID)[0],
+        is_plain=not _NARROW & attributes.keys(),
         offload=_offload(attributes),
     )
 
@@ -245,7 +262,9 @@ def _policy(body: bytes) -> Policy:
     return Policy(
         source=_network(source, from_bits, family),
         destination=_network(to, to_bits, family),
-        is_whole=not (to_mask or from_mask or any(rest[:2])),  # protocol, interface
+        is_whole=not (
+            to_mask or from_mask or any(rest[:2]) or _NARROW & attributes.keys()
+        ),  # rest: protocol, interface, user
         direction=direction,
         is_block=action != 0,
         templates=tuple(_templates(attributes.get(_TMPL, b""))),
@@ -257,7 +276,13 @@ def _templates(data: bytes) -> Iterator[Template]:
     if len(data) % _TEMPLATE.size:
         raise _unknown("a template is cut off")
     for fields in _TEMPLATE.iter_unpack(data):
-        yield Template(protocol=fields[2], is_optional=bool(fields[8]))
+        yield Template(
+            protocol=fields[2],
+            is_optional=bool(fields[8]),
+            source=fields[4],
+            destination=fields[0],
+            reqid=fields[5],
+        )
 
 
 def _offload(attributes: dict[int, bytes]) -> Offload | None:

@@ -97,33 +97,43 @@ def family(address: Any) -> int:
     return socket.AF_INET if address.version == 4 else socket.AF_INET6
 
 
-def state(source, destination, *attributes, protocol=50, aead=True) -> bytes:
+GCM = "rfc4106(gcm(aes))"
+
+
+def state(source, destination, *attributes, protocol=50, cipher=GCM, reqid=1) -> bytes:
     """XFRM_MSG_NEWSA. The key of the AEAD is in it, as the kernel gives it to root."""
     body = bytearray(224)
     body[56:72] = raw(destination)
     body[76] = protocol
     body[80:96] = raw(source)
+    body[208:212] = struct.pack("=I", reqid)
     body[212:214] = struct.pack("=H", family(source))
-    more = (
-        [attribute(18, b"rfc4106(gcm(aes))".ljust(64, b"\0") + b"KEY-OF-THE-STATE")] if aead else []
-    )
+    key = cipher.encode().ljust(64, b"\0") + b"KEY-OF-THE-STATE"
+    more = [attribute(18, key)] if cipher else []
     return message(16, bytes(body) + b"".join([*more, *attributes]))
 
 
+def template(protocol=50, *, optional=False, source=None, destination=None, reqid=0) -> bytes:
+    """struct xfrm_user_tmpl."""
+    body = bytearray(64)
+    body[0:16] = raw(destination) if destination else bytes(16)
+    body[20] = protocol
+    body[28:44] = raw(source) if source else bytes(16)
+    body[44:48] = struct.pack("=I", reqid)
+    body[50] = optional
+    return bytes(body)
+
+
 def policy(source, destination, direction, *attributes, protocol=0, action=0, templates=None):
-    """XFRM_MSG_NEWPOLICY; `templates`: whether each is optional, or its protocol."""
+    """XFRM_MSG_NEWPOLICY; with one template for ESP unless others are given."""
     to, origin = ip_network(destination), ip_network(source)
     body = bytearray(168)
     body[0:32] = raw(to.network_address) + raw(origin.network_address)
     body[40:42] = struct.pack("=H", family(to.network_address))
     body[42:45] = bytes([to.prefixlen, origin.prefixlen, protocol])
     body[160:162] = bytes([direction, action])
-    wanted = [(50, 0)] if templates is None else templates
-    tmpl = b"".join(
-        bytes(20) + bytes([esp, 0, 0, 0]) + bytes(26) + bytes([optional]) + bytes(13)
-        for esp, optional in wanted
-    )
-    return message(19, bytes(body) + b"".join([attribute(5, tmpl), *attributes]))
+    wanted = b"".join([template()] if templates is None else templates)
+    return message(19, bytes(body) + b"".join([attribute(5, wanted), *attributes]))
 
 
 DONE = message(3, b"\0\0\0\0")

@@ -8,7 +8,18 @@ import pytest
 
 from securetrain.network import xfrm
 from securetrain.network.ipsec import problem
-from tests.network.fake_rdma import INDEX, OWN, PEER, dump_of, offload, policy, protected, state
+from tests.network.fake_rdma import (
+    INDEX,
+    OWN,
+    PEER,
+    attribute,
+    dump_of,
+    offload,
+    policy,
+    protected,
+    state,
+    template,
+)
 
 INTO, OUT = offload(inbound=True), offload(inbound=False)
 THIRD = ip_address("192.0.2.3")
@@ -69,7 +80,10 @@ def test_both_directions_need_a_state_and_a_policy(number):
         ),
         pytest.param(state(OWN, PEER, offload(8, inbound=False)), id="another interface"),
         pytest.param(state(OWN, PEER, INTO), id="the other direction"),
-        pytest.param(state(OWN, PEER, OUT, aead=False), id="not an AEAD"),
+        pytest.param(state(OWN, PEER, OUT, cipher=""), id="not an AEAD"),
+        pytest.param(state(OWN, PEER, OUT, cipher="rfc4543(gcm(aes))"), id="GMAC: in clear"),
+        pytest.param(state(OWN, PEER, OUT, attribute(21, bytes(8))), id="with a mark"),
+        pytest.param(state(OWN, PEER, OUT, attribute(31, bytes(4))), id="of an interface"),
         pytest.param(state(OWN, PEER, OUT, protocol=51), id="AH"),
         pytest.param(state(PEER, OWN, OUT), id="swapped"),
     ],
@@ -88,8 +102,18 @@ def test_a_state_that_does_not_encrypt_on_the_card(wrong):
         ),
         pytest.param(policy(f"{OWN}", f"{PEER}", 1, offload(8, inbound=False)), id="elsewhere"),
         pytest.param(policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[]), id="lets it pass"),
-        pytest.param(policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[(50, 1)]), id="level use"),
-        pytest.param(policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[(51, 0)]), id="AH"),
+        pytest.param(
+            policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(optional=True)]), id="use"
+        ),
+        pytest.param(policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(51)]), id="AH"),
+        pytest.param(
+            policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(destination=THIRD)]),
+            id="to another end",
+        ),
+        pytest.param(
+            policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(source=THIRD)]),
+            id="from another end",
+        ),
         pytest.param(policy(f"{OWN}", f"{PEER}", 1, templates=[], protocol=17), id="UDP in clear"),
         pytest.param(policy("0.0.0.0/0", "0.0.0.0/0", 1, templates=[]), id="all in clear"),
     ],
@@ -97,6 +121,21 @@ def test_a_state_that_does_not_encrypt_on_the_card(wrong):
 def test_a_policy_that_could_come_first(wrong):
     states, policies = protected()
     assert "lets it pass, or leaves it to software" in judge(states, [wrong, *policies])
+
+
+@pytest.mark.parametrize("narrow", [21, 31], ids=["a mark", "an interface"])
+def test_a_policy_for_some_packets_is_not_for_all(narrow):
+    states, (_, into) = protected()
+    partial = policy(f"{OWN}", f"{PEER}", 1, OUT, attribute(narrow, bytes(8)))
+    assert "no fully offloaded policy" in judge(states, [partial, into])
+
+
+def test_a_policy_uses_the_state_that_it_names():
+    states, (_, into) = protected()
+    named = [template(source=OWN, destination=PEER, reqid=1)]
+    assert judge(states, [policy(f"{OWN}", f"{PEER}", 1, OUT, templates=named), into]) == ""
+    other = policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(reqid=2)])
+    assert "no fully offloaded security association" in judge(states, [other, into])
 
 
 def test_a_policy_for_one_protocol_is_not_for_all():

@@ -14,13 +14,24 @@ from securetrain.network import xfrm
 from securetrain.network.namespace import Namespace
 from securetrain.network.xfrm import Direction, Kind, Offload, Template
 from securetrain.testing.cluster import missing
-from tests.network.fake_rdma import DONE, OWN, PEER, dump_of, message, offload, policy, state
+from tests.network.fake_rdma import (
+    DONE,
+    OWN,
+    PEER,
+    dump_of,
+    message,
+    offload,
+    policy,
+    raw,
+    state,
+    template,
+)
 
 
 def test_a_state():
     (found,) = xfrm.states(dump_of([state(OWN, PEER, offload(inbound=True))], []))
     assert (found.source, found.destination, found.protocol) == (OWN, PEER, 50)
-    assert found.is_aead
+    assert (found.cipher, found.reqid, found.is_plain) == ("rfc4106(gcm(aes))", 1, True)
     assert found.offload == Offload(interface=7, is_inbound=True, is_full=True)
     assert "KEY-OF" not in repr(found)
 
@@ -32,12 +43,15 @@ def test_addresses_of_ipv6():
 
 
 def test_a_policy():
-    given = policy("192.0.2.0/24", "198.51.100.1", 1, offload(inbound=False), templates=[(50, 1)])
+    wanted = template(optional=True, source=OWN, destination=PEER, reqid=9)
+    given = policy("192.0.2.0/24", "198.51.100.1", 1, offload(inbound=False), templates=[wanted])
     (found,) = xfrm.policies(dump_of([], [given]))
     assert found.source == ip_network("192.0.2.0/24")
     assert found.destination == ip_network("198.51.100.1")
     assert (found.direction, found.is_block, found.is_whole) == (Direction.OUT, False, True)
-    assert found.templates == (Template(protocol=50, is_optional=True),)
+    assert found.templates == (
+        Template(protocol=50, is_optional=True, source=raw(OWN), destination=raw(PEER), reqid=9),
+    )
     assert found.offload == Offload(interface=7, is_inbound=False, is_full=True)
 
 
@@ -127,7 +141,7 @@ def test_policies_of_a_real_kernel():
     place = Namespace(f"st-xfrm-{os.getpid()}")
     place.create()
     try:
-        tmpl = ["tmpl", "src", "10.0.0.1", "dst", "10.0.1.2", "proto", "esp", "mode", "transport"]
+        tmpl = ["tmpl", "src", "10.0.0.1", "dst", "10.0.1.2", "proto", "esp", "reqid", "5"]
         between = ["src", "10.0.0.0/24", "dst", "10.0.1.2/32"]
         place.ip("xfrm", "policy", "add", *between, "dir", "out", *tmpl)
         udp = ["src", "10.0.1.2", "dst", "10.0.0.1", "proto", "udp", "dport", "4791", "dir", "in"]
@@ -142,8 +156,13 @@ def test_policies_of_a_real_kernel():
     out, into, forward = (found[d] for d in (Direction.OUT, Direction.IN, Direction.FORWARD))
     assert out.source == ip_network("10.0.0.0/24")
     assert out.is_whole
-    assert out.templates == (Template(protocol=50, is_optional=False),)
+    (demand,) = out.templates
+    assert (demand.protocol, demand.is_optional, demand.reqid) == (50, False, 5)
+    assert (demand.source[:4], demand.destination[:4]) == (
+        bytes([10, 0, 0, 1]),
+        bytes([10, 0, 1, 2]),
+    )
     assert not into.is_whole
-    assert into.templates == (Template(protocol=50, is_optional=True),)
+    assert [(found.protocol, found.is_optional) for found in into.templates] == [(50, True)]
     assert forward.is_block
     assert forward.templates == ()
