@@ -40,7 +40,7 @@ from securetrain.rendezvous.channel import Channel
 from securetrain.rendezvous.door import Door
 from securetrain.rendezvous.journal import Journal
 from securetrain.rendezvous.membership import Membership
-from securetrain.rendezvous.protocol import Status, Store
+from securetrain.rendezvous.protocol import Store
 from securetrain.rendezvous.reception import Reception
 from securetrain.rendezvous.renewal import Issue, Renewal
 from securetrain.rendezvous.rounds import Rounds
@@ -362,10 +362,10 @@ class Coordinator:
                 self._journal.observe(Boundary.RENDEZVOUS, "job-closed", session.subject)
             self._assembly.tell_everybody()
 
-    def status(self, session: Session) -> Status:
-        """Where the job stands."""
-        with self._lock:
-            return self._assembly.status(session.node)
+    def beat(self, session: Session) -> None:
+        """Answer a sign of life with where the job stands."""
+        with self._lock:  # until it is posted, or else news could overtake it
+            session.post(self._assembly.status(session.node))
 
     def ended(self, session: Session, error: SecureTrainError | None) -> None:
         """Record how it ended, and go on without the node."""

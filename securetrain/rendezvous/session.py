@@ -100,8 +100,8 @@ class Hub(Protocol):
     def close(self, session: "Session") -> None:
         """The node says that the job is over."""
 
-    def status(self, session: "Session") -> Status:
-        """Where the job stands, for this node."""
+    def beat(self, session: "Session") -> None:
+        """The node is alive: post where the job stands, and nothing that is older than news."""
 
     def ended(self, session: "Session", error: SecureTrainError | None) -> None:
         """The connection is over: with a refusal, or because the node left."""
@@ -362,7 +362,7 @@ class Session:
     def _handle(self, message: AnyMessage) -> None:
         match message:
             case Heartbeat():
-                self.post(self.hub.status(self))
+                self.hub.beat(self)
             case Ready():
                 self.hub.ready(self)
             case Store():

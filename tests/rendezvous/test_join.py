@@ -5,6 +5,7 @@
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,6 +75,19 @@ def test_everybody_restarts_after_one_asks(job, pool):
     second = results([failed, other])
     assert [r.membership.epoch for r in second] == [first[0].membership.epoch + 1] * 2
     assert second[0].port != first[0].port, "each round has a store of its own"
+
+
+def test_the_answer_to_a_heartbeat_does_not_overtake_news(job, pool):
+    """A status of the round before would have the agent restart workers that have just begun."""
+    coordinator = job.start(2, 2)
+    members = [job.join(f"node-{n}") for n in range(2)]
+    results(rounds(pool, members))
+    held = []
+    session = SimpleNamespace(
+        node="node-0", post=lambda _: held.append(coordinator._lock._is_owned())
+    )
+    coordinator.beat(session)
+    assert held == [True], "nobody can change the rounds between the look and the message"
 
 
 def test_min_nodes_start_after_the_last_call_and_a_late_one_makes_them_restart(job, pool, tools):
