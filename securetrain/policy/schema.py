@@ -183,6 +183,14 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     lease_minutes: Annotated[
         int, _meta("how long an admission lasts before it must be renewed", "run", ge=1, le=60)
     ] = 10
+    doubt_lost: Annotated[
+        bool,
+        _meta(
+            "whether a node that goes in the middle of a run leaves checkpoints in doubt, as one"
+            " that was evicted does",
+            "run",
+        ),
+    ] = True
     reference_values: Annotated[
         ReferenceFile | None, _meta("the signed file that says what nodes must be", "run")
     ] = None

@@ -39,6 +39,7 @@ class Assembly:
         coordinator: str,
         clock: Callable[[], datetime],
         last_epoch: int,
+        doubt_lost: bool,
     ) -> None:
         """Prepare.
 
@@ -50,13 +51,14 @@ class Assembly:
             coordinator: its SPIFFE id.
             clock: the time, timezone-aware.
             last_epoch: of an earlier coordinator of this job.
+            doubt_lost: the policy's word about nodes that go (`evictions`).
         """
         self.rounds = rounds
         self.membership: Membership | None = None
         self._store: Store | None = None
         self._epoch = last_epoch
         self._over = False
-        self.evictions = Evictions()
+        self.evictions = Evictions(doubt_lost=doubt_lost)
         self._terms = terms
         self._nodes = nodes
         self._journal = journal

@@ -155,6 +155,7 @@ class Coordinator:
             coordinator=str(self._spiffe),
             clock=clock,
             last_epoch=last_epoch,
+            doubt_lost=settings.node.doubt_lost,
         )
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
@@ -377,7 +378,7 @@ class Coordinator:
         with self._lock:
             if session.node and self._nodes.get(session.node) is session:
                 del self._nodes[session.node]
-                if error is not None and session.admitted:
+                if session.admitted and not (self._stopping or self._rounds.closed):
                     self._distrust(session, error)
                 self._verifier.release(session.node)
                 self._remove(session, error)
@@ -397,7 +398,7 @@ class Coordinator:
         lost = session.admitted and not session.said_goodbye and going_on
         self._assembly.remove(session.node, evicted=error is not None or lost)
 
-    def _distrust(self, session: Session, error: SecureTrainError) -> None:
+    def _distrust(self, session: Session, error: SecureTrainError | None) -> None:
         """A node is out; when its word counts no more, say since when."""
         gone = self._assembly.evictions.add(session, error)
         if gone is None:

@@ -10,8 +10,11 @@ Rules:
 2. one that was evicted for what it showed or did (its evidence, its lease, a revocation, a message
    that has no place) is believed up to the challenge before its last good evidence, and no longer.
    Every later membership says so, and who joins later knows it too;
-3. a node that fell silent, could not be reached, or left is gone, not disbelieved. So is one that
-   found the job closed, or a coordinator that could not decide or write.
+3. one that fell silent, cannot be reached, left while the job went on, or met a coordinator that
+   could not decide or write, has not proven itself since. Under ``node.doubt_lost`` it is believed
+   no longer than that either (ST-ADMN-018): else a node that cannot prove itself again would only
+   have to go. Without it, such a node is just gone;
+4. a node that found the job closed is none of these.
 """
 
 from typing import Final
@@ -21,7 +24,9 @@ from securetrain.rendezvous.membership import Evicted, Membership
 from securetrain.rendezvous.protocol import MAX_EVICTED
 from securetrain.rendezvous.session import Session
 
-_ONLY_GONE: Final = frozenset({"ST-ADMN-005", "ST-ADMN-007", "ST-ADMN-008", "ST-ADMN-012"})
+GONE: Final = "ST-ADMN-018"
+_CLOSED: Final = "ST-ADMN-008"
+_NO_VERDICT: Final = frozenset({"ST-ADMN-005", "ST-ADMN-007", "ST-ADMN-012"})
 _OWN_TROUBLE: Final = frozenset({"USAG", "LEDG"})
 """The families of what the coordinator's own files and disk cause."""
 
@@ -29,8 +34,13 @@ _OWN_TROUBLE: Final = frozenset({"USAG", "LEDG"})
 class Evictions:
     """The coordinator's account of them. Nothing here locks."""
 
-    def __init__(self) -> None:
-        """Nobody was evicted yet."""
+    def __init__(self, *, doubt_lost: bool = True) -> None:
+        """Nobody was evicted yet.
+
+        Args:
+            doubt_lost: Rule 3.
+        """
+        self._doubt_lost = doubt_lost
         self._all: list[Evicted] = []
         self._out: list[str] = []
         self._last: dict[str, int] = {}
@@ -60,18 +70,25 @@ class Evictions:
         if node in self._current and node not in self._out:
             self._out.append(node)
 
-    def add(self, session: Session, error: SecureTrainError) -> Evicted | None:
-        """An admitted node was evicted; returns what there is to say of it from now on."""
+    def add(self, session: Session, error: SecureTrainError | None) -> Evicted | None:
+        """An admitted node is out, with a reason or by itself; returns what there is to say."""
+        code = GONE if error is None or _says_nothing(error) else error.code
+        if code == _CLOSED or (code == GONE and not self._doubt_lost):
+            return None
         node = session.node
-        only_gone = error.code in _ONLY_GONE or error.definition.family in _OWN_TROUBLE
-        if only_gone or session.proven is None or node not in self._last:
+        if session.proven is None or node not in self._last:
             return None
         gone = Evicted(
             node=node,
-            code=error.code,
+            code=code,
             last_good=session.proven,
             epoch=self._last[node],
             led=node in self._led,
         )
         self._all.append(gone)
         return gone
+
+
+def _says_nothing(error: SecureTrainError) -> bool:
+    """Whether an end has no reason that lies with the node."""
+    return error.code in _NO_VERDICT or error.definition.family in _OWN_TROUBLE

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from securetrain.core.errors import AdmissionError, AttestationError
+from securetrain.core.errors import AdmissionError, AttestationError, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous.evictions import Evictions
@@ -74,10 +74,29 @@ def test_who_was_contradicted_is_doubted_since_its_last_good_evidence(account):
     assert (gone.code, gone.last_good, gone.epoch, gone.led) == ("ST-ATTS-008", START, 3, False)
 
 
-@pytest.mark.parametrize("code", ["ST-ADMN-005", "ST-ADMN-007", "ST-ADMN-008"])
-def test_who_is_only_gone_is_not_doubted(account, code):
-    assert account.add(FakeSession("node-1"), AdmissionError(code, "silence")) is None
-    assert account.all == ()
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        AdmissionError("ST-ADMN-005", "silence"),
+        AdmissionError("ST-ADMN-007", "hung up"),
+        AdmissionError("ST-ADMN-012", "the coordinator could not decide"),
+        UsageError("ST-USAG-006", "the coordinator's disk is full"),
+    ],
+    ids=lambda error: getattr(error, "code", "left"),
+)
+def test_who_goes_is_doubted_only_if_the_policy_says_so(account, error):
+    gone = account.add(FakeSession("node-1"), error)
+    assert (gone.code, gone.last_good, gone.epoch) == ("ST-ADMN-018", START, 3)
+    trusting = Evictions(doubt_lost=False)
+    trusting.formed(membership(3, "node-0", "node-1"))
+    assert trusting.add(FakeSession("node-1"), error) is None
+    assert trusting.all == ()
+    assert trusting.add(FakeSession("node-1"), REVOKED).code == "ST-ADMN-013"
+
+
+def test_who_found_the_job_closed_is_not_doubted(account):
+    assert account.add(FakeSession("node-1"), AdmissionError("ST-ADMN-008", "closed")) is None
 
 
 def test_who_was_in_no_epoch_left_nothing_to_doubt(account):
@@ -205,7 +224,33 @@ def test_a_member_that_drops_its_connection_keeps_no_tunnel(trio, tools):
         )
         tools.wait_until(lambda name=name: members[name].num_waiting, "a new round is asked for")
     del members["node-1"]
-    assert form(members)["node-0"].membership.evicted == ()
+    (gone,) = form(members)["node-0"].membership.evicted
+    assert (gone.node, gone.code) == ("node-1", "ST-ADMN-018")
+
+
+def test_a_member_that_cannot_renew_its_lease_does_not_help_itself_by_hanging_up(job, tools):
+    """Its own side may end the connection a moment before the coordinator does."""
+    job.start(1, 2, last_call=0.2, lease=1.5)
+    members = {"node-0": job.join("node-0"), "node-1": job.join("node-1")}
+    members["node-1"]._link._renew_at = float("inf")
+    epoch = form(members)["node-0"].membership.epoch
+    joined = members.pop("node-1").result.issued
+    tools.wait_until(lambda: members["node-0"].num_waiting, "the other one is told")
+    (gone,) = form(members)["node-0"].membership.evicted
+    assert gone.code in {"ST-ATTS-007", "ST-ADMN-018"}
+    assert (gone.node, gone.epoch) == ("node-1", epoch)
+    assert gone.last_good <= joined
+
+
+def test_the_end_of_a_job_leaves_nothing_in_doubt(job, tools):
+    job.start(1, 2, last_call=0.2)
+    members = {"node-0": job.join("node-0"), "node-1": job.join("node-1")}
+    form(members)
+    members["node-1"].close_job()
+    for member in members.values():
+        member.leave()
+    tools.wait_until(lambda: len([e for e in job.events() if e.event == "node-left"]) == 2, "left")
+    assert not [event for event in job.events() if event.event == "trust-ended"]
 
 
 def test_a_member_that_leaves_keeps_no_tunnel_and_makes_nobody_restart(trio, tools):
