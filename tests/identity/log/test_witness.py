@@ -57,6 +57,14 @@ def test_a_log_that_grows(world):
     witness.cosign(request_for(world.log, 3), NOW)  # again, with the time of now
 
 
+def test_a_log_that_was_empty(world):
+    world.cosign(0)
+    assert world.witnesses[0].seen(ORIGIN) == 0
+    world.append("a")
+    assert world.cosign(0) == 1
+    assert world.witnesses[0].seen(ORIGIN) == 1
+
+
 def test_it_remembers_across_processes(world):
     world.append("a")
     world.cosign(0)
@@ -115,7 +123,8 @@ def test_a_request_from_another_size_than_was_seen(world):
     world.cosign(0)
     world.append("c")
     for old in (0, 1, 3):
-        refused("ST-IDEN-041", world.witnesses[0].cosign, request_for(world.log, old), NOW)
+        error = refused("ST-IDEN-041", world.witnesses[0].cosign, request_for(world.log, old), NOW)
+        assert f"from size {old}; size 2 was seen" in error.what
     world.cosign(0)
 
 
@@ -189,7 +198,8 @@ def test_the_logs_key_may_change(world):
         b"old 1\n????\n\nx",
         b"old \xff\n\nx",
         b"old 1" + (b"\n" + b"A" * 43 + b"=") * 64 + b"\n\nx",
-        b"x" * (REQUEST_LIMIT + 1),
+        b"old 1",
+        Request(1, (), b"x" * REQUEST_LIMIT).encode(),
     ],
 )
 def test_malformed_requests(data):
