@@ -15,6 +15,7 @@ from securetrain.core.text import printable
 if TYPE_CHECKING:
     from securetrain.identity.ca import JobCA
     from securetrain.identity.cluster import ClusterCA
+    from securetrain.identity.register import Issued
 
 EPILOG = """\
 \b
@@ -23,12 +24,13 @@ Examples:
   securetrain ca issue /etc/securetrain/ca --job run-7 --node node-0 --out node-0-identity
   securetrain ca issue /etc/securetrain/ca --job run-7 --coordinator --out coordinator-ca
   securetrain ca revoke /etc/securetrain/ca --node node-0 --reason "disk was sold"
+  securetrain ca revoke /etc/securetrain/ca --job run-7 --reason "its coordinator was broken into"
   securetrain ca list /etc/securetrain/ca
 
 \b
 Exit codes: 0 done; 2 no usable CA in the folder, a key that cannot be read, or one exists already;
-12 a certificate or revocation list that is not good; 16 the node is revoked; 20 a file cannot be
-read or written.
+12 a certificate or revocation list that is not good; 16 the node or job is revoked; 20 a file
+cannot be read or written.
 """
 
 _FOLDER = click.argument("folder", type=click.Path(path_type=Path))
@@ -137,6 +139,7 @@ def _issue_node(
 @_FOLDER
 @click.option("--node", default="", help="Revoke a node: all its certificates, in every job.")
 @click.option("--serial", default="", help="Revoke one certificate, by its serial (hex).")
+@click.option("--job", default="", help="Revoke a job's CA: every certificate of the job.")
 @click.option("--reason", default="", help="Why; stands in the signed list.")
 @passphrase_option
 @_JSON
@@ -144,20 +147,22 @@ def revoke(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     node: str,
     serial: str,
+    job: str,
     reason: str,
     passphrase_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Revoke a node or a certificate, for good, and sign the new list.
+    """Revoke a node, a certificate or a whole job, for good, and sign the new list.
 
     Coordinators that use this folder evict it within seconds. Others need the new revoked.json.
     """
     from securetrain.identity.register import Kind
 
-    if bool(node) == bool(serial):
-        raise click.UsageError("give either --node NAME or --serial HEX")
+    if sum(map(bool, (node, serial, job))) != 1:
+        raise click.UsageError("give one of --node NAME, --serial HEX and --job ID")
     cluster = _open(folder)
-    kind, name = (Kind.NODE, node) if node else (Kind.SERIAL, serial.lower().lstrip("0"))
+    named = {Kind.NODE: node, Kind.JOB: job, Kind.SERIAL: serial.lower().lstrip("0")}
+    kind, name = next((kind, name) for kind, name in named.items() if name or kind is Kind.SERIAL)
     key = unlocker(cluster, passphrase_file)()
     found = cluster.revoke(kind, name, reason, datetime.now(UTC), key)
     if as_json:
@@ -173,13 +178,18 @@ def show(folder: Path, as_json: bool) -> None:
     """List what was issued and what is revoked."""
     cluster = _open(folder)
     revocations = cluster.revocations()
+
+    def state(entry: "Issued") -> str:
+        found = revocations.find(entry.node, entry.serial, entry.job)
+        return _state(found is not None, entry.ends)
+
     rows = [
         {
             "serial": entry.serial,
             "spiffe": entry.spiffe,
             "how": entry.how.value,
             "ends": _time(entry.ends),
-            "state": _state(revocations.find(entry.node, entry.serial) is not None, entry.ends),
+            "state": state(entry),
         }
         for entry in cluster.register.issued()
     ]

@@ -191,11 +191,13 @@ class ClusterCA:
 
         Raises:
             IdentityError: ST-IDEN-005 when it is not one of ours or has ended, ST-IDEN-006 for a
-                bad name, and what `unlock` raises when a new one must be signed.
+                bad name, ST-IDEN-011 when it was revoked, and what `unlock` raises when a new one
+                must be signed.
         """
         SpiffeId(self.trust_domain, job, Role.COORDINATOR)  # refuses bad names
         if job.startswith("."):  # it names a folder
             raise IdentityError("ST-IDEN-006", f"a job's name begins with no dot: {job}")
+        self.refuse_revoked(job=job)
         with self._locked():
             if not self._job_folder(job).exists():
                 self._certify(job, now, unlock())
@@ -257,32 +259,33 @@ class ClusterCA:
         """Issue a leaf, with the register knowing of it.
 
         Raises:
-            IdentityError: ST-IDEN-005 or 006 as `JobCA.issue`, ST-IDEN-011 for a revoked node.
+            IdentityError: ST-IDEN-005 or 006 as `JobCA.issue`, ST-IDEN-011 for a revoked node or
+                job.
         """
-        self.refuse_revoked(node)
+        self.refuse_revoked(node, ca.job)
         certificate = ca.issue(role, key, now, node=node, lifetime=lifetime)
         self.register.record(certificate, how)
         return certificate
 
     # Revocation.
 
-    def refuse_revoked(self, node: str) -> None:
-        """Refuse a node that was revoked, by the register and by the list.
+    def refuse_revoked(self, node: str = "", job: str = "") -> None:
+        """Refuse a node or job that was revoked, by the register and by the list.
 
         Raises:
             IdentityError: ST-IDEN-011, ST-IDEN-012.
         """
         for entry in self.register.revoked():
-            if entry.kind is Kind.NODE and entry.name == node:
+            if (entry.kind, entry.name) in {(Kind.NODE, node), (Kind.JOB, job)}:
                 raise revoked(entry.kind, entry.name, entry.reason, entry.since)
-        listed = self.revocations().find(node, "")
+        listed = self.revocations().find(node, "", job)
         if listed is not None:
             raise revoked(listed.kind, listed.name, listed.reason, listed.since)
 
     def revoke(
         self, kind: Kind, name: str, reason: str, now: datetime, key: PrivateKey
     ) -> RevocationList:
-        """Revoke a node or one certificate, and sign the new list.
+        """Revoke a node, one certificate or a job, and sign the new list.
 
         Raises:
             IdentityError: ST-IDEN-006 for a bad name, ST-IDEN-013.

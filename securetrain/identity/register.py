@@ -64,6 +64,8 @@ class Kind(StrEnum):
     """Every certificate of a node, of every job, and any later one."""
     SERIAL = "serial"
     """One certificate."""
+    JOB = "job"
+    """A job with its CA: every certificate of it, coordinators' too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ _FIX: Final = "copy the CA's revoked.json again, or sign it with 'securetrain ca
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One node or certificate."""
+    """One node, certificate or job."""
 
     kind: Kind
     name: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -51,21 +51,18 @@ class RevocationList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     issued: Annotated[datetime, Meta(tz=True)]
     entries: tuple[Entry, ...]
 
-    def find(self, node: str, serial: str) -> Entry | None:
-        """The entry that speaks of a node or of a certificate's serial (hex)."""
-        for entry in self.entries:
-            wanted = node if entry.kind is Kind.NODE else serial
-            if entry.name == wanted:
-                return entry
-        return None
+    def find(self, node: str, serial: str, job: str) -> Entry | None:
+        """The entry that speaks of a node, of a certificate's serial (hex) or of a job."""
+        wanted = {Kind.NODE: node, Kind.SERIAL: serial, Kind.JOB: job}
+        return next((e for e in self.entries if e.name == wanted[e.kind]), None)
 
-    def check(self, node: str, certificate: x509.Certificate) -> None:
+    def check(self, node: str, certificate: x509.Certificate, job: str) -> None:
         """Refuse what has been revoked.
 
         Raises:
             IdentityError: ST-IDEN-011.
         """
-        entry = self.find(node, serial_text(certificate))
+        entry = self.find(node, serial_text(certificate), job)
         if entry is not None:
             raise revoked(entry.kind, entry.name, entry.reason, entry.since)
 
@@ -76,7 +73,9 @@ def revoked(kind: Kind, name: str, reason: str, since: datetime) -> IdentityErro
         "ST-IDEN-011",
         f"{kind} {name} was revoked at {since:%Y-%m-%dT%H:%M:%SZ}: {reason or 'no reason given'}",
         "revocation list",
-        "give the machine another node name, and enrol it again once it can be trusted",
+        "start the job under another id"
+        if kind is Kind.JOB
+        else "give the machine another node name, and enrol it again once it can be trusted",
     )
 
 

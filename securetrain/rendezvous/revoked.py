@@ -72,7 +72,7 @@ class RevocationWatch:
                 "copy the CA's revoked.json again",
             )
         try:
-            found.check(peer.node, certificate)
+            found.check(peer.node, certificate, peer.job)
         except IdentityError as refusal:
             raise AdmissionError("ST-ADMN-013", refusal.what, str(peer), refusal.fix) from refusal
 

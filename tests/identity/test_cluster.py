@@ -246,9 +246,9 @@ def test_a_revoked_serial_says_nothing_about_the_node(cluster):
     first = leaf(cluster, ca)
     cluster.revoke(Kind.SERIAL, f"{first.serial_number:x}", "", NOW, cluster.key())
     second = leaf(cluster, ca)
-    cluster.revocations().check("node-0", second)
+    cluster.revocations().check("node-0", second, "run-7")
     with pytest.raises(IdentityError, match="ST-IDEN-011"):
-        cluster.revocations().check("node-0", first)
+        cluster.revocations().check("node-0", first, "run-7")
 
 
 @pytest.mark.parametrize(
@@ -269,6 +269,7 @@ def test_a_revocation_of_something_that_has_no_such_name(cluster, kind, name):
 
 def test_an_older_list_is_refused(cluster):
     """The file is put back; the register beside it knows better."""
+    job = job_of(cluster)
     old = cluster.revocations_file.read_bytes()
     cluster.revoke(Kind.NODE, "node-0", "", NOW, cluster.key())
     cluster.revocations_file.write_bytes(old)
@@ -276,7 +277,21 @@ def test_an_older_list_is_refused(cluster):
         cluster.revocations()
     assert caught.value.code == "ST-IDEN-012"
     with pytest.raises(IdentityError, match="ST-IDEN-011"):
-        leaf(cluster, job_of(cluster))
+        leaf(cluster, job)
+    with pytest.raises(IdentityError, match="ST-IDEN-012"):
+        job_of(cluster)
+
+
+def test_a_revoked_job_gets_no_certificate_and_no_coordinator(cluster):
+    job = job_of(cluster)
+    cluster.revoke(Kind.JOB, job.job, "its coordinator was broken into", NOW, cluster.key())
+    with pytest.raises(IdentityError, match=r"ST-IDEN-011: job .* broken into"):
+        leaf(cluster, job)
+    with pytest.raises(IdentityError, match="ST-IDEN-011"):
+        job_of(cluster)
+    found = cluster.revocations()
+    assert found.find("node-0", "1f", job.job) is not None
+    assert found.find(job.job, "1f", "another") is None, "a node of that name is not meant"
 
 
 def test_a_missing_list_revokes_nobody_back(cluster):
@@ -291,7 +306,7 @@ def test_an_empty_register_signs_no_shorter_list(cluster):
     again = ClusterCA.load(cluster.folder, NOW)
     with pytest.raises(IdentityError, match="ST-IDEN-013"):
         again.revoke(Kind.NODE, "node-1", "", NOW, again.key())
-    assert again.revocations().find("node-0", "")
+    assert again.revocations().find("node-0", "", "run-7")
     with pytest.raises(IdentityError, match="ST-IDEN-011"):
         leaf(again, job_of(again))
     again.close()

@@ -33,15 +33,15 @@ def verify(data, least=0):
 def test_round_trip():
     found = verify(good(), least=2)
     assert found.number == 2
-    assert found.find("node-0", "ffff").reason == "sold"
-    assert found.find("node-7", "1f").kind is Kind.SERIAL
-    assert found.find("node-7", "1e") is None
+    assert found.find("node-0", "ffff", "run-7").reason == "sold"
+    assert found.find("node-7", "1f", "run-7").kind is Kind.SERIAL
+    assert found.find("node-7", "1e", "run-7") is None
 
 
 def test_a_nodes_name_is_no_serial_and_a_serial_is_no_node():
     found = verify(good())
-    assert found.find("1f", "0") is None
-    assert found.find("x", "node-0") is None
+    assert found.find("1f", "0", "run-7") is None
+    assert found.find("x", "node-0", "run-7") is None
 
 
 def test_what_a_certificate_is_refused_with():
@@ -49,9 +49,9 @@ def test_what_a_certificate_is_refused_with():
     key = PrivateKey.generate(KeyKind.P256)
     leaf = ca.issue(Role.NODE, key.public, NOW, node="node-0", lifetime=timedelta(hours=1))
     with pytest.raises(IdentityError, match=r"node node-0 was revoked at 2026-05-04.*sold") as e:
-        verify(good()).check("node-0", leaf)
+        verify(good()).check("node-0", leaf, "run-7")
     assert e.value.code == "ST-IDEN-011"
-    verify(good()).check("node-1", leaf)
+    verify(good()).check("node-1", leaf, "run-7")
 
 
 def lie(**changes):

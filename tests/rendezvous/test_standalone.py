@@ -181,14 +181,15 @@ def test_a_port_that_is_taken_leaves_nothing_open(cluster):
 # Revocation.
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", [Kind.NODE, Kind.SERIAL])
 def test_a_revoked_node_is_evicted_and_stays_out(cluster, kind):
     running = cluster.start(min_nodes=2, max_nodes=2)
     thread, _ = cluster.serve(running)
     identity, other = cluster.identity(), cluster.identity("node-1")
     member, bystander = cluster.join(identity), cluster.join(other)
     serial = f"{identity.certificate.serial_number:x}"
-    cluster.revoke(kind, "node-0" if kind is Kind.NODE else serial)
+    names = {Kind.NODE: "node-0", Kind.SERIAL: serial}
+    cluster.revoke(kind, names[kind])
     cluster.tools.wait_until(lambda: "node-evicted" in cluster.events, "the node is evicted")
     cluster.tools.wait_until(lambda: not member.connected, "the node notices")
     with pytest.raises(AdmissionError, match="ST-ADMN-013"):
@@ -201,6 +202,27 @@ def test_a_revoked_node_is_evicted_and_stays_out(cluster, kind):
     assert bystander.connected
     cluster.stop.set()
     thread.join(30)
+
+
+def test_a_revoked_job_ends_for_everybody_and_does_not_start_again(cluster):
+    running = cluster.start(min_nodes=2, max_nodes=2)
+    thread, _ = cluster.serve(running)
+    identity = cluster.identity()
+    members = [cluster.join(identity), cluster.join(cluster.identity("node-1"))]
+    cluster.revoke(Kind.JOB, cluster.job.name)
+    for member in members:
+        cluster.tools.wait_until(lambda m=member: not m.connected, "it is out")
+        with pytest.raises(AdmissionError, match="ST-ADMN-013: job job-1 was revoked"):
+            assert member.num_waiting
+    with pytest.raises(AdmissionError, match="ST-ADMN-013"):
+        cluster.join(identity)
+    cluster.stop.set()
+    thread.join(30)
+    running.stop()
+    with pytest.raises(IdentityError, match="ST-IDEN-011"):
+        cluster.start()
+    with pytest.raises(IdentityError, match="ST-IDEN-011"):
+        cluster.identity("node-2")
 
 
 def ledger_of(cluster):
