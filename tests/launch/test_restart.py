@@ -4,6 +4,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -323,3 +325,39 @@ def test_the_record_is_signed_by_the_runs_key(run):
     moved = run.made.run_dir.checkpoints / run.names[0]
     assert (moved / QUARANTINE).exists()
     assert run.codes(moved.name) == ["ST-CKPT-160"]  # refused even so
+
+
+# Plain torchelastic, for comparison.
+
+STOCK = """
+import os, pathlib, sys, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+folder, attempt = pathlib.Path(sys.argv[1]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+saved = sorted(folder.glob("step-*.pt"))
+weight = torch.load(saved[-1]) if saved else torch.zeros(1)
+(folder / f"began-{attempt}").write_text(str(weight.item()))
+for step in range(len(saved), len(saved) + 3):
+    weight += 1000.0 if step == 2 else 1.0  # the third step is the evicted node's
+    torch.save(weight, folder / f"step-{step}.pt")
+os._exit(1 if attempt == "0" else 0)
+"""
+
+
+@pytest.mark.dist
+def test_plain_torchelastic_goes_on_from_the_newest_checkpoint_whatever_it_is(
+    tmp_path, clean_environment
+):
+    """The control: nobody asks who had a hand in it."""
+    (tmp_path / "train.py").write_text(STOCK)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "train.py"), str(tmp_path)],
+        env=clean_environment(),
+        timeout=120,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "began-1").read_text() == "1002.0"
