@@ -121,8 +121,13 @@ class RunDir:
         return self.root / "report.html"
 
     def key(self, name: str) -> Path:
-        """A private key's file: agent, checkpoint, dataset, root, worker."""
+        """A private key's file: agent, checkpoint, dataset, rank, root, worker."""
         return self.keys / f"{name}.pem"
+
+    @property
+    def rank_certificate(self) -> Path:
+        """The certificate of the key ``rank``, with which ranks sign their own files."""
+        return self.keys / "rank.json"
 
     def checkpoint(self, step: int) -> Path:
         """The directory of the checkpoint after `step` optimizer steps."""

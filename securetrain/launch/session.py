@@ -14,7 +14,7 @@ Rules:
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from securetrain.attest.appraise import appraisers_for
@@ -34,7 +34,7 @@ from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.processes import end_stragglers, interruptible, undisturbed
 from securetrain.launch.restart import Restart
-from securetrain.launch.setup import NODE_KEY, RunSetup, node_name
+from securetrain.launch.setup import RunSetup, make_identity, node_name
 from securetrain.launch.supply import check_torch
 from securetrain.ledger import Ledger
 from securetrain.network import rootless
@@ -51,7 +51,7 @@ from securetrain.network.variables import CACHES
 from securetrain.network.verbs import Verbs
 from securetrain.network.wireguard import Endpoint
 from securetrain.rendezvous.coordinator import Admission, Coordinator
-from securetrain.rendezvous.identity_dir import load_identity, write_identity
+from securetrain.rendezvous.identity_dir import load_identity
 
 _BOUNDARY_OF = {
     Reason.PINNED: Boundary.FABRIC,
@@ -254,14 +254,7 @@ class Session:
         run, policy, now = self.setup.run, self.setup.policy, self.clock()
         ca = JobCA.create(policy.policy.identity.trust_domain, self.setup.job, now)
         write_atomic(run.certs / "ca.crt", certificate_pem(ca.certificate))
-        write_identity(
-            run.keys,
-            ca,
-            node_name(),
-            now,
-            lifetime=timedelta(minutes=policy.policy.identity.certificate_lifetime_minutes),
-            key=PrivateKey.load(run.key(NODE_KEY)),
-        )
+        make_identity(self.setup, ca, now)
         self.coordinator = Coordinator(
             self.setup.job,
             ca,

@@ -19,14 +19,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from securetrain.artifacts import members
 from securetrain.core import canonical
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.core.rundir import RunDir
+from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import SEGMENT
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.policy.load import FILE_LIMIT, SHIPPED, LoadedPolicy, bundled_dir, load_policy
+from securetrain.rendezvous.identity_dir import write_identity
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")
@@ -71,6 +74,30 @@ def prepare_run(run_dir: Path, policy_name: str, now: datetime) -> RunSetup:
     return RunSetup(run=run, policy=policy, job=job, created=created)
 
 
+def make_identity(setup: RunSetup, ca: JobCA, now: datetime) -> None:
+    """Write this node's identity, and a new key for its ranks, into the run directory.
+
+    The rank key is certified by the agent, which is who admits nodes to a run of its own.
+
+    Raises:
+        IdentityError: ST-IDEN-005 or ST-IDEN-006.
+        UsageError: ST-USAG-002.
+    """
+    run = setup.run
+    minutes = setup.policy.policy.identity.certificate_lifetime_minutes
+    identity = write_identity(
+        run.keys,
+        ca,
+        node_name(),
+        now,
+        lifetime=timedelta(minutes=minutes),
+        key=PrivateKey.load(run.key(NODE_KEY)),
+    )
+    agent = PrivateKey.load(run.key("agent"))
+    signer = members.issue(setup.job, str(identity.spiffe), (now, now + TRUST_LIFETIME), agent)
+    signer.store(run.key("rank"), run.rank_certificate)
+
+
 def default_run_dir(now: datetime, root: Path = Path("runs")) -> Path:
     """A new name below `root`: the time in UTC and four random bytes."""
     return root / f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
@@ -104,6 +131,7 @@ def _create(run: RunDir, policy: LoadedPolicy, policy_name: str, now: datetime) 
         TrustRole.CHECKPOINT: [keys["checkpoint"].public],
         TrustRole.DATASET: [keys["dataset"].public],
         TrustRole.LEDGER: [keys["agent"].public, keys["worker"].public],
+        TrustRole.NODE: [keys["agent"].public],
     }
     write_atomic(run.trust, sign_root(roles, keys["root"], now, now + TRUST_LIFETIME))
 

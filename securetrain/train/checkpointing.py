@@ -23,8 +23,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from securetrain.artifacts import SaveContext, load, save
+from securetrain.artifacts import RankSigner, SaveContext, head, load, save
 from securetrain.artifacts.history import SEEN, SIGNED
+from securetrain.artifacts.layout import Kind
+from securetrain.artifacts.listing import read_statement
 from securetrain.artifacts.statements import (
     CheckpointPredicate,
     DatasetRef,
@@ -34,7 +36,9 @@ from securetrain.artifacts.statements import (
     ParentRole,
     PolicyRef,
     digest_of,
+    open_statement,
 )
+from securetrain.artifacts.storage import LocalStorage
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.rundir import RunDir
@@ -69,6 +73,8 @@ class Checkpoints:
     policy: LoadedPolicy
     key: PrivateKey | None
     """Rank 0 signs for all; None on the other ranks."""
+    signer: RankSigner | None
+    """With which this rank signs its own file; None without a launcher that certifies keys."""
     dataset_name: str
     dataset_digest: str
     code: dict[str, str]
@@ -92,8 +98,9 @@ class Checkpoints:
             return
         path = self.run.checkpoint(step)
         context = self._context(trainer)
-        saved = save(state_of(trainer), path, key=self.key, context=context)
+        saved = save(state_of(trainer), path, key=self.key, context=context, signer=self.signer)
         if self.first:
+            self._advance_head(path)
             self.ledger.allow(
                 Boundary.CHECKPOINT,
                 SIGNED,
@@ -118,12 +125,19 @@ class Checkpoints:
         if choice in {AUTO, NEVER}:
             step = rank_zero_decides(lambda: self._choose(choice), self.device)
             if step < 0:
+                if self.first:
+                    self._skip_to_head()
                 return None
             path = self.run.checkpoint(step)
         else:
             path = Path(choice)
         state = state_of(trainer)
-        predicate = load(state, path, trust=self.trust, policy=self.policy.policy, now=self.clock())
+        policy = self.policy.policy
+        if choice == AUTO:
+            # Which one is the newest is said by the ledger, in which evictions stand, too.
+            asked = msgspec.structs.replace(policy.checkpoint, require_head=False)
+            policy = msgspec.structs.replace(policy, checkpoint=asked)
+        predicate = load(state, path, trust=self.trust, policy=policy, now=self.clock())
         digest = digest_of(predicate)
         if choice == AUTO:
             self._check_same(predicate, path)
@@ -139,7 +153,24 @@ class Checkpoints:
         same_run = predicate.run_id == self.run_id
         self._parent, self._saved_step = digest, predicate.step if same_run else -1
         self._seq = predicate.seq + 1 if same_run else 0
+        if self.first:
+            self._skip_to_head()
         return predicate
+
+    def _advance_head(self, path: Path) -> None:
+        """Say that what was just saved is the newest of the run."""
+        assert self.key is not None
+        kind = Kind.CHECKPOINT
+        opened = open_statement(read_statement(path, kind), kind, self.trust, str(path))
+        assert isinstance(opened.predicate, CheckpointPredicate)
+        folder = LocalStorage(self.run.checkpoints)
+        head.advance(folder, opened.predicate, self.key, self.trust, self.clock())
+
+    def _skip_to_head(self) -> None:
+        """Number what comes next above everything that the head has seen, set aside or not."""
+        present = head.read_head(LocalStorage(self.run.checkpoints), self.trust)
+        if present is not None and present.run_id == self.run_id:
+            self._seq = max(self._seq, present.seq + 1)
 
     def _context(self, trainer: Trainer) -> SaveContext:
         progress = trainer.progress

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from securetrain.artifacts import history as ledger_history
 from securetrain.artifacts.history import NO_EPOCH, RUN_STARTED, Made
 from securetrain.artifacts.statements import CheckpointPredicate, NodeRef, ParentRole
@@ -34,6 +36,7 @@ from securetrain.ledger import Event, verify_ledger
 
 LEDGER_LIMIT: Final = 1 << 30
 NODE_ADMITTED: Final = "node-admitted"
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _STEP: Final = re.compile(r"step-(\d{8,})")
 
 
@@ -85,13 +88,19 @@ def _nodes(events: Sequence[Event], world: int) -> tuple[NodeRef, ...]:
                 node=event.subject,
                 tier=NodeTier(str(event.details.get("tier", NodeTier.SELF_ASSERTED))),
                 label=str(event.details.get("label", "")),
+                result=_digest(event.details.get("result")),
             )
     nodes = tuple(admitted.values())
     if len(nodes) == 1:
         only = nodes[0]
         ranks = list(range(world))
-        return (NodeRef(node=only.node, tier=only.tier, label=only.label, ranks=ranks),)
+        return (msgspec.structs.replace(only, ranks=ranks),)
     return nodes
+
+
+def _digest(found: object) -> str:
+    """The digest of an attestation result; empty in ledgers that do not name it."""
+    return found if isinstance(found, str) and _DIGEST.fullmatch(found) else ""
 
 
 def newest_checkpoint(run: RunDir) -> Path | None:

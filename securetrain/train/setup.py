@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from securetrain.artifacts import VerifiedDataset
+from securetrain.artifacts import RankSigner, VerifiedDataset
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from securetrain.core.rundir import RunDir
@@ -146,6 +146,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         trust=trust,
         policy=policy,
         key=PrivateKey.load(run.key("checkpoint")) if worker.first else None,
+        signer=_rank_signer(run),
         dataset_name=dataset.predicate.name,
         dataset_digest=dataset.digest,
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
@@ -234,6 +235,13 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def run_id_of(trust: TrustRoot) -> str:
     """The launcher's job id: the root key's, which belongs to one run directory alone."""
     return f"job-{trust.document.roles[TrustRole.ROOT].keys[0][:RUN_ID_DIGITS]}"
+
+
+def _rank_signer(run: RunDir) -> RankSigner | None:
+    """The key that the launcher has certified for the ranks of this node."""
+    if not run.rank_certificate.exists():
+        return None
+    return RankSigner.load(run.key("rank"), run.rank_certificate)
 
 
 def _splits(

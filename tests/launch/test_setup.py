@@ -5,12 +5,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from securetrain.artifacts.members import PAYLOAD_TYPE, RankKey, RankSigner
+from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, PolicyError, UsageError
+from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.setup import default_run_dir, node_name, prepare_run
+from securetrain.launch.setup import default_run_dir, make_identity, node_name, prepare_run
 from securetrain.policy import load_policy
 from securetrain.policy.load import load_resolved
+from securetrain.rendezvous.identity_dir import load_identity
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -78,3 +82,19 @@ def test_names():
     assert node_name("gpu-17.cluster") == "gpu-17.cluster"
     assert node_name("a/b c") == "a-b-c"
     assert node_name()
+
+
+def test_the_ranks_of_a_run_get_a_key_that_the_agent_has_certified(tmp_path):
+    setup = prepare_run(tmp_path / "run", "dev", NOW)
+    ca = JobCA.create(setup.policy.policy.identity.trust_domain, setup.job, NOW)
+    make_identity(setup, ca, NOW)
+    run = setup.run
+    signer = RankSigner.load(run.key("rank"), run.rank_certificate)
+    trust = TrustRoot.load(run.trust, NOW)
+    payload = trust.verify(signer.certificate.encode(), PAYLOAD_TYPE, TrustRole.NODE)
+    said = canonical.decode(payload.data, RankKey)
+    assert said.run_id == setup.job
+    assert said.node == str(load_identity(run.keys, NOW).spiffe)
+    first = signer.key.key_id
+    make_identity(setup, ca, NOW)
+    assert RankSigner.load(run.key("rank"), run.rank_certificate).key.key_id != first
