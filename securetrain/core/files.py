@@ -8,6 +8,7 @@ that must appear at once is built under a temporary name and renamed; nothing is
 the caller says so.
 """
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -118,6 +119,24 @@ def make_private_dir(path: Path) -> Path:
     except OSError as error:
         raise os_error(error, str(path)) from error
     return path
+
+
+@contextmanager
+def locked(path: Path, *, mode: int = PRIVATE_FILE) -> Iterator[None]:
+    """Hold the one lock of a file, which is made and stays; others wait for it.
+
+    Raises:
+        UsageError: ST-USAG-002 when the file cannot be made or opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextmanager

@@ -17,8 +17,6 @@ TUF's defences against rollback stand and fall with this memory. Rules, in order
 Whoever can write the folder can make this machine forget; it is kept from other users (0700).
 """
 
-import fcntl
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -29,8 +27,14 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.core import canonical
-from securetrain.core.errors import IdentityError, SecureTrainError, UsageError, os_error
-from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
+from securetrain.core.errors import IdentityError, SecureTrainError, UsageError
+from securetrain.core.files import (
+    PRIVATE_FILE,
+    locked,
+    make_private_dir,
+    read_file,
+    write_atomic,
+)
 from securetrain.identity.rotation import MAX_STEPS, next_root
 from securetrain.identity.trust import LIMIT, KeyId, TrustRoot
 
@@ -180,16 +184,8 @@ class TrustStore:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         make_private_dir(self.folder)
-        path = self.folder / ".lock"
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
-        except OSError as error:
-            raise os_error(error, str(path)) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with locked(self.folder / ".lock"):
             yield
-        finally:
-            os.close(fd)
 
 
 def load_trust(path: Path, now: datetime) -> TrustRoot:

@@ -15,15 +15,13 @@ Rules of writing:
 The log cannot stop its owner from signing two histories: witnesses do (`log.witness`).
 """
 
-import fcntl
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from securetrain.core.errors import IdentityError, SecureTrainError, UsageError, os_error
-from securetrain.core.files import read_file, sync_dir, write_atomic
+from securetrain.core.files import PUBLIC_FILE, locked, read_file, sync_dir, write_atomic
 from securetrain.identity.keys import PublicKey, Signer
 from securetrain.identity.log import merkle, note, tiles
 from securetrain.identity.log.checkpoint import Checkpoint, LogPolicy, open_signed, sign
@@ -300,16 +298,12 @@ class Log:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        path = self.folder / _LOCK_FILE
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _unwritable(os_error(error, str(path)), self.folder) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.folder / _LOCK_FILE, mode=PUBLIC_FILE))
+            except UsageError as error:
+                raise _unwritable(error, self.folder) from error
             yield
-        finally:
-            os.close(fd)
 
 
 def _bundles(reader: tiles.TileReader, old: int, entries: list[bytes]) -> dict[int, list[bytes]]:

@@ -19,19 +19,23 @@ A file that is there and cannot be read is a refusal (ST-IDEN-046), never a firs
 """
 
 import base64
-import fcntl
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.core.errors import IdentityError, SecureTrainError, UsageError, os_error
-from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
+from securetrain.core.errors import IdentityError, SecureTrainError, UsageError
+from securetrain.core.files import (
+    PRIVATE_FILE,
+    locked,
+    make_private_dir,
+    read_file,
+    write_atomic,
+)
 from securetrain.identity.keys import Signer
 from securetrain.identity.log import merkle, note
 from securetrain.identity.log.checkpoint import (
@@ -201,19 +205,13 @@ class Seen:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        path = self.folder / ".lock"
-        try:
-            make_private_dir(self.folder)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
-        except UsageError as error:
-            raise _unwritable(error) from error
-        except OSError as error:
-            raise _unwritable(os_error(error, str(path))) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with ExitStack() as stack:
+            try:
+                make_private_dir(self.folder)
+                stack.enter_context(locked(self.folder / ".lock"))
+            except UsageError as error:
+                raise _unwritable(error) from error
             yield
-        finally:
-            os.close(fd)
 
 
 class Witness:

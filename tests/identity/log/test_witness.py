@@ -86,6 +86,15 @@ def test_two_histories_of_one_size(world):
     assert len(evidence) == 1
     seen = note.parse(evidence[0].read_bytes())
     assert note.signed_by(seen, world.key.public, ORIGIN)  # it cannot be denied
+    # A few are proof enough: the log's owner cannot fill the witness's disk.
+    for text in "0123456789abcdefghij":
+        more = fork(world)
+        shutil.rmtree(more.folder)
+        more = Log.create(more.folder, ORIGIN, world.key)
+        for name in (text, "x"):
+            more.append(world.envelope(name), world.verifiers, world.key)
+        refused("ST-IDEN-043", world.witnesses[0].cosign, request_for(more, 0), NOW)
+    assert len(list((world.folder / "witness-0").glob("*.contradiction"))) == 16
     # Below a quorum, nobody believes it: the control is that one witness would be enough.
     line = world.witnesses[2].cosign(request_for(other, 0), NOW)
     assert other.add_cosignatures(other.state()[1].text, [line]) == 1
