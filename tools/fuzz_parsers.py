@@ -50,6 +50,7 @@ from securetrain.threats.model import load_model
 from securetrain.train.config import load_job
 from tools import fuzz_tpm_client
 from tools.fuzz import Parser
+from tools.fuzz_artifacts import artifacts
 from tools.fuzz_boot import boot
 from tools.fuzz_bundles import bundles
 from tools.fuzz_collateral import collateral
@@ -95,6 +96,7 @@ def parsers(folder: Path) -> list[Parser]:
         *network(folder / "network"),
         Parser("facts", lambda: [_facts(folder)], lambda data: decode_facts(data, "facts")),
         *_artifacts(run),
+        *artifacts(folder / "artifacts"),
     ]
 
 

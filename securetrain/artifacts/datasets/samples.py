@@ -135,9 +135,11 @@ def describe(
     """Read the samples and say what they are."""
     for name, group in itertools.groupby(stretches, key=lambda one: one.file):
         with opened(name) as file:
+            size = _size(file)
             for one in group:
                 file.seek(one.offset)
-                data = file.read(one.length)
+                left = size - one.offset
+                data = file.read(min(one.length, max(0, left)))
                 if len(data) != one.length:
                     raise UsageError(
                         "ST-USAG-001", f"sample {one.id!r} ends after the file", name, "repair it"
@@ -263,9 +265,10 @@ def _groups(name: str, opened: Open) -> Iterator[Stretch]:
 def _shards(name: str, opened: Open) -> Iterator[Stretch]:
     """MosaicML MDS: index.json names the shards; each begins with a table of offsets."""
     with opened(name) as file:
-        data = file.read(INDEX_LIMIT + 1)
-    if len(data) > INDEX_LIMIT:
-        raise ValueError(f"{name} is larger than {INDEX_LIMIT} bytes")
+        size = _size(file)
+        if size > INDEX_LIMIT:
+            raise ValueError(f"{name} is larger than {INDEX_LIMIT} bytes")
+        data = file.read(size)
     index: Any = canonical.loads(data, limit=INDEX_LIMIT, where=name)
     folder = name.rpartition("/")[0]
     for shard in index["shards"]:
@@ -274,7 +277,10 @@ def _shards(name: str, opened: Open) -> Iterator[Stretch]:
         base = str(shard["raw_data"]["basename"])
         path = f"{folder}/{base}" if folder else base
         with opened(path) as file:
+            size = _size(file)
             count = _number(file.read(4), path)
+            if 4 * (count + 2) > size:
+                raise ValueError(f"{path} is too short for {count} samples")
             if count != shard["samples"]:
                 raise ValueError(f"{path} has {count} samples, its index says {shard['samples']}")
             table = file.read(4 * (count + 1))
@@ -294,6 +300,13 @@ def _whole(name: str, opened: Open) -> Iterator[Stretch]:
         if head != PARQUET_MAGIC or file.read(4) != PARQUET_MAGIC:
             raise ValueError(f"{name} does not begin and end as Parquet does")
     yield Stretch(name, name, 0, size)
+
+
+def _size(file: BinaryIO) -> int:
+    """Bytes in a file, which is left at its start."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    return size
 
 
 def _number(data: bytes, name: str) -> int:
