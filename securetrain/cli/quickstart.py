@@ -31,7 +31,7 @@ import click
     is_flag=True,
     help="Let a software TPM (swtpm) speak for this machine: the whole exchange, TEST-ONLY.",
 )
-@click.option("--no-drills", is_flag=True, help="Leave the three attacks out.")
+@click.option("--no-drills", is_flag=True, help="Leave the four attacks out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
 def command(  # noqa: PLR0917 - click passes options by name
     run_dir: Path | None,

@@ -134,6 +134,17 @@ DRILLS: Final[Mapping[str, Drill]] = _table(
         module="securetrain.drills.rendezvous_pickle",
     ),
     Drill(
+        id="D-OBJ-PICKLE",
+        title="Run code in one rank from another",
+        boundary=Boundary.CHECKPOINT,
+        summary=(
+            "A rank that was taken over sends an object through gather_object; whoever gathers"
+            " unpickles it."
+        ),
+        expected_code="ST-RUNT-001",
+        module="securetrain.drills.object_pickle",
+    ),
+    Drill(
         id="D-CKPT-METADATA",
         title="Run code in the trainer through a checkpoint's index",
         boundary=Boundary.CHECKPOINT,

@@ -12,23 +12,22 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from securetrain.core.errors import SecureTrainError
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.core.vocabulary import Boundary
+from securetrain.drills.ledgers import refusals
 from securetrain.drills.processes import Listener, descendants, kill_tree, listeners, wait_until
 from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
 from securetrain.drills.store_attack import Attack, attack_store, marked_by
-from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import Entry, verify_ledger
+
+if TYPE_CHECKING:
+    from securetrain.ledger import Entry
 
 CODE: Final = DRILLS["D-RDZ-PICKLE"].expected_code
 _START: Final = 60.0
 _REACT: Final = 10.0
-_LEDGER_LIMIT: Final = 16 << 20
 
 # The job: it needs no torch, says that it runs, and ends well once it is told to.
 _SLEEPER: Final = """\
@@ -103,11 +102,11 @@ def hardened(workdir: Path) -> Outcome:
         )
         doors = listeners(descendants(launcher.pid)) if running else []
         attacks = [attack_store(door.port, marker, run_id=run_dir.root.name) for door in doors]
-        refusals: list[Entry] = []
+        seen: list[Entry] = []
 
         def recorded() -> bool:
-            refusals[:] = _refusals(run_dir)
-            return any(entry.body.event.code == CODE for entry in refusals)
+            seen[:] = refusals(run_dir, Boundary.RENDEZVOUS)
+            return any(entry.body.event.code == CODE for entry in seen)
 
         wait_until(recorded, _REACT)
         (workdir / "release").touch()
@@ -129,8 +128,8 @@ def _judge(
     *,
     ended_well: bool,
 ) -> Outcome:
-    refusals = _refusals(run_dir)
-    codes = Counter(entry.body.event.code for entry in refusals)
+    refused_there = refusals(run_dir, Boundary.RENDEZVOUS)
+    codes = Counter(entry.body.event.code for entry in refused_there)
     closed = [a.port for a in attacks if a.connected and not a.spoke_store]
     stores = [a.port for a in attacks if a.spoke_store]
     exposed = [door.port for door in doors if not door.loopback]
@@ -162,22 +161,6 @@ def _judge(
 
 def _ports(ports: list[int]) -> str:
     return ", ".join(map(str, ports)) or "none"
-
-
-def _refusals(run_dir: RunDir) -> list[Entry]:
-    """The refusals at the rendezvous, from a ledger whose chain and signatures hold."""
-    try:
-        trust = TrustRoot.load(run_dir.trust, datetime.now(UTC))
-        data = run_dir.ledger.read_bytes()[:_LEDGER_LIMIT]
-        ledger = verify_ledger(data, trust.keys_for(TrustRole.LEDGER), where=str(run_dir.ledger))
-    except (OSError, SecureTrainError):
-        return []
-    return [
-        entry
-        for entry in ledger.entries
-        if entry.body.event.decision is Decision.REFUSE
-        and entry.body.event.boundary is Boundary.RENDEZVOUS
-    ]
 
 
 def _sleeper(workdir: Path) -> Path:

@@ -41,7 +41,7 @@ def _outcome(side, **changes):
 
 
 def test_the_table_names_real_codes_boundaries_and_modules():
-    assert set(DRILLS) == {"D-RDZ-PICKLE", "D-CKPT-METADATA", "D-GRAD-POISON"}
+    assert set(DRILLS) == {"D-RDZ-PICKLE", "D-OBJ-PICKLE", "D-CKPT-METADATA", "D-GRAD-POISON"}
     for drill in DRILLS.values():
         assert drill.expected_code in CODES
         assert importlib.util.find_spec(drill.module) is not None

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""D-OBJ-PICKLE: ``python -m securetrain.drills.object_pickle plain|hardened WORKDIR``.
+
+Two ranks gather their metrics with ``gather_object``; rank 1 was taken over and sends an object
+that runs code where it is unpickled. Plain: stock torchrun, and the marker holds rank 0's process
+id. Hardened: the same script under ``securetrain run``; rank 0 refuses the object with ST-RUNT-001
+in the run's ledger, no marker exists, and the run says why it ended.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import Boundary
+from securetrain.drills.ledgers import refusals
+from securetrain.drills.processes import kill_tree
+from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.store_attack import marked_by
+
+CODE: Final = DRILLS["D-OBJ-PICKLE"].expected_code
+_PATIENCE: Final = 90.0
+
+# The job. Its payload writes one small file below the drill's work directory.
+_SCRIPT: Final = """\
+import os, sys
+import torch.distributed as dist
+
+class Metrics:
+    def __reduce__(self):
+        code = f"import os\\nopen({sys.argv[1] + '/marker'!r}, 'a').write(f'{{os.getpid()}} ')"
+        return exec, (code,)
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+if rank == 0:
+    with open(sys.argv[1] + "/victim", "w") as file:
+        file.write(str(os.getpid()))
+found = [None, None] if rank == 0 else None
+dist.gather_object(Metrics() if rank == 1 else {"loss": 0.5}, found, dst=0)
+dist.destroy_process_group()
+"""
+
+
+def plain(workdir: Path) -> Outcome:
+    """Run the job under stock torchrun."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone"]
+    exit_code = _run(workdir, torchrun)
+    victim, marked = _victim(workdir), marked_by(workdir / "marker")
+    hit = victim in marked
+    ran = f"rank 0 (pid {victim}) ran its payload" if hit else "its payload did not run in rank 0"
+    return Outcome(
+        side=Side.PLAIN,
+        succeeded=hit,
+        evidence=(
+            f"Rank 1 sent an object through gather_object, and {ran}. The job ended with exit code"
+            f" {exit_code}."
+        ),
+    )
+
+
+def hardened(workdir: Path) -> Outcome:
+    """Run the same job under `securetrain run`."""
+    run_dir = RunDir(workdir / "run")
+    launcher = ["-m", "securetrain", "run", "--standalone", "--policy", "dev"]
+    exit_code = _run(workdir, [*launcher, "--run-dir", str(run_dir.root)])
+    victim, marked = _victim(workdir), marked_by(workdir / "marker")
+    codes = [entry.body.event.code for entry in refusals(run_dir, Boundary.CHECKPOINT)]
+    refused = bool(victim) and CODE in codes and exit_code == 1 and not marked
+    return Outcome(
+        side=Side.HARDENED,
+        succeeded=bool(marked),
+        refused=refused,
+        code=CODE if CODE in codes else next(iter(codes), ""),
+        evidence=(
+            f"Rank 1 sent the same object. The run's ledger says {', '.join(codes) or 'nothing'}:"
+            f" what it names is not on the allow-list. Processes that ran the payload:"
+            f" {marked or 'none'}. The run ended with exit code {exit_code}."
+        ),
+    )
+
+
+def _run(workdir: Path, program: list[str]) -> int | None:
+    """Run the job's two ranks; returns the exit code, None when it ran out of time."""
+    script = workdir / "job.py"
+    script.write_text(_SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, *program, "--nproc-per-node", "2", str(script), str(workdir)],
+        # What `securetrain run` pins by itself; stock gloo would take the machine's address.
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        start_new_session=True,
+    )
+    try:
+        return process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        kill_tree(process)
+
+
+def _victim(workdir: Path) -> int:
+    """The process id of rank 0; 0 when it never got so far."""
+    path = workdir / "victim"
+    return int(path.read_text()) if path.exists() else 0
+
+
+if __name__ == "__main__":
+    run_side(sys.argv[1:], plain, hardened)
