@@ -99,7 +99,7 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-IDEN-014", "an enrolment token is malformed", _X.USAGE),
     ("ST-IDEN-015", "signed by a key that was revoked", _X.REVOKED),
     ("ST-IDEN-016", "a new trust root does not follow from the trusted one", _X.POLICY),
-    ("ST-IDEN-017", "something is older than what was seen before", _X.STALE),
+    ("ST-IDEN-017", "a trust root is not newer than the trusted one", _X.STALE),
     ("ST-IDEN-018", "what this machine remembers of a trust root cannot be used", _X.USAGE),
     ("ST-IDEN-019", "a PKCS#11 token or key cannot be used", _X.USAGE),
     ("ST-IDEN-020", "a keyless bundle is malformed", _X.UNSIGNED),

@@ -1,18 +1,16 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine remembers of a trust root: the newest it has seen, and how far things had come.
+"""What a machine remembers of a trust root: the newest one that it has seen.
 
 TUF's defences against rollback stand and fall with this memory. Rules, in order:
 
 1. the first root is pinned by a person; nothing is fetched to find one;
 2. a newer one is trusted only along the chain (`identity.rotation`), and is durable before it is
-   used. The version never goes back, and two different roots of one version are a refusal;
-3. a *floor* is the highest number of something that was seen (a checkpoint's sequence, a log's
-   size), with the keys that signed it. Lower is refused, and so is another digest of the same
-   number (ST-IDEN-017);
-4. when the root revokes every key that signed a floor, that floor is forgotten: who leaked a key
-   must not be able to raise it so high that nothing good ever passes again (fast-forward);
-5. memory that is there and cannot be read is a refusal (ST-IDEN-018), never a first time.
+   used. The version never goes back, and another root of the same version is a refusal;
+3. memory that is there and cannot be read is a refusal (ST-IDEN-018), never a first time.
+
+Numbers of other things that never go back (`artifacts.floors`) are kept by the key that signed
+them, so that they die when a newer root revokes it.
 
 Whoever can write the folder can make this machine forget; it is kept from other users (0700).
 """
@@ -21,12 +19,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
-from msgspec import Meta
-
-from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, SecureTrainError, UsageError
 from securetrain.core.files import (
     PRIVATE_FILE,
@@ -36,26 +30,9 @@ from securetrain.core.files import (
     write_atomic,
 )
 from securetrain.identity.rotation import MAX_STEPS, next_root
-from securetrain.identity.trust import LIMIT, KeyId, TrustRoot
+from securetrain.identity.trust import LIMIT, TrustRoot
 
-ROOT_FILE: Final = "root.json"
-FLOORS_FILE: Final = "floors.json"
-MAX_FLOORS: Final = 10_000
-
-
-class Floor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The highest number of something that was seen."""
-
-    value: Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
-    digest: Annotated[str, Meta(max_length=128)]
-    key_ids: Annotated[list[KeyId], Meta(min_length=1, max_length=64)]
-    """Who signed it."""
-
-
-class _Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    version: int
-    """The root's, so that an older root beside it is noticed."""
-    floors: Annotated[dict[str, Floor], Meta(max_length=MAX_FLOORS)] = {}
+ROOT_FILE: Final = "trusted.json"
 
 
 class TrustStore:
@@ -76,7 +53,7 @@ class TrustStore:
         with self._locked():
             path = self.folder / ROOT_FILE
             if not path.exists():
-                self._remember(data, root, _Memory(version=root.version))
+                self._remember(data)
             elif read_file(path, LIMIT) != data:
                 raise UsageError(
                     "ST-USAG-005",
@@ -92,7 +69,7 @@ class TrustStore:
         Raises:
             IdentityError: ST-IDEN-007 when none was pinned, ST-IDEN-018, ST-IDEN-008 expired.
         """
-        root, _ = self._read()
+        root = self._read()
         root.check_time(now, str(self.folder / ROOT_FILE))
         return root
 
@@ -104,9 +81,8 @@ class TrustStore:
         """
         with self._locked():
             for data in newer:
-                trusted, memory = self._read()
-                new = next_root(trusted, data, str(self.folder))
-                self._remember(data, new, _without_revoked(memory, new))
+                next_root(self._read(), data, str(self.folder))
+                self._remember(data)
         return self.current(now)
 
     def update_from(self, folder: Path, now: datetime) -> TrustRoot:
@@ -116,40 +92,9 @@ class TrustStore:
             IdentityError: Those of `update`.
             UsageError: ST-USAG-002 for a file that cannot be read.
         """
-        first = self._read()[0].version + 1
-        return self.update(_published(folder, first), now)
+        return self.update(_published(folder, self._read().version + 1), now)
 
-    def floor(self, name: str) -> Floor | None:
-        """The floor of something; None before it was seen.
-
-        Raises:
-            IdentityError: ST-IDEN-007, ST-IDEN-018.
-        """
-        return self._read()[1].floors.get(name)
-
-    def raise_floor(self, name: str, floor: Floor) -> None:
-        """Refuse what is below the floor, else remember it.
-
-        Raises:
-            IdentityError: ST-IDEN-017, ST-IDEN-007, ST-IDEN-018.
-        """
-        with self._locked():
-            root, memory = self._read()
-            old = memory.floors.get(name)
-            if old is not None and (floor.value, floor.digest) == (old.value, old.digest):
-                return
-            if old is not None and floor.value <= old.value:
-                again = "another one of the same number" if floor.value == old.value else "older"
-                raise IdentityError(
-                    "ST-IDEN-017",
-                    f"{name}: number {floor.value} after number {old.value}: {again}",
-                    str(self.folder / FLOORS_FILE),
-                    "use the newest one; going back needs a waiver by the operators",
-                )
-            floors = {**memory.floors, name: floor}
-            self._write(_Memory(version=root.version, floors=floors))
-
-    def _read(self) -> tuple[TrustRoot, _Memory]:
+    def _read(self) -> TrustRoot:
         path = self.folder / ROOT_FILE
         if not path.exists() and not path.is_symlink():
             raise IdentityError(
@@ -159,27 +104,17 @@ class TrustStore:
                 "securetrain trust update DIR --pin FILE",
             )
         try:
-            root = TrustRoot.parse_of_any_time(read_file(path, LIMIT), str(path))
-            data = read_file(self.folder / FLOORS_FILE, LIMIT * 4)
-            memory = canonical.decode(data, _Memory, where=FLOORS_FILE, canonical=True)
+            return TrustRoot.parse_of_any_time(read_file(path, LIMIT), str(path))
         except SecureTrainError as error:
-            raise _unusable(error.what, str(self.folder)) from error
-        # A crash between the two files leaves the floors one version behind, never ahead.
-        if memory.version > root.version:
-            raise _unusable(
-                f"version {root.version} after version {memory.version} was trusted", str(path)
-            )
-        return root, _without_revoked(memory, root)
+            raise IdentityError(
+                "ST-IDEN-018",
+                error.what,
+                str(path),
+                "restore the folder, or pin the trust root again on purpose",
+            ) from error
 
-    def _remember(self, data: bytes, root: TrustRoot, memory: _Memory) -> None:
-        floors = self.folder / FLOORS_FILE
-        if not floors.exists():
-            self._write(memory)
+    def _remember(self, data: bytes) -> None:
         write_atomic(self.folder / ROOT_FILE, data, mode=PRIVATE_FILE)
-        self._write(msgspec.structs.replace(memory, version=root.version))
-
-    def _write(self, memory: _Memory) -> None:
-        write_atomic(self.folder / FLOORS_FILE, canonical.encode(memory), mode=PRIVATE_FILE)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -209,17 +144,3 @@ def _published(folder: Path, first: int) -> Iterator[bytes]:
         if not path.exists():
             return
         yield read_file(path, LIMIT)
-
-
-def _without_revoked(memory: _Memory, root: TrustRoot) -> _Memory:
-    revoked = root.revoked.keys()
-    floors = {
-        name: floor for name, floor in memory.floors.items() if not revoked >= {*floor.key_ids}
-    }
-    return msgspec.structs.replace(memory, floors=floors)
-
-
-def _unusable(what: str, where: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-018", what, where, "restore the folder, or pin the trust root again on purpose"
-    )

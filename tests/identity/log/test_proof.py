@@ -104,6 +104,9 @@ def test_an_old_checkpoint_can_be_refused(logged):
         pytest.param(lambda p: p.replace(b"\n\n", b"\n"), id="no checkpoint"),
         pytest.param(lambda p: p.partition(b"\n\n")[0], id="nothing after the hashes"),
         pytest.param(lambda p: p.partition(b"\n")[0], id="one line"),
+        pytest.param(
+            lambda p: b"\n\n".join([p.partition(b"\n")[0], p.partition(b"\n\n")[2]]), id="no index"
+        ),
         pytest.param(lambda p: p + b"\n" * LIMIT, id="too long"),
         pytest.param(
             lambda p: p.replace(b"index 1", b"index 1" + (b"\n" + b"A" * 43 + b"=") * 65),
