@@ -23,6 +23,7 @@ from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_doc
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 MINUTES = timedelta(minutes=10)
+DAY = timedelta(days=1)
 DOMAIN, JOB = "cluster.example", "run-7"
 KIND = "application/example"
 KEY, ROOT = PrivateKey.generate(KeyKind.P256), PrivateKey.generate()
@@ -171,7 +172,9 @@ def test_a_ca_is_no_signer(cluster, job):
     refused("ST-IDEN-005", [below, leaf(job)], root)
 
 
-def built(job, *, usage=True, extended=(ExtendedKeyUsageOID.CLIENT_AUTH,), names=None):
+def built(
+    job, *, usage=True, extended=(ExtendedKeyUsageOID.CLIENT_AUTH,), names=None, lifetime=MINUTES
+):
     """A leaf that the job's CA signed, with something missing or more than it should have."""
     name = x509.UniformResourceIdentifier(f"spiffe://{DOMAIN}/job/{JOB}/member/node-0")
     builder = (
@@ -181,7 +184,7 @@ def built(job, *, usage=True, extended=(ExtendedKeyUsageOID.CLIENT_AUTH,), names
         .public_key(KEY.public.native)
         .serial_number(7)
         .not_valid_before(NOW)
-        .not_valid_after(NOW + MINUTES)
+        .not_valid_after(NOW + lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names or [name]), critical=True)
     )
@@ -194,6 +197,14 @@ def built(job, *, usage=True, extended=(ExtendedKeyUsageOID.CLIENT_AUTH,), names
 
 
 BOTH = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+@pytest.mark.forgery
+def test_a_leaf_that_outlives_its_authority():
+    alone = JobCA.create(DOMAIN, JOB, NOW)
+    chain, root = [built(alone, extended=BOTH, lifetime=30 * DAY)], trust(alone.certificate)
+    check_chain(Chain.of(chain), root, TrustRole.CHECKPOINT, NOW + 6 * DAY)
+    refused("ST-IDEN-005", chain, root, at=NOW + 8 * DAY)
 
 
 @pytest.mark.forgery
