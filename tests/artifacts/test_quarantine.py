@@ -99,7 +99,7 @@ def test_a_record_that_cannot_be_believed_is_no_reason_to_believe_the_checkpoint
 
 def test_never_onto_another_checkpoint(opened, why, keys):
     first, second = opened("step-00000001"), opened("step-00000002")
-    taken = set_aside(*first, why, keys.checkpoint)
+    taken = set_aside(first[0], first[1], why, keys.checkpoint)
     second[0].rename(first[0])
     with pytest.raises(UsageError):
         set_aside(first[0], second[1], why, keys.checkpoint)

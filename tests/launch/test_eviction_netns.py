@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import pytest
 
 from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.statements import CheckpointPredicate
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
 from securetrain.core.rundir import RunDir
@@ -225,6 +226,7 @@ def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(
     now, trust = datetime.now(UTC), TrustRoot.load(nodes.run.trust, datetime.now(UTC))
     final = verify_path(nodes.run.checkpoint(STEPS), trust=trust, policy=None, now=now)
     assert final.ok
+    assert isinstance(final.statement, CheckpointPredicate)
     assert final.statement.epoch == 1
     moved = sorted(nodes.run.checkpoints.glob("step-*.quarantined-*"))
     assert {int(path.name[5:13]) for path in moved} == aside

@@ -5,11 +5,13 @@
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from securetrain.core.errors import AdmissionError, AttestationError, UsageError
-from securetrain.core.vocabulary import NetworkProfile
+from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous.evictions import Evictions
 from securetrain.rendezvous.membership import Member, Membership
@@ -20,10 +22,8 @@ REVOKED = AdmissionError("ST-ADMN-013", "node-1 was revoked")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@dataclass
-class FakeSession:
-    node: str
-    proven: datetime | None = START
+def fake_session(node: str, proven: datetime = START) -> Any:
+    return SimpleNamespace(node=node, proven=proven)
 
 
 def membership(epoch, *nodes):
@@ -39,7 +39,7 @@ def membership(epoch, *nodes):
                 rank=rank,
                 node=node,
                 certificate=f"{rank:064x}",
-                tier="self-asserted",
+                tier=NodeTier.SELF_ASSERTED,
                 result=f"{rank:064x}",
                 address="127.0.0.1",
                 local_world=1,
@@ -69,7 +69,7 @@ def test_who_is_gone_is_out_of_its_epoch(account):
 
 
 def test_who_was_contradicted_is_doubted_since_its_last_good_evidence(account):
-    gone = account.add(FakeSession("node-1"), CONTRADICTED)
+    gone = account.add(fake_session("node-1"), CONTRADICTED)
     assert account.all == (gone,)
     assert (gone.code, gone.last_good, gone.epoch, gone.led) == ("ST-ATTS-008", START, 3, False)
 
@@ -86,40 +86,42 @@ def test_who_was_contradicted_is_doubted_since_its_last_good_evidence(account):
     ids=lambda error: getattr(error, "code", "left"),
 )
 def test_who_goes_is_doubted_only_if_the_policy_says_so(account, error):
-    gone = account.add(FakeSession("node-1"), error)
+    gone = account.add(fake_session("node-1"), error)
     assert (gone.code, gone.last_good, gone.epoch) == ("ST-ADMN-018", START, 3)
     trusting = Evictions(doubt_lost=False)
     trusting.formed(membership(3, "node-0", "node-1"))
-    assert trusting.add(FakeSession("node-1"), error) is None
+    assert trusting.add(fake_session("node-1"), error) is None
     assert trusting.all == ()
-    assert trusting.add(FakeSession("node-1"), REVOKED).code == "ST-ADMN-013"
+    doubted = trusting.add(fake_session("node-1"), REVOKED)
+    assert doubted is not None
+    assert doubted.code == "ST-ADMN-013"
 
 
 def test_who_found_the_job_closed_is_not_doubted(account):
-    assert account.add(FakeSession("node-1"), AdmissionError("ST-ADMN-008", "closed")) is None
+    assert account.add(fake_session("node-1"), AdmissionError("ST-ADMN-008", "closed")) is None
 
 
 def test_who_was_in_no_epoch_left_nothing_to_doubt(account):
-    assert account.add(FakeSession("spare"), REVOKED) is None
+    assert account.add(fake_session("spare"), REVOKED) is None
     assert account.all == ()
 
 
 def test_a_spare_node_of_an_earlier_epoch_is_doubted_for_that_one(account):
     account.formed(membership(4, "node-0", "node-2"))
-    gone = account.add(FakeSession("node-1"), REVOKED)
+    gone = account.add(fake_session("node-1"), REVOKED)
     account.gone("node-1")
     assert gone.epoch == 3
     assert account.out == ()
 
 
 def test_rank_0_signed_what_it_says(account):
-    assert account.add(FakeSession("node-0"), REVOKED).led
+    assert account.add(fake_session("node-0"), REVOKED).led
     account.formed(membership(4, "node-1", "node-2"))
-    assert account.add(FakeSession("node-1"), REVOKED).led
+    assert account.add(fake_session("node-1"), REVOKED).led
 
 
 def test_the_next_epoch_begins_without_anybody_out_but_remembers(account):
-    gone = account.add(FakeSession("node-1"), REVOKED)
+    gone = account.add(fake_session("node-1"), REVOKED)
     account.gone("node-1")
     account.formed(membership(4, "node-0", "node-2"))
     assert account.out == ()
@@ -128,7 +130,7 @@ def test_the_next_epoch_begins_without_anybody_out_but_remembers(account):
 
 def test_the_oldest_are_forgotten_first(account):
     for n in range(MAX_EVICTED + 5):
-        account.add(FakeSession("node-1", START + timedelta(seconds=n)), REVOKED)
+        account.add(fake_session("node-1", START + timedelta(seconds=n)), REVOKED)
     assert len(account.all) == MAX_EVICTED
     assert account.all[-1].last_good == START + timedelta(seconds=MAX_EVICTED + 4)
 
