@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import quarantine
+from securetrain.artifacts.dataset import sign_documents
 from securetrain.artifacts.history import EPOCH_STARTED, QUARANTINED
 from securetrain.artifacts.layout import Kind
 from securetrain.artifacts.quarantine import Quarantine
@@ -259,6 +260,17 @@ def test_an_old_checkpoint_under_a_new_name_is_refused(new_run: NewRun):
     train(made.run_dir)
     shutil.copytree(made.run_dir.checkpoint(3), made.run_dir.checkpoint(9))
     assert refused(made) == "ST-CKPT-150"
+
+
+def test_a_checkpoint_of_another_dataset_is_not_continued(new_run: NewRun):
+    """T36: the run's own key has signed both, and still they do not belong together."""
+    made = new_run()
+    train(made.run_dir)
+    shutil.rmtree(made.run_dir.dataset)
+    rows = [("train", "a.txt", b"other words " * 400), ("validation", "b.txt", b"and more " * 400)]
+    key = made.keys["dataset"]
+    sign_documents(rows, made.run_dir.dataset, name="prose", key=key, now=now())
+    assert refused(made) == "ST-CKPT-170"
 
 
 def test_asking_by_path_goes_back(new_run: NewRun):

@@ -187,7 +187,7 @@ def test_a_store_that_sends_other_bytes_each_time(store, read, monkeypatch):
     place = store().path
     fs = fs_of(place).fs
     real = type(fs).cat_file
-    asked = {}
+    asked: dict[int, int] = {}
 
     def cat_file(self, path, start=None, end=None, **options):
         data = real(self, path, start=start, end=end, **options)
