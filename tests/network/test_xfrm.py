@@ -55,6 +55,12 @@ def test_a_policy():
     assert found.offload == Offload(interface=7, is_inbound=False, is_full=True)
 
 
+def test_a_policy_of_ipv6():
+    (found,) = xfrm.policies(dump_of([], [policy("2001:db8::/32", "2001:db8::2", 0)]))
+    assert found.source == ip_network("2001:db8::/32")
+    assert found.destination == ip_network("2001:db8::2")
+
+
 def test_policies_of_sockets_are_left_out():
     assert xfrm.policies(dump_of([], [policy("192.0.2.1", "192.0.2.2", 4)])) == ()
 
