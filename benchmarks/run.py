@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import ab
 
 MODULES: Final = (
-    *("step", "guard", "checkpoint", "dataset", "startup", "attest", "hardware"),
+    *("step", "guard", "checkpoint", "dataset", "verify", "startup", "attest", "hardware"),
     *("join", "link", "job"),
 )
 FIGURES: Final = ("figures", "dataset", "overlay")
