@@ -83,8 +83,8 @@ def parse(data: bytes, where: str = "") -> Note:
         whole = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise bad("it is not UTF-8", where) from error
-    if any(ch < " " and ch != "\n" for ch in whole) or not whole.endswith("\n"):
-        raise bad("control characters, or no newline at the end", where)
+    if any(ch < " " and ch != "\n" for ch in whole):
+        raise bad("control characters", where)
     text, separator, tail = whole.rpartition("\n\n")
     if not separator:
         raise bad("there is no empty line between a text and its signatures", where)

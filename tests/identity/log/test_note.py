@@ -103,6 +103,10 @@ def test_lines_of_strangers_are_passed_over():
         pytest.param(b"text\n\n\xe2\x80\x94 a AAAAAA==\n", id="no signature after the key id"),
         pytest.param(b"text\n\n" + b"\xe2\x80\x94 a AAAAAAA=\n" * 65, id="too many"),
         pytest.param(b"x" * (note.LIMIT + 1), id="too long"),
+        pytest.param(b"x" * note.LIMIT + EXAMPLE, id="a text that is too long"),
+        pytest.param(EXAMPLE.partition(b"\n\n")[2], id="signatures alone"),
+        pytest.param(EXAMPLE.replace("\u2014 ".encode(), b""), id="no dash"),
+        pytest.param(EXAMPLE.replace(b"aQM=", b"aQM= more"), id="a third word"),
     ],
 )
 def test_malformed(data):
@@ -118,7 +122,7 @@ def test_what_cannot_be_signed():
     for time in (0, -1, 1 << 53):
         refused(note.cosign, TEXT, "name", KEY, time)
     refused(note.sign, TEXT, "name", PrivateKey.generate(KeyKind.P256), match="Ed25519")
-    refused(note.parse_lines, "x" * (note.LIMIT + 1))
+    refused(note.parse_lines, "\u2014 a AAAAAAA=\n" * note.LIMIT)
     refused(note.parse_lines, "\u2014 a AAAAAAA=")
 
 
