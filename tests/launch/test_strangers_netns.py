@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,7 +277,7 @@ REFUSED = {errno.ENETUNREACH, errno.ECONNREFUSED}
 
 def answer(place: Namespace, host: str, port: int) -> int:
     """What a TCP connection from a place ends with: an errno, 0 when it is accepted."""
-    with place.entered() if place.name else nullcontext():
+    with place.entered():
         try:
             socket.create_connection((host, port), 5).close()
         except OSError as error:
@@ -287,9 +287,11 @@ def answer(place: Namespace, host: str, port: int) -> int:
 
 def require_out_of_reach(scene, *targets: tuple[str, int]) -> None:
     """Nothing of our job is there: not at its own address, nor at its hosts', nor on loopback."""
-    places = [scene.stranger.namespace, *(host.namespace for host in scene.members), Namespace()]
+    places = [scene.stranger.namespace, *(host.namespace for host in scene.members)]
+    stock = {scene.stock.store[1], *(port for n in range(2) for _, port in scene.stock.listens(n))}
     for host, port in targets:
-        at = [host, *(str(member.address) for member in scene.members), "127.0.0.1"]
+        hosts = [*(str(member.address) for member in scene.members), "127.0.0.1"]
+        at = [host, *(hosts if port not in stock else [])]  # the stock job's port of that number
         found = {(place.name, to): answer(place, to, port) for place in places for to in at}
         assert set(found.values()) <= REFUSED, found
         assert found[scene.stranger.name, host] == errno.ENETUNREACH
