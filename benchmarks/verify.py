@@ -121,10 +121,10 @@ class AgainstReference:
             )
             sign_model(folder, bundle, KeySigner(key=key))
             ours = Path(sys.executable).parent / "securetrain"
-            theirs = (reference, "verify", "key", "--signature", bundle, "--public_key", public)
-            commands: dict[Side, tuple[str | Path, ...]] = {
-                Side.PLAIN: (*theirs, folder),
-                Side.OURS: (ours, "verify", folder, "--trust", trust),
+            theirs = f"{reference} verify key --signature {bundle} --public_key {public} {folder}"
+            commands = {
+                Side.PLAIN: theirs.split(),
+                Side.OURS: f"{ours} verify {folder} --trust {trust}".split(),
             }
             for side in order:
                 started = time.perf_counter()
@@ -140,7 +140,7 @@ def _install(folder: Path) -> Path:
         RuntimeError: it cannot be installed here.
     """
     venv.create(folder, with_pip=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", *_REFERENCE]
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *_REFERENCE]
     done = subprocess.run(pip, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"the reference cannot be installed: {done.stderr[-300:]}")
