@@ -41,7 +41,14 @@ class Side(Protocol):
     backend: str
 
     def start(self, low: int, high: int, **times: float) -> None:
-        """Open it for `low` to `high` nodes; `last_call`, `join` and `heartbeat` in seconds."""
+        """Open it for `low` to `high` nodes.
+
+        Args:
+            low: a round needs at least so many.
+            high: and at most so many.
+            times: in seconds, `last_call`, `join`, `heartbeat`; and `dead_after`, for tests that
+                kill a node: torch has nothing but heart-beats to see that by, ours sees it at once.
+        """
 
     def node(self, number: int) -> RendezvousHandler:
         """A new handler for one node."""
@@ -154,7 +161,7 @@ class Stock:
                 join=timedelta(seconds=self.times.get("join", PATIENCE)),
                 last_call=timedelta(seconds=self.times.get("last_call", 600.0)),
             ),
-            keep_alive_interval=self.times.get("heartbeat", 5.0),  # type: ignore[arg-type]
+            keep_alive_interval=self.times.get("heartbeat", self.times.get("dead_after", 15.0) / 3),  # type: ignore[arg-type]
         )
         handler._state_holder._cache_duration = 0
         self.made.add(handler)
@@ -199,12 +206,15 @@ class Ours:
 
     def __init__(self, job: Any, tools: Any, monkeypatch: Any) -> None:
         self.job, self.tools = job, tools
+        self.over = threading.Event()
+        self.hanging: list[Any] = []
         self.names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         monkeypatch.setattr(handler_module, "LINGER_SECONDS", 0.05)
 
     def start(self, low: int, high: int, **times: float) -> None:
         self.range = low, high
         self.join = times.pop("join", PATIENCE)
+        times.pop("dead_after", None)
         times.setdefault("last_call", 600.0)
         self.job.start(low, high, **times)
 
@@ -240,13 +250,17 @@ class Ours:
         handler.member._link._channel.abort()
 
     def hang(self, handler: Any) -> None:
-        wait = threading.Event().wait
-        handler.member._link._send_posted = lambda channel: wait(3 * 0.3)
+        def hangs(_channel: Any) -> None:
+            self.over.wait()
+
+        handler.member._link._send_posted = hangs
+        self.hanging.append(handler)  # dropping it would wait for its thread
 
     def break_down(self) -> None:
         self.job.coordinator.stop()
 
     def end(self) -> None:
+        self.over.set()
         for coordinator in self.job.started:
             coordinator.stop()
         for handler in list(self.names):

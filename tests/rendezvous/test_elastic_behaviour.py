@@ -152,7 +152,7 @@ def test_a_late_node_with_a_lower_name_takes_rank_0(scene):
 
 
 def test_scaling_up_and_down_again(scene):
-    scene.start(1, 3, last_call=0.3, heartbeat=0.2)
+    scene.start(1, 3, last_call=0.3, dead_after=1.2)
     nodes = scene.nodes(3)
     scene.meet(nodes[0])
     sizes = []
@@ -169,7 +169,7 @@ def test_scaling_up_and_down_again(scene):
 
 
 def test_when_rank_0_goes_the_others_move_up(scene):
-    scene.start(1, 3, last_call=0.3, heartbeat=0.2)
+    scene.start(1, 3, last_call=0.3, dead_after=1.2)
     nodes = scene.nodes(3)
     assert ranks(scene.meet(*nodes)) == [0, 1, 2]
     scene.kill(nodes[0])
@@ -204,7 +204,7 @@ def test_a_spare_node_waits_longer_than_the_join_timeout(scene):
 
 
 def test_a_spare_node_steps_in_when_a_member_is_lost(scene):
-    nodes, spare = full(scene, last_call=0.2, heartbeat=0.2)
+    nodes, spare = full(scene, last_call=0.2, dead_after=1.2)
     scene.kill(nodes[1])
     scene.waiting(nodes[0], 1)
     infos = scene.results([*scene.come(nodes[0]), spare])
@@ -223,7 +223,7 @@ def test_a_spare_node_leaves_gracefully_when_the_job_closes(scene):
 
 
 def test_a_silent_node_is_out_of_the_next_round(scene):
-    scene.start(1, 2, last_call=0.3, heartbeat=0.3)
+    scene.start(1, 2, last_call=0.3, heartbeat=0.5)
     nodes = scene.nodes(2)
     scene.meet(*nodes)
     scene.hang(nodes[1])
@@ -233,10 +233,10 @@ def test_a_silent_node_is_out_of_the_next_round(scene):
 
 
 def test_nodes_that_beat_stay_in(scene):
-    scene.start(1, 3, last_call=0.2, heartbeat=0.2)
+    scene.start(1, 3, last_call=0.2, heartbeat=0.5)
     nodes = scene.nodes(2)
     scene.meet(*nodes)
-    threading.Event().wait(1.0)  # five beats; three missed ones would be the end
+    threading.Event().wait(2.0)  # four beats; three missed ones would be the end
     third = scene.come(scene.node(2))
     scene.waiting(nodes[0], 1)
     infos = scene.results([*scene.come(*nodes), *third])
@@ -244,7 +244,7 @@ def test_nodes_that_beat_stay_in(scene):
 
 
 def test_a_waiting_node_that_dies_does_not_wait_any_more(scene):
-    scene.start(1, 2, last_call=0.2, heartbeat=0.2)
+    scene.start(1, 2, last_call=0.2, dead_after=1.2)
     nodes = scene.nodes(2)
     scene.meet(nodes[0])
     (late,) = scene.come(nodes[1])

@@ -44,7 +44,8 @@ def test_the_others_are_told_of_a_member_that_is_lost(scenes, how):
     """torch drops it and tells nobody: the others notice when their collectives time out
     (pytorch/pytorch#111646); what its documentation says of departures is what ours does."""
     for scene in scenes():
-        scene.start(1, 3, last_call=0.3, heartbeat=0.3)
+        times = {"heartbeat": 0.5} if how == "hang" else {"dead_after": 1.2}
+        scene.start(1, 3, last_call=0.3, **times)
         nodes = scene.nodes(2)
         scene.meet(*nodes)
         getattr(scene, how)(nodes[1])
@@ -169,7 +170,7 @@ def test_after_rank_0_the_others_learn_the_address_of_the_next_one(scenes):
     """In torch 2.13 rank 2, now rank 1, still sends its workers to the node that is gone."""
     stock, ours = scenes(DynamicRendezvousHandler)
     for scene in (stock, ours):
-        scene.start(1, 3, last_call=0.3, heartbeat=0.2)
+        scene.start(1, 3, last_call=0.3, dead_after=1.2)
         nodes = scene.nodes(3)
         scene.meet(*nodes)
         scene.kill(nodes[0])
