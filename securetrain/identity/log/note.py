@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from securetrain.core.errors import IdentityError
-from securetrain.identity.keys import KeyKind, PublicKey, Signer
+from securetrain.identity.keys import PublicKey, Signer
 
 LIMIT: Final = 64 << 10
 MAX_SIGNATURES: Final = 64
@@ -205,7 +205,7 @@ def raw_public(key: PublicKey) -> bytes:
     Raises:
         IdentityError: ST-IDEN-040 for another kind of key.
     """
-    if key.kind is not KeyKind.ED25519 or not isinstance(key.native, Ed25519PublicKey):
+    if not isinstance(key.native, Ed25519PublicKey):
         raise bad(f"key {key.key_id[:16]} is {key.kind}; logs and witnesses use Ed25519")
     return key.native.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
 
