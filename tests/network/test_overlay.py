@@ -105,6 +105,37 @@ def test_a_device_that_keeps_its_peers_is_taken_down(overlay, system, engine, jo
     assert system.is_clean
 
 
+def test_single_members_are_dropped_from_an_epoch_that_is_under_way(overlay, system, engine, job):
+    overlay.apply(1, job.members("node-0"))
+    kept = engine.device.state.peers[0]
+    overlay.drop(["node-2", "nobody"])
+    assert engine.device.state.peers == (kept,)
+    rules = system.tables[""][overlay.names.table]
+    assert "192.0.2.2" in rules
+    assert "192.0.2.3" not in rules
+    assert (overlay.epoch, overlay.address) == (1, address("job-1", 0))
+    before = engine.device.state
+    overlay.drop(["node-2", "node-0"])  # gone already, and this node itself
+    assert engine.device.state is before
+    overlay.drop(["node-1"])
+    assert engine.device.state.peers == ()
+    overlay.apply(2, job.members("node-0"))
+    assert len(engine.device.state.peers) == 2
+    overlay.clear()
+    overlay.drop(["node-1"])
+    assert engine.device.state.peers == ()
+
+
+def test_a_device_that_keeps_who_was_dropped_is_taken_down(
+    overlay, system, engine, job, monkeypatch
+):
+    overlay.apply(1, job.members("node-0"))
+    monkeypatch.setattr(engine.device, "set_peers", lambda _: None)
+    refused("ST-NETW-016", overlay.drop, ["node-1"])
+    assert system.is_clean
+    refused("ST-NETW-014", overlay.drop, ["node-1"])
+
+
 def test_another_slot_is_another_address(overlay, system, job):
     overlay.apply(1, job.members("node-0"))
     own, *others = job.members("node-0")
