@@ -115,19 +115,19 @@ class Restart:
         """Rules 4 and 5; the evictions are noted last, so that a crash has them judged again."""
         known = past.by_digest
         for gone in news:
-            until = local(gone.last_good)
+            until, doubted = local(gone.last_good), set()
             for path, opened in self._found():
                 assert isinstance(opened.predicate, CheckpointPredicate)
-                about = known.pop(opened.digest, None)
+                about = known.get(opened.digest)
                 if in_doubt(gone, until, opened.predicate, about, epoch):
                     self._set_aside(path, opened, gone, until)
-                elif about is not None:
-                    known[opened.digest] = about
-            for digest, about in list(known.items()):
+                    doubted.add(opened.digest)
+            for digest, made in known.items():
                 # Of a checkpoint that is not here: another node has set it aside, or it is gone.
-                if in_doubt(gone, until, None, about, epoch):
-                    del known[digest]
-                    self._refuse(about.name, about.step, digest, gone)
+                if digest not in doubted and in_doubt(gone, until, None, made, epoch):
+                    self._refuse(made.name, made.step, digest, gone)
+                    doubted.add(digest)
+            known = {digest: made for digest, made in known.items() if digest not in doubted}
         self._point()
         for gone in news:
             self.ledger.observe(

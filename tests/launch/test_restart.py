@@ -4,6 +4,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -243,6 +244,18 @@ def test_two_evictions_at_once_the_earlier_one_counts(run):
     run.begin(4, gone(at(25)), gone(at(15), node="node-c"))
     assert run.names[0] == "step-00000001"
     assert len([name for name in run.names if "quarantined" in name]) == 2
+
+
+def test_a_copy_under_another_name_is_the_same_checkpoint(run):
+    """Its statement says that it is older; the ledger knows its digest."""
+    run.save(2, created=at(1))
+    path = run.made.run_dir.checkpoint(2)
+    shutil.copytree(path, run.made.run_dir.checkpoint(1))
+    predicate, _ = statement(at(1), step=2, save_id="cd" * 16)
+    signed = sign(predicate, "step-00000001", run.made.keys["checkpoint"])
+    (run.made.run_dir.checkpoint(1) / STATEMENT).write_bytes(signed)
+    run.begin(4, gone(at(15)))
+    assert not [name for name in run.names if "quarantined" not in name]
 
 
 def test_the_same_step_can_be_saved_again(run):
