@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.artifacts import RankSigner, SaveContext, head, load, save
+from securetrain.artifacts.encryption import DecryptionKey, Recipient
 from securetrain.artifacts.history import SEEN, SIGNED
 from securetrain.artifacts.layout import Kind
 from securetrain.artifacts.listing import read_statement
@@ -87,6 +88,8 @@ class Checkpoints:
     """Whether this is the first rank of its node, which enters what it took part in."""
     clock: Callable[[], datetime]
     device: torch.device
+    decryption_key: Path | None = None
+    """With which an encrypted checkpoint is resumed."""
     _parent: str | None = None
     _seq: int = 0
     _saved_step: int = field(default=-1)
@@ -98,7 +101,14 @@ class Checkpoints:
             return
         path = self.run.checkpoint(step)
         context = self._context(trainer)
-        saved = save(state_of(trainer), path, key=self.key, context=context, signer=self.signer)
+        saved = save(
+            state_of(trainer),
+            path,
+            key=self.key,
+            context=context,
+            signer=self.signer,
+            recipients=[Recipient.parse(key) for key in self.policy.policy.checkpoint.encrypt_to],
+        )
         if self.first:
             self._advance_head(path)
             self.ledger.allow(
@@ -137,7 +147,15 @@ class Checkpoints:
             # Which one is the newest is said by the ledger, in which evictions stand, too.
             asked = msgspec.structs.replace(policy.checkpoint, require_head=False)
             policy = msgspec.structs.replace(policy, checkpoint=asked)
-        predicate = load(state, path, trust=self.trust, policy=policy, now=self.clock())
+        key = self.decryption_key
+        predicate = load(
+            state,
+            path,
+            trust=self.trust,
+            policy=policy,
+            now=self.clock(),
+            keys=[] if key is None else [DecryptionKey.load(key)],
+        )
         digest = digest_of(predicate)
         if choice == AUTO:
             self._check_same(predicate, path)

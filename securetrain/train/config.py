@@ -87,6 +87,8 @@ class CheckpointJob(_Section, frozen=True, kw_only=True):
     """Steps between checkpoints; the last step always saves. 0: only the last."""
     resume: Annotated[str, Meta(min_length=1)] = AUTO
     """auto: the run's newest checkpoint, if any; never; or a checkpoint's directory."""
+    decryption_key: str = ""
+    """X25519 private key file with which an encrypted checkpoint is resumed; empty for none."""
 
 
 class MetricsJob(_Section, frozen=True, kw_only=True):

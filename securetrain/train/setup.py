@@ -156,6 +156,9 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         witness=worker.witness,
         clock=worker.clock,
         device=worker.device,
+        decryption_key=Path(job.checkpoint.decryption_key)
+        if job.checkpoint.decryption_key
+        else None,
     )
     return Session(
         job=job,

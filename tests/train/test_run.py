@@ -10,24 +10,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import torch.distributed as dist
+from cryptography.hazmat.primitives import serialization
 
 from securetrain.artifacts import quarantine
 from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.encryption import DecryptionKey
 from securetrain.artifacts.history import EPOCH_STARTED, QUARANTINED
-from securetrain.artifacts.layout import Kind
+from securetrain.artifacts.layout import STATEMENT, Kind
 from securetrain.artifacts.quarantine import Quarantine
 from securetrain.artifacts.statements import CheckpointPredicate, open_statement
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, SecureTrainError
+from securetrain.core.files import write_atomic
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary, Decision
 from securetrain.guard.verdict import StepRecord
 from securetrain.identity.trust import TrustRole
 from securetrain.ledger import verify_ledger
+from securetrain.policy.load import bundled_dir
 from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun
 from securetrain.train.config import JobConfig, override, parse_job
@@ -166,6 +171,39 @@ def test_a_resumed_run_equals_the_uninterrupted_one(new_run: NewRun):
     before = cut.run_dir.metrics.read_bytes()
     assert train(cut.run_dir) is ExitCode.OK
     assert cut.run_dir.metrics.read_bytes() == before
+
+
+def test_a_run_encrypts_for_whom_its_policy_names(new_run: NewRun, tmp_path: Path) -> None:
+    key = DecryptionKey.generate()
+    path = tmp_path / "storage.key"
+    write_atomic(
+        path,
+        key.native.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+        mode=0o600,
+    )
+    policy = Path(bundled_dir("policies") / "dev.yaml").read_text()
+    recipient = key.recipient.public.hex()
+    (tmp_path / "policy.yaml").write_text(
+        policy.replace("\ncheckpoint:", f"\ncheckpoint:\n  encrypt_to: [{recipient}]", 1)
+        if "\ncheckpoint:" in policy
+        else f"{policy}\ncheckpoint:\n  encrypt_to: [{recipient}]\n"
+    )
+    run = new_run("sealed", policy=str(tmp_path / "policy.yaml"))
+    assert train(run.run_dir, stop_after=3) is ExitCode.OK
+    step = max(run.run_dir.checkpoints.glob("step-*"))
+    opened = open_statement((step / STATEMENT).read_bytes(), Kind.CHECKPOINT, run.trust)
+    assert isinstance(opened.predicate, CheckpointPredicate)
+    assert all(file.sealed is not None for file in opened.predicate.files)
+    with pytest.raises(IntegrityError) as error:
+        train(run.run_dir)
+    assert error.value.code == "ST-CKPT-124"
+    job = parse_job(JOB, "job.yaml")
+    asked = msgspec.structs.replace(job.checkpoint, decryption_key=str(path))
+    assert train(run.run_dir, msgspec.structs.replace(job, checkpoint=asked)) is ExitCode.OK
 
 
 def two_rank_runs(whole: Path, cut: Path) -> None:
