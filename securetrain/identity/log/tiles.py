@@ -100,8 +100,6 @@ class TileReader:
 
     def _read(self, level: int | None, index: int, width: int, limit: int) -> tuple[bytes, bool]:
         """The file of a tile, and whether it is the full one."""
-        if width == 0:
-            raise damaged(f"there is no tile {index} in a tree of {self._size}", str(self._folder))
         path = self._folder / tile_path(level, index, width)
         full = self._folder / tile_path(level, index, WIDTH)
         if width < WIDTH and not path.exists():

@@ -70,7 +70,8 @@ def test_a_line_that_claims_a_known_key_must_verify():
         refused(note.signed_by, note.Note(TEXT, lines), KEY.public, "log.example")
     time = note.cosign(TEXT, "w.example", KEY, 7)
     changed = note.Line(time.name, time.id, b"\x00" * 7 + b"\x08" + time.signature[8:])
-    for line in (changed, note.Line(time.name, time.id, time.signature[:-1])):
+    short = [note.Line(time.name, time.id, time.signature[:size]) for size in (1, 7, 8, 71)]
+    for line in (changed, *short):
         refused(note.cosigned_by, note.Note(TEXT, (line,)), KEY.public)
     zero = note.Line(time.name, time.id, bytes(8) + time.signature[8:])
     refused(note.cosigned_by, note.Note(TEXT, (zero,)), KEY.public, match="time 0")

@@ -246,6 +246,20 @@ def test_consistency_between_all_sizes(world):
     refused("ST-IDEN-042", world.log.prove_consistency, 12)
 
 
+def test_a_reader_of_an_earlier_size(world):
+    """As one that read the checkpoint just before the tile was full."""
+    world.log.append_entries(plain(5), world.key)
+    root = world.log.state()[0].root
+    world.log.append_entries(plain(295, 5), world.key)
+    assert not (world.log.folder / "tile" / "0" / "000.p").exists()
+    reader = tiles.TileReader(world.log.folder, 5)
+    assert merkle.root_hash(5, reader.hash) == root
+    assert reader.entries(0) == plain(5)
+    for level, index in ((0, 5), (2, 1), (0, 256), (8, 0)):  # beyond that size
+        refused("ST-IDEN-045", reader.hash, level, index)
+    refused("ST-IDEN-045", reader.tile, 5, 0)
+
+
 def test_cosignatures_of_strangers_and_for_another_checkpoint(world):
     world.append("a")
     text = world.log.state()[1].text
