@@ -156,7 +156,7 @@ class Verbs:
                 if place.vlan is None:
                     raise _not_isolated(f"{place.interface} is not a VLAN")
             case IsolationEvidence.PARTITION:
-                if place.partition_key is None or place.partition_key & _EVERYBODY == _EVERYBODY:
+                if (place.partition_key or _EVERYBODY) & _EVERYBODY == _EVERYBODY:
                     raise _not_isolated(f"{place.interface} is in the default partition")
             case _:
                 raise ValueError(self.isolation.evidence)

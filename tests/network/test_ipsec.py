@@ -142,5 +142,7 @@ def test_a_policy_for_one_protocol_is_not_for_all():
     states, (_, into) = protected()
     partial = policy(f"{OWN}", f"{PEER}", 1, OUT, protocol=17)
     assert "no fully offloaded policy" in judge(states, [partial, into])
-    blocked = policy(f"{OWN}", f"{PEER}", 1, action=1)
+    blocked = policy(f"{OWN}", f"{PEER}", 1, OUT, action=1)
     assert "no fully offloaded policy" in judge(states, [blocked, into])
+    forwarded = policy(f"{OWN}", f"{PEER}", 2, OUT)
+    assert "no fully offloaded policy" in judge(states, [forwarded, into])

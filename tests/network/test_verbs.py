@@ -10,7 +10,7 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network.rdma import find_place, is_exclusive
 from securetrain.network.verbs import Readers, Verbs
 from securetrain.policy.schema import Isolation, IsolationEvidence
-from tests.network.fake_rdma import INDEX, OWN, PEER, FakeRdma, dump_of, protected
+from tests.network.fake_rdma import INDEX, OWN, PEER, FakeRdma, dump_of, offload, protected, state
 
 IB = ip_address("198.51.100.1")
 IPSEC, TRUSTED = NetworkProfile.IPSEC_OFFLOAD, NetworkProfile.RDMA_TRUSTED
@@ -89,6 +89,12 @@ def test_without_full_offload_there_is_no_profile(readers, policies):
     assert code(Verbs.find, IPSEC, OWN, None, without(readers, dump=dump)) == "ST-NETW-033"
 
 
+def test_crypto_offload_is_not_evidence(readers):
+    half = [state(OWN, PEER, offload(inbound=False, full=False))]
+    dump = dump_of(half, protected()[1])
+    assert code(Verbs.find, IPSEC, OWN, None, without(readers, dump=dump)) == "ST-NETW-033"
+
+
 def test_offload_to_another_interface_is_not_evidence(readers):
     other = without(readers, index=lambda _: INDEX + 1)
     assert code(Verbs.find, IPSEC, OWN, None, other) == "ST-NETW-033"
@@ -102,7 +108,9 @@ def test_an_interface_that_went_away(readers):
 
 
 def test_ipsec_does_not_cover_infiniband(readers):
-    assert code(Verbs.find, IPSEC, IB, None, readers) == "ST-NETW-033"
+    with pytest.raises(NetworkError, match="InfiniBand, which IPsec does not cover") as caught:
+        Verbs.find(IPSEC, IB, None, readers)
+    assert caught.value.code == "ST-NETW-033"
 
 
 def test_devices_that_a_job_would_not_see(readers, machine):
