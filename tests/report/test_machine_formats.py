@@ -62,5 +62,5 @@ def test_junit_has_a_case_for_every_file_and_one_for_the_whole() -> None:
 
 
 def test_junit_holds_any_name() -> None:
-    odd = Located(code="ST-CKPT-141", what="extra", fix="", file="\ud800\x08\u2028é")
+    odd = Located(code="ST-CKPT-141", what="extra", fix="", file="\ud800\x08\u2028\u00e9")
     ET.fromstring(junit.render(outcome(odd)))

@@ -1,0 +1,27 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What every command ends with."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What every command ends with; documented in docs/reference/exit-codes.md."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    INCOMPLETE = 3
+    INTEGRITY = 4
+    UNSIGNED = 10
+    BAD_SIGNATURE = 11
+    POLICY = 12
+    CONTENT = 13
+    FILES = 14
+    STALE = 15
+    REVOKED = 16
+    LINEAGE = 17
+    LOG_PROOF = 18
+    UNSAFE_CONTENT = 19
+    IO = 20
+    INTERRUPTED = 130
