@@ -6,8 +6,8 @@ Rules:
 
 1. `remove` is the only thing that removes, and each of its steps does nothing when there is nothing
    to do: it can be interrupted anywhere, and be run again;
-2. the engine goes first, because with it the tunnel is cut; the record goes last, and stays when
-   anything else stayed;
+2. the engine goes first, because with it the tunnel is cut, and is looked for again at the end; the
+   record goes last, and stays when anything else stayed;
 3. `collect` removes only what a record stands for whose owner is dead: its pid is free or belongs
    to another process now, or the machine was started again since. What it cannot judge or read, it
    leaves and names.
@@ -97,6 +97,9 @@ def remove(names: Names, host: Namespace, folder: Path) -> None:
         lambda: _delete_device(host, names.device),
         Namespace(names.namespace, host.run).remove,
         lambda: _delete_filter(host, names.table),
+        # Again: an engine that was just being started may not have been one yet.
+        lambda: _end_engine(names),
+        lambda: _delete_device(host, names.device),
     )
     problems = []
     for step in steps:
@@ -106,7 +109,10 @@ def remove(names: Names, host: Namespace, folder: Path) -> None:
             problems.append(error.what)
     if problems:
         raise NetworkError(
-            "ST-NETW-021", "; ".join(problems), names.namespace, "securetrain network gc"
+            "ST-NETW-021",
+            "; ".join(dict.fromkeys(problems)),
+            names.namespace,
+            "securetrain network gc",
         )
     record.release(folder)
 
@@ -123,9 +129,17 @@ def _end_engine(names: Names) -> None:
 
 
 def _delete_device(host: Namespace, name: str) -> None:
-    """The device, when it was never moved. One that was goes with its namespace."""
+    """The device, when it was never moved. One that was goes with its namespace.
+
+    An engine's device goes with its last thread, which may end after the process counts as ended:
+    that it is gone by itself is no problem.
+    """
     if host.exists and name in devices(host):
-        host.ip("link", "delete", "dev", name)
+        try:
+            host.ip("link", "delete", "dev", name)
+        except NetworkError:
+            if name in devices(host):
+                raise
 
 
 def _delete_filter(host: Namespace, table: str) -> None:

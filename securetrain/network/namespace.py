@@ -41,6 +41,8 @@ NCCL_CONF: Final = "nccl.conf"
 _NO_CAPABILITIES: Final = ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
 _CLONE_NEWNET: Final = 0x40000000
 """linux/sched.h"""
+_CLOSING: Final = frozenset({"04", "09", "0B"})
+"""FIN_WAIT1, LAST_ACK and CLOSING in proc_pid_net(5): a FIN was sent and not acknowledged."""
 _LOOKUPS: Final = b"passwd: files\ngroup: files\nhosts: files\n"
 _NO_SERVERS: Final = b"# a job network has no name servers; see hosts\n"
 
@@ -135,6 +137,15 @@ class Namespace:
         finally:
             os.close(before)
 
+    def has_unsaid(self) -> bool:
+        """Whether a TCP connection in it waits for the other end to take note of its close.
+
+        Raises:
+            OSError: The namespace is gone, or this process may not enter it.
+        """
+        with self.entered():
+            return is_closing(Path("/proc/thread-self/net/tcp").read_text())
+
     def program_command(
         self,
         argv: Sequence[str],
@@ -193,6 +204,12 @@ def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
     write_atomic(folder / NSSWITCH, _LOOKUPS)
     write_atomic(folder / RESOLV, _NO_SERVERS)
     write_atomic(folder / NCCL_CONF, b"")
+
+
+def is_closing(table: str) -> bool:
+    """Whether the kernel's table of TCP sockets has one that was closed without an answer yet."""
+    rows = (row.split() for row in table.splitlines()[1:])
+    return any(row[3] in _CLOSING for row in rows)
 
 
 def _set_namespace(descriptor: int) -> None:

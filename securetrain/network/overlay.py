@@ -20,12 +20,17 @@ Rules:
    ``with`` block, and `leftovers.collect` for an owner that died;
 4. when the engine dies, its device and the job's only route die with it: the job cannot fall back
    to a network in clear, and `watch` says that it must stop;
-5. nothing is made without a claim on disk (`record`), and the claim is the last thing to go.
+5. nothing is made without a claim on disk (`record`), and the claim is the last thing to go;
+6. at a peaceful end the programs inside go first, and the tunnel stays, for a second at most, until
+   the others have been told that their connections are closed: else they would wait for silence.
+   After a failure the tunnel goes at once.
 """
 
 import json
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -41,12 +46,14 @@ from securetrain.network.firewall import host_rules, job_rules, load
 from securetrain.network.leftovers import collect_locked, devices, remove
 from securetrain.network.members import Epoch, OverlayMember, resolve
 from securetrain.network.namespace import Namespace, write_names
-from securetrain.network.processes import Machine, Owner
+from securetrain.network.processes import Machine, Owner, kill
 from securetrain.network.record import Record
 from securetrain.network.watcher import Watcher
 from securetrain.network.wireguard import OVERHEAD, DeviceState, Peer, WireGuardKey, require_state
 
 DEFAULT_MTU: Final = 1500
+_GOODBYE_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 0.01
 MIN_MTU: Final = 576
 """What every IPv4 host takes (RFC 791)."""
 
@@ -293,10 +300,15 @@ class Overlay:
     def down(self) -> None:
         """Take everything down, processes inside included; without effect the second time.
 
+        What these have to say at their end is still sent, so that the others know (rule 6).
+
         Raises:
             NetworkError: ST-NETW-021 with everything that could not be removed;
                 ``securetrain network gc`` tries again once this process has ended.
         """
+        self._take_down(in_peace=True)
+
+    def _take_down(self, *, in_peace: bool) -> None:
         with self._lock:
             if self._is_down:
                 return
@@ -304,8 +316,21 @@ class Overlay:
             for watcher in self._watchers:
                 watcher.stop()
             if self._device is not None:
+                if in_peace:
+                    self._let_go(self._device)
                 self._device.close()
             remove(self.names, self._host, self.folder)
+
+    def _let_go(self, device: Device) -> None:
+        """Rule 6. Whatever goes wrong here is no reason to keep the network up."""
+        deadline = time.monotonic() + _GOODBYE_SECONDS
+        with suppress(SecureTrainError, OSError, ValueError):
+            kill(self.namespace.processes())
+            while not device.death():
+                device.read()  # An engine that answers has come to its turn since they ended.
+                if not self.namespace.has_unsaid() or time.monotonic() > deadline:
+                    return
+                time.sleep(_PAUSE_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -324,7 +349,7 @@ class Overlay:
     def _undo(self, error: BaseException) -> None:
         """Take everything down because of an error, which stays the one that is told."""
         try:
-            self.down()
+            self._take_down(in_peace=False)
         except SecureTrainError as second:
             error.add_note(str(second))
 

@@ -21,6 +21,7 @@ import msgspec
 PROC: Final = Path("/proc")
 _PATIENCE_SECONDS: Final = 5.0
 _COMMAND_LIMIT: Final = 1 << 16
+_EXEC_SECONDS: Final = 0.2
 
 
 class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -144,7 +145,20 @@ def _commands(proc: Path) -> Iterator[tuple[int, list[str]]]:
     for entry in proc.iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                with (entry / "cmdline").open("rb") as file:
-                    line = file.read(_COMMAND_LIMIT)
-                words = line.rstrip(b"\0").decode("utf-8", "replace").split("\0")
+                words = _command_line(entry).rstrip(b"\0").decode("utf-8", "replace").split("\0")
                 yield int(entry.name), words
+
+
+def _command_line(entry: Path) -> bytes:
+    """A process's command line; one that is just becoming another program has none for a moment.
+
+    Kernel threads never have one, and no program either: reading that link fails for them.
+    """
+    deadline = time.monotonic() + _EXEC_SECONDS
+    while True:
+        with (entry / "cmdline").open("rb") as file:
+            line = file.read(_COMMAND_LIMIT)
+        if line or time.monotonic() > deadline:
+            return line
+        os.readlink(entry / "exe")  # noqa: PTH115 - only whether there is one
+        time.sleep(0.001)

@@ -4,6 +4,7 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.network import leftovers, record
+from securetrain.network.commands import command_failed
 from securetrain.network.leftovers import Collected, collect, remove
 from securetrain.network.namespace import Namespace
 from securetrain.network.processes import Machine, Owner
@@ -89,8 +90,8 @@ def test_the_engine_goes_first_and_the_record_last(state, system, leave, monkeyp
 
     def running(program, last):
         order.append((program, last))
-        assert system.commands == []
-        return [41]
+        assert order[1:] or system.commands == []
+        return [41] if len(order) == 1 else []
 
     monkeypatch.setattr(leftovers, "running", running)
 
@@ -103,7 +104,29 @@ def test_the_engine_goes_first_and_the_record_last(state, system, leave, monkeyp
         record, "release", lambda folder: order.append((system.is_clean, folder.name))
     )
     gc(state, system)
-    assert order == [("wireguard-go", names.device), [41], (True, names.namespace)]
+    engine = ("wireguard-go", names.device)
+    assert order == [engine, [41], engine, [], (True, names.namespace)]
+
+
+def test_an_engine_that_was_only_being_started_goes_too(state, system, leave, monkeypatch):
+    names = leave("node-0", DEAD, parts=("namespace",))
+    killed: list[int] = []
+
+    def running(_program, _last):
+        if not killed and not system.commands:
+            return []  # between two programs of its command
+        system.spaces[""][names.device] = Link()
+        return [41]
+
+    def kill(pids):
+        killed.extend(pids)
+        return []
+
+    monkeypatch.setattr(leftovers, "running", running)
+    monkeypatch.setattr(leftovers, "kill", kill)
+    assert gc(state, system).removed == (names.namespace,)
+    assert killed == [41]
+    assert system.is_clean
 
 
 def test_an_engine_that_stays_is_a_problem(state, system, leave, monkeypatch):
@@ -128,6 +151,21 @@ def test_what_could_not_be_removed_is_found_again(state, system, leave):
         assert len(list(record.entries(state))) == 1
     assert step >= 1
     assert found.removed == (names.namespace,)
+    assert system.is_clean
+
+
+def test_a_device_that_goes_by_itself_meanwhile(state, system, leave):
+    """The kernel takes it with the engine's last thread, between our look and our deletion."""
+    names = leave("node-0", DEAD)
+
+    def late(argv, *, data=b""):
+        if argv == ["ip", "link", "delete", "dev", names.device]:
+            del system.spaces[""][names.device]
+            raise command_failed(" ".join(argv), f'Cannot find device "{names.device}"')
+        return system(argv, data=data)
+
+    found = collect(state, machine=HERE, run=late)
+    assert (found.removed, found.problems) == ((names.namespace,), {})
     assert system.is_clean
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.network import namespace
-from securetrain.network.namespace import Namespace, write_names
+from securetrain.network.namespace import Namespace, is_closing, write_names
 
 
 def num_descriptors():
@@ -130,3 +130,12 @@ def test_a_thread_enters_and_comes_back(system, monkeypatch, fails):
     assert went[1].startswith("net:[")
     assert len(went) == 2
     assert num_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("states", "closing"),
+    [((), False), (("01", "0A", "06"), False), (("01", "04"), True), (("09",), True)],
+)
+def test_connections_whose_end_nobody_has_noted(states, closing):
+    rows = [f"  0: 0100007F:1 0100007F:2 {state} 00000000:00000000 00:00" for state in states]
+    assert is_closing("\n".join(["  sl  local_address rem_address   st", *rows])) is closing

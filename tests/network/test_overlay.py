@@ -189,6 +189,52 @@ def test_down_leaves_nothing(overlay, system, engine, job, state):
         refused("ST-NETW-014", call)
 
 
+@pytest.fixture
+def farewell(overlay, engine, monkeypatch):
+    """The order in which the device is asked, looked at and closed; how often something is open."""
+    said: list[str] = []
+    answers = [True, True, False]
+
+    def look(_):
+        said.append("look")
+        return answers.pop(0)
+
+    device = engine.device
+    monkeypatch.setattr(Namespace, "has_unsaid", look)
+    monkeypatch.setattr(device, "read", lambda: said.append("read"))
+    monkeypatch.setattr(device, "close", lambda: said.append("close"))
+    return said
+
+
+def test_in_peace_the_others_are_told_first(overlay, system, farewell):
+    before = len(system.commands)
+    overlay.down()
+    assert farewell == ["read", "look"] * 3 + ["close"]
+    assert system.commands[before] == ["ip", "netns", "pids", overlay.names.namespace]
+
+
+def test_who_does_not_answer_is_not_waited_for(overlay, farewell, monkeypatch):
+    monkeypatch.setattr(module, "_GOODBYE_SECONDS", -1.0)
+    overlay.down()
+    assert farewell == ["read", "look", "close"]
+
+
+@pytest.mark.parametrize("trouble", [OSError("gone"), NetworkError("ST-NETW-013", "no answer")])
+def test_trouble_with_the_farewell_keeps_nothing_up(overlay, farewell, monkeypatch, trouble):
+    def fail(_):
+        raise trouble
+
+    monkeypatch.setattr(Namespace, "has_unsaid", fail)
+    overlay.down()
+    assert farewell == ["read", "close"]
+
+
+def test_after_a_failure_the_tunnel_goes_at_once(overlay, farewell):
+    with pytest.raises(KeyError), overlay:
+        raise KeyError("mine")
+    assert farewell == ["close"]
+
+
 def test_the_end_of_the_block_is_down(raise_overlay, system):
     with raise_overlay():
         assert not system.is_clean

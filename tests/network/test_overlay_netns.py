@@ -726,6 +726,38 @@ def is_running(pid):
         return False
 
 
+LISTEN = """
+import socket, sys
+s = socket.create_server((sys.argv[1], 7001)); print("ready", flush=True)
+c, _ = s.accept(); c.settimeout(30); print("connected", flush=True)
+try: print("end" if c.recv(1) == b"" else "data", flush=True)
+except OSError as error: print(type(error).__name__, flush=True)
+"""
+CONNECT = """
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], 7001), 30); time.sleep(300)
+"""
+
+
+def test_the_others_hear_of_the_end_before_the_tunnel_goes(pair):
+    """Though the engine comes to its turn late: a peer without that word would wait for ever."""
+    overlay = pair.overlays["node-0"]
+    assert overlay._device is not None
+    with pair.start("node-1", LISTEN, str(pair.address("node-1"))) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        with pair.start("node-0", CONNECT, str(pair.address("node-1"))) as client:
+            assert server.stdout.readline() == "connected\n"
+            engine = overlay._device.process()
+            if engine is not None:
+                os.kill(engine, signal.SIGSTOP)
+                late = threading.Timer(0.5, os.kill, (engine, signal.SIGCONT))
+                late.start()
+            overlay.down()
+            assert client.wait(10) == -signal.SIGKILL
+        assert server.stdout.readline() == "end\n"
+
+
 def test_programs_inside_end_with_it(pair):
     with pair.start("node-0", "import time; print('ready', flush=True); time.sleep(300)") as worker:
         assert worker.stdout is not None

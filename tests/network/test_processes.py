@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,6 +92,32 @@ def test_found_by_program_and_last_word():
 def test_a_name_elsewhere_in_the_command_line_is_not_meant():
     with sleeper("wireguard-go", "sttest124", "-f") as child:
         assert child.pid not in running("wireguard-go", "sttest124")
+
+
+def test_a_process_that_is_becoming_another_program_is_waited_for(tmp_path):
+    """Between two programs it has no command line; a kernel thread never has one."""
+    (tmp_path / "self").mkdir()
+    for pid, program in ((7, "/bin/sh"), (8, "")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(b"")
+        if program:
+            (tmp_path / str(pid) / "exe").symlink_to(program)
+
+    def become():
+        (tmp_path / "7" / "cmdline").write_bytes(b"/usr/bin/wireguard-go\0-f\0st0\0")
+
+    late = threading.Timer(0.02, become)
+    late.start()
+    assert running("wireguard-go", "st0", tmp_path) == [7]
+    late.join()
+
+
+def test_a_process_that_never_says_what_it_is_is_nobodys(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_EXEC_SECONDS", 0.01)
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cmdline").write_bytes(b"")
+    (tmp_path / "7" / "exe").symlink_to("/bin/sh")
+    assert running("wireguard-go", "st0", tmp_path) == []
 
 
 def test_killing_waits():
