@@ -124,8 +124,13 @@ def show(  # noqa: PLR0917 - click passes options by name
     help="File with the new passphrase; without it, it is asked for.",
 )
 @click.option("--remove", is_flag=True, help="Store the key without a passphrase.")
+@_JSON
 def passphrase(
-    path: Path, passphrase_file: Path | None, new_passphrase_file: Path | None, remove: bool
+    path: Path,
+    passphrase_file: Path | None,
+    new_passphrase_file: Path | None,
+    remove: bool,
+    as_json: bool,
 ) -> None:
     """Change, set or remove the passphrase of the key file PATH.
 
@@ -144,4 +149,8 @@ def passphrase(
     else:
         new = new_passphrase(None)
     key.save(path, new)
+    if as_json:
+        facts = {"key_id": key.key_id, "encrypted": new is not None}
+        click.echo(json.dumps(facts, indent=2, sort_keys=True))
+        return
     click.echo(f"key {key.key_id}: {'encrypted' if new is not None else 'not encrypted'}")

@@ -64,15 +64,20 @@ def command() -> None:
 @click.option("--origin", required=True, help="Its name, like a URL without a scheme.")
 @_KEY
 @secret_option
-def init(folder: Path, origin: str, key: str, passphrase_file: Path | None) -> None:
+@_JSON
+def init(folder: Path, origin: str, key: str, passphrase_file: Path | None, as_json: bool) -> None:
     """Begin an empty log in FOLDER."""
     from securetrain.identity.log.note import vkey
     from securetrain.identity.log.store import Log
 
     signer = _signer(key, passphrase_file)
     Log.create(folder, origin, signer)
+    facts = {"folder": str(folder), "origin": origin, "vkey": vkey(origin, signer.public)}
+    if as_json:
+        click.echo(json.dumps(facts, indent=2, sort_keys=True))
+        return
     click.echo(f"log {printable(origin)} in {printable(str(folder))}")
-    click.echo(vkey(origin, signer.public))
+    click.echo(facts["vkey"])
 
 
 @command.command(name="append", epilog=EPILOG)
@@ -259,6 +264,7 @@ def verify(
     "--print", "only_print", is_flag=True, help="Print the line instead of adding it to FOLDER."
 )
 @secret_option
+@_JSON
 def witness(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     key: str,
@@ -267,6 +273,7 @@ def witness(  # noqa: PLR0917 - click passes options by name
     trust_path: Path,
     only_print: bool,
     passphrase_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Cosign what the log in FOLDER says now, if it extends what this witness has seen.
 
@@ -280,10 +287,14 @@ def witness(  # noqa: PLR0917 - click passes options by name
     node = Witness(name, _signer(key, passphrase_file), state, {origin: log.policy})
     text = log.state()[1].text
     line = node.cosign(request_for(log, node.seen(origin)), datetime.now(UTC))
-    if only_print:
+    if only_print and not as_json:
         click.echo(str(line), nl=False)
         return
-    kept = log.add_cosignatures(text, [line])
+    kept = 0 if only_print else log.add_cosignatures(text, [line])
+    if as_json:
+        facts = {"origin": origin, "size": node.seen(origin), "line": str(line), "added": kept > 0}
+        click.echo(json.dumps(facts, indent=2, sort_keys=True))
+        return
     click.echo(f"cosigned {printable(origin)} at size {node.seen(origin)}")
     if not kept:
         click.echo("the trust root does not name this witness's key: it counts for nobody yet")

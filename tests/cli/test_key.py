@@ -61,7 +61,9 @@ def test_a_passphrase_is_set_changed_and_removed(tmp_path, secret, capsys):
     assert main([*change, old]) == 0
     assert main(["key", "show", path, "--passphrase-file", old]) == 2
     assert main(["key", "show", path, "--passphrase-file", new]) == 0
-    assert main(["key", "passphrase", path, "--passphrase-file", new, "--remove"]) == 0
+    capsys.readouterr()
+    assert main(["key", "passphrase", path, "--passphrase-file", new, "--remove", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["encrypted"] is False
     assert main(["key", "show", path]) == 0
     assert main(["key", "passphrase", path, "--remove", "--new-passphrase-file", new]) == 2
 

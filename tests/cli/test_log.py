@@ -113,6 +113,10 @@ def test_a_witness_that_cannot_write_to_the_log(place, capsys):
     assert place.append("a") == 0
     shutil.copytree(place.folder / "log", place.folder / "copy")
     capsys.readouterr()
+    assert place.witness(0, "--json", "--print", log="copy") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["size"], facts["added"]) == (1, False)
+    assert facts["line"].startswith("\u2014 node-0.example ")
     assert place.witness(0, "--print", log="copy") == 0
     line = place.folder / "line"
     line.write_text(capsys.readouterr().out)
