@@ -106,7 +106,7 @@ def verify(
             except IdentityError as error:
                 raise IdentityError(error.code, error.what, where, error.fix) from error
             good.add(signature.keyid)
-    if len(good) < threshold or not good:
+    if len(good) < threshold:
         _refuse_revoked(envelope, revoked, where)
     if not good:
         raise IdentityError(

@@ -200,6 +200,14 @@ def test_a_revocation_lowers_no_threshold():
             trust.verify(dsse.sign(b"x", KIND, signers), KIND, TrustRole.CHECKPOINT)
 
 
+def test_a_revoked_keys_signature_beside_enough_good_ones_does_no_harm():
+    keys = {**document().keys, OTHER.key_id: base64.b64encode(OTHER.public.spki).decode()}
+    roles = {**document().roles, TrustRole.CHECKPOINT: RoleKeys([CHECKPOINT.key_id, OTHER.key_id])}
+    trust = TrustRoot.parse(with_revocation(REVOKED, keys=keys, roles=roles), NOW)
+    envelope = dsse.sign(b"x", KIND, [OTHER, CHECKPOINT])
+    assert trust.verify(envelope, KIND, TrustRole.CHECKPOINT).key_ids == {OTHER.key_id}
+
+
 def test_revocations_that_make_no_sense():
     refused(with_revocation(msgspec.structs.replace(REVOKED, key_id=ROOT.key_id)))
     refused(signed(msgspec.structs.replace(document(), revoked=[REVOKED, REVOKED])))
