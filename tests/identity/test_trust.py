@@ -94,8 +94,9 @@ def test_a_key_stored_under_another_keys_id():
     refused(signed(msgspec.structs.replace(document(), keys=keys)))
 
 
-def test_a_role_that_names_a_key_which_is_not_there():
-    roles = {**document().roles, TrustRole.ROOT: RoleKeys(["0" * 64])}
+@pytest.mark.parametrize("role", [TrustRole.ROOT, TrustRole.DATASET])
+def test_a_role_that_names_a_key_which_is_not_there(role):
+    roles = {**document().roles, role: RoleKeys(["0" * 64])}
     refused(signed(msgspec.structs.replace(document(), roles=roles)))
 
 
