@@ -209,7 +209,7 @@ def _mappings(maps: Path) -> list[_Mapping]:
     rows = []
     for line in text.decode("utf-8", "surrogateescape").splitlines():
         fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[5].startswith("/"):
+        if len(fields) == 6:  # the others have no name
             start, _, end = fields[0].partition("-")
             rows.append(_Mapping(int(start, 16), int(end, 16), fields[5]))
     return rows

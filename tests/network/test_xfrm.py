@@ -137,6 +137,68 @@ def test_a_kernel_that_does_not_answer(monkeypatch):
     assert caught.value.code == "ST-NETW-033"
 
 
+class Netlink:
+    """Instead of a socket: answers a dump with the parts that it is made with."""
+
+    def __init__(self, *parts) -> None:
+        self.parts = parts
+        self.asked: list[bytes] = []
+        self.left: list[bytes] = []
+
+    def __call__(self, *_):
+        self.left = list(self.parts)
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def settimeout(self, _):
+        pass
+
+    def bind(self, _):
+        pass
+
+    def send(self, data):
+        self.asked.append(data)
+
+    def recv(self, _):
+        return self.left.pop(0)
+
+
+def test_a_dump_comes_in_parts(monkeypatch):
+    netlink = Netlink(state(OWN, PEER), state(PEER, OWN), DONE)
+    monkeypatch.setattr("socket.socket", netlink)
+    assert len(xfrm.states(xfrm.dump)) == 2
+    assert len(netlink.asked) == 1
+    assert netlink.asked[0][4:8] == b"\x12\0\1\3"
+
+
+def test_a_dump_that_was_disturbed_is_asked_for_again_and_not_for_ever(monkeypatch):
+    netlink = Netlink(state(OWN, PEER), message(3, bytes(4), flags=0x12))
+    monkeypatch.setattr("socket.socket", netlink)
+    with pytest.raises(NetworkError, match="never stands still"):
+        xfrm.dump(Kind.STATES)
+    assert len(netlink.asked) == 5
+
+
+def test_a_dump_has_a_size(monkeypatch):
+    monkeypatch.setattr(xfrm, "MAX_BYTES", 500)
+    monkeypatch.setattr("socket.socket", Netlink(*[state(OWN, PEER)] * 3, DONE))
+    with pytest.raises(NetworkError, match="more IPsec state"):
+        xfrm.dump(Kind.STATES)
+
+
+@pytest.mark.parametrize("at", [34, 38, 48], ids=["to a port", "from a port", "an interface"])
+def test_a_policy_for_some_packets_is_not_whole(at):
+    data = bytearray(policy("192.0.2.1", "192.0.2.2", 1))
+    assert [p.is_whole for p in xfrm.policies(dump_of([], [bytes(data)]))] == [True]
+    data[16 + at] = 0xFF
+    assert [p.is_whole for p in xfrm.policies(dump_of([], [bytes(data)]))] == [False]
+
+
 LACKING = missing()
 
 
