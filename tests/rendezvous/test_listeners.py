@@ -7,7 +7,13 @@ import sys
 import pytest
 
 from securetrain.core.errors import NetworkError
-from securetrain.rendezvous.listeners import Listener, own_listeners, require_only
+from securetrain.rendezvous.listeners import (
+    Listener,
+    own_listeners,
+    own_sockets,
+    read_sockets,
+    require_only,
+)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "::"])
@@ -72,3 +78,18 @@ def test_not_listening_at_all_is_refused():
 def test_no_proc_is_a_refusal(tmp_path):
     with pytest.raises(NetworkError, match="ST-NETW-002"):
         require_only("127.0.0.1", 1, tmp_path)
+
+
+def test_tables_that_cannot_be_read_are_no_evidence(tmp_path):
+    for missing in (own_sockets, read_sockets):
+        with pytest.raises(NetworkError) as error:
+            missing(tmp_path)
+        assert error.value.code == "ST-NETW-002"
+    net = tmp_path / "thread-self" / "net"
+    net.mkdir(parents=True)
+    for name in ("tcp", "tcp6"):
+        (net / name).write_text("header\n")
+    assert read_sockets(tmp_path) == []
+    with pytest.raises(NetworkError) as error:
+        own_sockets(tmp_path)
+    assert error.value.code == "ST-NETW-002"
