@@ -222,6 +222,9 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
     ("rendezvous/revoked.py", "found is None or error is not None"): (
         "after `refresh` there is a list or an error"
     ),
+    ("rendezvous/channel.py", "error is not None and error.strerror"): (
+        "it chooses the words of an error"
+    ),
     ("rendezvous/channel.py", "raise _closed(error) from error"): (
         "after an error of the socket the next read finds the end of the stream"
     ),
