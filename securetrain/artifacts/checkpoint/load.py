@@ -69,7 +69,7 @@ THREADS: Final = 2
 STRETCH: Final = 16
 """Leaves that one task reads and hashes."""
 SCRATCH: Final = 32 << 20
-"""Bytes that are read at once when they cannot go straight into the target."""
+"""Bytes of the two buffers for what cannot go straight into the target."""
 _FIT: Final = "ST-USAG-012"
 _FIT_FIX: Final = "load into a state dict of the model that was saved, or strict=False"
 
@@ -428,13 +428,23 @@ class _Job:
         row = self.dtype.itemsize * math.prod(inner)
         count = self.lengths[0] if self.lengths else 1
         begin = self.starts[0] if self.starts else 0
-        step = min(count, max(1, SCRATCH // row))
-        scratch = torch.empty(step * row, dtype=torch.uint8)
-        for done in range(0, count, step):
-            rows = min(step, count - done)
-            part = scratch[: rows * row]
+        step = min(count, max(1, SCRATCH // 2 // row))
+        buffers = min(2, -(-count // step))
+        scratch = [torch.empty(step * row, dtype=torch.uint8) for _ in range(buffers)]
+
+        def ahead(done: int) -> Tensor:
+            """Begin to read the rows from `done` on; they are there after `fetch.wait`."""
+            part = scratch[done // step % 2][: min(step, count - done) * row]
             fetch.start(self.chunk.offset + (begin + done) * row, memory(part))
+            return part
+
+        following = ahead(0)
+        for done in range(0, count, step):
+            rows, part = min(step, count - done), following
             fetch.wait()
+            if done + rows < count:
+                # Read and hashed while the caller copies this one.
+                following = ahead(done + rows)
             data = part.view(self.dtype).reshape((rows, *inner) if self.lengths else ())
             for dim in range(1, len(self.lengths)):
                 data = data.narrow(dim, self.starts[dim], self.lengths[dim])

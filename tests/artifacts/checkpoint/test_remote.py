@@ -4,7 +4,7 @@
 
 import uuid
 
-import fsspec
+import fsspec  # type: ignore[import-untyped]
 import pytest
 import torch
 
