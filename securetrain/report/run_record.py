@@ -26,7 +26,7 @@ from securetrain.artifacts.statements import CheckpointPredicate, Opened, open_s
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Decision
+from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Entry, verify_ledger
@@ -417,13 +417,21 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
         ("last started", _time(summary.started)),
         ("last ended", _time(summary.ended or "")),
         ("nodes", "; ".join(nodes)),
-        ("network", summary.network or ""),
+        ("network", _network(summary.network)),
         ("workers", str(summary.world_size or "")),
         ("worker shim", "" if summary.protected else "OFF: workers were not protected"),
         ("torch", summary.torch),
         ("command", command),
     ]
     return tuple(Fact(name=name, value=value) for name, value in pairs if value)
+
+
+def _network(name: str | None) -> str:
+    """The profile, with its label when some of the job's bytes were in clear."""
+    try:
+        return degraded_label(NetworkProfile(name)) if name else ""
+    except ValueError:
+        return str(name)
 
 
 def exit_code_of(record: RunRecord) -> ExitCode:

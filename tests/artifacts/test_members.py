@@ -52,11 +52,12 @@ def signed(predicate, signers, *, by=None) -> CheckpointPredicate:
     """The statement with the signatures of its ranks; `by` exchanges a rank's signer."""
     messages = messages_of(predicate)
     of = {rank: signers[rank // 2] for rank in range(predicate.world_size)} | (by or {})
-    return replace(
+    found: CheckpointPredicate = replace(
         predicate,
         members=sorted({signer.certificate for signer in of.values()}),
         signatures=[signature_of(rank, of[rank], messages[rank]) for rank in sorted(of)],
     )
+    return found
 
 
 def codes(predicate, trust, *, required=True):

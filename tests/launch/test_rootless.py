@@ -5,6 +5,7 @@
 import os
 import signal
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from securetrain.launch import rootless
 from securetrain.launch.options import scan
 from securetrain.launch.rootless import first_inside, goes_inside, run_inside, signal_inside
 from securetrain.network import engines
+from securetrain.network import rootless as entrance
 from securetrain.network.wireguard import Endpoint
 from securetrain.policy.schema import Network
 
@@ -69,7 +71,7 @@ def test_a_machine_that_cannot(monkeypatch):
 @pytest.fixture
 def way(monkeypatch):
     """A way in that is recorded; what is started inside is a shell."""
-    said = []
+    said: list[tuple[Any, ...]] = []
     end = Endpoint(ip_address("192.0.2.7"), 51820)
 
     def start(argv, **options):
@@ -78,10 +80,10 @@ def way(monkeypatch):
 
     monkeypatch.setattr(rootless, "announced_address", lambda *_: end.address)
     monkeypatch.setattr(rootless, "underlay_mtu", lambda *_: 1400)
-    monkeypatch.setattr(rootless.rootless, "new_entrance", lambda _: end)
-    monkeypatch.setattr(rootless.rootless, "device_of", lambda _: "eth1")
-    monkeypatch.setattr(rootless.rootless, "rehearse", lambda **o: said.append(("rehearse", o)))
-    monkeypatch.setattr(rootless.rootless, "command", start)
+    monkeypatch.setattr(entrance, "new_entrance", lambda _: end)
+    monkeypatch.setattr(entrance, "device_of", lambda _: "eth1")
+    monkeypatch.setattr(entrance, "rehearse", lambda **o: said.append(("rehearse", o)))
+    monkeypatch.setattr(entrance, "command", start)
     return said
 
 
@@ -101,9 +103,7 @@ def test_one_machine_needs_no_entrance(way):
 
 
 def test_a_launcher_inside_that_was_killed(way, monkeypatch):
-    monkeypatch.setattr(
-        rootless.rootless, "command", lambda *_, **__: ["/bin/sh", "-c", "kill -9 $$"]
-    )
+    monkeypatch.setattr(entrance, "command", lambda *_, **__: ["/bin/sh", "-c", "kill -9 $$"])
     assert run_inside(["s.py"], scan(["s.py"]), {}) == 1
 
 
@@ -111,7 +111,7 @@ def test_without_a_way_in_nothing_is_started(way, monkeypatch):
     def no_way(**_):
         raise NetworkError("ST-NETW-011", "External interface not usable", "pasta")
 
-    monkeypatch.setattr(rootless.rootless, "rehearse", no_way)
+    monkeypatch.setattr(entrance, "rehearse", no_way)
     with pytest.raises(NetworkError, match="not usable"):
         run_inside(TWO, scan([*TWO, "s.py"]), {})
     monkeypatch.undo()

@@ -234,7 +234,7 @@ def test_an_engine_that_does_not_come_up(trial, tmp_path, monkeypatch, script, s
     engine = tmp_path / "engine"
     engine.write_text(f"#!/bin/sh\n{script}\n")
     engine.chmod(0o755)
-    real = wireguard_go.program
+    real = program
     monkeypatch.setattr(
         wireguard_go, "program", lambda name: str(engine) if name == "wireguard-go" else real(name)
     )

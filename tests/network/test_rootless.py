@@ -59,7 +59,7 @@ def test_the_command(monkeypatch):
 
 
 def test_the_rehearsal_is_the_same_way_in(monkeypatch):
-    ran = []
+    ran: list[list[str]] = []
     monkeypatch.setattr(rootless, "run_command", ran.append)
     end = Endpoint(ip_address("192.0.2.7"), 51820)
     for module in (rootless, namespace):

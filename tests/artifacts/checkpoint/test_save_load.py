@@ -359,7 +359,7 @@ def test_the_path_may_be_a_string_and_have_no_parent_yet(keys, now, tmp_path):
     context = SaveContext(run_id="r", step=1, created=now)
     result = save(
         {"a": torch.ones(1)},
-        str(tmp_path / "x" / "y"),  # type: ignore[arg-type]
+        str(tmp_path / "x" / "y"),
         key=keys.checkpoint,
         context=context,
     )
