@@ -57,13 +57,16 @@ def levels(result: VerifyResult, policy: PolicyUsed | None) -> tuple[str, ...]:
     return LEVELS[:reached]
 
 
-def summarize(result: VerifyResult, policy: PolicyUsed | None, now: datetime) -> bytes:
+def summarize(
+    result: VerifyResult, policy: PolicyUsed | None, now: datetime, *, passed: bool = True
+) -> bytes:
     """The summary as an in-toto statement, not signed.
 
     Args:
         result: What verifying found.
         policy: What was asked besides integrity and signature.
         now: When it was verified, with a time zone.
+        passed: False when something besides `result` was asked for and did not hold (a scan).
 
     Raises:
         UsageError: ST-USAG-001, rule 3.
@@ -79,8 +82,8 @@ def summarize(result: VerifyResult, policy: PolicyUsed | None, now: datetime) ->
         "verifier": {"id": VERIFIER_ID, "version": {"securetrain": __version__}},
         "timeVerified": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "resourceUri": f"urn:securetrain:{result.kind}:{result.digest}",
-        "verificationResult": "PASSED" if result.ok else "FAILED",
-        "verifiedLevels": list(levels(result, policy)),
+        "verificationResult": "PASSED" if result.ok and passed else "FAILED",
+        "verifiedLevels": list(levels(result, policy)) if passed else [],
     }
     if policy is not None:
         predicate["policy"] = {"uri": policy.uri, "digest": {"sha256": policy.digest}}

@@ -49,10 +49,19 @@ def command(
     as_json: bool,
 ) -> int:
     """Convert the torch.distributed.checkpoint OLD into the signed checkpoint NEW."""
-    from securetrain.artifacts.checkpoint.legacy import convert
     from securetrain.artifacts.context import SaveContext
+    from securetrain.core.errors import UsageError
     from securetrain.core.text import printable
     from securetrain.identity.signers import open_signer
+
+    try:
+        from securetrain.artifacts.checkpoint.legacy import convert
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError(
+            "ST-USAG-004", "torch is not installed", "torch", "pip install 'securetrain[train]'"
+        ) from error
 
     key = open_signer(key_name, asker(passphrase_file))
     context = SaveContext(

@@ -111,3 +111,16 @@ def _print(result: "ScanResult", *, opcodes: bool) -> None:
         console.print(f"There are more; the first {min(count, MAX_SHOWN)} are listed.")
     for fix in dict.fromkeys(f"{finding.code}: {finding.fix}" for finding in result.findings):
         console.print(Text(f"fix: {fix}"))
+
+
+def print_briefly(scanned: "ScanResult") -> None:
+    """What a scan adds to a verdict; that there was nothing to scan adds nothing."""
+    from securetrain.artifacts.scan.findings import NOTHING
+    from securetrain.core.text import printable
+
+    findings = [one for one in scanned.findings if one.code != NOTHING]
+    click.echo(f"scan     {len(scanned.judged)} files and members hold objects or weights")
+    for finding in findings:
+        click.echo(printable(f"{finding.code}  {finding.place}: {finding.what}", keep=""))
+    if not findings:
+        click.echo("scan     nothing that a loader would run")

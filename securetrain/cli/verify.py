@@ -15,6 +15,7 @@ import click
 
 from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
+from securetrain.cli.scan import print_briefly
 from securetrain.cli.verify_chain import follow, print_chain
 from securetrain.cli.verify_model import Roots, verify_bundle
 
@@ -29,14 +30,13 @@ if TYPE_CHECKING:
     from securetrain.policy.load import LoadedPolicy
 
 TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
-NOTHING_SCANNED: Final = "ST-SCAN-030"
 
 EPILOG: Final = """\
 \b
 Examples:
   securetrain verify runs/r1/checkpoints/step-00000100 --trust runs/r1/trust.json
   securetrain verify runs/r1/dataset --trust runs/r1/trust.json --policy baseline
-  securetrain verify ./model --bundle model.sig --public-key maker.pem
+  securetrain verify ./model --bundle ./model/model.sig --public-key maker.pem
   securetrain verify ./ckpt --trust trust.json --policy release.yaml --vsa ckpt.vsa.json
   securetrain verify runs/r1/checkpoints/step-00000100 --trust runs/r1/trust.json --walk
   SECURETRAIN_TRUST=runs/r1/trust.json securetrain verify runs/r1/dataset --json
@@ -49,9 +49,10 @@ What is checked:
 
 \b
 Exit codes: 0 all of it held; 10 not signed; 11 bad signature; 12 not what the trust root or policy
-allows; 13 content changed; 14 files missing or extra; 15 too old; 16 set aside; 17 lineage broken;
-19 unsafe content; 20 unreadable. With several problems, the most telling one decides: who signed,
-then what was changed, then what is missing, then what the policy says.
+allows; 13 content changed; 14 files missing or extra; 15 too old; 16 revoked or set aside;
+17 lineage broken; 18 not shown to be logged; 19 unsafe content; 20 unreadable. With several
+problems, the most telling one decides: who signed, then what was changed, then what is missing,
+then what the policy says. Nothing is ever fetched from a network.
 """
 
 
@@ -126,6 +127,12 @@ then what was changed, then what is missing, then what the policy says.
     help="Where its parents and datasets are. Default: the two folders above PATH.",
 )
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
+@click.option(
+    "--offline",
+    is_flag=True,
+    expose_value=False,
+    help="Fetch nothing. It is so without this, too; here for scripts that want to say it.",
+)
 def command(
     *,
     path: Path,
@@ -166,7 +173,8 @@ def command(
         trusted_root=trusted_root,
     )
     if bundle is not None or given.count:
-        return verify_bundle(path, bundle, given, output)
+        _refuse_ignored(path)
+        return verify_bundle(path, bundle, given, output, scan=scan)
     if trust_file is None:
         raise IdentityError(
             "ST-IDEN-007",
@@ -195,8 +203,38 @@ def command(
         output, result, loaded=loaded, trust_file=trust_file, scanned=scanned, chain=chain
     )
     if vsa is not None:
-        _write_summary(vsa, vsa_key, result, loaded, now)
+        _write_summary(vsa, vsa_key, result, loaded=loaded, now=now, passed=code == 0)
     return code
+
+
+def _refuse_ignored(path: Path) -> None:
+    """Nobody must believe that a bundle was held to what only our own format can be held to."""
+    from click.core import ParameterSource
+
+    from securetrain.core.errors import UsageError
+
+    context = click.get_current_context()
+    asked = {
+        name
+        for name in (
+            "trust_file",
+            "log_proof",
+            "policy_name",
+            "vsa",
+            "vsa_key",
+            "walking",
+            "places",
+        )
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    flags = [one.opts[0] for one in context.command.params if one.name in asked]
+    if flags:
+        raise UsageError(
+            "ST-USAG-001",
+            f"a Model Signing bundle says nothing that {', '.join(flags)} could be about",
+            str(path),
+            "leave it out; a bundle is verified with --public-key, --ca or --identity, and --scan",
+        )
 
 
 def _render(
@@ -232,36 +270,30 @@ def _render(
             if chain is not None:
                 print_chain(chain)
             if scanned is not None:
-                _print_scan(scanned)
+                print_briefly(scanned)
     return outcome.exit_code
-
-
-def _print_scan(scanned: "ScanResult") -> None:
-    from securetrain.core.text import printable
-
-    findings = [one for one in scanned.findings if one.code != NOTHING_SCANNED]
-    click.echo(f"scan     {len(scanned.judged)} files and members hold objects or weights")
-    for finding in findings:
-        click.echo(printable(f"{finding.code}  {finding.place}: {finding.what}", keep=""))
-    if not findings:
-        click.echo("scan     nothing that a loader would run")
 
 
 def _write_summary(
     target: Path,
     key_name: str | None,
     result: "VerifyResult",
+    *,
     loaded: "LoadedPolicy | None",
     now: datetime,
+    passed: bool,
 ) -> None:
     from securetrain.artifacts.summary import PolicyUsed, sign, summarize
     from securetrain.core.files import write_atomic
     from securetrain.identity.signers import open_signer
 
+    if not passed and not result.digest:
+        click.echo("no summary: no statement verifies, so there is no digest for it", err=True)
+        return
     policy = None
     if loaded is not None:
         policy = PolicyUsed(uri=loaded.policy.metadata.id, digest=loaded.digest)
-    data = summarize(result, policy, now)
+    data = summarize(result, policy, now, passed=passed)
     if key_name is not None:
         data = sign(data, open_signer(key_name, asker(None)))
     write_atomic(target, data, replace=False)
@@ -332,7 +364,8 @@ def _facts(
             yield from _dataset_facts(dataset)
         case None:
             yield "lineage", "unknown: there is no statement that verifies"
-    yield "checked", f"{result.num_files} files, {result.num_bytes:,} bytes, every one of them"
+    every = ", every one of them" if result.ok else ", as far as it is good"
+    yield "checked", f"{result.num_files} files, {result.num_bytes:,} bytes{every}"
     if policy is None:
         yield "policy", "none given: integrity and signature only (--policy NAME asks for more)"
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from securetrain.cli.progress import progress_bar
+from securetrain.cli.scan import print_briefly
 
 if TYPE_CHECKING:
     from securetrain.artifacts.oms.model import ModelResult, ModelTrust
@@ -36,13 +37,16 @@ class Roots:
         return sum(bool(one) for one in (self.public_key, self.ca, keyless))
 
 
-def verify_bundle(path: Path, bundle: Path | None, roots: Roots, output: str) -> int:
+def verify_bundle(
+    path: Path, bundle: Path | None, roots: Roots, output: str, *, scan: bool = False
+) -> int:
     """Verify, print, and return the exit code.
 
     Raises:
         UsageError: ST-USAG-001 when it is not exactly one root and a bundle.
     """
     from securetrain.artifacts.oms.model import verify_model
+    from securetrain.artifacts.scan.scanner import scan_path
     from securetrain.core.errors import UsageError
     from securetrain.report import junit, problems, sarif
 
@@ -56,16 +60,26 @@ def verify_bundle(path: Path, bundle: Path | None, roots: Roots, output: str) ->
     trust = _trust(roots)
     with progress_bar("verifying") as progress:
         result = verify_model(path, bundle, trust, datetime.now(UTC), progress=progress)
+    scanned = scan_path(path) if scan else None
+    outcome = problems.of_model(result)
+    if scanned is not None:
+        outcome = problems.with_scan(outcome, scanned)
     match output:
         case "json":
-            click.echo(json.dumps(_to_dict(result), indent=2, sort_keys=True))
+            document = _to_dict(result)
+            if scanned is not None:
+                document |= {"scan": scanned.to_dict(), "exit": outcome.exit_code}
+                document["ok"] = outcome.exit_code == 0
+            click.echo(json.dumps(document, indent=2, sort_keys=True))
         case "sarif":
-            click.echo(json.dumps(sarif.render(problems.of_model(result)), indent=2))
+            click.echo(json.dumps(sarif.render(outcome), indent=2))
         case "junit":
-            click.echo(junit.render(problems.of_model(result)), nl=False)
+            click.echo(junit.render(outcome), nl=False)
         case _:
             _print(result)
-    return int(result.exit_code)
+            if scanned is not None:
+                print_briefly(scanned)
+    return outcome.exit_code
 
 
 def _trust(roots: Roots) -> "ModelTrust":

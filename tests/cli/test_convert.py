@@ -1,14 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import json
+import sys
 import warnings
 
+import pytest
 import torch
 from click.testing import CliRunner
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain.artifacts.layout import STATEMENT
 from securetrain.cli.convert import command
+from securetrain.core.errors import UsageError
 from securetrain.identity.keys import PrivateKey
 
 
@@ -35,3 +38,13 @@ def test_a_checkpoint_of_torch_becomes_a_signed_one(tmp_path):
     arguments[1] = str(tmp_path / "again")
     done = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert said["digest"] in done.stdout
+
+
+def test_without_torch_it_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "securetrain.artifacts.checkpoint.legacy", raising=False)
+    with pytest.raises(UsageError, match=r"pip install .securetrain\[train\]") as caught:
+        CliRunner().invoke(
+            command, ["old", "new", "--key", str(tmp_path / "k")], catch_exceptions=False
+        )
+    assert caught.value.code == "ST-USAG-004"

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.datasets.sign import About, sign_in_place
 from securetrain.artifacts.layout import INDEX, STATEMENT
 from securetrain.artifacts.statements import (
     CheckpointPredicate,
@@ -25,7 +26,7 @@ from securetrain.artifacts.statements import (
 )
 from securetrain.cli.main import main
 from securetrain.cli.verify import command
-from securetrain.core.errors import IdentityError
+from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey
@@ -233,6 +234,36 @@ def test_a_scan_on_top_finds_what_the_signature_does_not_care_about(dataset, tru
     assert code == 0
     assert said["ok"]
     assert said["scan"]["findings"][0]["code"] == "ST-SCAN-030"
+
+
+def test_a_summary_does_not_pass_what_the_scan_refuses(tmp_path, trust, key):
+    source = tmp_path / "evil"
+    source.mkdir()
+    (source / "x.pkl").write_bytes(b"cposix\nsystem\n(S'id'\ntR.")
+    sign_in_place(source, About(name="evil"), key=key, now=datetime.now(UTC))
+    target = tmp_path / "vsa.json"
+    code, _ = run(source, "--trust", trust, "--scan", "--vsa", target)
+    assert code == 19
+    predicate = json.loads(target.read_bytes())["predicate"]
+    assert predicate["verificationResult"] == "FAILED"
+    assert predicate["verifiedLevels"] == []
+
+
+def test_without_a_digest_there_is_no_summary_and_the_verdict_stays(checkpoint, trust, tmp_path):
+    (checkpoint / "statement.json").unlink()
+    code, _ = run(checkpoint, "--trust", trust, "--vsa", tmp_path / "vsa.json")
+    assert code == 10
+    assert not (tmp_path / "vsa.json").exists()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [["--policy", "dev"], ["--vsa", "v"], ["--walk"], ["--trust", "t"], ["--log-proof", "p"]],
+)
+def test_nothing_that_was_asked_for_is_ignored_with_a_bundle(tmp_path, extra):
+    with pytest.raises(UsageError, match=extra[0]) as caught:
+        run(tmp_path, "--bundle", "b", "--public-key", "k", *extra)
+    assert caught.value.code == "ST-USAG-001"
 
 
 @pytest.mark.parametrize("output", ["sarif", "junit"])

@@ -59,7 +59,9 @@ def load_private(pem: bytes, passphrase: bytes | None, where: str) -> PrivateKey
     try:
         key = serialization.load_pem_private_key(pem, passphrase)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise TypeError("not an elliptic curve key")
+            raise TypeError(
+                "not an ECDSA key (securetrain key generate --kind ecdsa-p256 makes one)"
+            )
         _known(key.public_key())
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise _untrusted(f"not a key for Model Signing: {error}", where) from error
