@@ -319,6 +319,13 @@ def test_what_the_policy_asks(saved, load_it, now):
     path = saved({"a": torch.ones(3)}).path
     hardened = load_policy("hardened").policy
     target = {"a": torch.zeros(3)}
+    with pytest.raises(IntegrityError) as caught:
+        load_it(target, path, policy=hardened)
+    assert caught.value.code == "ST-CKPT-122"  # no rank has signed
+    alone = msgspec.structs.replace(
+        hardened.checkpoint, require_rank_signatures=False, require_head=False
+    )
+    hardened = msgspec.structs.replace(hardened, checkpoint=alone)
     assert load_it(target, path, policy=hardened).step == 5
     late = now + timedelta(days=91)
     with pytest.raises(IntegrityError) as caught:
