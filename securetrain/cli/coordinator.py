@@ -189,10 +189,11 @@ class Voice:
                 event=event.event, decision=event.decision.value, subject=event.subject, **details
             )
             return
-        code = f" {event.code}" if event.code else ""
-        shown = ("label", "nodes", "address", "what", "number")
-        facts = ", ".join(f"{k} {event.details[k]}" for k in shown if k in event.details)
-        self.say(f"{event.event}{code} {event.subject}{': ' + facts if facts else ''}")
+        shown = ("label", "nodes", "address", "number")
+        facts = [f"{k} {event.details[k]}" for k in shown if k in event.details]
+        facts += [str(event.details["what"])] if "what" in event.details else []
+        head = " ".join(filter(None, (event.event, event.code, event.subject)))
+        self.say(f"{head}{': ' + ', '.join(facts) if facts else ''}")
 
     def _object(self, **fields: object) -> None:
         self._write(json.dumps(fields, sort_keys=True))

@@ -214,7 +214,7 @@ class Session:
                     "ST-USAG-001",
                     "no identity was given",
                     "--rdzv-conf",
-                    "--rdzv-conf identity=FOLDER with node.pem, node.crt and ca.crt",
+                    "--rdzv-conf identity=DIR, the folder that 'securetrain enroll join' wrote",
                 )
             node = load_identity(Path(str(folder)), self.clock()).spiffe.node
         bind = str(plan.rdzv_conf.get("bind", ""))
@@ -322,7 +322,7 @@ class Session:
             sys.stdout.write(self.setup.run.summary.read_text() + "\n")
         if outcome is summary.Outcome.SUCCEEDED:
             nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
-            self._say(f"succeeded; {nodes or 'no node of ours'}; ledger closed")
+            self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
             self._say(f"run directory {self.setup.run.root}")
         if problem is not None and error is problem:
             raise problem
@@ -405,7 +405,7 @@ class Session:
         assert self.preflight is not None
         assert self.environment is not None
         policy, scanned = self.setup.policy.policy, self.options.scan
-        where = "joined at" if self.options.joins else "started at"
+        where = "of the job, at" if self.options.joins else "started at"
         shim = "under the shim" if self.plan.protected else "WITHOUT the shim"
         self._say(
             f"policy       {policy.metadata.id} {policy.metadata.version} ({scanned.policy_source})"

@@ -130,7 +130,7 @@ def _check_settings(params: "RendezvousParameters") -> None:
         raise _usage(
             "no identity was given",
             "--rdzv-conf",
-            "--rdzv-conf identity=FOLDER with node.pem, node.crt and ca.crt",
+            "--rdzv-conf identity=DIR, the folder that 'securetrain enroll join' wrote",
         )
 
 

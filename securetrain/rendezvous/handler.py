@@ -88,6 +88,7 @@ class SecureRendezvousHandler(RendezvousHandler):
         self._member: Member | None = None
         self._hosted: HostedStore | None = None
         self._closed = False
+        self._told: SecureTrainError | None = None
 
     @property
     def member(self) -> Member | None:
@@ -108,6 +109,7 @@ class SecureRendezvousHandler(RendezvousHandler):
         try:
             return self._next_round()
         except SecureTrainError as error:
+            self._told = error
             raise as_rendezvous_error(error) from error
 
     def is_closed(self) -> bool:
@@ -132,6 +134,7 @@ class SecureRendezvousHandler(RendezvousHandler):
         try:
             return self._member.num_waiting
         except SecureTrainError as error:
+            self._told = error
             raise as_rendezvous_error(error) from error
 
     def get_run_id(self) -> str:
@@ -145,7 +148,8 @@ class SecureRendezvousHandler(RendezvousHandler):
             if self._member is not None and not self._member.await_others(LINGER_SECONDS):
                 log.warning("other nodes have not ended within %d s", LINGER_SECONDS)
         except RendezvousError as error:
-            log.warning("the rendezvous could not be closed: %s", error)
+            if error.__cause__ is not self._told:  # else the agent ends with that very error
+                log.warning("the rendezvous could not be closed: %s", error)
             return False
         finally:
             if self._member is not None:

@@ -203,7 +203,7 @@ def agreed(connection: SSL.Connection, protocol: bytes) -> None:
     if connection.get_alpn_proto_negotiated() != protocol:
         raise unauthenticated(
             f"the peer does not speak {protocol.decode()}",
-            "run the same securetrain version everywhere",
+            "give the coordinator's port, not its enrolment port; and run one version everywhere",
         )
 
 

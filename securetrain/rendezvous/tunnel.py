@@ -206,5 +206,5 @@ def _not_alike(hello: Hello, why: str) -> NetworkError:
         "ST-NETW-001",
         f"{hello.node} has {has} WireGuard tunnel, and {why}",
         "Hello.wireguard",
-        "start every node with securetrain run, under the same policy",
+        "start every node with securetrain run, under one policy; all as root, or none",
     )

@@ -202,7 +202,7 @@ def test_joining_a_coordinator_that_runs_elsewhere(launch, tmp_path):
         coordinator.stop()
     assert done.code == 0, done.err
     assert done.out == "job shared\n"
-    assert f"joined at {host}:{port}" in done.err
+    assert f"coordinator  of the job, at {host}:{port}" in done.err
     assert admitted == ["node-7"]
 
 

@@ -201,7 +201,7 @@ def test_no_coordinator(job, handlers):
         handlers().next_rendezvous()
 
 
-def test_the_coordinator_dies(job, handlers, tools):
+def test_the_coordinator_dies(job, handlers, tools, caplog):
     coordinator = job.start()
     handler = handlers()
     handler.next_rendezvous()
@@ -210,6 +210,7 @@ def test_the_coordinator_dies(job, handlers, tools):
     with pytest.raises(RendezvousConnectionError, match="ST-ADMN-007"):
         handler.num_nodes_waiting()
     assert not handler.shutdown(), "nobody could be told"
+    assert "could not be closed" not in caplog.text, "the same error is not said twice"
 
 
 def test_other_numbers_of_nodes_than_the_coordinators(job, handlers):
