@@ -364,7 +364,7 @@ def _facts(
             yield from _dataset_facts(dataset)
         case None:
             yield "lineage", "unknown: there is no statement that verifies"
-    every = ", every one of them" if result.ok else ", as far as it is good"
+    every = ", every one of them" if result.ok else ""
     yield "checked", f"{result.num_files} files, {result.num_bytes:,} bytes{every}"
     if policy is None:
         yield "policy", "none given: integrity and signature only (--policy NAME asks for more)"
@@ -400,6 +400,10 @@ def _dataset_facts(said: "DatasetPredicate") -> Iterator[tuple[str, str]]:
     yield "dataset", f"{said.name}, version {said.seq}, {len(said.files)} files"
     yield "signed", said.created.isoformat()
     yield "splits", ", ".join(f"{s.name} ({len(s.files)} files)" for s in said.splits)
+    if said.licenses:
+        yield "license", ", ".join(said.licenses)
+    if said.removed:
+        yield "removed", f"{sum(one.length for one in said.removed):,} bytes are not to be read"
     yield from sorted(said.metadata.items())
 
 
