@@ -72,6 +72,9 @@ def test_a_dataset_and_its_next_version(corpus: Path, key: Path, tmp_path: Path)
     assert "version 1 of corpus" in text
     assert "samples  3" in text
     assert "removed  1" in text
+    _, text = run(verify, corpus, "--trust", trust)
+    assert "4 bytes are not to be read" in text
+    assert "CC0-1.0" in text
     code, text = run(verify, corpus, "--trust", trust, "--json")
     assert code == 0
     said = json.loads(text)["statement"]
