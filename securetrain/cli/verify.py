@@ -401,7 +401,7 @@ def _dataset_facts(said: "DatasetPredicate") -> Iterator[tuple[str, str]]:
     yield "signed", said.created.isoformat()
     yield "splits", ", ".join(f"{s.name} ({len(s.files)} files)" for s in said.splits)
     if said.licenses:
-        yield "license", ", ".join(said.licenses)
+        yield "licence", ", ".join(said.licenses)
     if said.removed:
         yield "removed", f"{sum(one.length for one in said.removed):,} bytes are not to be read"
     yield from sorted(said.metadata.items())

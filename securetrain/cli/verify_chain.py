@@ -41,7 +41,7 @@ def print_chain(chain: "Link") -> None:
     """Print it."""
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True).print(_tree(chain))
+    Console(highlight=False).print(_tree(chain))
 
 
 def _tree(link: "Link") -> "Tree":

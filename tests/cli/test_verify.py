@@ -279,6 +279,9 @@ def test_the_chain_is_followed_and_a_missing_link_is_a_refusal(checkpoint, datas
     assert code == 17
     assert "ST-CKPT-172" in text
     assert "BROKEN" in text
+    # Nothing is cut off where a line ends.
+    words = " ".join(word for word in text.split() if word.isascii())
+    assert "BROKEN: not found among the directories that were given" in words
     code, text = run(dataset, "--trust", trust, "--walk", "--json")
     assert code == 0
     assert json.loads(text)["chain"]["role"] == "dataset"
