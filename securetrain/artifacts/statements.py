@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.artifacts import dataset_predicate
-from securetrain.artifacts.dataset_predicate import DataFile, DatasetPredicate, Split
+from securetrain.artifacts.dataset_predicate import DataFile, DatasetPredicate, Removed, Split
 from securetrain.artifacts.encryption import Sealed
 from securetrain.artifacts.layout import INDEX, STATEMENT, Kind, bad_name
 from securetrain.artifacts.parts import Count, Hex32, Text, Time, TreeInfo
@@ -226,8 +226,11 @@ def tree_digest(
     files: Sequence[RankFile | DataFile],
     index: IndexFile | None = None,
     documents: Sequence[IndexFile] = (),
+    removed: Sequence[Removed] = (),
 ) -> str:
-    """The digest (hex) that identifies a directory: everything in it but the statement."""
+    """The digest (hex) that identifies a directory: everything in it but the statement, and what of
+    it must not be read.
+    """
     value = {
         "tree": msgspec.to_builtins(tree),
         "files": msgspec.to_builtins(files),
@@ -235,6 +238,8 @@ def tree_digest(
     }
     if documents:
         value["documents"] = msgspec.to_builtins(documents)
+    if removed:
+        value["removed"] = msgspec.to_builtins(removed)
     return hashlib.sha256(b"securetrain/artifact/1\n" + canonical.dumps(value)).hexdigest()
 
 
@@ -242,7 +247,7 @@ def digest_of(predicate: Predicate) -> str:
     """The digest of the directory that a predicate describes."""
     if isinstance(predicate, CheckpointPredicate):
         return tree_digest(predicate.tree, predicate.files, predicate.index, predicate.documents)
-    return tree_digest(predicate.tree, predicate.files)
+    return tree_digest(predicate.tree, predicate.files, removed=predicate.removed)
 
 
 def kind_of(predicate: Predicate) -> Kind:

@@ -285,7 +285,9 @@ def test_what_was_removed_is_not_served(
 ) -> None:
     signing(corpus)
     gone = Removed(file="train/a.jsonl", offset=14, length=14, sample="s1", reason="erasure")
-    signing(corpus, previous=opened(corpus), removed=[gone])
+    before = opened(corpus)
+    # It is another dataset to whoever names it by its digest.
+    assert signing(corpus, previous=before, removed=[gone]).digest != before.digest
     with opening(corpus) as data:
         assert data.read("train/a.jsonl", 0, 14)
         assert data.read("train/a.jsonl", 28, 20)
@@ -481,18 +483,24 @@ def test_a_false_proof_is_refused(change: str, corpus: Path, signing: Any, openi
 
 
 @pytest.mark.forgery
+@pytest.mark.parametrize("change", ["reordered", "duplicated"])
 def test_samples_in_another_order_are_not_what_was_signed(
-    corpus: Path, signing: Any, opening: Any
+    change: str, corpus: Path, signing: Any, opening: Any
 ) -> None:
     """Reordered and duplicated lines of the table change its tree, which is signed."""
     signing(corpus, with_samples=True)
     table = corpus / samples.table_name(0)
     lines = table.read_bytes().splitlines(keepends=True)
-    lines[0], lines[1] = lines[1], lines[0]
+    match change:
+        case "reordered":
+            lines[0], lines[1] = lines[1], lines[0]
+        case _:
+            # As many bytes as before: one line stands twice, in the place of another.
+            lines[2] = lines[1]
     table.write_bytes(b"".join(lines))
-    with opening(corpus) as data, pytest.raises(IntegrityError) as error:
-        data.read(samples.table_name(0), 0, 100)
-    assert error.value.code == "ST-DATA-130"
+    with pytest.raises(IntegrityError) as error, opening(corpus) as data:
+        data.read(samples.table_name(0), 0, 1000)
+    assert error.value.code in ("ST-DATA-130", "ST-DATA-131")
 
 
 @pytest.mark.forgery
