@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import mutate
+from tools import mutants, mutate
 
 SOURCE = b"""\
 def admit(name: str, age: int, key: object) -> str:
@@ -99,7 +99,7 @@ def test_a_good_test_kills_and_a_weak_one_does_not(copy, monkeypatch):
         assert (copy / "securetrain/core/gate.py").read_bytes() == SOURCE
     monkeypatch.setattr(mutate, "run_tests", lambda *_: True)
     assert mutate.judge(_key_check(), SOURCE, copy, 60) is mutate.Fate.SURVIVED
-    monkeypatch.setitem(mutate.EQUIVALENT, ("core/gate.py", "_check_key(key)"), "the test says so")
+    monkeypatch.setitem(mutants.EQUIVALENT, ("core/gate.py", "_check_key(key)"), "the test says so")
     assert mutate.judge(_key_check(), SOURCE, copy, 60) is mutate.Fate.EQUIVALENT
 
 
@@ -137,6 +137,6 @@ def test_the_summary_fails_when_anything_survives(capsys):
 
 
 def test_the_listed_modules_exist():
-    assert len(set(mutate.MODULES)) == len(mutate.MODULES)
-    for module in mutate.MODULES:
+    assert len(set(mutants.MODULES)) == len(mutants.MODULES)
+    for module in mutants.MODULES:
         assert (mutate.ROOT / "securetrain" / module).is_file(), module
