@@ -154,7 +154,8 @@ class VerifiedDataset:
             )
         if length == 0:
             return b""
-        self.removals.check(file, offset, length, str(self.path))
+        if self.removals:
+            self.removals.check(file, offset, length, str(self.path))
         leaf = self.predicate.tree.leaf_size
         first, start = divmod(offset, leaf)
         last = (offset + length - 1) // leaf
