@@ -20,8 +20,8 @@ def command(run_dir: Path, out: Path | None, as_json: bool) -> int:
     """Show a run: boundaries, lineage, findings, drills, and what was not proven.
 
     Signatures are verified when the report is made. Ends with 0 when the run's trust root, ledger
-    and statements verify and nothing was refused, with 4 when one of them does not verify, and with
-    1 when the run refused something.
+    and statements verify and the run ended well, with 4 when one of them does not verify, and with
+    1 when the run or one of its drills failed. What was refused on the way is shown either way.
     """
     from datetime import UTC, datetime
 
