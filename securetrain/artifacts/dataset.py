@@ -115,7 +115,7 @@ class VerifiedDataset:
         if problems:
             raise most_telling(problems).error(str(path))
         if floors is not None:
-            _check_floor(floors, predicate, opened.digest, trust, str(path))
+            check_floor(floors, predicate, opened.digest, trust, str(path))
         return cls(
             path,
             predicate,
@@ -401,10 +401,14 @@ class _OpenFile:
         self.table.close()
 
 
-def _check_floor(
+def check_floor(
     floors: Floors, predicate: DatasetPredicate, digest: str, trust: TrustRoot, where: str
 ) -> None:
-    """Refuse a version older than one that this node has seen; remember this one."""
+    """Refuse a version older than one that this node has seen; remember this one.
+
+    Raises:
+        IntegrityError: ST-DATA-151.
+    """
     keys = trust.keys_for(TrustRole.DATASET)
     name = f"dataset {predicate.name}"
     floor = floors.floor(name, keys)

@@ -7,6 +7,7 @@ digest of the checkpoint and its run, gives a reason, and has not expired. It ex
 a quarantine, nothing else: never a signature, never content.
 """
 
+import base64
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final
@@ -17,7 +18,7 @@ from msgspec import Meta
 from securetrain.artifacts.problems import Problem
 from securetrain.artifacts.statements import Hex32, Text, Time
 from securetrain.core import canonical
-from securetrain.core.errors import SecureTrainError, reason
+from securetrain.core.errors import SecureTrainError, UsageError, reason
 from securetrain.identity import dsse
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -56,6 +57,20 @@ def open_waiver(data: bytes, trust: TrustRoot, now: datetime) -> Waiver:
     if not waiver.issued <= now < waiver.expires:
         raise _refused(f"it counts from {waiver.issued} to {waiver.expires}, and it is {now}")
     return waiver
+
+
+def read_unverified(data: bytes) -> Waiver:
+    """What a waiver says, for an operator who is asked to sign it too. It proves nothing yet.
+
+    Raises:
+        IntegrityError: ST-CKPT-123 when it is malformed.
+    """
+    try:
+        envelope = canonical.decode(data, dsse.Envelope, limit=LIMIT, canonical=True)
+        payload = base64.b64decode(envelope.payload, validate=True)
+        return canonical.decode(payload, Waiver, limit=LIMIT, canonical=True)
+    except (UsageError, ValueError) as error:
+        raise _refused(f"malformed: {reason(error)}") from error
 
 
 def excused(

@@ -68,6 +68,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "convert": Verb(
         "securetrain.cli.convert:command", "Make a checkpoint of torch's own format a signed one."
     ),
+    "waive": Verb(
+        "securetrain.cli.waive:command", "Excuse one checkpoint that is old or was set aside."
+    ),
     "scan": Verb("securetrain.cli.scan:command", "Look for what the pickles in files would run."),
     "attest": Verb(
         "securetrain.cli.attest:command", "Collect, look at, verify and enrol evidence of nodes."

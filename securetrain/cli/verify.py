@@ -17,6 +17,7 @@ from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
 from securetrain.cli.scan import print_briefly
 from securetrain.cli.verify_chain import follow, print_chain
+from securetrain.cli.verify_known import known, remember
 from securetrain.cli.verify_model import Roots, verify_bundle
 
 if TYPE_CHECKING:
@@ -126,6 +127,19 @@ then what the policy says. Nothing is ever fetched from a network.
     type=click.Path(path_type=Path),
     help="Where its parents and datasets are. Default: the two folders above PATH.",
 )
+@click.option(
+    "--waiver",
+    "waivers",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Operators' waiver for this checkpoint (securetrain waive). It must count.",
+)
+@click.option(
+    "--floors",
+    "floors_file",
+    type=click.Path(path_type=Path),
+    help="File in which this machine remembers the newest of every run: older ones are refused.",
+)
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 @click.option(
     "--offline",
@@ -151,6 +165,8 @@ def command(
     vsa_key: str | None,
     walking: bool,
     places: tuple[Path, ...],
+    waivers: tuple[Path, ...],
+    floors_file: Path | None,
     scan: bool,
 ) -> int:
     """Prove that the checkpoint or dataset in the directory PATH is what was signed."""
@@ -193,8 +209,11 @@ def command(
             policy=loaded.policy if loaded else None,
             now=now,
             progress=progress,
+            known=known(waivers, floors_file),
             log_proof=proof,
         )
+    if result.ok and floors_file is not None:
+        result = remember(result, floors_file, trust)
     scanned = scan_path(path) if scan else None
     chain = None
     if walking or places:
@@ -219,6 +238,8 @@ def _refuse_ignored(path: Path) -> None:
         for name in (
             "trust_file",
             "log_proof",
+            "waivers",
+            "floors_file",
             "policy_name",
             "vsa",
             "vsa_key",

@@ -75,6 +75,7 @@ def test_a_dataset_and_its_next_version(corpus: Path, key: Path, tmp_path: Path)
     _, text = run(verify, corpus, "--trust", trust)
     assert "4 bytes are not to be read" in text
     assert "CC0-1.0" in text
+    old = (corpus / "statement.json").read_bytes()
     code, text = run(verify, corpus, "--trust", trust, "--json")
     assert code == 0
     said = json.loads(text)["statement"]
@@ -82,6 +83,20 @@ def test_a_dataset_and_its_next_version(corpus: Path, key: Path, tmp_path: Path)
     assert said["licenses"] == ["CC0-1.0"]
     assert said["scans"][0]["verdict"] == "clean"
     assert len(said["croissant"]) == 64
+
+    # A machine that remembers refuses the version before, once it has seen a newer one.
+    floors = ("--floors", tmp_path / "floors.json")
+    assert run(verify, corpus, "--trust", trust, *floors)[0] == 0
+    code, _ = run(
+        sign, corpus, "--dataset", "--key", key, "--append", "--trust", trust,
+        "--remove", "train/b.jsonl:0:2:second thoughts",
+    )  # fmt: skip
+    assert run(verify, corpus, "--trust", trust, *floors)[0] == 0
+    (corpus / "statement.json").write_bytes(old)
+    assert run(verify, corpus, "--trust", trust)[0] == 0
+    code, text = run(verify, corpus, "--trust", trust, *floors)
+    assert code == 15
+    assert "ST-DATA-151" in text
 
 
 def test_a_model_for_other_peoples_tools(corpus: Path, tmp_path: Path) -> None:

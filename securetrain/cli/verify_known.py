@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What ``securetrain verify`` knows besides the artifact: waivers, and what was seen before."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from securetrain.artifacts.freshness import Freshness
+    from securetrain.artifacts.verify import VerifyResult
+    from securetrain.identity.trust import TrustRoot
+
+
+def known(waivers: Sequence[Path], floors_file: Path | None) -> "Freshness | None":
+    """What this machine knows besides the artifact; None when nothing was given."""
+    from securetrain.artifacts.floors import Floors
+    from securetrain.artifacts.freshness import Freshness
+    from securetrain.artifacts.waivers import LIMIT
+    from securetrain.core.files import read_file
+
+    if not waivers and floors_file is None:
+        return None
+    return Freshness(
+        floors=None if floors_file is None else Floors(floors_file),
+        waivers=tuple(read_file(path, LIMIT) for path in waivers),
+    )
+
+
+def remember(result: "VerifyResult", floors_file: Path, trust: "TrustRoot") -> "VerifyResult":
+    """From now on nothing older counts on this machine; the result, refused if this is older."""
+    from dataclasses import replace
+
+    from securetrain.artifacts import freshness
+    from securetrain.artifacts.dataset import check_floor
+    from securetrain.artifacts.floors import Floors
+    from securetrain.artifacts.problems import Problem
+    from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate, Opened
+    from securetrain.core.errors import IntegrityError
+
+    floors = Floors(floors_file)
+    match result.statement:
+        case CheckpointPredicate() as predicate:
+            freshness.remember(
+                Opened(
+                    kind=result.kind,
+                    predicate=predicate,
+                    digest=result.digest,
+                    key_ids=result.key_ids,
+                ),
+                floors,
+            )
+        case DatasetPredicate() as predicate:
+            try:
+                check_floor(floors, predicate, result.digest, trust, str(result.path))
+            except IntegrityError as error:
+                return replace(result, problems=(Problem(code=error.code, what=error.what),))
+    return result

@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain waive PATH``: operators excuse one checkpoint that is old or was set aside."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from securetrain.cli.passphrase import asker, secret_option
+
+if TYPE_CHECKING:
+    from securetrain.artifacts.waivers import Waiver
+
+MAX_DAYS: Final = 90
+
+EPILOG: Final = """\
+\b
+Examples:
+  securetrain waive runs/r1/checkpoints/step-00000050 --trust trust.json --key operator-1.key \\
+      --reason 'the last two diverged' --out waiver.json
+  securetrain waive runs/r1/checkpoints/step-00000050 --trust trust.json --key operator-2.key \\
+      --add waiver.json --out waiver-2.json
+  securetrain verify runs/r1/checkpoints/step-00000050 --trust trust.json --waiver waiver-2.json
+
+\b
+A waiver counts when as many operators as the trust root asks for have signed it. It names this one
+checkpoint, and excuses that it is not the newest or was set aside: never a signature, never a byte.
+"""
+
+
+@click.command(name="waive", epilog=EPILOG)
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--trust",
+    "trust_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The trust root, a file or a folder of 'trust update'.",
+)
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    required=True,
+    help="Operator's private key: a file or a pkcs11: URI. May be given several times.",
+)
+@secret_option
+@click.option("--reason", help="Why, for those who read it later.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, MAX_DAYS),
+    default=7,
+    show_default=True,
+    help="How long it counts.",
+)
+@click.option(
+    "--add",
+    type=click.Path(path_type=Path),
+    help="A waiver that other operators signed: looked at, and signed too.",
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The waiver's file.")
+def command(
+    *,
+    path: Path,
+    trust_file: Path,
+    keys: tuple[str, ...],
+    passphrase_file: Path | None,
+    reason: str | None,
+    days: int,
+    add: Path | None,
+    out: Path,
+) -> int:
+    """Sign a waiver for the checkpoint in the directory PATH."""
+    from securetrain.artifacts import waivers
+    from securetrain.core.errors import UsageError
+    from securetrain.core.files import read_file, write_atomic
+    from securetrain.identity import dsse
+    from securetrain.identity.signers import open_signer
+
+    if (reason is None) == (add is None):
+        raise UsageError(
+            "ST-USAG-001",
+            "a new waiver says why, and one that others signed says it already",
+            str(path),
+            "give --reason TEXT, or --add FILE",
+        )
+    now = datetime.now(UTC)
+    run_id, digest = _named(path, trust_file, now)
+    ask = asker(passphrase_file)
+    signers = [open_signer(name, ask) for name in keys]
+    if add is None:
+        waiver = waivers.Waiver(
+            run_id=run_id,
+            digest=digest,
+            reason=reason or "",
+            issued=now.replace(microsecond=0),
+            expires=now.replace(microsecond=0) + timedelta(days=days),
+        )
+        data = waivers.sign_waiver(waiver, signers)
+    else:
+        before = read_file(add, waivers.LIMIT)
+        waiver = waivers.read_unverified(before)
+        if (waiver.run_id, waiver.digest) != (run_id, digest):
+            raise UsageError(
+                "ST-USAG-001",
+                f"the waiver is about {waiver.digest[:16]} of run {waiver.run_id}",
+                str(add),
+                "name the checkpoint that it is about",
+            )
+        data = dsse.add_signatures(before, waivers.PAYLOAD_TYPE, signers)
+    write_atomic(out, data, replace=False)
+    _print(waiver, out)
+    return 0
+
+
+def _named(path: Path, trust_file: Path, now: datetime) -> tuple[str, str]:
+    """Run and digest of a checkpoint whose statement verifies."""
+    from securetrain.artifacts.layout import Kind
+    from securetrain.artifacts.listing import read_statement
+    from securetrain.artifacts.statements import CheckpointPredicate, open_statement
+    from securetrain.identity.truststore import load_trust
+
+    kind = Kind.CHECKPOINT
+    trust = load_trust(trust_file, now)
+    opened = open_statement(read_statement(path, kind), kind, trust, str(path))
+    assert isinstance(opened.predicate, CheckpointPredicate)
+    return opened.predicate.run_id, opened.digest
+
+
+def _print(waiver: "Waiver", out: Path) -> None:
+    from securetrain.core.text import printable
+
+    click.echo(printable(f"waiver      {out}", keep=""))
+    click.echo(printable(f"checkpoint  {waiver.digest} of run {waiver.run_id}", keep=""))
+    click.echo(printable(f"reason      {waiver.reason}", keep=""))
+    click.echo(f"counts      until {waiver.expires.isoformat()}, once enough operators have signed")
