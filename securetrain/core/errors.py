@@ -154,9 +154,7 @@ def os_error(error: OSError, where: str) -> UsageError:
             where,
             "stop the other program or choose another port (0 picks a free one)",
         )
-    return UsageError(
-        "ST-USAG-002",
-        f"{error.strerror or error}",
-        where,
-        "check that the path exists and that you may read and write it",
-    )
+    fix = "check that the path exists and that you may read and write it"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        fix = "use an account that may (root, for what belongs to the machine), or change who may"
+    return UsageError("ST-USAG-002", f"{error.strerror or error}", where, fix)
