@@ -184,6 +184,8 @@ def full(scene, **times):
     """Two members and a third node that has no place."""
     scene.start(1, 2, **times)
     nodes = scene.nodes(3)
+    for handler in nodes[:2]:
+        scene.be_patient(handler)
     scene.meet(*nodes[:2])
     (spare,) = scene.come(nodes[2])
     scene.until(lambda: scene.is_spare(nodes[2]), "the third node is spare")
@@ -353,6 +355,7 @@ def test_too_few_nodes_in_time(scene):
 def test_a_late_node_for_which_nobody_restarts(scene):
     scene.start(1, 2, last_call=0.1, join=0.5)
     nodes = scene.nodes(2)
+    scene.be_patient(nodes[0])
     scene.meet(nodes[0])
     with pytest.raises(RendezvousTimeoutError):
         nodes[1].next_rendezvous()

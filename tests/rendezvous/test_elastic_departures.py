@@ -91,6 +91,7 @@ def test_a_node_that_has_given_up_does_not_close_the_job_for_the_others(scenes):
     for scene in (stock, ours):
         scene.start(1, 2, last_call=0.2, join=0.3)
         member, late = scene.nodes(2)
+        scene.be_patient(member)
         scene.meet(member)
         with pytest.raises(RendezvousTimeoutError):
             late.next_rendezvous()
@@ -139,7 +140,7 @@ def test_a_member_that_restarts_keeps_its_place_before_a_spare_node(scenes):
         futures = [*restarts, *scene.come(nodes[1]), *spare]
         scene.until(lambda f=futures: sum(map(is_done, f)) == 2, "two of three are in")
         winners = [node for node, future in zip(nodes, futures, strict=True) if future.done()]
-        assert winners[0].num_nodes_waiting() == (1 if scene is stock else 0)
+        scene.waiting(winners[0], 1 if scene is stock else 0)
     assert winners == nodes[:2]
     assert ours.is_spare(nodes[2])
 
