@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -233,8 +234,10 @@ def is_wireguard(frame):
 
 
 def is_neighbourhood(frame):
-    """ARP, and the kernel's own IPv6 housekeeping."""
-    return frame[12:14] in {b"\x08\x06", b"\x86\xdd"} and CANARY not in frame
+    """ARP, and the kernel's own housekeeping: IPv6's, and group membership (IGMP) of IPv4."""
+    is_igmp = frame[12:14] == b"\x08\x00" and frame[23] == socket.IPPROTO_IGMP
+    is_other = frame[12:14] in {b"\x08\x06", b"\x86\xdd"}
+    return (is_igmp or is_other) and CANARY not in frame
 
 
 def inject(host, tmp_path, frames):
