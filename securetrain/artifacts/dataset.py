@@ -15,10 +15,11 @@ Rules, in order:
 """
 
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, Self
 
@@ -74,6 +75,7 @@ class VerifiedDataset:
     _cache: OrderedDict[tuple[str, int], memoryview] = field(
         default_factory=OrderedDict, repr=False
     )
+    _split_starts: dict[str, list[int]] = field(default_factory=dict, repr=False)
     _arena: "OwnArena | SharedArena | None" = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -196,7 +198,7 @@ class VerifiedDataset:
 
     def split_size(self, split: str) -> int:
         """How many bytes a split has, its files taken one after the other."""
-        return sum(self._size(file) for file in self._split(split))
+        return self._starts(split)[-1]
 
     def read_split(self, split: str, offset: int, length: int) -> bytes:
         """Verified bytes of a split, its files taken as one string of bytes.
@@ -205,7 +207,7 @@ class VerifiedDataset:
             IntegrityError: as `read`.
         """
         names = self._split(split)
-        starts = [0, *accumulate(self._size(name) for name in names)]
+        starts = self._starts(split)
         if offset < 0 or length < 0 or offset + length > starts[-1]:
             raise IntegrityError(
                 "ST-DATA-160",
@@ -214,10 +216,13 @@ class VerifiedDataset:
                 "read inside the split",
             )
         pieces = []
-        for name, (low, high) in zip(names, pairwise(starts), strict=True):
-            begin, end = max(offset, low), min(offset + length, high)
-            if begin < end:
-                pieces.append(self.read(name, begin - low, end - begin))
+        at, end = offset, offset + length
+        number = bisect_right(starts, at) - 1
+        while at < end:
+            stop = min(end, starts[number + 1])
+            if at < stop:
+                pieces.append(self.read(names[number], at - starts[number], stop - at))
+            at, number = stop, number + 1
         return b"".join(pieces)
 
     def documents(self, split: str) -> tuple[Document, ...]:
@@ -284,6 +289,14 @@ class VerifiedDataset:
                 f"one of {', '.join(names)}",
             )
         return names[split]
+
+    def _starts(self, split: str) -> list[int]:
+        """Where each file of a split begins in it, and where the split ends; worked out once."""
+        found = self._split_starts.get(split)
+        if found is None:
+            found = [0, *accumulate(self._size(name) for name in self._split(split))]
+            self._split_starts[split] = found
+        return found
 
     def _leaf(self, name: str, index: int) -> memoryview:
         """A verified leaf, from the cache or the disk. The lock is held."""

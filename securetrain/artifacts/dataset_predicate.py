@@ -215,8 +215,3 @@ def _unsound_removed(predicate: DatasetPredicate) -> str:
 def digest_of_report(report: bytes) -> str:
     """What a `Scan` says of a tool's report."""
     return hashlib.sha256(report).hexdigest()
-
-
-def with_scan(predicate: DatasetPredicate, scan: Scan) -> DatasetPredicate:
-    """The same, with a scan's result."""
-    return msgspec.structs.replace(predicate, scans=[*predicate.scans, scan])

@@ -13,7 +13,6 @@ A file of this node alone (0600), outside of any store that others write. Rules:
 4. a file that cannot be read is a refusal and never an empty one.
 """
 
-import fcntl
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -28,7 +27,13 @@ from securetrain.artifacts.problems import Problem
 from securetrain.artifacts.statements import Count, Hex32, Text
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
-from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
+from securetrain.core.files import (
+    PRIVATE_FILE,
+    locked,
+    make_private_dir,
+    read_file,
+    write_atomic,
+)
 
 LIMIT: Final = 16 << 20
 VERSION: Final = 1
@@ -127,13 +132,8 @@ class Floors:
     def _locked(self) -> Iterator[None]:
         if not self.path.parent.is_dir():
             make_private_dir(self.path.parent)
-        lock = self.path.with_name(f".{self.path.name}.lock")
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with locked(self.path.with_name(f".{self.path.name}.lock")):
             yield
-        finally:
-            os.close(fd)
 
     def _refused(self, what: str) -> Exception:
         return Problem(

@@ -106,6 +106,15 @@ class VerifyResult:
         return not self.problems and self.num_files > 0
 
     @property
+    def opened(self) -> Opened | None:
+        """The verified statement with who signed it; None when there is none that verifies."""
+        if self.statement is None:
+            return None
+        return Opened(
+            kind=self.kind, predicate=self.statement, digest=self.digest, key_ids=self.key_ids
+        )
+
+    @property
     def exit_code(self) -> ExitCode:
         """0 when ok, else the exit code of the most telling problem."""
         if self.problems:

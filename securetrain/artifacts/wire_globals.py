@@ -9,7 +9,7 @@ loads, failures included, and hold the list to what they see. The load path send
 
 from typing import Final
 
-from securetrain.artifacts.index import DTYPES
+from securetrain.artifacts.safe_globals import DTYPE_NAMES
 
 PLAN_GLOBALS: Final = (
     "torch.Size",
@@ -28,7 +28,7 @@ PLAN_GLOBALS: Final = (
 )
 """Plans and results of a save or load that succeeds, but for the dtypes."""
 
-DTYPE_GLOBALS: Final = tuple(f"torch.{name}" for name in DTYPES)
+DTYPE_GLOBALS: Final = tuple(sorted(DTYPE_NAMES))
 """Dtypes are pickled by name; these are the ones that the format holds."""
 
 ERROR_GLOBALS: Final = (

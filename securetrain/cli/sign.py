@@ -121,23 +121,17 @@ def _sign_oms(path: Path, signer: "ModelSigner", bundle: Path | None) -> int:
 def _model_signer(
     key_file: Path, certificate: Path | None, chain: tuple[Path, ...]
 ) -> "ModelSigner":
-    from cryptography import x509
-
     from securetrain.artifacts.oms import keys
     from securetrain.artifacts.oms.model import CertificateSigner, KeySigner
-    from securetrain.core.errors import IntegrityError
     from securetrain.core.files import read_file
     from securetrain.identity.keys import read_private
 
     key = keys.load_private(read_private(key_file), None, str(key_file))
     if certificate is None:
         return KeySigner(key=key)
-    found: list[x509.Certificate] = []
-    for file in (certificate, *chain):
-        try:
-            found += x509.load_pem_x509_certificates(read_file(file, KEY_LIMIT))
-        except (ValueError, x509.InvalidVersion) as error:
-            raise IntegrityError(
-                "ST-OMSB-120", f"not a certificate: {error}", str(file), "give PEM certificates"
-            ) from error
+    found = [
+        one
+        for file in (certificate, *chain)
+        for one in keys.load_certificates(read_file(file, KEY_LIMIT), str(file))
+    ]
     return CertificateSigner(key=key, chain=tuple(found))

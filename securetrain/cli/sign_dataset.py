@@ -150,7 +150,7 @@ def _previous(path: Path, given: DatasetOptions, now: datetime) -> "Opened | Non
 
 
 def _scan(text: str) -> "Scan":
-    from securetrain.artifacts.dataset_predicate import Scan, Verdict
+    from securetrain.artifacts.dataset_predicate import Scan, Verdict, digest_of_report
     from securetrain.core.errors import UsageError
     from securetrain.core.files import read_file
 
@@ -163,7 +163,7 @@ def _scan(text: str) -> "Scan":
             "TOOL:VERSION:clean:FILE or TOOL:VERSION:findings:FILE",
         )
     tool, version, verdict, file = parts
-    digest = hashlib.sha256(read_file(Path(file), REPORT_LIMIT)).hexdigest()
+    digest = digest_of_report(read_file(Path(file), REPORT_LIMIT))
     return Scan(tool=tool, version=version, verdict=Verdict(verdict), result=digest)
 
 

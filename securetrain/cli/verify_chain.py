@@ -20,18 +20,12 @@ def follow(
     """The result with where the chain breaks, and the chain; none without a statement."""
     from dataclasses import replace
 
-    from securetrain.artifacts.statements import Opened
     from securetrain.artifacts.walk import problems, walk
 
-    if result.statement is None:
+    opened = result.opened
+    if opened is None:
         return result, None
     path = Path(result.path)
-    opened = Opened(
-        kind=result.kind,
-        predicate=result.statement,
-        digest=result.digest,
-        key_ids=result.key_ids,
-    )
     near = list(places) or [path.absolute().parent, path.absolute().parent.parent]
     chain = walk(path, opened, trust, near)
     return replace(result, problems=(*result.problems, *problems(chain))), chain

@@ -35,24 +35,18 @@ def remember(result: "VerifyResult", floors_file: Path, trust: "TrustRoot") -> "
     from securetrain.artifacts.dataset import check_floor
     from securetrain.artifacts.floors import Floors
     from securetrain.artifacts.problems import Problem
-    from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate, Opened
+    from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate
     from securetrain.core.errors import IntegrityError
 
-    floors = Floors(floors_file)
-    match result.statement:
-        case CheckpointPredicate() as predicate:
-            freshness.remember(
-                Opened(
-                    kind=result.kind,
-                    predicate=predicate,
-                    digest=result.digest,
-                    key_ids=result.key_ids,
-                ),
-                floors,
-            )
+    floors, opened = Floors(floors_file), result.opened
+    if opened is None:
+        return result
+    match opened.predicate:
+        case CheckpointPredicate():
+            freshness.remember(opened, floors)
         case DatasetPredicate() as predicate:
             try:
-                check_floor(floors, predicate, result.digest, trust, str(result.path))
+                check_floor(floors, predicate, opened.digest, trust, str(result.path))
             except IntegrityError as error:
                 return replace(result, problems=(Problem(code=error.code, what=error.what),))
     return result

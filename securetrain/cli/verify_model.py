@@ -83,11 +83,8 @@ def verify_bundle(
 
 
 def _trust(roots: Roots) -> "ModelTrust":
-    from cryptography import x509
-
     from securetrain.artifacts.oms import keys
     from securetrain.artifacts.oms.model import TrustedIdentity, TrustedKey, TrustedRoots
-    from securetrain.core.errors import IntegrityError
     from securetrain.core.files import read_file
     from securetrain.identity.sigstore import KeylessPolicy
 
@@ -97,12 +94,7 @@ def _trust(roots: Roots) -> "ModelTrust":
     if roots.ca is None:
         policy = KeylessPolicy(identity=roots.identity or "", issuer=roots.issuer or "")
         return TrustedIdentity(policy=policy, trusted_root=roots.trusted_root)
-    try:
-        found = x509.load_pem_x509_certificates(read_file(roots.ca, KEY_LIMIT))
-    except (ValueError, x509.InvalidVersion) as error:
-        raise IntegrityError(
-            "ST-OMSB-120", f"not certificates: {error}", str(roots.ca), "give PEM certificates"
-        ) from error
+    found = keys.load_certificates(read_file(roots.ca, KEY_LIMIT), str(roots.ca))
     return TrustedRoots(roots=tuple(found))
 
 

@@ -24,10 +24,8 @@ Rules:
 See docs/adr/0007-a-ca-per-job-under-the-cluster-ca.md.
 """
 
-import fcntl
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -36,8 +34,8 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from securetrain.core.errors import IdentityError, UsageError, os_error
-from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
+from securetrain.core.errors import IdentityError, UsageError
+from securetrain.core.files import locked, make_private_dir, read_file, write_atomic
 from securetrain.identity.ca import (
     JobCA,
     ca_builder,
@@ -340,19 +338,9 @@ class ClusterCA:
         write_atomic(folder / REVOCATIONS_FILE, read_file(self.revocations_file, 2 * LIST_LIMIT))
         write_atomic(folder / CERTIFICATE_FILE, certificate_pem(self.certificate))
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """One writer of the folder at a time."""
-        path = self.folder / ".lock"
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
-        except OSError as error:
-            raise os_error(error, str(path)) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+        return locked(self.folder / ".lock")
 
 
 def check_job_ca(

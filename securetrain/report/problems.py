@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from securetrain.artifacts.oms.model import ModelResult
+from securetrain.artifacts.problems import Problem
 from securetrain.artifacts.scan.findings import NOTHING, ScanResult
 from securetrain.artifacts.statements import CheckpointPredicate
 from securetrain.artifacts.verify import VerifyResult
@@ -47,18 +48,7 @@ def of_verify(result: VerifyResult) -> Outcome:
         names += [file.name for file in said.files]
     if isinstance(said, CheckpointPredicate):
         names.append(said.index.name)
-    problems = tuple(
-        Located(
-            code=problem.code,
-            what=problem.what,
-            fix=problem.fix,
-            file=problem.file,
-            offset=problem.offset,
-            length=problem.length,
-            subject=problem.tensor,
-        )
-        for problem in result.problems
-    )
+    problems = tuple(map(_located, result.problems))
     return Outcome(
         verb="verify",
         root=str(result.path),
@@ -70,10 +60,7 @@ def of_verify(result: VerifyResult) -> Outcome:
 
 def of_model(result: ModelResult) -> Outcome:
     """The outcome of ``securetrain verify --bundle``."""
-    problems = tuple(
-        Located(code=problem.code, what=problem.what, fix=problem.fix, file=problem.file)
-        for problem in result.problems
-    )
+    problems = tuple(map(_located, result.problems))
     names = [result.bundle.name, *(resource.name for resource in result.resources)]
     return Outcome(
         verb="verify",
@@ -121,6 +108,18 @@ def of_scan(result: ScanResult) -> Outcome:
         exit_code=int(result.exit_code),
         problems=problems,
         checked=_with_files_of(problems, [one.name for one in result.judged]),
+    )
+
+
+def _located(problem: Problem) -> Located:
+    return Located(
+        code=problem.code,
+        what=problem.what,
+        fix=problem.fix,
+        file=problem.file,
+        offset=problem.offset,
+        length=problem.length,
+        subject=problem.tensor,
     )
 
 

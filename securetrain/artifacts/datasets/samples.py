@@ -294,8 +294,8 @@ def _shards(name: str, opened: Open) -> Iterator[Stretch]:
 def _whole(name: str, opened: Open) -> Iterator[Stretch]:
     """Parquet: the file is the unit, because its columns are read together."""
     with opened(name) as file:
+        size = _size(file)
         head = file.read(4)
-        size = file.seek(0, 2)
         file.seek(max(0, size - 4))
         if head != PARQUET_MAGIC or file.read(4) != PARQUET_MAGIC:
             raise ValueError(f"{name} does not begin and end as Parquet does")

@@ -68,6 +68,20 @@ def load_private(pem: bytes, passphrase: bytes | None, where: str) -> PrivateKey
     return key
 
 
+def load_certificates(pem: bytes, where: str) -> list[x509.Certificate]:
+    """Certificates in PEM, at least one.
+
+    Raises:
+        IntegrityError: ST-OMSB-120 when it is anything else.
+    """
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except (ValueError, x509.InvalidVersion) as error:
+        raise IntegrityError(
+            "ST-OMSB-120", f"not certificates: {error}", where, "give PEM certificates"
+        ) from error
+
+
 def hint_of(key: PublicKey) -> str:
     """What a bundle calls a key: SHA-256 of its PEM, hex."""
     pem = key.public_bytes(

@@ -97,7 +97,7 @@ def zip_members(window: Window, take: Take) -> Iterator[Member]:
     places = _places(window, entries)
     is_torch = any(PurePosixPath(name).name == "data.pkl" for name in names)
     for entry in entries:
-        yield from _zip_member(window, entry, places[entry.header_offset], take, is_torch=is_torch)
+        yield from _zip_member(entry, places[entry.header_offset], take, is_torch=is_torch)
 
 
 def _places(window: Window, entries: list[zipfile.ZipInfo]) -> dict[int, Window]:
@@ -134,17 +134,16 @@ def _data_start(window: Window, entry: zipfile.ZipInfo) -> int:
 
 
 def _zip_member(
-    window: Window, entry: zipfile.ZipInfo, place: Window, take: Take, *, is_torch: bool
+    entry: zipfile.ZipInfo, place: Window, take: Take, *, is_torch: bool
 ) -> Iterator[Member]:
-    del window
     name = entry.orig_filename
     parts = PurePosixPath(name).parts
     if entry.is_dir() and entry.file_size == 0:
         return
     if entry.flag_bits & _ENCRYPTED:
         yield Member(name=name, problem="encrypted")
-    elif is_torch and (parts[1:2] == ("code",) or parts[1:] == ("constants.pkl",)):
-        yield Member(name=name, is_program=parts[1:2] == ("code",), is_raw=False, window=place)
+    elif is_torch and parts[1:2] == ("code",):
+        yield Member(name=name, is_program=True)
     elif is_torch and parts[1:2] == ("data",) and len(parts) == 3:
         yield Member(name=name, is_raw=True)
     elif entry.compress_type == zipfile.ZIP_STORED:

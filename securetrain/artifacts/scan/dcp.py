@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from securetrain.artifacts.safe_globals import DCP_METADATA, DTYPE_NAMES
-from securetrain.artifacts.scan.pickles import Analysis, analyse
+from securetrain.artifacts.scan.pickles import Analysis
 from securetrain.artifacts.scan.window import Window
 from securetrain.core.files import unsafe_name
 
@@ -40,8 +40,8 @@ class UnreadableMetadataError(ValueError):
     """``.metadata`` is not what torch writes."""
 
 
-def read_items(window: Window) -> list[Item]:
-    """The items that ``.metadata`` names, sorted by place.
+def read_items(window: Window, found: Analysis) -> list[Item]:
+    """The items that ``.metadata`` names, sorted by place; `found` is what its analysis says.
 
     Raises:
         UnreadableMetadataError: it names other globals, is malformed, too large, or names places
@@ -49,7 +49,6 @@ def read_items(window: Window) -> list[Item]:
     """
     if window.size > METADATA_LIMIT:
         raise UnreadableMetadataError(f"{window.size} bytes, the limit is {METADATA_LIMIT}")
-    found = analyse(window)
     check(found)
     data = bytearray(window.size)
     window.seek(0)
@@ -68,7 +67,7 @@ def check(found: Analysis) -> None:
     others = [name for name in found.globals if name not in ALLOWED]
     if others or found.unfollowed or found.problem:
         raise UnreadableMetadataError(
-            found.problem or f"it names {others[0]}" if others else "globals without a name"
+            found.problem or (f"it names {others[0]}" if others else "globals without a name")
         )
 
 

@@ -149,10 +149,11 @@ class _Scan:
 
     def index(self, window: Window, name: str) -> None:
         """Scan ``.metadata`` and learn where the items are."""
-        self.pickles(window, name, "", must_be=True)
+        found = analyse(window)
+        self.pickles(window, name, "", must_be=True, first=found)
         folder = PurePosixPath(name).parent
         try:
-            for item in dcp.read_items(window):
+            for item in dcp.read_items(window, found):
                 self.items[str(folder / item.file)].append(item)
         except dcp.UnreadableMetadataError as error:
             self.add(UNJUDGED, f"the places of its values are not known: {error}", name)
@@ -232,7 +233,15 @@ class _Scan:
             elif not member.is_raw and member.window is not None:
                 self.content(member.window, inside, depth + 1, item)
 
-    def pickles(self, window: Window, name: str, item: str, *, must_be: bool) -> None:
+    def pickles(
+        self,
+        window: Window,
+        name: str,
+        item: str,
+        *,
+        must_be: bool,
+        first: Analysis | None = None,
+    ) -> None:
         """Scan one pickle, and those that follow it in the same bytes.
 
         Args:
@@ -241,10 +250,11 @@ class _Scan:
             item: For findings.
             must_be: Whether a loader takes these bytes for a pickle. Otherwise they count only when
                 they are one that names and calls something unsafe.
+            first: What the analysis of the first one says, if that is known.
         """
         at, count, wanted = 0, 0, 1
         while at < window.size and count < wanted:
-            found = analyse(window, at)
+            found = first if first is not None and at == 0 else analyse(window, at)
             if count == 0 and not must_be and not _is_attack(found):
                 if "!" not in name:
                     self.result.passed_over.append(name)
