@@ -10,7 +10,11 @@ A file of this node alone (0600), outside of any store that others write. Rules:
    billion dies with the key (fast-forward);
 3. checkpoints that were set aside are remembered, so that deleting the record beside them does not
    bring them back;
-4. a file that cannot be read is a refusal and never an empty one.
+4. a file that cannot be read is a refusal and never an empty one;
+5. when the newest one was set aside by the run itself, because a node was evicted, the number
+   stays, and exactly the checkpoint that the run went back to is excused, until something newer was
+   seen;
+6. beside a number, the signed head that shows it is kept: other nodes believe nothing else.
 """
 
 import os
@@ -36,6 +40,8 @@ from securetrain.core.files import (
 )
 
 LIMIT: Final = 16 << 20
+HEAD_LIMIT: Final = 4 << 10
+"""Bytes of a head that is kept; one with more signatures is not shown to others."""
 VERSION: Final = 1
 
 
@@ -46,9 +52,24 @@ class Floor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     digest: Hex32
 
 
+class _Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    seq: Count
+    head: Annotated[bytes, Meta(max_length=HEAD_LIMIT)]
+    """A head's envelope."""
+
+
+class _Excuse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    digest: Hex32
+    instead_of: Hex32
+    """The floor's checkpoint; of any other floor it excuses nothing."""
+
+
 class _Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     floors: dict[Hex32, Floor] = {}
     """By key id."""
+    heads: dict[Hex32, _Shown] = {}
+    """By key id."""
+    excuse: _Excuse | None = None
     set_aside: Annotated[list[Hex32], Meta(max_length=65536)] = []
 
 
@@ -69,9 +90,59 @@ class Floors:
         Raises:
             IntegrityError: ST-CKPT-151 when the file cannot be believed.
         """
+        return _highest(self._read().runs.get(run_id, _Run()), keys)
+
+    def head(self, run_id: str, keys: Collection[str]) -> bytes | None:
+        """The signed head that shows the newest checkpoint, for other nodes; None without one.
+
+        Raises:
+            IntegrityError: ST-CKPT-151.
+        """
         run = self._read().runs.get(run_id, _Run())
-        found = [floor for key, floor in run.floors.items() if key in keys]
-        return max(found, key=lambda floor: floor.seq, default=None)
+        found = [shown for key, shown in run.heads.items() if key in keys]
+        newest = max(found, key=lambda shown: shown.seq, default=None)
+        return None if newest is None else newest.head
+
+    def excused(self, run_id: str, keys: Collection[str]) -> frozenset[str]:
+        """The digest that rule 5 excuses now, if any.
+
+        Raises:
+            IntegrityError: ST-CKPT-151.
+        """
+        run = self._read().runs.get(run_id, _Run())
+        floor = _highest(run, keys)
+        if run.excuse is None or floor is None or run.excuse.instead_of != floor.digest:
+            return frozenset()
+        return frozenset({run.excuse.digest})
+
+    def excuse(
+        self, run_id: str, digest: str, gone: Collection[str], keys: Collection[str]
+    ) -> bool:
+        """The run went back to a checkpoint: rule 5.
+
+        Args:
+            run_id: The run.
+            digest: What it went back to.
+            gone: The checkpoints that it set aside, by its own signed word.
+            keys: Those that count.
+
+        Returns:
+            Whether there was anything to excuse: the floor is one of those.
+
+        Raises:
+            IntegrityError: ST-CKPT-151.
+            UsageError: ST-USAG-002 when it cannot be written.
+        """
+        with self._locked():
+            file = self._read()
+            run = file.runs.get(run_id, _Run())
+            floor = _highest(run, keys)
+            if floor is None or floor.digest == digest or floor.digest not in gone:
+                return False
+            excuse = _Excuse(digest=digest, instead_of=floor.digest)
+            if excuse != run.excuse:
+                self._write(file, run_id, msgspec.structs.replace(run, excuse=excuse))
+            return True
 
     def is_set_aside(self, run_id: str, digest: str) -> bool:
         """Whether this node has seen that a checkpoint was set aside.
@@ -81,8 +152,14 @@ class Floors:
         """
         return digest in self._read().runs.get(run_id, _Run()).set_aside
 
-    def raise_to(self, run_id: str, floor: Floor, keys: Collection[str]) -> None:
+    def raise_to(self, run_id: str, floor: Floor, keys: Collection[str], head: bytes = b"") -> None:
         """Remember a checkpoint that was loaded or saved; lower numbers change nothing.
+
+        Args:
+            run_id: The run.
+            floor: The checkpoint.
+            keys: Who signed it.
+            head: The signed head that shows it, when there is one.
 
         Raises:
             IntegrityError: ST-CKPT-151.
@@ -91,12 +168,15 @@ class Floors:
         with self._locked():
             file = self._read()
             run = file.runs.get(run_id, _Run())
-            floors = dict(run.floors)
+            floors, heads = dict(run.floors), dict(run.heads)
             for key in keys:
                 if key not in floors or floors[key].seq < floor.seq:
                     floors[key] = floor
-            if floors != run.floors:
-                self._write(file, run_id, msgspec.structs.replace(run, floors=floors))
+                if 0 < len(head) <= HEAD_LIMIT and (key not in heads or heads[key].seq < floor.seq):
+                    heads[key] = _Shown(seq=floor.seq, head=head)
+            if floors != run.floors or heads != run.heads:
+                changed = msgspec.structs.replace(run, floors=floors, heads=heads)
+                self._write(file, run_id, changed)
 
     def remember_set_aside(self, run_id: str, digest: str) -> None:
         """Remember that a checkpoint was set aside.
@@ -139,3 +219,8 @@ class Floors:
         return Problem(
             code="ST-CKPT-151", what=f"what this node has seen cannot be read: {what}"
         ).error(str(self.path))
+
+
+def _highest(run: _Run, keys: Collection[str]) -> Floor | None:
+    found = [floor for key, floor in run.floors.items() if key in keys]
+    return max(found, key=lambda floor: floor.seq, default=None)

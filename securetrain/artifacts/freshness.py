@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a checkpoint is the one to go on from: an old one has a good signature, too.
 
-Rules, in order; a waiver of operators for exactly this checkpoint excuses 3 to 6:
+Rules, in order; a waiver of operators for exactly this checkpoint excuses 3 to 6, and so does that
+the newest one was set aside and the run went back to exactly this one (`floors`, rule 5):
 
 1. the checkpoint has not expired (this one is asked always, by everybody);
 2. the head, when there is one or the policy asks for one, is good and of this run (`head`);
@@ -41,6 +42,9 @@ class Freshness:
     """What this node has seen; None keeps nothing and asks for nothing."""
     waivers: tuple[bytes, ...] = ()
     """Signed by operators."""
+    head: bool = True
+    """Whether a head that lies beside the checkpoint is asked when the policy does not ask for one;
+    not by a run that goes by its own ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +86,12 @@ def look(
     keys = trust.keys_for(TrustRole.CHECKPOINT)
     floors = freshness.floors
     run_id = predicate.run_id
+    ask_head = freshness.head or head_required
+    waived = excused(freshness.waivers, trust, run_id, now)
     return Seen(
-        head=head_file.read_head(folder, trust),
+        head=head_file.read_head(folder, trust) if ask_head else None,
         floor=None if floors is None else floors.floor(run_id, keys.keys()),
-        excused=excused(freshness.waivers, trust, run_id, now),
+        excused=waived if floors is None else waived | floors.excused(run_id, keys.keys()),
         set_aside=floors is not None and floors.is_set_aside(run_id, opened.digest),
         head_required=head_required,
     )

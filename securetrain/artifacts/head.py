@@ -14,6 +14,7 @@ transparency log has it.
 """
 
 import hashlib
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Final
 
@@ -69,9 +70,14 @@ def open_head(data: bytes, trust: TrustRoot, where: str = "") -> Head:
     Raises:
         IntegrityError: ST-CKPT-110 or 120 for its signatures, ST-CKPT-152 when it is malformed.
     """
+    return _open(data, trust, where)[0]
+
+
+def _open(data: bytes, trust: TrustRoot, where: str) -> tuple[Head, frozenset[str]]:
     try:
         payload = trust.verify(data, PAYLOAD_TYPE, TrustRole.CHECKPOINT, where)
-        return canonical.decode(payload.data, Head, limit=LIMIT, canonical=True)
+        head = canonical.decode(payload.data, Head, limit=LIMIT, canonical=True)
+        return head, payload.key_ids
     except SecureTrainError as error:
         code = _CODES.get(error.code, "ST-CKPT-152")
         problem = Problem(code=code, what=f"the head of the run: {reason(error)}", file=HEAD)
@@ -83,6 +89,38 @@ _CODES: Final = {
     "ST-IDEN-003": "ST-CKPT-120",
     "ST-IDEN-009": "ST-CKPT-120",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ShownHead:
+    """A head that verifies, its bytes, and who signed it: what others are shown, and believe."""
+
+    head: Head
+    data: bytes
+    key_ids: frozenset[str]
+
+
+def shown_head(data: bytes, trust: TrustRoot, run_id: str, where: str = "") -> ShownHead:
+    """Judge a head that somebody shows of a run. It may have expired: that the checkpoint existed is
+    still so.
+
+    Raises:
+        IntegrityError: see `open_head`; ST-CKPT-170 when it is of another run.
+    """
+    head, key_ids = _open(data, trust, where)
+    if head.run_id != run_id:
+        what = f"the head is of run {head.run_id}, not of run {run_id}"
+        raise Problem(code="ST-CKPT-170", what=what, file=HEAD).error(where)
+    return ShownHead(head, data, key_ids)
+
+
+def read_bytes(folder: Storage) -> bytes | None:
+    """The head's bytes in a folder of checkpoints, not judged; None when there is none.
+
+    Raises:
+        IntegrityError: ST-CKPT-152 when it cannot be read.
+    """
+    return _bytes(folder)
 
 
 def read_head(folder: Storage, trust: TrustRoot) -> Head | None:

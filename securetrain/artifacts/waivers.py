@@ -10,6 +10,7 @@ a quarantine, nothing else: never a signature, never content.
 import base64
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -19,12 +20,14 @@ from securetrain.artifacts.problems import Problem
 from securetrain.artifacts.statements import Hex32, Text, Time
 from securetrain.core import canonical
 from securetrain.core.errors import SecureTrainError, UsageError, reason
+from securetrain.core.files import read_file
 from securetrain.identity import dsse
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
 
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.checkpoint-waiver+json"
 LIMIT: Final = 256 << 10
+MAX_WAIVERS: Final = 64
 
 
 class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
@@ -57,6 +60,19 @@ def open_waiver(data: bytes, trust: TrustRoot, now: datetime) -> Waiver:
     if not waiver.issued <= now < waiver.expires:
         raise _refused(f"it counts from {waiver.issued} to {waiver.expires}, and it is {now}")
     return waiver
+
+
+def read_waivers(folder: Path) -> tuple[bytes, ...]:
+    """The waivers in a folder, which nobody has judged yet; none when there is no folder.
+
+    Raises:
+        UsageError: ST-USAG-002 when one cannot be read, or is too large.
+        IntegrityError: ST-CKPT-123 when there are too many.
+    """
+    found = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    if len(found) > MAX_WAIVERS:
+        raise _refused(f"{len(found)} files in {folder}, the limit is {MAX_WAIVERS}")
+    return tuple(read_file(path, LIMIT) for path in found)
 
 
 def read_unverified(data: bytes) -> Waiver:

@@ -12,6 +12,8 @@
       certs/             the job CA's certificate
       dataset/           the signed dataset
       checkpoints/       step-00000100/ and so on, one signed directory each
+      waivers/           operators' waivers for old checkpoints, one signed file each
+      log/               the run's own transparency log, when the policy asks for one
       ledger.jsonl       the signed event log
       attestation.sqlite what the verifier must not forget: clocks of TPMs, revocations
       metrics.jsonl      one line a step, written by rank 0
@@ -74,6 +76,16 @@ class RunDir:
     def checkpoints(self) -> Path:
         """Signed checkpoints, one directory each."""
         return self.root / "checkpoints"
+
+    @property
+    def waivers(self) -> Path:
+        """Operators' waivers; put there by people."""
+        return self.root / "waivers"
+
+    @property
+    def log(self) -> Path:
+        """The run's own transparency log."""
+        return self.root / "log"
 
     @property
     def attestation(self) -> Path:

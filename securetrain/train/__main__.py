@@ -19,6 +19,7 @@ from types import FrameType
 
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.core.nodestate import STATE_VARIABLE, NodeState
 from securetrain.core.rundir import RUN_DIR_VARIABLE, RunDir
 from securetrain.train.config import JobConfig, load_job, override
 
@@ -91,6 +92,7 @@ def _train(
     from securetrain.train.run import FIRST_TIMEOUT, run_job  # noqa: PLC0415
     from securetrain.train.setup import Worker  # noqa: PLC0415
 
+    state = os.environ.get(STATE_VARIABLE)
     device = start_group(os.environ, FIRST_TIMEOUT)
     try:
         worker = Worker(
@@ -100,6 +102,7 @@ def _train(
             stop=stop,
             console=sys.stdout,
             witness=os.environ.get("LOCAL_RANK") == "0",
+            state=NodeState(Path(state)) if state else None,
         )
         return run_job(job, where, worker, stop_after=stop_after)
     finally:

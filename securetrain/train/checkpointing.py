@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from securetrain.artifacts import RankSigner, SaveContext, head, load, save
+from securetrain.artifacts import Freshness, RankSigner, SaveContext, head, load, save
 from securetrain.artifacts.encryption import DecryptionKey, Recipient
 from securetrain.artifacts.history import SEEN, SIGNED
 from securetrain.artifacts.layout import Kind
@@ -90,6 +90,8 @@ class Checkpoints:
     device: torch.device
     decryption_key: Path | None = None
     """With which an encrypted checkpoint is resumed."""
+    freshness: Freshness | None = None
+    """What this node has seen of the run, and operators' waivers; asked when the newest one is."""
     _parent: str | None = None
     _seq: int = 0
     _saved_step: int = field(default=-1)
@@ -154,6 +156,8 @@ class Checkpoints:
             trust=self.trust,
             policy=policy,
             now=self.clock(),
+            # One that a person names may be old, unless the policy asks for the head.
+            freshness=self.freshness if choice == AUTO or policy.checkpoint.require_head else None,
             keys=[] if key is None else [DecryptionKey.load(key)],
         )
         digest = digest_of(predicate)

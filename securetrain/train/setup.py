@@ -19,9 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from securetrain.artifacts import RankSigner, VerifiedDataset
+from securetrain.artifacts import Floors, Freshness, RankSigner, VerifiedDataset
+from securetrain.artifacts.waivers import read_waivers
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
+from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.guard import GradientGuard
@@ -60,6 +62,8 @@ class Worker:
     """Where rank 0 tells people how it goes."""
     witness: bool = False
     """Whether this is the first rank of its node."""
+    state: NodeState | None = None
+    """What this machine keeps between runs; None without a launcher that says where."""
 
     @property
     def first(self) -> bool:
@@ -159,6 +163,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         decryption_key=Path(job.checkpoint.decryption_key)
         if job.checkpoint.decryption_key
         else None,
+        freshness=_freshness(worker, run_id_of(trust)),
     )
     return Session(
         job=job,
@@ -245,6 +250,14 @@ def _rank_signer(run: RunDir) -> RankSigner | None:
     if not run.rank_certificate.exists():
         return None
     return RankSigner.load(run.key("rank"), run.rank_certificate)
+
+
+def _freshness(worker: Worker, run_id: str) -> Freshness | None:
+    """What this node has seen of the run (the launcher's agent keeps it), and the waivers for it."""
+    if worker.state is None:
+        return None
+    floors = Floors(worker.state.floors(run_id))
+    return Freshness(floors=floors, waivers=read_waivers(worker.run.waivers), head=False)
 
 
 def _splits(

@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine itself keeps from one run to the next, outside of every run directory. Paths only.
+
+A run directory may lie on a disk that others write, and may be put back to an older state. What
+notices that must lie elsewhere: on this machine, for this user alone. ::
+
+    <state>/
+      floors/<run>.json  the newest checkpoint of a run that was seen here
+      witness.pem        the key with which this machine cosigns transparency logs
+      witness/           what it has seen of each log
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+STATE_VARIABLE: Final = "SECURETRAIN_STATE"
+"""Environment variable that names the folder; the launcher sets it for the workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """Names below one machine's folder."""
+
+    root: Path
+
+    def floors(self, run_id: str) -> Path:
+        """What was seen of a run: a file for each, so that none waits for another."""
+        return self.root / "floors" / f"{hashlib.sha256(run_id.encode()).hexdigest()[:32]}.json"
+
+    @property
+    def witness_key(self) -> Path:
+        """With which it cosigns logs."""
+        return self.root / "witness.pem"
+
+    @property
+    def witness_seen(self) -> Path:
+        """What it has seen of each log."""
+        return self.root / "witness"
