@@ -77,11 +77,11 @@ def _open(data: bytes, trust: TrustRoot, where: str) -> tuple[Head, frozenset[st
     try:
         payload = trust.verify(data, PAYLOAD_TYPE, TrustRole.CHECKPOINT, where)
         head = canonical.decode(payload.data, Head, limit=LIMIT, canonical=True)
-        return head, payload.key_ids
     except SecureTrainError as error:
         code = _CODES.get(error.code, "ST-CKPT-152")
         problem = Problem(code=code, what=f"the head of the run: {reason(error)}", file=HEAD)
         raise problem.error(where) from error
+    return head, payload.key_ids
 
 
 _CODES: Final = {
@@ -101,8 +101,7 @@ class ShownHead:
 
 
 def shown_head(data: bytes, trust: TrustRoot, run_id: str, where: str = "") -> ShownHead:
-    """Judge a head that somebody shows of a run. It may have expired: that the checkpoint existed is
-    still so.
+    """Judge a head that somebody shows of a run. It may have expired: the checkpoint existed.
 
     Raises:
         IntegrityError: see `open_head`; ST-CKPT-170 when it is of another run.

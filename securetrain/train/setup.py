@@ -253,7 +253,7 @@ def _rank_signer(run: RunDir) -> RankSigner | None:
 
 
 def _freshness(worker: Worker, run_id: str) -> Freshness | None:
-    """What this node has seen of the run (the launcher's agent keeps it), and the waivers for it."""
+    """What this node has seen of the run, which its agent keeps, and the waivers for it."""
     if worker.state is None:
         return None
     floors = Floors(worker.state.floors(run_id))

@@ -11,14 +11,27 @@ import pytest
 from securetrain.artifacts import freshness, verify_path
 from securetrain.artifacts.floors import Floor, Floors
 from securetrain.artifacts.freshness import Freshness
-from securetrain.artifacts.head import HEAD, advance, open_head, read_head, sign_head
+from securetrain.artifacts.head import (
+    HEAD,
+    advance,
+    open_head,
+    read_head,
+    shown_head,
+    sign_head,
+)
 from securetrain.artifacts.layout import STATEMENT, Kind
 from securetrain.artifacts.quarantine import Quarantine, set_aside
 from securetrain.artifacts.statements import CheckpointPredicate, Parent, digest_of, open_statement
 from securetrain.artifacts.storage import LocalStorage
-from securetrain.artifacts.waivers import Waiver, excused, open_waiver, sign_waiver
+from securetrain.artifacts.waivers import (
+    Waiver,
+    excused,
+    open_waiver,
+    read_waivers,
+    sign_waiver,
+)
 from securetrain.core.errors import IntegrityError
-from securetrain.identity.trust import TrustRoot
+from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.policy.load import load_policy
 
 
@@ -295,3 +308,75 @@ def test_floors_that_are_a_link_are_refused(tmp_path):
     (tmp_path / "floors.json").symlink_to(tmp_path / "real")
     with pytest.raises(IntegrityError, match="ST-CKPT-151"):
         Floors(tmp_path / "floors.json").floor("r", [])
+
+
+def test_what_a_node_can_show_to_others_is_its_newest_head(run, keys, tmp_path, trust):
+    folder, made = run
+    floors = Floors(tmp_path / "floors.json")
+    known = trust.keys_for(TrustRole.CHECKPOINT)
+    assert floors.head("run-1", known) is None
+    data = (folder / HEAD).read_bytes()
+    shown = shown_head(data, trust, "run-1")
+    floor = Floor(seq=shown.head.seq, digest=shown.head.digest)
+    floors.raise_to("run-1", floor, shown.key_ids, shown.data)
+    assert floors.head("run-1", known) == data
+    assert floors.floor("run-1", known) == Floor(seq=2, digest=digest_of(made[2]))
+    # Something newer without a head, and an older head: what can be shown stays.
+    floors.raise_to("run-1", Floor(seq=9, digest="9" * 64), shown.key_ids)
+    older = Floor(seq=1, digest=digest_of(made[1]))
+    floors.raise_to("run-1", older, shown.key_ids, b"older")
+    floors.raise_to("run-1", Floor(seq=10, digest="a" * 64), shown.key_ids, b"x" * 5000)
+    assert floors.head("run-1", known) == data
+    assert floors.head("run-1", {keys.stranger.key_id}) is None
+
+
+@pytest.mark.forgery
+def test_a_head_that_somebody_shows_is_judged(run, keys, trust):
+    folder, _ = run
+    data = (folder / HEAD).read_bytes()
+    assert shown_head(data, trust, "run-1").head.seq == 2
+    forged = sign_head(shown_head(data, trust, "run-1").head, keys.stranger)
+    for shown, run_id, code in (
+        (forged, "run-1", "ST-CKPT-120"),
+        (data, "run-2", "ST-CKPT-170"),
+        (data[:-9], "run-1", "ST-CKPT-152"),
+    ):
+        with pytest.raises(IntegrityError, match=code):
+            shown_head(shown, trust, run_id)
+
+
+def test_what_a_run_went_back_to_is_excused_and_nothing_else(run, codes, tmp_path, keys):
+    _, made = run
+    floors, key = Floors(tmp_path / "floors.json"), keys.checkpoint.key_id
+    newest, before = digest_of(made[2]), digest_of(made[1])
+    asked = Freshness(floors=floors, head=False)
+    floors.raise_to("run-1", Floor(seq=2, digest=newest), [key])
+    assert codes("c1", asked) == ["ST-CKPT-151"]  # the control
+    # Nothing says that the newest one was set aside.
+    assert not floors.excuse("run-1", before, set(), {key})
+    assert codes("c1", asked) == ["ST-CKPT-151"]
+    assert floors.excuse("run-1", before, {newest}, {key})
+    assert floors.excuse("run-1", before, {newest}, {key})
+    assert codes("c1", asked) == []
+    assert codes("c0", asked) == ["ST-CKPT-151"]
+    # What came after it makes it old again, whatever the store says.
+    floors.raise_to("run-1", Floor(seq=3, digest="3" * 64), [key])
+    assert codes("c1", asked) == ["ST-CKPT-151"]
+    assert not floors.excuse("run-1", before, {newest}, {key})
+
+
+def test_a_head_beside_it_is_asked_unless_the_caller_goes_by_its_own_ledger(codes):
+    assert codes("c1", Freshness()) == ["ST-CKPT-151"]
+    assert codes("c1", Freshness(head=False)) == []
+
+
+def test_waivers_in_a_folder(tmp_path):
+    assert read_waivers(tmp_path / "none") == ()
+    (tmp_path / "b.json").write_bytes(b"2")
+    (tmp_path / "a.json").write_bytes(b"1")
+    (tmp_path / "notes.txt").write_bytes(b"3")
+    assert read_waivers(tmp_path) == (b"1", b"2")
+    for number in range(64):
+        (tmp_path / f"{number}.json").write_bytes(b"")
+    with pytest.raises(IntegrityError, match="ST-CKPT-123"):
+        read_waivers(tmp_path)
