@@ -39,7 +39,7 @@ def constants(path: Path) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        found = [data for name, data in _sections(descriptor) if name.startswith(b".rodata")]
+        found = list(_constants(descriptor))
     finally:
         os.close(descriptor)
     if not found:
@@ -47,8 +47,8 @@ def constants(path: Path) -> bytes:
     return b"\0".join(found)
 
 
-def _sections(descriptor: int) -> Iterator[tuple[bytes, bytes]]:
-    """The sections that hold data, by name; their bytes are read when they are constants."""
+def _constants(descriptor: int) -> Iterator[bytes]:
+    """What stands in each section of constants."""
     size = os.fstat(descriptor).st_size
     header = _HEADER.unpack(_read(descriptor, 0, _HEADER.size, size))
     start, width, count, names_at = header[6], header[11], header[12], header[13]
@@ -67,7 +67,7 @@ def _sections(descriptor: int) -> Iterator[tuple[bytes, bytes]]:
         left -= row[5]
         if left < 0:
             raise ElfError("it has more constant data than is read")
-        yield name, _read(descriptor, row[4], row[5], size)
+        yield _read(descriptor, row[4], row[5], size)
 
 
 def _read(descriptor: int, start: int, length: int, size: int) -> bytes:

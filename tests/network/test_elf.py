@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
+import os
 import random
 import sys
 from pathlib import Path
@@ -60,6 +61,41 @@ def test_what_is_cut_off_cannot_be_judged(library, tmp_path, length):
 def test_too_much_is_not_read(library, monkeypatch):
     monkeypatch.setattr("securetrain.network.elf._DATA_LIMIT", 4)
     with pytest.raises(ElfError, match="more constant data"):
+        constants(library)
+
+
+def test_a_table_of_more_sections_than_are_read_is_none(library, monkeypatch):
+    monkeypatch.setattr("securetrain.network.elf._MAX_SECTIONS", 4)
+    with pytest.raises(ElfError, match="no section table"):
+        constants(library)
+
+
+def test_a_library_without_constants_cannot_be_judged(library, tmp_path):
+    """Whatever else there is in it that could be read."""
+    path = tmp_path / "x.so"
+    path.write_bytes(library.read_bytes().replace(b".rodata", b".nodata"))
+    with pytest.raises(ElfError, match="no constant data"):
+        constants(path)
+
+
+def test_only_what_the_file_holds_is_a_constant(library, tmp_path):
+    """A section that is made of zeros when it is loaded has the name, and an offset of anything."""
+    data = bytearray(library.read_bytes())
+    table = int.from_bytes(data[40:48], sys.byteorder)
+    count = int.from_bytes(data[60:62], sys.byteorder)
+    for at in range(table, table + count * 64, 64):
+        if int.from_bytes(data[at + 4 : at + 8], sys.byteorder) == 1:
+            data[at + 4 : at + 8] = (8).to_bytes(4, sys.byteorder)
+    path = tmp_path / "x.so"
+    path.write_bytes(data)
+    with pytest.raises(ElfError, match="no constant data"):
+        constants(path)
+
+
+def test_a_file_that_shrinks_while_it_is_read_cannot_be_judged(library, monkeypatch):
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda *where: read(*where)[:-1])
+    with pytest.raises(ElfError, match="while it was read"):
         constants(library)
 
 

@@ -48,6 +48,13 @@ def test_what_else_is_blocked_does_no_harm():
     assert judge(states, [policy(f"{OWN}", f"{PEER}", 1, action=1), *policies]) == ""
 
 
+@pytest.mark.parametrize(("source", "destination"), [(THIRD, PEER), (OWN, THIRD)])
+def test_what_passes_between_others_does_no_harm(source, destination):
+    states, policies = protected()
+    clear = policy(f"{source}", f"{destination}", 1, templates=[])
+    assert judge(states, [clear, *policies]) == ""
+
+
 def test_without_members_nothing_is_missing():
     assert judge([], [], ()) == ""
 
@@ -66,9 +73,9 @@ def test_both_directions_need_a_state_and_a_policy(number):
     assert "no fully offloaded security association" in judge(
         [s for n, s in enumerate(states) if n != number], policies
     )
-    assert "no fully offloaded policy" in judge(
-        states, [p for n, p in enumerate(policies) if n != number]
-    )
+    said = judge(states, [p for n, p in enumerate(policies) if n != number])
+    assert "no fully offloaded policy" in said
+    assert "security association" not in said, "what is there is not missed"
 
 
 @pytest.mark.parametrize(

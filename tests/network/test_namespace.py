@@ -102,6 +102,18 @@ def test_the_command_of_a_program(system, tmp_path, monkeypatch):
     )
 
 
+def test_what_a_program_alone_gets_is_handed_over(system, tmp_path, monkeypatch):
+    monkeypatch.setattr(namespace, "program", lambda name: f"/usr/bin/{name}")
+    command = Namespace("st-x", system).program_command(
+        ["/bin/true"], tmp_path, handed={"KEY": tmp_path / "key"}
+    )
+    at = command.index("--hand")
+    assert command[at : at + 3] == ["--hand", str(tmp_path / "key"), "KEY"]
+    assert at < command.index("/usr/bin/setpriv"), "by who makes the mounts"
+    plain = Namespace("st-x", system).program_command(["/bin/true"], tmp_path)
+    assert "--hand" not in plain
+
+
 def test_what_is_no_namespace_cannot_be_entered(system):
     system.add("st-x")  # an ordinary file
     before = num_descriptors()

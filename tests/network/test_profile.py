@@ -80,6 +80,20 @@ def test_what_nccl_lacks_is_not_mended_by_loopback(profile):
     assert achieve(Network(require=(profile,)), 2, probe=lambda _: "") is profile
 
 
+@pytest.mark.parametrize(
+    ("profile", "nodes", "fix"),
+    [
+        (P.OVERLAY, 2, "install what is missing"),
+        (P.LOOPBACK, 2, "run on one node (--nnodes 1) under a policy"),
+        (P.OVERLAY, 1, "use a policy that accepts loopback"),
+    ],
+)
+def test_what_would_help_depends_on_what_was_wanted(profile, nodes, fix):
+    with pytest.raises(NetworkError) as caught:
+        achieve(Network(require=(profile,)), nodes)
+    assert caught.value.fix.startswith(fix)
+
+
 def test_a_store_with_tls_is_always_refused():
     with pytest.raises(NetworkError, match="does not carry the store's connections over TLS"):
         achieve(Network(require=(P.STORE_TLS,)), 2, probe=lambda _: "")

@@ -86,8 +86,8 @@ def test_a_new_entrance_is_a_port_of_this_machine():
     made = new_entrance(ip_address("127.0.0.1"))
     assert str(made.address) == "127.0.0.1"
     assert made.port > 0
-    for text in ("192.0.2.7", "::1"):
-        with pytest.raises(NetworkError, match="ST-NETW-018"):
+    for text, why in (("192.0.2.7", "this machine cannot use it"), ("::1", "must be an IPv4")):
+        with pytest.raises(NetworkError, match=rf"ST-NETW-018: {text}.*{why}"):
             new_entrance(ip_address(text))
 
 
@@ -113,7 +113,13 @@ def test_what_is_missing(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("tool", "said"), [("true", ""), ("false", "exit code 1"), ("no-such", "No such file")]
+    ("tool", "said"),
+    [
+        ("true", ""),
+        ("false", "exit code 1"),
+        ("cat", "unrecognized option '--user'"),
+        ("no-such", "No such file"),
+    ],
 )
 def test_user_namespaces_may_be_forbidden(monkeypatch, tool, said):
     monkeypatch.setattr(rootless, "missing_programs", lambda _: [])
