@@ -38,6 +38,10 @@ from linux/capability.h."""
 class Device(Protocol):
     """A WireGuard device, and what runs it."""
 
+    def wait_ready(self) -> None:
+        """Wait until it is there and can be configured."""
+        ...
+
     def set_key(self, key: WireGuardKey, port: int) -> None:
         """Set the private key and the UDP port (0: any)."""
         ...
@@ -84,7 +88,7 @@ class Engine(Protocol):
         ...
 
     def start(self, host: Namespace, name: str, folder: Path) -> Device:
-        """Make a device in the host's namespace, down and without keys."""
+        """Begin to make a device in the host's namespace, down and without keys."""
         ...
 
 

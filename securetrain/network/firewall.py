@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packet filters (nftables) around a job network: the text of the rules, and loading them.
 
-Two tables, each replaced as a whole in one transaction, so that no moment is without a filter:
+Two tables, each made in one transaction before there is something to filter, so that no moment is
+without a filter:
 
 * in the **job namespace**, where the tunnel is the only device besides loopback, everything is
   dropped but loopback and packets of the job's own subnet through the tunnel. It says the same as
@@ -10,7 +11,11 @@ Two tables, each replaced as a whole in one transaction, so that no moment is wi
 * in the **host's namespace**, in a table of our own, the tunnel's UDP port hears members only:
   other packets to it are dropped before WireGuard spends anything on them. Nothing else of the
   host's traffic is judged. Source addresses can be forged: this saves work, it does not
-  authenticate.
+  authenticate. The members are two sets, which an epoch replaces in one transaction. They are no
+  part of a rule, because nft(8) does not end before the kernel has let go of what was removed, and
+  a first epoch then removes nothing.
+
+A table that is there already is refused by the kernel: it is nobody's that we know of.
 
 Reference: nft(8). Nothing but addresses, numbers and names that we derived is put into the text.
 """
@@ -25,10 +30,13 @@ from securetrain.network.wireguard import Endpoint
 
 JOB_TABLE: Final = "securetrain"
 
+_SETS: Final = {4: ("members4", "ipv4_addr"), 6: ("members6", "ipv6_addr")}
+"""Name and type of the members' addresses, by the version of IP."""
+
 
 def job_rules(subnet: IPv4Network) -> str:
     """The filter of a job namespace: default drop."""
-    return _replacing(
+    return _creating(
         JOB_TABLE,
         [
             "chain input {",
@@ -48,29 +56,36 @@ def job_rules(subnet: IPv4Network) -> str:
     )
 
 
-def host_rules(table: str, port: int, members: Collection[Endpoint]) -> str:
-    """The filter of the host: the tunnel's port hears `members` and nobody else."""
-    accept = []
-    for family, version in (("ip", 4), ("ip6", 6)):
+def host_rules(table: str, port: int) -> str:
+    """The filter of the host: the tunnel's port hears members, of whom there are none yet."""
+    return _creating(
+        table,
+        [
+            *(f"set {name} {{ type {kind} . inet_service; }}" for name, kind in _SETS.values()),
+            "chain input {",
+            # Before the host's own filters; what is accepted here they still judge.
+            "    type filter hook input priority -10; policy accept;",
+            f"    udp dport {port} ip saddr . udp sport @{_SETS[4][0]} accept",
+            f"    udp dport {port} ip6 saddr . udp sport @{_SETS[6][0]} accept",
+            f"    udp dport {port} drop",
+            "}",
+        ],
+    )
+
+
+def host_members(table: str, members: Collection[Endpoint]) -> str:
+    """Have the tunnel's port hear `members` and nobody else."""
+    lines = []
+    for version, (name, _) in _SETS.items():
+        lines.append(f"flush set inet {table} {name}")
         elements = sorted(
             f"{member.address} . {member.port}"
             for member in members
             if member.address.version == version
         )
         if elements:
-            chosen = ", ".join(elements)
-            accept.append(f"    udp dport {port} {family} saddr . udp sport {{ {chosen} }} accept")
-    return _replacing(
-        table,
-        [
-            "chain input {",
-            # Before the host's own filters; what is accepted here they still judge.
-            "    type filter hook input priority -10; policy accept;",
-            *accept,
-            f"    udp dport {port} drop",
-            "}",
-        ],
-    )
+            lines.append(f"add element inet {table} {name} {{ {', '.join(elements)} }}")
+    return "\n".join([*lines, ""])
 
 
 def no_table(table: str) -> str:
@@ -87,6 +102,6 @@ def load(namespace: Namespace, rules: str) -> None:
     namespace.execute("nft", "-f", "-", data=rules.encode())
 
 
-def _replacing(table: str, chains: Collection[str]) -> str:
-    body = "\n".join(f"    {line}" for line in chains)
-    return f"{no_table(table)}table inet {table} {{\n{body}\n}}\n"
+def _creating(table: str, lines: Collection[str]) -> str:
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"create table inet {table}\ntable inet {table} {{\n{body}\n}}\n"

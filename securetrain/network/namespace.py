@@ -17,6 +17,7 @@ Rules:
 """
 
 import ctypes
+import json
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
@@ -103,6 +104,31 @@ class Namespace:
         """
         inside = ["-n", self.name] if self.name else []
         return self.run(["ip", *inside, *arguments])
+
+    def ip_batch(self, *commands: str) -> list[Any]:
+        """Run commands of ``ip`` in it, one after the other and all in one process.
+
+        The first that fails ends it: those after it were not run.
+
+        Returns:
+            What each command that shows something has shown.
+
+        Raises:
+            NetworkError: ST-NETW-011.
+        """
+        data = "\n".join([*commands, ""]).encode()
+        inside = ["-n", self.name] if self.name else []
+        try:
+            text = self.run(["ip", *inside, "-json", "-batch", "-"], data=data).decode()
+        except NetworkError as error:
+            error.add_note("; ".join(commands))
+            raise
+        shown = []
+        while text := text.lstrip():
+            value, end = json.JSONDecoder().raw_decode(text)
+            shown.append(value)
+            text = text[end:]
+        return shown
 
     def execute(self, *argv: str, data: bytes = b"") -> bytes:
         """Run a system tool in it, with the rights of this process.

@@ -29,7 +29,7 @@ Rules:
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
@@ -42,7 +42,7 @@ from securetrain.network import record
 from securetrain.network.addresses import DEVICE, PREFIX, Names, subnet
 from securetrain.network.commands import Run, run_command
 from securetrain.network.engines import Device, Engine, choose
-from securetrain.network.firewall import host_rules, job_rules, load
+from securetrain.network.firewall import host_members, host_rules, job_rules, load
 from securetrain.network.leftovers import collect_locked, devices, remove
 from securetrain.network.members import Epoch, OverlayMember, resolve
 from securetrain.network.namespace import Namespace, write_names
@@ -148,19 +148,22 @@ class Overlay:
     def _build(self) -> None:
         """Every step of rule 1; the filter stands before there is something to filter."""
         host, inside, names = self._host, self.namespace, self.names
+        # An engine that is a process comes up while the rest is made.
+        self._device = device = self.engine.start(host, names.device, self.folder)
         inside.create()
         load(inside, job_rules(subnet(self.plan.job)))
         write_names(self.folder, {})
-        self._device = device = self.engine.start(host, names.device, self.folder)
+        mtu = underlay_mtu(host, self.plan.endpoint) - OVERHEAD
+        device.wait_ready()
         device.set_key(self.plan.key, self.plan.port)
-        mtu = str(underlay_mtu(host, self.plan.endpoint) - OVERHEAD)
-        host.ip("link", "set", "dev", names.device, "mtu", mtu, "addrgenmode", "none")
-        host.ip("link", "set", "dev", names.device, "netns", inside.name)
-        inside.ip("link", "set", "dev", names.device, "name", DEVICE)
+        host.ip_batch(
+            f"link set dev {names.device} mtu {mtu} addrgenmode none",
+            f"link set dev {names.device} netns {inside.name}",
+        )
+        inside.ip_batch(f"link set dev {names.device} name {DEVICE}", f"link set dev {DEVICE} up")
         device.moved(inside, DEVICE)
-        inside.ip("link", "set", "dev", DEVICE, "up")
         self.port = device.wait_port()
-        load(host, host_rules(names.table, self.port, ()))
+        load(host, host_rules(names.table, self.port))
         require_state(device.read(), self.plan.key, ())
         require_only_way(inside)
 
@@ -215,8 +218,7 @@ class Overlay:
                 # The peers before the filter: who is out is out at once.
                 device.set_peers(tuple(left.values()))
                 require_state(device.read(), self.plan.key, left.values())
-                endpoints = [peer.endpoint for peer in left.values()]
-                load(self._host, host_rules(self.names.table, self.port, endpoints))
+                self._hear(left.values())
             except BaseException as error:
                 self._undo(error)
                 raise
@@ -231,10 +233,12 @@ class Overlay:
         """
         with self._lock:
             device = self._require_up()
+            if not self._peers:
+                return  # nobody is heard, which was read back when it became so
             try:
                 device.set_peers(())
                 require_state(device.read(), self.plan.key, ())
-                load(self._host, host_rules(self.names.table, self.port, ()))
+                self._hear(())
             except BaseException as error:
                 self._undo(error)
                 raise
@@ -242,16 +246,20 @@ class Overlay:
 
     def _enforce(self, device: Device, epoch: Epoch) -> None:
         # The filter before the peers, or else their first handshake is lost.
-        endpoints = [peer.endpoint for peer in epoch.peers]
-        load(self._host, host_rules(self.names.table, self.port, endpoints))
+        self._hear(epoch.peers)
         device.set_peers(epoch.peers)
         require_state(device.read(), self.plan.key, epoch.peers)
         if epoch.address != self.address:
-            self.namespace.ip("address", "flush", "dev", DEVICE)
-            self.namespace.ip("address", "add", f"{epoch.address}/{PREFIX}", "dev", DEVICE)
+            self.namespace.ip_batch(
+                f"address flush dev {DEVICE}",
+                f"address add {epoch.address}/{PREFIX} dev {DEVICE}",
+            )
             self.address = epoch.address
         write_names(self.folder, epoch.hosts)
         require_only_way(self.namespace)
+
+    def _hear(self, peers: Iterable[Peer]) -> None:
+        load(self._host, host_members(self.names.table, [peer.endpoint for peer in peers]))
 
     def command(
         self,
@@ -380,10 +388,9 @@ def require_only_way(namespace: Namespace) -> None:
     Raises:
         NetworkError: ST-NETW-023.
     """
-    ways = {name for name, is_up in devices(namespace).items() if is_up}
-    for family in ("-4", "-6"):
-        routes = json.loads(namespace.ip("-json", family, "route", "show", "table", "all"))
-        ways |= {str(route.get("dev")) for route in routes}
+    links, routes = namespace.ip_batch("link show", "route show table all")
+    ways = {str(link["ifname"]) for link in links if "UP" in link.get("flags", ())}
+    ways |= {str(route.get("dev")) for route in routes}
     if not ways <= {"lo", DEVICE}:
         raise NetworkError(
             "ST-NETW-023",

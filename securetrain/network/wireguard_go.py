@@ -47,7 +47,7 @@ _LIMITS: Final = ("--no-new-privs", "--bounding-set=-all,+net_admin", "--inh-cap
 _NICENESS: Final = "-10"
 """Without the right to it, nice(1) says so in the log and goes on."""
 _PATIENCE_SECONDS: Final = 10.0
-_PAUSE_SECONDS: Final = 0.005
+_PAUSE_SECONDS: Final = 0.002
 _LOG_SHOWN: Final = 300
 
 
@@ -69,10 +69,10 @@ class WireGuardGo:
         return reasons
 
     def start(self, host: Namespace, name: str, folder: Path) -> "GoDevice":
-        """Start it in the host's namespace, and wait until it can be configured.
+        """Start it in the host's namespace; `GoDevice.wait_ready` says when it can be configured.
 
         Raises:
-            NetworkError: ST-NETW-013 when it does not start, ST-NETW-012 when it is too old.
+            NetworkError: ST-NETW-010 when a program is missing.
             UsageError: ST-USAG-002 or ST-USAG-006 when its log cannot be made.
         """
         log = folder / ENGINE_LOG
@@ -82,14 +82,7 @@ class WireGuardGo:
             *(program("nice"), "-n", _NICENESS),
             *(program("setpriv"), *_LIMITS, "--", program(PROGRAM), "-f", name),
         ]
-        device = GoDevice(_start(command, log), name, log)
-        try:
-            device.wait_socket()
-            _require_offloads(host, name)
-        except BaseException:
-            device.close()
-            raise
-        return device
+        return GoDevice(_start(command, log), name, log, host)
 
 
 @dataclass(slots=True)
@@ -100,6 +93,8 @@ class GoDevice:
     name: str
     """The device's name when it was born: the socket's name for ever."""
     log: Path
+    host: Namespace
+    """Where it was born."""
 
     @property
     def socket(self) -> str:
@@ -149,11 +144,11 @@ class GoDevice:
             time.sleep(_PAUSE_SECONDS)
         raise self._failed(self.death() or "it did not open its UDP port; is the port in use?")
 
-    def wait_socket(self) -> None:
-        """Wait until it can be configured.
+    def wait_ready(self) -> None:
+        """Wait until it can be configured; once, before it is moved.
 
         Raises:
-            NetworkError: ST-NETW-013.
+            NetworkError: ST-NETW-013 when it does not start, ST-NETW-012 when it is too old.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline and not self.death():
@@ -164,6 +159,7 @@ class GoDevice:
                     raise
                 time.sleep(_PAUSE_SECONDS)
             else:
+                _require_offloads(self.host, self.name)
                 return
         raise self._failed(self.death() or "it does not answer on its socket")
 

@@ -76,6 +76,9 @@ class KernelDevice:
     _key: WireGuardKey | None = field(default=None, repr=False)
     _port: int = 0
 
+    def wait_ready(self) -> None:
+        """It is there since it was made."""
+
     def set_key(self, key: WireGuardKey, port: int) -> None:
         """Set the private key and the UDP port (0: any); it then has no peers.
 

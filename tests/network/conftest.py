@@ -43,6 +43,8 @@ class FakeSystem:
         self.tables: dict[str, dict[str, str]] = {"": {}}
         self.processes: dict[str, list[int]] = {}
         self.commands: list[list[str]] = []
+        self.lines: list[str] = []
+        """The same as text, each line of a batch by itself."""
         self.fail_at: int | None = None
         """The number of the command that fails, before it has any effect."""
         self.fail_after: int | None = None
@@ -53,6 +55,7 @@ class FakeSystem:
     def __call__(self, argv, *, data=b""):
         number = len(self.commands)
         self.commands.append(list(argv))
+        self.lines += [" ".join(argv), *(data.decode().splitlines() if argv[0] == "ip" else [])]
         if number == self.fail_at:
             raise command_failed(" ".join(argv), "failed on purpose")
         result = self._run(list(argv), data.decode())
@@ -87,9 +90,9 @@ class FakeSystem:
                 assert name in self.spaces
                 return "".join(f"{pid}\n" for pid in self.processes.pop(name, [])).encode()
             case ["ip", "-n", name, *rest]:
-                return self._ip(name, rest)
+                return self._ip(name, rest, data)
             case ["ip", *rest]:
-                return self._ip("", rest)
+                return self._ip("", rest, data)
             case ["nsenter", option, "--", "nft", "-f", "-"]:
                 self._nft(option.rpartition("/")[2], data)
             case ["nft", "-f", "-"]:
@@ -98,9 +101,11 @@ class FakeSystem:
                 raise AssertionError(f"unexpected command {argv}")
         return b""
 
-    def _ip(self, name, rest):  # noqa: C901 - one case for each command
+    def _ip(self, name, rest, data):  # noqa: C901, PLR0912 - one case for each command
         links = self.spaces[name]
         match rest:
+            case ["-json", "-batch", "-"]:
+                return b"\n".join(self._ip(name, self._line(x), "") for x in data.splitlines())
             case ["-json", "link", "show"]:
                 found = [
                     {"ifname": n, "flags": ["UP"] if x.is_up else []} for n, x in links.items()
@@ -112,12 +117,8 @@ class FakeSystem:
                     for n, x in links.items()
                 ]
                 return json.dumps(shown).encode()
-            case ["-json", "-4" | "-6" as family, "route", "show", "table", "all"]:
-                routes = [
-                    {"dev": n}
-                    for n, x in links.items()
-                    if (x.addresses and family == "-4") or family in x.routes
-                ]
+            case ["-json", "route", "show", "table", "all"]:
+                routes = [{"dev": n} for n, x in links.items() if x.addresses or x.routes]
                 return json.dumps(routes).encode()
             case ["link", "set", "lo", "up"]:
                 links["lo"].is_up = True
@@ -139,13 +140,26 @@ class FakeSystem:
                 raise AssertionError(f"unexpected ip {rest}")
         return b""
 
+    @staticmethod
+    def _line(text):
+        return [*(["-json"] if "show" in text else []), *text.split()]
+
     def _nft(self, name, data):
-        first, second, *rest = data.splitlines()
-        table = first.split()[2]
-        assert second == f"delete table inet {table}"
-        self.tables[name].pop(table, None)
-        if rest:
-            self.tables[name][table] = data
+        first, *rest = [line.strip() for line in data.splitlines()]
+        tables = self.tables[name]
+        match first.split():
+            case ["create", "table", "inet", table]:
+                if table in tables:
+                    raise command_failed("nft", "File exists")
+                tables[table] = data
+            case ["table", "inet", table, "{}"]:
+                assert rest == [f"delete table inet {table}"]
+                tables.pop(table, None)
+            case ["flush", "set", "inet", table, _]:
+                rules, *_ = tables[table].partition("flush")
+                tables[table] = rules + data
+            case _:
+                raise AssertionError(f"unexpected rules {data}")
 
 
 @dataclass
@@ -159,6 +173,7 @@ class FakeDevice:
     lies: bool = False
     """Whether it forgets the pre-shared keys that it is told."""
     port: int = 51820
+    broken: bool = False
 
     def set_key(self, key, port):
         self.port = port or self.port
@@ -178,6 +193,11 @@ class FakeDevice:
                 for peer in peers
             ),
         )
+
+    def wait_ready(self):
+        if self.broken:
+            raise NetworkError("ST-NETW-013", "it does not start")
+        assert self.name in self.system.spaces[self.place.name]
 
     def read(self):
         return self.state
@@ -213,10 +233,8 @@ class FakeEngine:
         return []
 
     def start(self, host, name, folder):
-        if self.broken:
-            raise NetworkError("ST-NETW-013", "it does not start")
         self.system.spaces[host.name][name] = Link()
-        device = FakeDevice(self.system, host, name)
+        device = FakeDevice(self.system, host, name, broken=self.broken)
         self.devices.append(device)
         return device
 

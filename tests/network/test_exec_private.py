@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -88,10 +89,16 @@ def test_what_is_handed_over_is_in_memory_and_read_once(tmp_path):
 
 def test_mounts_come_before_the_program(monkeypatch):
     ran = []
-    monkeypatch.setattr("subprocess.run", lambda argv, check: ran.append((argv[0], check)))
+    real = os.posix_spawnp
+
+    def mount(name, argv, env):
+        ran.append(name)
+        return real("true", argv, env)
+
+    monkeypatch.setattr("os.posix_spawnp", mount)
     monkeypatch.setattr("os.execv", lambda path, argv: ran.append((path, argv)))
     assert main(["--empty", "/run", "--", "/bin/x", "--", "y"]) == FAILED
-    assert ran == [("mount", True), ("/bin/x", ["/bin/x", "--", "y"])]
+    assert ran == ["mount", ("/bin/x", ["/bin/x", "--", "y"])]
 
 
 def test_it_needs_nothing_but_the_library():

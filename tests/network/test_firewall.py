@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from ipaddress import IPv4Network
 
-from securetrain.network.firewall import host_rules, job_rules, load, no_table
+from securetrain.network.firewall import host_members, host_rules, job_rules, load, no_table
 from securetrain.network.namespace import Namespace
 from securetrain.network.wireguard import Endpoint
 
@@ -11,8 +11,7 @@ NET = IPv4Network("100.64.16.0/20")
 
 def test_a_job_drops_what_is_not_its_own():
     assert job_rules(NET) == (
-        "table inet securetrain {}\n"
-        "delete table inet securetrain\n"
+        "create table inet securetrain\n"
         "table inet securetrain {\n"
         "    chain input {\n"
         "        type filter hook input priority 0; policy drop;\n"
@@ -33,12 +32,18 @@ def test_a_job_drops_what_is_not_its_own():
 
 def test_a_host_hears_members_only():
     members = [Endpoint.parse(t) for t in ("192.0.2.2:7", "[2001:db8::2]:8", "192.0.2.1:9")]
-    text = host_rules("securetrain_x", 51820, members)
+    assert host_members("securetrain_x", members) == (
+        "flush set inet securetrain_x members4\n"
+        "add element inet securetrain_x members4 { 192.0.2.1 . 9, 192.0.2.2 . 7 }\n"
+        "flush set inet securetrain_x members6\n"
+        "add element inet securetrain_x members6 { 2001:db8::2 . 8 }\n"
+    )
+    text = host_rules("securetrain_x", 51820)
     lines = [line.strip() for line in text.splitlines()]
-    accepts = [line for line in lines if line.endswith("} accept")]
+    accepts = [line for line in lines if line.endswith(" accept")]
     assert accepts == [
-        "udp dport 51820 ip saddr . udp sport { 192.0.2.1 . 9, 192.0.2.2 . 7 } accept",
-        "udp dport 51820 ip6 saddr . udp sport { 2001:db8::2 . 8 } accept",
+        "udp dport 51820 ip saddr . udp sport @members4 accept",
+        "udp dport 51820 ip6 saddr . udp sport @members6 accept",
     ]
     # After them, everybody else is dropped; nothing else of the host's traffic is judged.
     assert lines.index("udp dport 51820 drop") > max(map(lines.index, accepts))
@@ -47,13 +52,14 @@ def test_a_host_hears_members_only():
 
 
 def test_without_members_nobody_is_heard():
-    text = host_rules("securetrain_x", 51820, ())
-    assert "udp dport 51820 drop" in text
-    assert "} accept" not in text
+    assert "element" not in host_rules("securetrain_x", 51820)
+    assert host_members("securetrain_x", ()) == (
+        "flush set inet securetrain_x members4\nflush set inet securetrain_x members6\n"
+    )
 
 
-def test_a_table_is_replaced_as_a_whole():
-    assert host_rules("t", 1, ()).startswith(no_table("t"))
+def test_a_table_that_is_there_is_refused():
+    assert host_rules("t", 1).startswith("create table inet t\n")
     assert no_table("t") == "table inet t {}\ndelete table inet t\n"
 
 

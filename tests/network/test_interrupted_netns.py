@@ -62,7 +62,7 @@ def own(last):
             die()
         return result
     if last == 0:
-        GoDevice.wait_socket = lambda self: die()  # the engine has been started, and no more
+        GoDevice.wait_ready = lambda self: die()  # the engine has been started, and no more
     plan = Plan(job=job, node="node-0", key=key, endpoint=end.address, port=51820, host=host)
     with Overlay.up(plan, state=Path(state), engine=WireGuardGo(), run=run) as overlay:
         overlay.apply(1, [me, other])

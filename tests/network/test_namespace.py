@@ -151,3 +151,35 @@ def test_a_thread_enters_and_comes_back(system, monkeypatch, fails):
 def test_connections_whose_end_nobody_has_noted(states, closing):
     rows = [f"  0: 0100007F:1 0100007F:2 {state} 00000000:00000000 00:00" for state in states]
     assert is_closing("\n".join(["  sl  local_address rem_address   st", *rows])) is closing
+
+
+def test_a_batch_is_one_process_and_says_what_was_shown():
+    ran = []
+
+    def run(argv, *, data=b""):
+        ran.append((argv, data))
+        return b'[{"ifname":"lo"}]\n\n[]\n'
+
+    space = Namespace("st-x", run)
+    assert space.ip_batch("link set lo up", "link show", "route show") == [[{"ifname": "lo"}], []]
+    assert ran == [
+        (
+            ["ip", "-n", "st-x", "-json", "-batch", "-"],
+            b"link set lo up\nlink show\nroute show\n",
+        )
+    ]
+    assert Namespace("", lambda argv, **_: b"" if argv[1] == "-json" else b"x").ip_batch("a") == []
+
+
+def test_a_batch_that_fails_says_what_it_was():
+    def run(argv, *, data=b""):
+        raise NetworkError("ST-NETW-011", "Command failed -:1")
+
+    with pytest.raises(NetworkError) as error:
+        Namespace("st-x", run).ip_batch("link set st0 up")
+    assert error.value.__notes__ == ["link set st0 up"]
+
+
+def test_a_batch_that_does_not_say_what_was_asked_for_is_no_answer():
+    with pytest.raises(ValueError):  # noqa: PT011 - of the JSON parser
+        Namespace("st-x", lambda *_, **__: b"[] oh").ip_batch("link show")

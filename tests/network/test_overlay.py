@@ -49,10 +49,12 @@ def test_up_without_members(overlay, system, engine, job, state):
 
 
 def test_the_filter_stands_before_there_is_something_to_filter(overlay, system):
-    text = [" ".join(command) for command in system.commands]
-    filtered = next(i for i, line in enumerate(text) if line.endswith("nft -f -"))
-    moved = next(i for i, line in enumerate(text) if f"netns {overlay.names.namespace}" in line)
-    up = next(i for i, line in enumerate(text) if line.endswith("link set dev st0 up"))
+    def first(words):
+        return next(i for i, line in enumerate(system.lines) if words in line)
+
+    filtered = first("nft -f -")
+    moved = first(f"link set dev {overlay.names.device} netns {overlay.names.namespace}")
+    up = first("link set dev st0 up")
     assert filtered < moved < up
 
 
@@ -287,7 +289,7 @@ def test_a_failure_at_any_step_of_apply_leaves_nothing(raise_overlay, system, st
         assert system.is_clean, f"command {step}"
         assert list(record.entries(state)) == []
         step += 1
-    assert step >= 5
+    assert step == 3
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, OSError, MemoryError])
@@ -402,11 +404,10 @@ def test_a_device_that_is_down_and_stays_so_is_not_a_way_out(raise_overlay, syst
     assert raise_overlay().port
 
 
-@pytest.mark.parametrize("family", ["-4", "-6"])
-def test_a_route_is_a_way_out(system, family):
+def test_a_route_is_a_way_out(system):
     system.add("st-x")
     require_only_way(Namespace("st-x", system))
-    system.spaces["st-x"]["sit0"] = Link(routes=[family], addresses=["x"] if family == "-4" else [])
+    system.spaces["st-x"]["sit0"] = Link(routes=["-6"])
     refused("ST-NETW-023", require_only_way, Namespace("st-x", system))
 
 
@@ -495,4 +496,4 @@ def test_an_underlay_of_both_families(overlay, system, job):
     own, one, other = job.members("node-0")
     six = Endpoint.parse("[2001:db8::2]:51820")
     overlay.apply(1, [own, replace(one, endpoint=six), other])
-    assert "ip6 saddr . udp sport { 2001:db8::2 . 51820 }" in system.tables[""][overlay.names.table]
+    assert "members6 { 2001:db8::2 . 51820 }" in system.tables[""][overlay.names.table]

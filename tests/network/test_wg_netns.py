@@ -62,6 +62,7 @@ def device(tmp_path):
     try:
         engine = WireGuardGo().start(space, DEVICE, tmp_path)
         try:
+            engine.wait_ready()
             made = KernelDevice(EngineMounts(pid=engine.child.pid), DEVICE)
             made.set_key(KEY, 0)
             space.ip("link", "set", "dev", DEVICE, "up")

@@ -123,7 +123,9 @@ def start(tmp_path, monkeypatch):
             return started[-1]
 
         monkeypatch.setattr("subprocess.Popen", popen)
-        return WireGuardGo().start(Namespace("", ip), "stnew", tmp_path)
+        device = WireGuardGo().start(Namespace("", ip), "stnew", tmp_path)
+        device.wait_ready()
+        return device
 
     yield make
     for process in started:
@@ -222,7 +224,7 @@ def test_the_socket_is_in_the_engines_own_mounts():
     class Child:
         pid = 4242
 
-    device = GoDevice(Child(), "stnew", Path("/x"))  # type: ignore[arg-type]
+    device = GoDevice(Child(), "stnew", Path("/x"), Namespace())  # type: ignore[arg-type]
     assert device.socket.startswith("/proc/4242/root/")
     assert device.socket.endswith("/wireguard/stnew.sock")
     assert len(device.socket) < 100  # sun_path holds 108
