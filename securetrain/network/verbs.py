@@ -28,7 +28,7 @@ from securetrain.network.rdma import Place, find_place, is_exclusive
 from securetrain.policy.schema import Isolation, IsolationEvidence
 
 _EVERYBODY: Final = 0x7FFF
-"""The default partition's number, without the bit for full members (IBTA 1.4, 10.9)."""
+"""The default partition's number, without the bit for full members; 0 is none (IBTA 1.4, 10.9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +156,10 @@ class Verbs:
                 if place.vlan is None:
                     raise _not_isolated(f"{place.interface} is not a VLAN")
             case IsolationEvidence.PARTITION:
-                if (place.partition_key or _EVERYBODY) & _EVERYBODY == _EVERYBODY:
-                    raise _not_isolated(f"{place.interface} is in the default partition")
+                if (place.partition_key or 0) & _EVERYBODY in {0, _EVERYBODY}:
+                    raise _not_isolated(
+                        f"{place.interface} is in the default partition, or in none"
+                    )
             case _:
                 raise ValueError(self.isolation.evidence)
 

@@ -308,8 +308,8 @@ def _address(data: bytes, family: int) -> Address:
 
 
 def _network(data: bytes, bits: int, family: int) -> Network:
-    """A selector's addresses. Family 0 is "any", which the kernel writes for an empty selector."""
-    address = _address(data, family or socket.AF_INET)
+    """A selector's addresses. It has a family: the kernel takes no policy without (xfrm_user.c)."""
+    address = _address(data, family)
     if bits > address.max_prefixlen:
         raise _unknown("a prefix is longer than its address")
     return ip_network((address, bits), strict=False)

@@ -121,7 +121,7 @@ def test_devices_that_a_job_would_not_see(readers, machine):
 def test_a_partition_is_evidence(readers, machine):
     found = Verbs.find(TRUSTED, IB, BY_PARTITION, readers)
     assert found.between([ip_address("198.51.100.2")]).death() == ""
-    for everybodys in ("0xffff", "0x7fff"):
+    for everybodys in ("0xffff", "0x7fff", "0x8000", "0x0000"):
         machine.write("net/ib0/pkey", everybodys)
         machine.write("infiniband/mlx5_1/ports/1/pkeys/0", everybodys)
         assert code(Verbs.find, TRUSTED, IB, BY_PARTITION, readers) == "ST-NETW-034"

@@ -5,7 +5,9 @@
 import contextlib
 import os
 import random
+import socket
 from ipaddress import ip_address, ip_network
+from struct import pack
 
 import pytest
 
@@ -71,9 +73,12 @@ BAD = [
     pytest.param(message(16, b"short") + DONE, "cut off", id="a short state"),
     pytest.param(message(19, bytes(224)) + DONE, "not what was asked", id="another answer"),
     pytest.param(message(16, bytes(224)) + DONE, "family", id="no family"),
-    pytest.param(state(OWN, PEER)[:-2], "wrong length", id="a cut message"),
+    pytest.param(state(OWN, PEER)[:-2], "message of the kernel has a wrong", id="a cut message"),
     pytest.param(state(OWN, PEER) + b"\0\0\0", "cut off", id="a cut header"),
-    pytest.param(b"\x04" + state(OWN, PEER)[1:], "wrong length", id="shorter than a header"),
+    pytest.param(
+        pack("=I", 4) + state(OWN, PEER)[4:], "message of the kernel has a", id="a small length"
+    ),
+    pytest.param(bytes(16) + DONE, "message of the kernel has a wrong length", id="no length"),
     pytest.param(state(OWN, PEER, b"\1\0\0\0") + DONE, "attribute", id="a bad attribute"),
     pytest.param(
         state(OWN, PEER, b"\5\0\x1c\0\0\0\0\0") + DONE, "offload is cut", id="a bad offload"
@@ -98,6 +103,10 @@ def test_bad_policies():
         xfrm.policies(dump_of([], [bytes(whole)]))
     with pytest.raises(NetworkError, match="a policy is cut off"):
         xfrm.policies(dump_of([], [message(19, bytes(167))]))
+    whole = bytearray(policy("0.0.0.0/0", "0.0.0.0/0", 1))
+    whole[16 + 40 : 16 + 42] = pack("=H", socket.AF_UNSPEC)
+    with pytest.raises(NetworkError, match="an address of family 0"):
+        xfrm.policies(dump_of([], [bytes(whole)]))
     body = policy("192.0.2.1", "192.0.2.2", 1, templates=[])[16:]
     with pytest.raises(NetworkError, match="a template is cut off"):
         xfrm.policies(dump_of([], [message(19, body[:168] + b"\x08\0\5\0abcd")]))
@@ -135,6 +144,7 @@ def test_a_kernel_that_does_not_answer(monkeypatch):
     with pytest.raises(NetworkError) as caught:
         xfrm.dump(Kind.STATES)
     assert caught.value.code == "ST-NETW-033"
+    assert "Operation not permitted" in caught.value.what
 
 
 class Netlink:
