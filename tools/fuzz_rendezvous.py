@@ -69,7 +69,7 @@ def _messages() -> list[Parser]:
             min_nodes=1,
             max_nodes=2,
         ),
-        protocol.Ready(),
+        protocol.Ready(floors=(b"head",)),
         protocol.Status(waiting=1, ready=2, closed=False),
         protocol.Formed(membership="{}", preshared={"node-1": key}),
         protocol.Store(epoch=1, host="127.0.0.1", port=29500),

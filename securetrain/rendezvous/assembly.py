@@ -18,6 +18,7 @@ from securetrain.core.errors import AdmissionError
 from securetrain.core.vocabulary import Boundary
 from securetrain.rendezvous.admission import member_of
 from securetrain.rendezvous.evictions import Evictions
+from securetrain.rendezvous.gossip import gather
 from securetrain.rendezvous.journal import Journal
 from securetrain.rendezvous.membership import Membership
 from securetrain.rendezvous.protocol import Status, Store
@@ -145,6 +146,7 @@ class Assembly:
                 for rank, node in enumerate(sorted(self.rounds.participants))
             ),
             evicted=self.evictions.all,
+            floors=gather({node: peer.floors for node, peer in self._nodes.items()}),
         )
         self._journal.allow(
             Boundary.RENDEZVOUS,
@@ -153,6 +155,7 @@ class Assembly:
             round=self.rounds.number,
             nodes=len(membership.members),
             evicted=" ".join(gone.node for gone in membership.evicted)[:2000],
+            floors=len(membership.floors),
         )
         self._epoch, self._store, self.membership = membership.epoch, None, membership
         self.evictions.formed(membership)

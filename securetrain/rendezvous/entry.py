@@ -13,8 +13,8 @@ until a handler is asked for. ::
 ``--local-addr``, else 127.0.0.1), ``local_world`` (workers on this node), ``join_timeout``
 (seconds) and ``attester`` (``auto`` or a settings file: what speaks for this node beside itself).
 None of them is a secret: torchrun prints them. ``securetrain run`` adds ``tunnel``, an object, when
-the job has a network of its own, and ``on_epoch``, which hears of every epoch; nobody can write
-those as text.
+the job has a network of its own, ``on_epoch``, which hears of every epoch, and ``floors``, which
+says what this node has seen as newest; nobody can write those as text.
 """
 
 from contextlib import nullcontext
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 TUNNEL: Final = "tunnel"
 ON_EPOCH: Final = "on_epoch"
-_OBJECTS = frozenset({TUNNEL, ON_EPOCH})
+FLOORS: Final = "floors"
+_OBJECTS = frozenset({TUNNEL, ON_EPOCH, FLOORS})
 _KNOWN = _OBJECTS | {
     *("identity", "bind", "local_world", "join_timeout", "attester"),
     *("timeout", "rank"),
@@ -100,6 +101,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             local_world=local_world or 0,
             tunnel=tunnel,
             on_certificate=keep,
+            floors=params.config.get(FLOORS, tuple),
         )
         member.connect(host, port)
         return member

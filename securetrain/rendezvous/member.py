@@ -15,7 +15,7 @@ Rules:
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -80,6 +80,7 @@ class Member:
         tunnel: Tunnel | None = None,
         timeout: float = 10.0,
         on_certificate: Callable[[x509.Certificate], None] | None = None,
+        floors: Callable[[], Sequence[bytes]] = tuple,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare a member; nothing is connected yet.
@@ -93,10 +94,13 @@ class Member:
             tunnel: this node's end of the job network, when the job has one.
             timeout: seconds for each step of joining.
             on_certificate: keeps this node's next certificate, when it is renewed.
+            floors: what to show the others of the newest checkpoints, asked before every round
+                (`gossip`); what they show is in the membership.
             monotonic: a steady clock in seconds.
         """
         self._node = identity.spiffe.node
         self._tunnel = tunnel
+        self._floors = floors
         self._monotonic = monotonic
         self._changed = threading.Condition()
         self._joined = False
@@ -197,7 +201,7 @@ class Member:
             self._tunnel.clear()
         patience = timeout or self.terms.join_timeout_seconds
         deadline = self._monotonic() + patience
-        self._link.post(Ready())
+        self._link.post(Ready(floors=tuple(self._floors())))
         seen: Membership | None = None
         try:
             while True:

@@ -31,10 +31,12 @@ from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.rendezvous.protocol import (
     DOCUMENT_LIMIT,
     MAX_EVICTED,
+    MAX_SHOWN,
     Address,
     Count,
     Digest,
     Epoch,
+    Floor,
     Name,
     Port0,
     WireGuardText,
@@ -73,6 +75,14 @@ class Evicted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Whether it was rank 0 in an epoch, which signs checkpoints: their times are its word then."""
 
 
+class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a node has seen as the newest checkpoint; proven by what it is, not by who shows it."""
+
+    node: Name
+    """The first one that showed it."""
+    floor: Floor
+
+
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The document."""
 
@@ -87,6 +97,8 @@ class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     members: tuple[Member, ...]
     evicted: Annotated[tuple[Evicted, ...], Meta(max_length=MAX_EVICTED)] = ()
     """The job's evictions, oldest first. Times are the coordinator's."""
+    floors: Annotated[tuple[Shown, ...], Meta(max_length=MAX_SHOWN)] = ()
+    """What nodes showed each other (`gossip`); nobody has judged it."""
 
     def entry(self, node: str) -> Member | None:
         """The entry of a node, if it is in."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""securetrain-rdzv/1: the messages between a node and the coordinator, without I/O.
+"""securetrain-rdzv/2: the messages between a node and the coordinator, without I/O.
 
 Rules:
 
@@ -18,7 +18,7 @@ Rules:
                      <-           Challenge
     Proof            ->
                      <-           Admit                  (or Refuse, at any time)
-    Ready            ->
+    Ready            ->                                  (with what it has seen as newest)
                      <-           Status...              (who waits, whether the job is closed)
                      <-           Formed                 (the signed membership; this member's keys)
     Store            ->                                  (rank 0 only)
@@ -40,7 +40,8 @@ from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, UsageError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 
-PROTOCOL: Final = "securetrain-rdzv/1"
+PROTOCOL: Final = "securetrain-rdzv/2"
+"""Its number changes with any message: TLS (ALPN) and Hello refuse another one, before the rest."""
 HEADER_SIZE: Final = 4
 FRAME_LIMIT: Final = 64 << 10
 DOCUMENT_LIMIT: Final = 4 << 20
@@ -49,6 +50,13 @@ DOCUMENT_LIMIT: Final = 4 << 20
 MAX_EVICTED: Final = 256
 """Names and records of evicted nodes in one message: the newest ones, which nobody has heard."""
 
+MAX_FLOORS: Final = 4
+"""Floors that one node shows."""
+FLOOR_LIMIT: Final = 4 << 10
+"""Bytes of one of them."""
+MAX_SHOWN: Final = 64
+"""Different floors in one membership."""
+
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 Text: TypeAlias = Annotated[str, Meta(max_length=2000)]
 Address: TypeAlias = Annotated[str, Meta(min_length=2, max_length=45)]
@@ -56,6 +64,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
 Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 52)]
 WireGuardText: TypeAlias = Annotated[str, Meta(max_length=44)]
 Port0: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
+Floor: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=FLOOR_LIMIT)]
+"""A statement about the newest checkpoint of the run, opaque here (`gossip`)."""
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -128,6 +138,9 @@ class Admit(Message, frozen=True, tag="admit"):
 
 class Ready(Message, frozen=True, tag="ready"):
     """The node's agent waits for the next round."""
+
+    floors: Annotated[tuple[Floor, ...], Meta(max_length=MAX_FLOORS)]
+    """What this node has seen as the newest checkpoint of the run."""
 
 
 class Status(Message, frozen=True, tag="status"):

@@ -125,6 +125,8 @@ class Session:
     """SHA-256 (hex) of the peer's certificate."""
     proven: datetime | None = None
     """When the challenge was made that the node's last good evidence answers."""
+    floors: tuple[bytes, ...] = ()
+    """What the node showed with its latest Ready."""
     admitted: bool = False
     said_goodbye: bool = False
     _outbox: deque[AnyMessage] = field(default_factory=deque)
@@ -364,6 +366,7 @@ class Session:
             case Heartbeat():
                 self.hub.beat(self)
             case Ready():
+                self.floors = message.floors
                 self.hub.ready(self)
             case Store():
                 self.hub.store(self, message)

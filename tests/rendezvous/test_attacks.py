@@ -89,7 +89,7 @@ def test_an_honest_raw_node_is_admitted(job, tools):
 def test_no_client_certificate(job, tools):
     job.start()
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
-    context.set_alpn_protos([b"securetrain-rdzv/1"])
+    context.set_alpn_protos([b"securetrain-rdzv/2"])
     error = careless_handshake(job.connect(job.identity(), context))
     assert "certificate required" in error.what  # the alert; nothing of ours was said
     assert "certificate" in job.expect("ST-ADMN-002").details["what"]
@@ -173,7 +173,7 @@ def test_another_application_protocol(job, tools):
     context.use_privatekey(identity.key.native)
     context.set_alpn_protos([b"h2"])
     careless_handshake(job.connect(identity, context))
-    assert "securetrain-rdzv/1" in job.expect("ST-ADMN-002").details["what"]
+    assert "securetrain-rdzv/2" in job.expect("ST-ADMN-002").details["what"]
 
 
 def test_a_session_is_never_resumed(job, tools):
@@ -213,7 +213,7 @@ def early_data_of(address, identity):
     channel = Channel(socket.create_connection(address, 20), connection)
     channel.handshake(channel._monotonic() + 20)
     with contextlib.suppress(AdmissionError):
-        channel.send(Ready(), channel._monotonic() + 20)
+        channel.send(Ready(floors=()), channel._monotonic() + 20)
         channel.receive(channel._monotonic() + 20)  # a server's tickets come before what it says
     session = connection.get_session()
     channel.close()
@@ -319,7 +319,7 @@ def test_a_hello_that_is_not_what_the_certificate_says(job, tools, change, code)
         pytest.param(frame(b'{"type":"hello","local_world":NaN}'), id="NaN"),
         pytest.param(frame(b"[" * 60000), id="deep"),
         pytest.param(frame(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00."), id="pickle"),
-        pytest.param(encode_frame(Ready()), id="ready before hello"),
+        pytest.param(encode_frame(Ready(floors=())), id="ready before hello"),
         pytest.param(encode_frame(Close()), id="close before hello"),
     ],
 )
@@ -623,7 +623,7 @@ def test_who_loses_its_lease_is_in_no_later_membership(job, tools):
     """The next epoch is without it, so nobody gives it a tunnel any more."""
     job.start(1, 2, last_call=0.2, lease=1.5)
     mute = admitted(job, tools, "node-9")
-    mute.send(Ready(), tools.soon())
+    mute.send(Ready(floors=()), tools.soon())
     member = job.join("node-0")
     round_of = member.next_round(lambda membership: 20000)
     assert {m.node for m in round_of.membership.members} == {"node-0", "node-9"}

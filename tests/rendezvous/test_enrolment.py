@@ -335,7 +335,7 @@ def frame(body: bytes) -> bytes:
         pytest.param(frame(b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00."), id="pickle"),
         pytest.param((65537).to_bytes(4, "big"), id="oversize"),
         pytest.param(bytes(4), id="empty"),
-        pytest.param(encode_frame(RendezvousReady()), id="a message of the rendezvous"),
+        pytest.param(encode_frame(RendezvousReady(floors=())), id="a message of the rendezvous"),
         pytest.param(encode_enrolment(Report(body=b"{}")), id="a report before a grant"),
         pytest.param(encode_enrolment(Filed(digest="0" * 64)), id="the desk's own message"),
     ],
@@ -352,7 +352,7 @@ def test_another_version_of_the_protocol(office):
 
 
 def test_the_rendezvous_protocol_is_not_spoken_here(office, job, tools):
-    channel = office.connect("securetrain-rdzv/1")
+    channel = office.connect("securetrain-rdzv/2")
     with pytest.raises(SecureTrainError):
         channel.receive_frame(tools.soon(), limit=100)
     assert ENROLMENT in job.expect("ST-ADMN-002").details["what"]

@@ -30,7 +30,7 @@ from securetrain.rendezvous.protocol import (
 )
 
 MESSAGES = [
-    Hello(protocol="securetrain-rdzv/1", job="j", node="n", address="127.0.0.1", local_world=8),
+    Hello(protocol="securetrain-rdzv/2", job="j", node="n", address="127.0.0.1", local_world=8),
     Challenge(nonce=bytes(32), session=bytes(16)),
     Proof(media_type="a/b", body=b"\x00\xff", binding=bytes(32), signature=b"sig"),
     Admit(
@@ -46,7 +46,7 @@ MESSAGES = [
         min_nodes=1,
         max_nodes=2,
     ),
-    Ready(),
+    Ready(floors=()),
     Status(waiting=1, ready=0, closed=False, spare=True),
     Formed(membership="{}"),
     Store(epoch=3, host="127.0.0.1", port=1),
