@@ -76,10 +76,8 @@ class Journal:
 
     def _report(self, code: str) -> None:
         window = self._windows.pop(code, None)
-        if window is not None and window.left_out and self.ledger is not None:
-            self.ledger.observe(
-                Boundary.RENDEZVOUS, "refusals-not-listed", code, count=window.left_out
-            )
+        if window is not None and window.left_out:
+            self.observe(Boundary.RENDEZVOUS, "refusals-not-listed", code, count=window.left_out)
 
 
 def _boundary(error: SecureTrainError) -> Boundary:
