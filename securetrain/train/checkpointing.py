@@ -45,7 +45,7 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRoot
+from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
 from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
@@ -189,10 +189,15 @@ class Checkpoints:
         head.advance(folder, opened.predicate, self.key, self.trust, self.clock())
 
     def _skip_to_head(self) -> None:
-        """Number what comes next above everything that the head has seen, set aside or not."""
+        """Number what comes next above everything that the head and this node have seen, set aside
+        or not: no number is used twice."""
         present = head.read_head(LocalStorage(self.run.checkpoints), self.trust)
         if present is not None and present.run_id == self.run_id:
             self._seq = max(self._seq, present.seq + 1)
+        floors = self.freshness.floors if self.freshness is not None else None
+        if floors is not None:
+            seen = floors.floor(self.run_id, self.trust.keys_for(TrustRole.CHECKPOINT).keys())
+            self._seq = max(self._seq, 0 if seen is None else seen.seq + 1)
 
     def _context(self, trainer: Trainer) -> SaveContext:
         progress = trainer.progress
