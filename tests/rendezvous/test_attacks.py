@@ -574,9 +574,9 @@ def test_the_first_verdict_stands(job, tools):
     job.start()
     job.join()
     session = job.coordinator._nodes["node-0"]
-    abort, session.channel.abort = session.channel.abort, lambda: None
+    halt, session.channel.halt = session.channel.halt, lambda: None
     session.evict(AdmissionError("ST-ADMN-010", "first"))
-    session.channel.abort = abort
+    session.channel.halt = halt
     session.evict(AdmissionError("ST-ADMN-005", "second"))
     job.expect("ST-ADMN-010", "node-evicted")
 

@@ -22,7 +22,7 @@ REVOKED = AdmissionError("ST-ADMN-013", "node-1 was revoked")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def fake_session(node: str, proven: datetime = START) -> Any:
+def fake_session(node: str, proven: datetime | None = START) -> Any:
     return SimpleNamespace(node=node, proven=proven)
 
 
@@ -103,6 +103,11 @@ def test_who_found_the_job_closed_is_not_doubted(account):
 
 def test_who_was_in_no_epoch_left_nothing_to_doubt(account):
     assert account.add(fake_session("spare"), REVOKED) is None
+    assert account.all == ()
+
+
+def test_who_has_never_proven_anything_was_never_believed(account):
+    assert account.add(fake_session("node-1", None), REVOKED) is None
     assert account.all == ()
 
 

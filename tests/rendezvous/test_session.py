@@ -7,19 +7,23 @@
 
 import dataclasses
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from securetrain.attest.attester import sign_evidence
 from securetrain.attest.evidence import NODE_TYPE, parse_node
 from securetrain.attest.results import verify_result
-from securetrain.core.errors import AttestationError
+from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.policy import load_policy
-from securetrain.rendezvous.protocol import Admit, Proof, Renew
+from securetrain.rendezvous.channel import PeerClosedError
+from securetrain.rendezvous.protocol import Admit, Heartbeat, Leave, Proof, Refuse, Renew
 from securetrain.rendezvous.renewal import Renewal
+from securetrain.rendezvous.session import Session
 from securetrain.testing.machine import write_policy
 from tests.attest.bundles import Collector
 from tests.attest.fleet import Machine, reference_values, tpm
@@ -183,3 +187,125 @@ def test_a_certificate_is_renewed_from_the_latest_one(scene, job, tools, monkeyp
         admit = scene.say(channel, collector.collect(again, question))
         assert admit.certificate == ""
     assert seen == [scene.identity.certificate, made, made]
+
+
+# How a session ends, on a channel that does what it is told.
+
+SOLD, SPENT = AdmissionError("ST-ADMN-013", "it was sold"), AdmissionError("ST-ADMN-010", "spent")
+GONE = PeerClosedError("ST-ADMN-007", "the peer closed the connection")
+
+
+class Wire:
+    """A channel that hears what it is given, and remembers what was sent and done to it."""
+
+    def __init__(self, *heard):
+        self.heard, self.done = list(heard), []
+
+    def receive(self, *_, **__):
+        if not self.heard:
+            pytest.fail("it listens to a connection that has ended")
+        found = self.heard.pop(0)
+        return found() if callable(found) else found
+
+    def send(self, message, *_, last=False):
+        assert isinstance(message, Refuse)
+        assert last
+        self.done.append(message.code)
+
+    def abort(self):
+        self.done.append("abort")
+
+    def halt(self):
+        self.done.append("halt")
+
+    def close(self):
+        self.done.append("close")
+
+
+class Ears:
+    """A hub that counts beats and remembers how sessions ended."""
+
+    def __init__(self):
+        self.beats, self.ends = 0, []
+
+    def beat(self, _):
+        self.beats += 1
+
+    def ended(self, _, error):
+        self.ends.append(error)
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Make a session of an admitted node; run, it begins after its admission."""
+
+    def make(*heard, known=True):
+        peer = SpiffeId("securetrain.local", "job-1", Role.NODE, "node-0")
+        terms: Any = SimpleNamespace(monotonic=lambda: 0.0, heartbeat=1.0, handshake_timeout=1.0)
+        wire: Any = Wire(*heard)
+        hub: Any = Ears()
+        made = Session(channel=wire, remote="192.0.2.1", hub=hub, verifier=wire, terms=terms)
+        made.admitted, made.peer = True, peer if known else None
+        return made
+
+    monkeypatch.setattr(Session, "_admit", lambda _: None)
+    return make
+
+
+def test_the_first_verdict_is_the_one_that_counts(serve):
+    session = serve()
+    for error in (SOLD, SPENT, None):
+        session.evict(error)
+    session.run()
+    assert session.hub.ends == [SOLD]
+    assert session.channel.done == ["halt", "halt", "abort", "ST-ADMN-013", "close"]
+
+
+def test_only_a_known_peer_is_told_why_it_is_evicted(serve):
+    stranger = serve(known=False)
+    stranger.evict(SOLD)
+    stranger.run()
+    assert stranger.hub.ends == [SOLD]
+    assert stranger.channel.done == ["abort", "close"]
+
+
+def test_when_the_coordinator_stops_there_is_nothing_to_say(serve):
+    session = serve()
+    session.evict(None)
+    session.run()
+    assert session.hub.ends == [None]
+    assert session.channel.done == ["abort", "close"]
+
+
+def test_after_a_goodbye_nothing_is_heard(serve):
+    session = serve(Heartbeat(), Leave())
+    session.run()
+    assert session.said_goodbye
+    assert (session.hub.beats, session.hub.ends) == (1, [None])
+
+
+def test_what_comes_with_the_eviction_is_not_heard_any_more(serve):
+    def both():
+        session.evict(SOLD)
+        return Heartbeat()
+
+    session = serve(both)
+    session.run()
+    assert (session.hub.beats, session.hub.ends) == (0, [SOLD])
+
+
+@pytest.mark.parametrize(
+    ("error", "admitted", "end"),
+    [(GONE, True, None), (GONE, False, GONE), (SPENT, True, SPENT), (SPENT, False, SPENT)],
+)
+def test_a_member_that_hangs_up_is_lost_and_everything_else_is_a_refusal(
+    serve, error, admitted, end
+):
+    def fail():
+        raise error
+
+    session = serve(fail)
+    session.admitted = admitted
+    session._lease_end = 1.0
+    session.run()
+    assert session.hub.ends == [end]
