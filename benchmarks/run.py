@@ -26,7 +26,7 @@ MODULES: Final = (
     *("step", "guard", "checkpoint", "dataset", "verify", "startup", "attest", "hardware"),
     *("join", "link", "job"),
 )
-FIGURES: Final = ("figures", "dataset", "overlay", "checkpoint", "reshard")
+FIGURES: Final = ("figures", "dataset", "overlay", "checkpoint", "reshard", "verify")
 
 
 def benchmarks(names: list[str]) -> list[ab.Benchmark]:

@@ -167,12 +167,12 @@ class VerifiedDataset:
         with self._lock:
             if first == last:
                 return bytes(self._leaf(file, first)[start : start + length])
-            whole = bytearray()
-            for index in range(first, last + 1):
-                whole += self._leaf(file, index)
-                if index == first:
-                    del whole[:start]
-        return bytes(memoryview(whole)[:length])
+            # A leaf's memory may be taken for the next one, so that each is copied at once.
+            pieces = [bytes(self._leaf(file, first)[start:])]
+            pieces += [bytes(self._leaf(file, index)) for index in range(first + 1, last)]
+            end = offset + length - last * leaf
+            pieces.append(bytes(self._leaf(file, last)[:end]))
+        return b"".join(pieces)
 
     def share(self) -> OwnArena:
         """Keep what is verified from now on where other processes of this node can read it.

@@ -10,7 +10,7 @@ read and no map. A leaf that does not verify is never handed out.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from securetrain.artifacts.layout import INDEX, Kind
 from securetrain.artifacts.listing import open_data
@@ -18,6 +18,9 @@ from securetrain.artifacts.problems import Problem, content_problem, table_probl
 from securetrain.artifacts.statements import IndexFile, RankFile
 from securetrain.artifacts.storage import Place, Source, Storage, storage_of
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, root_of
+
+BLOCK: Final = 1 << 20
+"""Bytes that are read at once and then hashed, while the processor's cache holds them."""
 
 Namer: TypeAlias = Callable[[str, int, int], Sequence[str]]
 """(file, offset, length) to the names of the tensors there."""
@@ -188,23 +191,15 @@ class LeafReader:
 
     def read_leaves(self, first: int, count: int, view: memoryview) -> None:
         """Read whole leaves straight into `view` and verify them there. Safe in threads."""
-        if self.file.source.whole:
-            self._read_at_once(first, count, view)
-            return
-        done = 0
-        for index in range(first, first + count):
-            _, length = self.file.leaf_range(index)
-            self.file.read_leaf(index, self._digest(index), view[done : done + length])
-            done += length
-
-    def _read_at_once(self, first: int, count: int, view: memoryview) -> None:
-        """The same, with a single request."""
-        self.file.read_raw(first * self.file.params.leaf_size, view)
-        done = 0
-        for index in range(first, first + count):
-            _, length = self.file.leaf_range(index)
-            self.file.check_leaf(index, self._digest(index), view[done : done + length])
-            done += length
+        leaf = self.file.params.leaf_size
+        step = count if self.file.source.whole else max(1, BLOCK // leaf)
+        for start in range(0, count, step):
+            block = view[start * leaf : (start + step) * leaf]
+            self.file.read_raw((first + start) * leaf, block)
+            for number in range(min(step, count - start)):
+                index = first + start + number
+                data = block[number * leaf : (number + 1) * leaf]
+                self.file.check_leaf(index, self._digest(index), data)
 
     def _load(self, index: int) -> memoryview:
         _, length = self.file.leaf_range(index)

@@ -49,6 +49,7 @@ from securetrain.artifacts.problems import (
     table_problem,
 )
 from securetrain.artifacts.reading import (
+    BLOCK,
     LeafReader,
     SignedFile,
     no_tensors,
@@ -403,14 +404,19 @@ class _FileJob:
 
     def hash(self, first: int, end: int, ticker: _Ticker) -> None:
         """Hash leaves `first` to `end`; what they should be is judged afterwards."""
-        params = self.file.params
-        buffer = memoryview(bytearray(params.leaf_size))
-        for index in range(first, end):
-            start, length = self.file.leaf_range(index)
-            self.file.read_raw(start, buffer[:length])
-            digest = params.leaf(index, buffer[:length])
-            self.leaves[index * DIGEST_SIZE : (index + 1) * DIGEST_SIZE] = digest
-            ticker.add(length)
+        params, leaf = self.file.params, self.file.params.leaf_size
+        step = max(1, BLOCK // leaf)
+        buffer = memoryview(bytearray(step * leaf))
+        for start in range(first, end, step):
+            stop = min(start + step, end)
+            block = buffer[: min(stop * leaf, self.file.size) - start * leaf]
+            self.file.read_raw(start * leaf, block)
+            digests = [
+                params.leaf(index, block[(index - start) * leaf : (index - start + 1) * leaf])
+                for index in range(start, stop)
+            ]
+            self.leaves[start * DIGEST_SIZE : stop * DIGEST_SIZE] = b"".join(digests)
+            ticker.add(len(block))
 
 
 def _judge(report: _Report, job: _FileJob, tensors: index_file.TensorMap, *, named: bool) -> None:

@@ -7,7 +7,9 @@ A tree cuts data into leaves of a fixed size, and the list of leaf hashes into p
 
 1. leaf, page and root hashes are domain-separated and name algorithm and leaf size;
 2. a leaf hash binds its index, a page hash its number, the root the total size: moving, swapping,
-   truncating or appending changes the root;
+   truncating or appending changes the root. All that is in a trailer of fixed length behind the
+   data: before it, the data would not lie on the borders at which BLAKE3 works on many blocks at
+   once, which costs a quarter of the time of a small leaf;
 3. the leaf table (32 bytes a leaf) lies beside the data; only the root is signed. A reader checks
    the page that it needs against the page hashes, those against the root, and then the leaf.
 """
@@ -29,6 +31,11 @@ CHECKPOINT_LEAF: Final = 1 << 20
 DATASET_LEAF: Final = 64 << 10
 MAX_LEAF: Final = 16 << 20
 
+_TRAILER: Final = struct.Struct("<24sQQ")
+_LEAF: Final = b"securetrain/tree/2/leaf"
+_PAGE: Final = b"securetrain/tree/2/page"
+_ROOT: Final = b"securetrain/tree/2/root"
+
 
 class HashAlgorithm(StrEnum):
     """BLAKE3 by default; SHA-256 for FIPS environments (the same tree over another function)."""
@@ -49,35 +56,38 @@ class TreeParams:
         if not 1024 <= self.leaf_size <= MAX_LEAF or self.leaf_size & (self.leaf_size - 1):
             raise ValueError(f"leaf_size {self.leaf_size}: a power of two from 1 KiB to 16 MiB")
 
-    def hasher(self, domain: bytes, number: int) -> Any:
-        """A hash object that has taken in the header: domain, leaf size and position."""
+    def hasher(self) -> Any:
+        """A hash object that has taken in nothing; `close` ends it."""
         match self.algorithm:
             case HashAlgorithm.BLAKE3:
-                state: Any = blake3()
+                return blake3()
             case HashAlgorithm.SHA256:
-                state = hashlib.sha256()
+                return hashlib.sha256()
             case _:
                 raise ValueError(f"unknown hash algorithm {self.algorithm!r}")
-        state.update(struct.pack("<24sQQ", b"securetrain/tree/1/" + domain, self.leaf_size, number))
-        return state
+
+    def close(self, state: Any, domain: bytes, number: int) -> bytes:
+        """The digest of what `state` has taken in: domain, leaf size and position behind it."""
+        state.update(_TRAILER.pack(domain, self.leaf_size, number))
+        digest: bytes = state.digest()
+        return digest
 
     def leaf(self, index: int, data: Buffer) -> bytes:
         """The hash of leaf number `index`."""
-        state = self.hasher(b"leaf", index)
-        state.update(data)
-        return bytes(state.digest())
+        return self._hash(_LEAF, index, data)
 
     def page(self, number: int, leaves: Buffer) -> bytes:
         """The hash of page `number` of the leaf table (`leaves`: its leaf hashes, concatenated)."""
-        state = self.hasher(b"page", number)
-        state.update(leaves)
-        return bytes(state.digest())
+        return self._hash(_PAGE, number, leaves)
 
     def root(self, size: int, pages: Buffer) -> bytes:
         """The root over all page hashes for data of `size` bytes."""
-        state = self.hasher(b"root", size)
-        state.update(pages)
-        return bytes(state.digest())
+        return self._hash(_ROOT, size, pages)
+
+    def _hash(self, domain: bytes, number: int, data: Buffer) -> bytes:
+        state = self.hasher()
+        state.update(data)
+        return self.close(state, domain, number)
 
     def num_leaves(self, size: int) -> int:
         """How many leaves data of `size` bytes has (empty data has none)."""
@@ -121,18 +131,28 @@ class TreeWriter:
         """Take in the next bytes."""
         view = memoryview(data).cast("B")
         self.size += len(view)
-        while len(view):
-            if self._state is None:
-                self._state = self.params.hasher(b"leaf", len(self._leaves) // DIGEST_SIZE)
-            piece = view[: self.params.leaf_size - self._filled]
-            self._state.update(piece)
-            self._filled += len(piece)
-            view = view[len(piece) :]
-            if self._filled == self.params.leaf_size:
-                self._close_leaf()
+        leaf = self.params.leaf_size
+        at = self._fill(view[: leaf - self._filled]) if self._filled else 0
+        while len(view) - at >= leaf:
+            index = len(self._leaves) // DIGEST_SIZE
+            self._leaves += self.params.leaf(index, view[at : at + leaf])
+            at += leaf
+        if at < len(view):
+            self._fill(view[at:])
+
+    def _fill(self, piece: memoryview) -> int:
+        """Take in a part of a leaf; how much it was."""
+        if self._state is None:
+            self._state = self.params.hasher()
+        self._state.update(piece)
+        self._filled += len(piece)
+        if self._filled == self.params.leaf_size:
+            self._close_leaf()
+        return len(piece)
 
     def _close_leaf(self) -> None:
-        self._leaves += self._state.digest()
+        index = len(self._leaves) // DIGEST_SIZE
+        self._leaves += self.params.close(self._state, _LEAF, index)
         self._state = None
         self._filled = 0
 

@@ -101,8 +101,8 @@ def test_leaf_sizes_are_bounded_powers_of_two(size):
 
 
 KNOWN = {
-    HashAlgorithm.BLAKE3: "ac215c0c55c76aa8891c970cb35bcfde29d270c2985795238d65dce58bf81695",
-    HashAlgorithm.SHA256: "764179ba62c62810e500af91804bbf727300659661903187f3e94a1a9528727c",
+    HashAlgorithm.BLAKE3: "0493cabc09e52d0ea11f25b1938a471646f75d2a2b28c908a0de8f2fa1d7c1cc",
+    HashAlgorithm.SHA256: "4402944d56eaae9aa3a6b1f7af7b8c0cd1b7036549e6eb2358faa6181c92e25d",
 }
 DATA = bytes(range(256)) * 9
 
@@ -116,8 +116,8 @@ def test_known_values(algorithm):
 
 def test_the_construction_written_out_by_hand():
     def digest(domain: bytes, number: int, data: bytes) -> bytes:
-        name = (b"securetrain/tree/1/" + domain).ljust(24, b"\0")
-        return hashlib.sha256(name + struct.pack("<QQ", 1024, number) + data).digest()
+        name = (b"securetrain/tree/2/" + domain).ljust(24, b"\0")
+        return hashlib.sha256(data + name + struct.pack("<QQ", 1024, number)).digest()
 
     leaves = b"".join(digest(b"leaf", n, DATA[n * 1024 : (n + 1) * 1024]) for n in range(3))
     root = digest(b"root", len(DATA), digest(b"page", 0, leaves))

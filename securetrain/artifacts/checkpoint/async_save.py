@@ -100,7 +100,7 @@ def async_save(
         key=key,
         signer=signer,
         context=context,
-        params=params or TreeParams(),
+        params=params,
         output=output,
         recipients=recipients,
     )

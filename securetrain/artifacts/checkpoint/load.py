@@ -16,11 +16,9 @@ Rules, in order:
 """
 
 import dataclasses
-import math
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future as ThreadFuture
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
@@ -49,8 +47,9 @@ from torch.futures import Future
 from securetrain.artifacts import codec
 from securetrain.artifacts import index as index_file
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
+from securetrain.artifacts.checkpoint.filling import Fetch, Job
 from securetrain.artifacts.checkpoint.sealing import SealedReader
-from securetrain.artifacts.checkpoint.tensors import BY_NAME, can_fill, check_host, memory
+from securetrain.artifacts.checkpoint.tensors import BY_NAME, check_host
 from securetrain.artifacts.encryption import DecryptionKey, FileCipher, open_key
 from securetrain.artifacts.floors import Floor
 from securetrain.artifacts.freshness import Freshness, Seen, below, remember
@@ -66,10 +65,6 @@ from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy
 
 THREADS: Final = 2
-STRETCH: Final = 16
-"""Leaves that one task reads and hashes."""
-SCRATCH: Final = 32 << 20
-"""Bytes of the two buffers for what cannot go straight into the target."""
 _FIT: Final = "ST-USAG-012"
 _FIT_FIX: Final = "load into a state dict of the model that was saved, or strict=False"
 
@@ -309,7 +304,7 @@ class _Reader(StorageReader):
         future.set_result(None)
         return future
 
-    def _jobs(self, plan: LoadPlan, planner: "_Planner") -> list["_Job"]:
+    def _jobs(self, plan: LoadPlan, planner: "_Planner") -> list[Job]:
         jobs = []
         for item in plan.items:
             if item.type is LoadItemType.BYTE_IO:
@@ -319,12 +314,12 @@ class _Reader(StorageReader):
             target = planner.resolve_tensor(item).detach()
             if target.numel():
                 jobs.append(
-                    _Job(chunk, dtype, tuple(item.storage_offsets), tuple(item.lengths), target)
+                    Job(chunk, dtype, tuple(item.storage_offsets), tuple(item.lengths), target)
                 )
         jobs.sort(key=lambda job: (job.chunk.file, job.chunk.offset, job.starts))
         return jobs
 
-    def _read_file(self, name: str, jobs: list["_Job"], pool: ThreadPoolExecutor) -> None:
+    def _read_file(self, name: str, jobs: list[Job], pool: ThreadPoolExecutor) -> None:
         assert self.opened is not None
         predicate = self.opened.predicate
         assert isinstance(predicate, CheckpointPredicate)
@@ -336,7 +331,7 @@ class _Reader(StorageReader):
         except BaseException:
             inner.file.close()
             raise
-        fetch = _Fetch(reader, pool)
+        fetch = Fetch(reader, pool)
         try:
             for job in jobs:
                 job.run(fetch)
@@ -361,107 +356,3 @@ class _Reader(StorageReader):
             chunk=predicate.tree.leaf_size,
         )
         return SealedReader(inner, cipher, entry.sealed.size)
-
-
-@dataclasses.dataclass(slots=True)
-class _Fetch:
-    """Reads ranges of one file: whole leaves in threads, the leaves at a range's edges here."""
-
-    reader: LeafReader | SealedReader
-    pool: ThreadPoolExecutor
-    pending: list[ThreadFuture[None]] = dataclasses.field(default_factory=list)
-
-    def start(self, offset: int, view: memoryview) -> None:
-        """Begin to read a range into `view`; it may be used after `wait`."""
-        first, count, before, after = self.reader.split(offset, len(view))
-        leaf = self.reader.file.params.leaf_size
-        for start in range(0, count, STRETCH):
-            leaves = min(STRETCH, count - start)
-            low = before + start * leaf
-            high = min(low + leaves * leaf, len(view) - after)
-            self.pending.append(
-                self.pool.submit(self.reader.read_leaves, first + start, leaves, view[low:high])
-            )
-        self.reader.read_edge(offset, view[:before])
-        self.reader.read_edge(offset + len(view) - after, view[len(view) - after :])
-
-    def wait(self) -> None:
-        """Wait until everything that was begun has been read and verified.
-
-        Raises:
-            IntegrityError: what the first of them found.
-        """
-        for future in self.pending:
-            future.result()
-        self.pending.clear()
-
-    def stop(self) -> None:
-        """Let nothing go on."""
-        for future in self.pending:
-            future.cancel()
-        wait(self.pending)
-
-
-@dataclasses.dataclass(slots=True)
-class _Job:
-    """One box of a stored chunk and the tensor that it fills."""
-
-    chunk: index_file.Chunk
-    dtype: torch.dtype
-    starts: tuple[int, ...]
-    lengths: tuple[int, ...]
-    target: Tensor
-
-    def run(self, fetch: _Fetch) -> None:
-        """Fill the target; when bytes go straight into it, it is filled after `fetch.wait`."""
-        first = _contiguous(self.chunk.sizes, self.starts, self.lengths)
-        if first is not None and can_fill(self.target, self.dtype):
-            fetch.start(self.chunk.offset + first * self.dtype.itemsize, memory(self.target))
-            return
-        for rows, data in self._slabs(fetch):
-            into = self.target[rows] if self.lengths else self.target
-            into.copy_(data)
-
-    def _slabs(self, fetch: _Fetch) -> Iterator[tuple[slice, Tensor]]:
-        """The box in pieces of whole rows, by way of a private buffer."""
-        inner = self.chunk.sizes[1:]
-        row = self.dtype.itemsize * math.prod(inner)
-        count = self.lengths[0] if self.lengths else 1
-        begin = self.starts[0] if self.starts else 0
-        step = min(count, max(1, SCRATCH // 2 // row))
-        buffers = min(2, -(-count // step))
-        scratch = [torch.empty(step * row, dtype=torch.uint8) for _ in range(buffers)]
-
-        def ahead(done: int) -> Tensor:
-            """Begin to read the rows from `done` on; they are there after `fetch.wait`."""
-            part = scratch[done // step % 2][: min(step, count - done) * row]
-            fetch.start(self.chunk.offset + (begin + done) * row, memory(part))
-            return part
-
-        following = ahead(0)
-        for done in range(0, count, step):
-            rows, part = min(step, count - done), following
-            fetch.wait()
-            if done + rows < count:
-                # Read and hashed while the caller copies this one.
-                following = ahead(done + rows)
-            data = part.view(self.dtype).reshape((rows, *inner) if self.lengths else ())
-            for dim in range(1, len(self.lengths)):
-                data = data.narrow(dim, self.starts[dim], self.lengths[dim])
-            yield slice(done, done + rows), data
-
-
-def _contiguous(
-    sizes: tuple[int, ...], starts: tuple[int, ...], lengths: tuple[int, ...]
-) -> int | None:
-    """The first element of a box in its chunk when the box is one run of elements, else None."""
-    first, stride, partial = 0, 1, False
-    for size, start, length in zip(
-        reversed(sizes), reversed(starts), reversed(lengths), strict=True
-    ):
-        if partial and length != 1:
-            return None
-        first += start * stride
-        stride *= size
-        partial = partial or length != size
-    return first

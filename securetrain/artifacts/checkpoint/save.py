@@ -73,7 +73,8 @@ def save(
             store; it must not exist.
         key: signs for the trust role ``checkpoint``; only the coordinator (rank 0) needs one.
         context: the lineage; the coordinator's is the one that is signed.
-        params: the hash tree (default: BLAKE3 over leaves of 1 MiB).
+        params: the hash tree; the coordinator's counts (default: BLAKE3 over leaves of 64 KiB to
+            1 MiB, by the size of the tensors' parts).
         process_group: the ranks that take part (default: all; none needed in a single process).
         signer: this rank's own key, with which it signs what it wrote; every rank or none.
         recipients: who may decrypt the tensors; none leaves them in clear. The same on all ranks.
@@ -87,7 +88,7 @@ def save(
         key=key,
         signer=signer,
         context=context,
-        params=params or TreeParams(),
+        params=params,
         recipients=recipients,
     )
     return run_save(state_dict, writer, process_group, shown(path))

@@ -55,7 +55,7 @@ def save_safetensors(
         key=key,
         signer=signer,
         context=context,
-        params=params or TreeParams(),
+        params=params,
         container=Safetensors(),
     )
     rank = dist.get_rank(process_group) if dist.is_initialized() else 0

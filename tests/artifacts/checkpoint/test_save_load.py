@@ -9,11 +9,23 @@ import msgspec
 import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import (
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
 from torch.distributed.checkpoint.stateful import Stateful
 
 from securetrain.artifacts import SaveContext, load, save, verify_path
-from securetrain.artifacts.checkpoint import load as load_module
+from securetrain.artifacts.checkpoint import filling
 from securetrain.artifacts.checkpoint.errors import unwrap
+from securetrain.artifacts.checkpoint.writer import leaf_size
 from securetrain.artifacts.checkpoint.writing import RankWriter
 from securetrain.artifacts.layout import INDEX, STATEMENT, Kind
 from securetrain.artifacts.quarantine import Quarantine, set_aside
@@ -165,15 +177,51 @@ def test_targets_are_filled_in_place(saved, load_it):
     assert torch.equal(b, state["b"])
 
 
-def test_another_dtype_is_converted_after_it_was_verified(saved, load_it):
-    state = {"a": torch.randn(100, 30)}
-    target = {"a": torch.zeros(100, 30, dtype=torch.float64)}
-    load_it(target, saved(state).path)
-    assert torch.equal(target["a"], state["a"].double())
+@pytest.mark.parametrize("leaf", [1024, 1 << 20])
+def test_another_dtype_is_converted_after_it_was_verified(saved, load_it, monkeypatch, leaf):
+    monkeypatch.setattr(filling, "STRETCH", 8 * leaf)
+    monkeypatch.setattr(filling, "BLOCK", 2 * leaf)
+    # The second begins and ends inside leaves, the third is smaller than one.
+    shapes = {"a": (100, 30), "b": (91, 97), "c": (7,), "d": ()}
+    state = {name: torch.randn(shape) for name, shape in shapes.items()}
+    target = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    load_it(target, saved(state, params=TreeParams(leaf_size=leaf)).path)
+    for name, tensor in state.items():
+        assert torch.equal(target[name], tensor.double())
+
+
+@pytest.mark.parametrize("byte", [0, 1500, 20_000, -1])
+def test_what_would_be_converted_is_verified_first(saved, load_it, byte):
+    path = saved({"a": torch.randn(91, 97)}, params=SMALL).path
+    data = bytearray((path / "rank-00000.bin").read_bytes())
+    data[byte] ^= 1
+    (path / "rank-00000.bin").write_bytes(data)
+    target = {"a": torch.ones(91, 97, dtype=torch.float64)}
+    with pytest.raises(IntegrityError, match="ST-CKPT-130"):
+        load_it(target, path)
+    assert not target["a"].any()
+
+
+@pytest.mark.parametrize(
+    ("elements", "leaf"), [(1000, 64), (4_000_000, 128), (12_000_000, 256), (60_000_000, 1024)]
+)
+def test_leaves_are_a_hundredth_of_a_tensors_part(elements, leaf):
+    part = ChunkStorageMetadata(torch.Size([0]), torch.Size([elements]))
+    kept = TensorWriteData(part, TensorProperties(dtype=torch.float32), torch.Size([elements]))
+    item = WriteItem(MetadataIndex("w"), WriteItemType.TENSOR, tensor_data=kept)
+    value = WriteItem(MetadataIndex("v"), WriteItemType.BYTE_IO)
+    assert leaf_size([SavePlan([item, value]), SavePlan([item])]) == leaf << 10
+    assert leaf_size([SavePlan([value])]) == 64 << 10
+
+
+def test_the_trees_leaves_are_signed(saved, trust):
+    path = saved({"a": torch.zeros(4_000_000)}).path
+    opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
+    assert opened.predicate.tree.leaf_size == 128 << 10
 
 
 def test_large_rows_go_through_a_bounded_buffer(saved, load_it, monkeypatch):
-    monkeypatch.setattr(load_module, "SCRATCH", 10_000)
+    monkeypatch.setattr(filling, "SCRATCH", 10_000)
     state = {"a": torch.randn(64, 900)}
     target = {"a": torch.zeros(900, 64).t()}
     load_it(target, saved(state, params=SMALL).path)

@@ -257,16 +257,20 @@ def test_a_file_that_changes_between_the_listing_and_the_reads(saved, refusal, m
 
 def test_a_file_that_changes_after_a_leaf_was_read_changes_nothing(saved, trust, now, monkeypatch):
     path = saved(content={"first": torch.arange(256.0)})
-    real = SignedFile.read_leaf
+    real = SignedFile.read_raw
+    changed = []
 
     def read_then_change(self, *args):
         real(self, *args)
-        (path / DATA).write_bytes(bytes((path / DATA).stat().st_size))
+        if self.name == DATA:
+            (path / DATA).write_bytes(bytes((path / DATA).stat().st_size))
+            changed.append(args)
 
-    monkeypatch.setattr(SignedFile, "read_leaf", read_then_change)
+    monkeypatch.setattr(SignedFile, "read_raw", read_then_change)
     target = {"first": torch.zeros(256)}
     load(target, path, trust=trust, policy=None, now=now)
     assert torch.equal(target["first"], torch.arange(256.0))
+    assert len(changed) == 1
 
 
 def test_damage_in_bytes_that_are_not_needed_is_not_read(saved, trust, now):
