@@ -190,7 +190,8 @@ class Checkpoints:
 
     def _skip_to_head(self) -> None:
         """Number what comes next above everything that the head and this node have seen, set aside
-        or not: no number is used twice."""
+        or not: no number is used twice.
+        """
         present = head.read_head(LocalStorage(self.run.checkpoints), self.trust)
         if present is not None and present.run_id == self.run_id:
             self._seq = max(self._seq, present.seq + 1)
