@@ -146,8 +146,8 @@ def _commands() -> Iterator[dict[Side, list[str]]]:
 def per_core(times: int = 5) -> Figure:
     """Gigabytes for a second of one core: both commands, and what they cannot do without.
 
-    The reference hashes with SHA-256. Where the processor has instructions for that, even BLAKE3
-    alone, without reading a byte, is not seven times as fast.
+    The reference hashes with SHA-256. Where the processor has instructions for that, reading every
+    byte once and hashing it with BLAKE3, and nothing else at all, is not seven times as fast.
     """
     used: dict[Side, list[float]] = {side: [] for side in Side}
     with _commands() as commands:
@@ -168,13 +168,14 @@ def per_core(times: int = 5) -> Figure:
         "SHA-256 alone": _speed(lambda: hashlib.sha256(block).digest(), len(block)),
     }
     ratio = speeds["securetrain verify"] / speeds["model_signing verify"]
-    bound = speeds["BLAKE3 alone"] / speeds["model_signing verify"]
+    bare = 1 / (1 / speeds["read alone"] + 1 / speeds["BLAKE3 alone"])
+    bound = bare / speeds["model_signing verify"]
     return Figure(
         name="verify-per-core",
         title=f"verifying {LARGE} MB, for a second of one core, and the hashes and the read alone",
         values={
             "times the reference": ratio,
-            "times the reference that BLAKE3 alone would be": bound,
+            "times the reference that reading and BLAKE3 alone would be": bound,
             **{f"GB/s of {name}": speed for name, speed in speeds.items()},
         },
         goal=">= 7 times the reference",

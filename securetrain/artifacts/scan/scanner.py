@@ -252,12 +252,17 @@ class _Scan:
                 they are one that names and calls something unsafe.
             first: What the analysis of the first one says, if that is known.
         """
+        if window.size == 0:
+            if must_be:
+                self.add(MALFORMED, "an empty pickle", name, 0, item)
+            else:
+                self._pass_over(name)
+            return
         at, count, wanted = 0, 0, 1
         while at < window.size and count < wanted:
             found = first if first is not None and at == 0 else analyse(window, at)
             if count == 0 and not must_be and not _is_attack(found):
-                if "!" not in name:
-                    self.result.passed_over.append(name)
+                self._pass_over(name)
                 return
             self._report(found, name, item)
             if found.problem:
@@ -268,8 +273,11 @@ class _Scan:
                 wanted = _LEGACY_PICKLES
             elif wanted != _LEGACY_PICKLES and window.peek(at, 1) == b"\x80":
                 wanted += 1
-        if count == 0:
-            self.add(MALFORMED, "an empty pickle", name, 0, item)
+
+    def _pass_over(self, name: str) -> None:
+        """Note a file that no loader takes for a pickle; members of archives are not listed."""
+        if "!" not in name:
+            self.result.passed_over.append(name)
 
     def _report(self, found: Analysis, name: str, item: str) -> None:
         for unsafe, at in found.unsafe.items():

@@ -273,6 +273,33 @@ def test_nothing_scanned_is_not_clean(room: Path) -> None:
     assert result.exit_code is ExitCode.INCOMPLETE
 
 
+@pytest.mark.parametrize("name", ["model.pt", "state.pkl", ".metadata", "__0_0.distcp", "a.ckpt"])
+def test_an_empty_file_that_a_loader_takes_for_a_pickle_is_none(room: Path, name: str) -> None:
+    (room / name).touch()
+    found = scan_path(room)
+    assert "ST-SCAN-192" in codes(found)
+    assert found.exit_code != ExitCode.OK
+
+
+def test_an_empty_file_of_another_name_is_nothing_to_scan(room: Path) -> None:
+    (room / "README").touch()
+    (room / "py.typed").touch()
+    found = scan_path(room)
+    assert codes(found) == {"ST-SCAN-030"}
+    assert found.exit_code == ExitCode.INCOMPLETE
+    torch.save({"w": torch.ones(3)}, room / "model.pt")
+    found = scan_path(room)
+    assert found.ok
+    assert found.passed_over == ["README", "py.typed"]
+
+
+def test_an_empty_member_of_an_archive(room: Path) -> None:
+    (room / "a.zip").write_bytes(zip_of({"notes": b""}))
+    assert scan_path(room).ok
+    (room / "a.zip").write_bytes(zip_of({"data.pkl": b""}))
+    assert codes(scan_path(room)) == {"ST-SCAN-192"}
+
+
 def test_a_torchscript_program_is_one(room: Path) -> None:
     (room / "m.pt").write_bytes(
         zip_of({"m/data.pkl": pickle.dumps(1, 2), "m/code/__torch__.py": b"def f(): pass"})
