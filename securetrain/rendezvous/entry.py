@@ -144,9 +144,7 @@ def parse_endpoint(text: str, where: str = "--rdzv-endpoint") -> tuple[str, int]
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    # At most five digits, so that a long number is never converted.
-    number = port.isascii() and port.isdigit() and len(port) <= 5
-    if not host or not number or not 0 < int(port) < 65536:
+    if not host or not _is_number(port, digits=5) or not 0 < int(port) < 65536:
         raise _usage(f"{text!r} is not HOST:PORT", where, "give the coordinator's address and port")
     return host, int(port)
 
@@ -155,9 +153,14 @@ def _number(params: "RendezvousParameters", name: str) -> int | None:
     value: Any = params.get(name)
     if value is None:
         return None
-    if not str(value).isdigit() or int(value) == 0:
-        raise _usage(f"{name} is {value!r}", "--rdzv-conf", f"{name}=NUMBER, above 0")
+    if not _is_number(str(value), digits=9) or int(value) == 0:
+        raise _usage(f"{name} is {str(value)[:40]!r}", "--rdzv-conf", f"{name}=NUMBER, above 0")
     return int(value)
+
+
+def _is_number(text: str, digits: int) -> bool:
+    """Whether it is a number of a few decimal digits; a long one is never converted."""
+    return text.isascii() and text.isdigit() and len(text) <= digits
 
 
 def _usage(what: str, where: str, fix: str) -> Exception:
