@@ -55,6 +55,9 @@ class History:
     """Digests of those that were set aside and not made again."""
     epoch: int = NO_EPOCH
     """The one that has begun last, in this launch."""
+    restart: str = ""
+    """The digest of the checkpoint that the run went back to last; empty when it never did, or went
+    back to the beginning."""
     distrusted: frozenset[tuple[str, str]] = frozenset()
     """Evictions that were dealt with: the node, and its ``last_good``."""
 
@@ -69,7 +72,7 @@ def read_history(entries: Sequence[Entry]) -> History:
     made: dict[str, Made] = {}
     set_aside: set[str] = set()
     distrusted: set[tuple[str, str]] = set()
-    epoch = NO_EPOCH
+    epoch, restart = NO_EPOCH, ""
     latest: datetime | None = None
     for entry in entries:
         event, details = entry.body.event, entry.body.event.details
@@ -80,6 +83,8 @@ def read_history(entries: Sequence[Entry]) -> History:
         elif event.event == EPOCH_STARTED:
             began = details.get("epoch")
             epoch = max(epoch, began if isinstance(began, int) else NO_EPOCH)
+        elif event.event == RESTART_POINT:
+            restart = str(digest or "")
         elif event.event == NODE_DISTRUSTED:
             distrusted.add((event.subject, str(details.get("last_good"))))
         elif event.event in {SIGNED, SEEN} and isinstance(digest, str) and isinstance(step, int):
@@ -96,5 +101,6 @@ def read_history(entries: Sequence[Entry]) -> History:
         made=tuple(made.values()),
         set_aside=frozenset(set_aside),
         epoch=epoch,
+        restart=restart,
         distrusted=frozenset(distrusted),
     )

@@ -10,7 +10,7 @@ the worker shim in front of the script. This is the only module of the launcher 
 import argparse
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.options import BACKEND, RunOptions
 from securetrain.policy.schema import Policy, UnpickleMode
-from securetrain.rendezvous.entry import ON_EPOCH, TUNNEL
+from securetrain.rendezvous.entry import FLOORS, ON_EPOCH, TUNNEL
 from securetrain.rendezvous.membership import Membership
 from securetrain.rendezvous.tunnel import Tunnel
 
@@ -161,6 +161,7 @@ def run_agent(
     attester: str = "",
     tunnel: Tunnel | None = None,
     on_epoch: OnEpoch | None = None,
+    floors: Callable[[], Sequence[bytes]] | None = None,
 ) -> AgentResult:
     """Run the job's workers on this node until they have ended.
 
@@ -172,6 +173,7 @@ def run_agent(
         attester: What speaks for the node (`attest.settings.settings_for`); empty keeps that too.
         tunnel: This node's end of the job network, when the job has one.
         on_epoch: Hears of every epoch before its workers start.
+        floors: What to show the other nodes of the newest checkpoints, before every round.
 
     Raises:
         SecureTrainError: what the rendezvous refused.
@@ -195,6 +197,8 @@ def run_agent(
         config.rdzv_configs[TUNNEL] = tunnel
     if on_epoch is not None:
         config.rdzv_configs[ON_EPOCH] = on_epoch
+    if floors is not None:
+        config.rdzv_configs[FLOORS] = floors
     try:
         elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:

@@ -15,7 +15,8 @@ Rules:
 4. what is in doubt is set aside (`artifacts.quarantine`): kept under another name, and refused. The
    workers go on from the newest checkpoint that is left, or from the beginning;
 5. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
-   a failure ends the run: nobody goes on from what could not be judged.
+   a failure ends the run: nobody goes on from what could not be judged;
+6. what the other nodes have seen as the newest checkpoint is heard before that (`newest`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,7 @@ from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.launch.newest import Newest
 from securetrain.ledger import Ledger, verify_ledger
 from securetrain.rendezvous.membership import Evicted, Membership
 
@@ -81,6 +83,7 @@ class Restart:
     ledger: Ledger
     clock: Callable[[], datetime]
     say: Callable[[str], None]
+    newest: Newest | None = None
 
     def begin(self, membership: Membership, local: Callable[[datetime], datetime]) -> None:
         """An epoch's members are known, and no worker of it has started.
@@ -92,11 +95,15 @@ class Restart:
         Raises:
             SecureTrainError: the ledger, the trust root or the disk does not allow to judge.
         """
+        if self.newest is not None:
+            self.newest.hear(membership)
         if membership.evicted:
             past = self._past()
             news = [gone for gone in membership.evicted if _name(gone) not in past.distrusted]
             if news:
                 self._judge(news, past, membership.epoch, local)
+        if self.newest is not None:
+            self.newest.went_back(self._past)
         self.ledger.observe(
             Boundary.RENDEZVOUS,
             EPOCH_STARTED,

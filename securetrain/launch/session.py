@@ -11,6 +11,7 @@ Rules:
    it, so that the exit code says why.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,12 +28,15 @@ from securetrain.core.files import make_private_dir, write_atomic
 from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile, degraded_label
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch import agent, failures, summary, workerlog
+from securetrain.launch import agent, failures, recording, summary, workerlog
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
+from securetrain.launch.keeper import Keeper
+from securetrain.launch.kept import Kept, keep, node_state
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.processes import end_stragglers, interruptible, undisturbed
+from securetrain.launch.recording import Recorder
 from securetrain.launch.restart import Restart
 from securetrain.launch.setup import RunSetup, make_identity, node_name
 from securetrain.launch.supply import check_torch
@@ -42,7 +46,6 @@ from securetrain.network.addresses import DEVICE
 from securetrain.network.environment import (
     CACHE_DIR,
     EMPTY_NCCL_CONF,
-    Reason,
     WorkerEnvironment,
     worker_environment,
 )
@@ -52,16 +55,6 @@ from securetrain.network.verbs import Verbs
 from securetrain.network.wireguard import Endpoint
 from securetrain.rendezvous.coordinator import Admission, Coordinator
 from securetrain.rendezvous.identity_dir import load_identity
-
-_BOUNDARY_OF = {
-    Reason.PINNED: Boundary.FABRIC,
-    Reason.FABRIC: Boundary.FABRIC,
-    Reason.SCHEDULER: Boundary.SCHEDULER,
-    Reason.DEBUG: Boundary.DEBUG,
-    Reason.LOADER: Boundary.SUPPLY_CHAIN,
-    Reason.PATH: Boundary.SUPPLY_CHAIN,
-    Reason.SECRET: Boundary.IDENTITY,
-}
 
 
 def agent_ledger(setup: RunSetup, clock: Callable[[], datetime], writer: str = "agent") -> Ledger:
@@ -89,6 +82,7 @@ class Session:
     plan: agent.Plan | None = None
     coordinator: Coordinator | None = None
     network: JobNetwork | None = None
+    kept: Kept | None = None
     appraised: FileState | None = None
     num_stragglers: int = 0
     finished: bool = False
@@ -136,6 +130,7 @@ class Session:
         low, high = agent.node_range(self.options.torch.nnodes)
         self._begin()
         self.entrance = rootless.entrance(environ)
+        state = node_state(environ, is_root=os.geteuid() == 0 and self.entrance is None)
         with self._refusing(Boundary.NETWORK, "profile-refused"):
             self.profile = achieve(
                 policy.policy.network,
@@ -158,10 +153,11 @@ class Session:
                 policy.policy,
                 self.profile,
                 run.root,
+                state=state.root,
                 verbs=self.verbs.place.variables if self.verbs else None,
                 pass_env=self.options.pass_env,
             )
-        self._record_environment(self.environment)
+        recording.record_environment(self.environment, self.options.pass_env, self.ledger)
         self.preflight = run_preflight(
             run,
             policy.policy,
@@ -180,6 +176,7 @@ class Session:
                     self.network = self._build_network(plan, job, endpoint)
                     plan = self.network.inside(plan)
             self.plan = plan
+            self.kept = keep(self.setup, self.ledger, self.clock, state)
             self._announce(endpoint)
             self._write_summary(summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -191,8 +188,13 @@ class Session:
                     attester=self._attester(),
                     tunnel=self.network.tunnel if self.network else None,
                     on_epoch=Restart(
-                        run=run, ledger=self.ledger, clock=self.clock, say=self._say
+                        run=run,
+                        ledger=self.ledger,
+                        clock=self.clock,
+                        say=self._say,
+                        newest=self.kept.newest,
                     ).begin,
+                    floors=self.kept.newest.show,
                 )
 
     @property
@@ -293,6 +295,8 @@ class Session:
         if self.appraised is not None:
             self.appraised.close()
         self.num_stragglers += end_stragglers(self.setup.run.root)
+        if self.kept is not None:
+            self.kept.keeper.stop()
         if self.network is not None:
             self.network.down()
 
@@ -306,7 +310,7 @@ class Session:
         problem = self._problem()
         if problem is not None and error is None:
             outcome, exit_code, error = summary.Outcome.FAILED, int(problem.exit_code), problem
-        self._record_reports()
+        recording.record_reports(self.setup.run, self.ledger)
         self.ledger.observe(
             Boundary.IDENTITY,
             "run-ended",
@@ -328,66 +332,25 @@ class Session:
             raise problem
 
     def _raise_died(self) -> None:
-        """Raise why the job network is gone, or what of it could not be removed."""
-        if self.network is not None and self.network.problem is not None:
-            raise self.network.problem
+        """Raise why the job network or the keeper is gone, or what could not be removed."""
+        for part in (self.network, self._keeper):
+            if part is not None and part.problem is not None:
+                raise part.problem
 
     def _problem(self) -> SecureTrainError | None:
         """What makes even a run that ended well a failure: a gap in the ledger, a dead network."""
-        for part in (self.coordinator, self.network):
+        for part in (self.coordinator, self.network, self._keeper):
             if part is not None and part.problem is not None:
                 return part.problem
         return None
 
+    @property
+    def _keeper(self) -> Keeper | None:
+        return self.kept.keeper if self.kept is not None else None
+
     def _reports(self) -> list[workerlog.WorkerReport]:
         found = workerlog.read_reports(self.setup.run)
         return [report for _, report in found if isinstance(report, workerlog.WorkerReport)]
-
-    def _record_reports(self) -> None:
-        """What the workers' shims said, into the ledger."""
-        for name, report in workerlog.read_reports(self.setup.run):
-            if isinstance(report, SecureTrainError):
-                self.ledger.observe(Boundary.NETWORK, "worker-report-unreadable", name)
-                continue
-            subject = f"rank {report.rank} attempt {report.attempt}"
-            if report.sockets is None:
-                self.ledger.observe(Boundary.NETWORK, "sockets-not-checked", subject)
-            elif report.sockets.ok:
-                self.ledger.allow(
-                    Boundary.NETWORK,
-                    "sockets-inside-network",
-                    subject,
-                    profile=report.sockets.profile.value,
-                    listeners=len(report.sockets.listeners),
-                    checks=report.num_checks,
-                )
-            if report.nccl_tls:
-                libraries = " ".join(report.nccl_tls)[:2000]
-                self.ledger.allow(Boundary.FABRIC, "nccl-encrypted", subject, libraries=libraries)
-            if report.error is not None:
-                self.ledger.observe(
-                    Boundary.NODE,
-                    "worker-failed",
-                    subject,
-                    kind=report.error.kind[:200],
-                    code=report.error.code,
-                    what=report.error.message[:500],
-                )
-
-    def _record_environment(self, found: WorkerEnvironment) -> None:
-        self.ledger.allow(
-            Boundary.FABRIC, "environment-pinned", "", names=" ".join(sorted(found.pinned))
-        )
-        for reason, boundary in _BOUNDARY_OF.items():
-            names = sorted({entry.name for entry in found.removed if entry.reason is reason})
-            if names:
-                event = reason.name.lower()
-                text = " ".join(names)[:2000]
-                self.ledger.observe(boundary, f"environment-{event}", reason.value, names=text)
-        if self.options.pass_env:
-            self.ledger.observe(
-                Boundary.IDENTITY, "environment-passed", "", names=" ".join(self.options.pass_env)
-            )
 
     def _admissions(self) -> list[Admission]:
         return self.coordinator.admissions if self.coordinator is not None else []
@@ -395,8 +358,8 @@ class Session:
     def _logs(self) -> Path:
         return Path(self.options.torch.log_dir or self.setup.run.logs)
 
-    def _refusing(self, boundary: Boundary, event: str) -> "_Recorder":
-        return _Recorder(self.ledger, boundary, event)
+    def _refusing(self, boundary: Boundary, event: str) -> Recorder:
+        return Recorder(self.ledger, boundary, event)
 
     def _announce(self, endpoint: str) -> None:
         """The start of the run, for people."""
@@ -475,19 +438,3 @@ class Session:
                 stragglers=self.num_stragglers,
             ),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorder:
-    """Puts a refusal that leaves the block into the ledger."""
-
-    ledger: Ledger
-    boundary: Boundary
-    event: str
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
-        if isinstance(error, SecureTrainError):
-            self.ledger.refuse(self.boundary, self.event, error)

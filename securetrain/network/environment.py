@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.core.errors import NetworkError
+from securetrain.core.nodestate import STATE_VARIABLE
 from securetrain.core.rundir import RUN_DIR_VARIABLE
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import variables
@@ -102,6 +103,7 @@ def worker_environment(
     run_dir: Path,
     *,
     verbs: Mapping[str, str] | None = None,
+    state: Path | None = None,
     pass_env: Collection[str] = (),
     judge: PathJudge = path_problem,
     judge_cache: PathJudge = cache_problem,
@@ -114,6 +116,7 @@ def worker_environment(
         profile: The achieved network profile.
         run_dir: The run directory, absolute.
         verbs: NCCL's settings for the RDMA port of this node (`rdma.Place`), when it has one.
+        state: The folder that this machine keeps between runs (`nodestate`).
         pass_env: Names that the user lets through (``--pass-env``).
         judge: Says why a directory is unsafe to load code from.
         judge_cache: The same for directories of compiled code.
@@ -123,6 +126,8 @@ def worker_environment(
     """
     fixed = transport(profile, verbs)
     every = pins(policy, profile, run_dir, verbs)
+    if state is not None:
+        every[STATE_VARIABLE] = str(state)
     pinned = _effective_pins(base, policy, every, pass_env, judge_cache, fixed=fixed)
     env: dict[str, str] = {}
     removed: list[Removed] = []

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from securetrain.core.nodestate import STATE_VARIABLE
 from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import VerifiedLedger, verify_ledger
@@ -45,7 +46,7 @@ class Launched:
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    keep = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV"}
+    keep = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", STATE_VARIABLE}
     base = {name: value for name, value in os.environ.items() if name in keep}
     return {**base, "OMP_NUM_THREADS": "1", **extra}
 

@@ -229,3 +229,14 @@ def test_what_only_changes_how_the_agent_prints_and_stops_is_kept():
 def test_an_empty_secret_is_none():
     assert not compute({"HF_TOKEN": ""}).removed
     assert reasons(compute({"HF_TOKEN": "hf_x"})) == {"HF_TOKEN": Reason.SECRET}
+
+
+def test_the_machines_own_folder_reaches_the_workers():
+    asked = {"SECURETRAIN_STATE": "/elsewhere", "SECURETRAIN_OTHER": "x"}
+    found = worker_environment(
+        asked, DEV, NetworkProfile.LOOPBACK, RUN, state=Path("/var/lib/securetrain")
+    )
+    assert found.env["SECURETRAIN_STATE"] == "/var/lib/securetrain"
+    assert "SECURETRAIN_OTHER" not in found.env
+    none = worker_environment(asked, DEV, NetworkProfile.LOOPBACK, RUN)
+    assert "SECURETRAIN_STATE" not in none.env

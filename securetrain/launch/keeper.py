@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a node's agent does for the checkpoints of its run, beside the workers.
+
+A thread of the launcher goes through a few chores, about once a second, for as long as the run
+goes on, and once more at its end. Rules:
+
+1. a chore that is refused something says so in the ledger, is not done again, and the first such
+   refusal ends the run: what it stands for (a log that witnesses watch, for example) would be
+   missing, and nobody looks at a message of a run that goes on;
+2. the chores of one node are done one after the other, so that they need no locks among themselves;
+   what other processes share is locked where it lies.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from securetrain.core.errors import IntegrityError, SecureTrainError
+from securetrain.core.vocabulary import Boundary
+from securetrain.ledger import Ledger
+
+PAUSE_SECONDS: Final = 1.0
+
+Chore: TypeAlias = Callable[[], None]
+
+
+def _end_workers() -> None:
+    """Have the main thread end the workers, as a dead job network does."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@dataclass(slots=True, kw_only=True)
+class Keeper:
+    """The chores of one run; `start` once, `stop` on every way out."""
+
+    chores: Mapping[str, Chore]
+    """By a name for the ledger."""
+    ledger: Ledger
+    end_run: Callable[[], None] = _end_workers
+    pause: float = PAUSE_SECONDS
+    problem: SecureTrainError | None = None
+    """The first refusal."""
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Go through the chores once more, and end; without effect the second time."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._stopped.set()
+        thread.join()
+        self.turn()
+
+    def turn(self) -> bool:
+        """Go through the chores once; whether all were done."""
+        with self._turn:
+            for name, chore in self.chores.items():
+                if self.problem is not None:
+                    return False
+                try:
+                    chore()
+                except SecureTrainError as error:
+                    self._refused(name, error)
+                except Exception as error:  # noqa: BLE001 - fail closed, whatever it was
+                    self._refused(name, _unforeseen(name, error))
+            return self.problem is None
+
+    def _run(self) -> None:
+        while self.turn() and not self._stopped.wait(self.pause):
+            pass
+        if self.problem is not None and not self._stopped.is_set():
+            self.end_run()
+
+    def _refused(self, name: str, error: SecureTrainError) -> None:
+        self.problem = error
+        self.ledger.refuse(Boundary.CHECKPOINT, f"{name}-refused", error)
+
+
+def _unforeseen(name: str, error: Exception) -> SecureTrainError:
+    return IntegrityError(
+        "ST-CKPT-200", f"{name}: {type(error).__name__}: {error}", "the launcher's keeper"
+    )
