@@ -85,10 +85,12 @@ def _trainer(wrapper: str, *, guarded: bool) -> "Callable[[Tensor], None]":
 
     from securetrain.guard import GradientGuard
     from securetrain.policy.schema import Gradients
-    from securetrain.train.model import ByteModel, ModelShape, init_weights
+    from securetrain.train.models.initial import init_weights
+    from securetrain.train.models.llama import Llama
+    from securetrain.train.models.shape import ModelShape
 
     shape = ModelShape()
-    model = ByteModel(shape)
+    model = Llama(shape)
     init_weights(model, _SEED, shape)
     wrapped = _wrap(model, wrapper)
     guard = None

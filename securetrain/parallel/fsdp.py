@@ -7,7 +7,8 @@ Rules:
 1. one group for each block and one for the rest, so that communication overlaps with computing;
 2. the loss is a sum over this rank's tokens divided by the tokens of all ranks, so gradients are
    *summed*, never averaged: a divide factor of one;
-3. Gloo has no PREMUL_SUM, which a factor of its own would pick, so plain SUM is forced.
+3. Gloo has no PREMUL_SUM, which a factor of its own would pick, so plain SUM is forced;
+4. experts are groups of their own, on the mesh of the experts, replicas included.
 
 Rule 2 cannot be seen in a loss curve (AdamW and clipping do not notice a constant factor); the
 parity tests therefore compare gradient norms as well.
@@ -15,28 +16,40 @@ parity tests therefore compare gradient norms as well.
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 from securetrain.parallel.mesh import Mesh
-from securetrain.parallel.plan import Plan, Precision
+from securetrain.parallel.plan import ParallelPlan, Precision, Settings, Zero
 
 
-def apply_fsdp(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
-    """Shard `model` in place: every module of `plan.blocks`, then what is left."""
-    precision = _mixed_precision(plan.precision)
-    for block in plan.blocks(model):
+def apply_fsdp(model: nn.Module, mesh: Mesh, plan: ParallelPlan, settings: Settings) -> None:
+    """Shard `model` in place: experts, every block, then what is left."""
+    precision = _mixed_precision(settings.precision)
+    offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+    # A pipeline runs a stage many times a step: gathering each time would cost more than it frees.
+    reshard = settings.zero is Zero.PARAMETERS and mesh.degrees.pp == 1
+
+    def shard(module: nn.Module, *, experts: bool = False) -> None:
         fully_shard(
-            block,
-            mesh=mesh.fsdp,
+            module,
+            mesh=mesh.experts if experts else mesh.fsdp,
             mp_policy=precision,
-            reshard_after_forward=plan.reshard_after_forward,
+            reshard_after_forward=reshard,
+            offload_policy=offload if settings.cpu_offload else OffloadPolicy(),
         )
-    fully_shard(
-        model,
-        mesh=mesh.fsdp,
-        mp_policy=precision,
-        reshard_after_forward=plan.reshard_after_forward,
-    )
+
+    for block in plan.blocks(model).values():
+        if mesh.degrees.ep > 1:
+            for experts in plan.experts(block):
+                shard(experts, experts=True)
+        shard(block)
+    shard(model)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

@@ -9,7 +9,9 @@ Rules:
    once;
 2. the norm is computed once and shared by clipping, metrics and the finite check;
 3. every rank gets the same number, because the last operation is an all-reduce: decisions taken on
-   it agree without asking again.
+   it agree without asking again;
+4. parameters of one model may lie on several meshes (experts have their own): each is summed over
+   its own axes, and the stages of a pipeline are added up last.
 """
 
 from collections.abc import Iterable
@@ -25,8 +27,15 @@ TINY: Final = 1e-6
 
 
 @torch.no_grad()
-def grad_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    """The L2 norm of all gradients together: a float64 scalar, equal on every rank."""
+def grad_norm(
+    parameters: Iterable[nn.Parameter], stages: dist.ProcessGroup | None = None
+) -> torch.Tensor:
+    """The L2 norm of all gradients together: a float64 scalar, equal on every rank.
+
+    Args:
+        parameters: This rank's.
+        stages: The ranks that hold the other stages of a pipeline.
+    """
     # Gradients with the same mesh and the same sharded axes are summed in one all-reduce.
     shared: dict[tuple[DeviceMesh | None, tuple[int, ...]], list[torch.Tensor]] = {}
     for parameter in parameters:
@@ -44,6 +53,8 @@ def grad_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
         total = square if total is None else total + square
     if total is None:
         raise ValueError("no parameter has a gradient")
+    if stages is not None:
+        dist.all_reduce(total, group=stages)
     return total.sqrt()
 
 

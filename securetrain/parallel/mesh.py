@@ -2,9 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """One device mesh with named axes, and the views of it that the other modules ask for.
 
+=======  ==========================================  ==========================================
+view     axes, outermost first                       what lives there
+=======  ==========================================  ==========================================
+dense    pp, dp_replicate, fsdp, tp                  parameters; fsdp is dp_shard x cp, because
+                                                     context-parallel ranks hold the same weights
+data     pp, batch, cp, tp                           rows and positions
+sparse   pp, dp_replicate, efsdp, ep                 experts; efsdp x ep is fsdp x tp
+=======  ==========================================  ==========================================
+
 A view's meshes are made once and kept: torch compares meshes by identity. Axes of one parameter
-come from one view. The order of the axes is that of `Axis`: neighbours on the innermost axis are
-neighbours in rank, so the axis with the most traffic stays inside a node.
+come from one view. Neighbours on the innermost axis are neighbours in rank, so the axis with the
+most traffic stays inside a node.
 """
 
 from dataclasses import dataclass
@@ -15,6 +24,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from securetrain.core.errors import UsageError
 from securetrain.parallel.degrees import Axis, Degrees
 
+FSDP = "fsdp"
+BATCH = "batch"
+EFSDP = "efsdp"
+
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
@@ -22,31 +35,64 @@ class Mesh:
 
     degrees: Degrees
     dense: DeviceMesh
-    """Where parameters live: (dp_replicate, dp_shard)."""
     data: DeviceMesh
-    """Where rows live: (dp,)."""
+    sparse: DeviceMesh | None
+    """None without expert parallelism."""
+    grads: DeviceMesh
+    """(pp, ranks): the ranks of one stage that see different tokens, times tp."""
 
     @property
     def fsdp(self) -> DeviceMesh:
         """The mesh that parameters are sharded over: 1-D, or 2-D (replicate, shard) for HSDP."""
-        if self.degrees.dp_replicate == 1:
-            return self.dense[Axis.DP_SHARD.value]
-        return self.dense[Axis.DP_REPLICATE.value, Axis.DP_SHARD.value]
+        return self._sharded(self.dense, FSDP)
+
+    @property
+    def experts(self) -> DeviceMesh:
+        """The same for experts; leaving the replicas out of it would be silently wrong."""
+        assert self.sparse is not None
+        return self._sharded(self.sparse, EFSDP)
+
+    @property
+    def tp(self) -> DeviceMesh:
+        """The ranks that share matrices."""
+        return self.dense[Axis.TP.value]
+
+    @property
+    def ep(self) -> DeviceMesh:
+        """The ranks that share experts."""
+        assert self.sparse is not None
+        return self.sparse[Axis.EP.value]
+
+    @property
+    def cp(self) -> DeviceMesh:
+        """The ranks that share positions."""
+        return self.data[Axis.CP.value]
+
+    @property
+    def pp(self) -> DeviceMesh:
+        """The stages."""
+        return self.dense[Axis.PP.value]
 
     @property
     def dp_group(self) -> dist.ProcessGroup:
-        """All ranks that see different rows."""
-        return self.data.get_group()
+        """All ranks that see different rows, and are equal otherwise."""
+        return self.data.get_group(BATCH)
 
     @property
     def dp_rank(self) -> int:
         """Which share of the rows this rank sees."""
-        return self.data.get_local_rank()
+        return self.data.get_local_rank(BATCH)
 
     @property
     def groups(self) -> tuple[dist.ProcessGroup, ...]:
         """Every process group of the mesh, each once."""
-        return tuple(dict.fromkeys([*self.dense.get_all_groups(), self.dp_group]))
+        views = [self.dense, self.data, self.grads, *([self.sparse] if self.sparse else [])]
+        return tuple(dict.fromkeys(group for view in views for group in view.get_all_groups()))
+
+    def _sharded(self, view: DeviceMesh, axis: str) -> DeviceMesh:
+        if self.degrees.dp_replicate == 1:
+            return view[axis]
+        return view[Axis.DP_REPLICATE.value, axis]
 
 
 def make_mesh(degrees: Degrees, device_type: str) -> Mesh:
@@ -63,10 +109,17 @@ def make_mesh(degrees: Degrees, device_type: str) -> Mesh:
             "parallel",
             f"start {degrees.world} processes, or let dp_shard: auto choose",
         )
-    dense = init_device_mesh(
-        device_type,
-        tuple(degrees.degree(axis) for axis in Axis),
-        mesh_dim_names=tuple(axis.value for axis in Axis),
+    d = degrees
+
+    def view(**axes: int) -> DeviceMesh:
+        return init_device_mesh(device_type, tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+    return Mesh(
+        degrees=d,
+        dense=view(pp=d.pp, dp_replicate=d.dp_replicate, fsdp=d.fsdp, tp=d.tp),
+        data=view(pp=d.pp, batch=d.dp, cp=d.cp, tp=d.tp),
+        sparse=view(pp=d.pp, dp_replicate=d.dp_replicate, efsdp=d.efsdp, ep=d.ep)
+        if d.ep > 1
+        else None,
+        grads=view(pp=d.pp, ranks=d.world // d.pp),
     )
-    data = init_device_mesh(device_type, (degrees.dp,), mesh_dim_names=("dp",))
-    return Mesh(degrees, dense, data)

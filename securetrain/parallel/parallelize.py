@@ -2,79 +2,102 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a model parallel: a fixed order, one module for each step.
 
-The order is pipeline split, tensor and sequence parallel, expert parallel, context parallel,
-activation checkpointing, compile, and last the data-parallel wrapper, which sees the final
-parameters. Present today: the data-parallel wrappers. Each step returns what the next one takes.
+1. pipeline split: what other stages hold is taken out;
+2. tensor and sequence parallelism;
+3. expert parallelism;
+4. context parallelism;
+5. activation checkpointing;
+6. compile;
+7. the data-parallel wrapper, last, because it sees the final parameters.
+
+The model is described on the meta device, so that no rank ever holds all of it; its parameters get
+memory after they were cut, and then values.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import nn
 
 from securetrain.parallel.ddp import apply_ddp
+from securetrain.parallel.engine import ParallelModel, PlainEngine
 from securetrain.parallel.fsdp import apply_fsdp
+from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.mesh import Mesh
-from securetrain.parallel.plan import Plan, Precision
-
-
-class DataParallelism(StrEnum):
-    """Which wrapper the degrees ask for."""
-
-    NONE = "none"
-    DDP = "ddp"
-    FSDP = "fsdp"
-    HSDP = "hsdp"
+from securetrain.parallel.pipeline import PipelineEngine
+from securetrain.parallel.plan import ParallelPlan, Settings
+from securetrain.parallel.schedule import layers_of, stages_of, stages_per_rank
+from securetrain.parallel.tensor import apply_tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelModel:
-    """A model that is ready to train."""
+class Description:
+    """A model that does not exist yet."""
 
-    module: nn.Module
-    """What to call and to give to the guard."""
-    kind: DataParallelism
-    loss_scale: float
-    """Multiply the loss by this before backward, so that reduced gradients are sums."""
-    device: torch.device
-    precision: Precision
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """The context of the forward pass: FSDP casts by itself, the others by autocast."""
-        sharded = self.kind in {DataParallelism.FSDP, DataParallelism.HSDP}
-        if self.precision is Precision.FP32 or sharded:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
-
-
-def kind_of(mesh: Mesh | None) -> DataParallelism:
-    """The wrapper for a mesh; None is a single process without groups."""
-    if mesh is None or mesh.degrees.dp == 1:
-        return DataParallelism.NONE
-    if mesh.degrees.dp_shard == 1:
-        return DataParallelism.DDP
-    return DataParallelism.FSDP if mesh.degrees.dp_replicate == 1 else DataParallelism.HSDP
+    make: Callable[[], nn.Module]
+    """Describes it; called on the meta device, once for each stage of this rank."""
+    fill: Callable[[nn.Module], None]
+    """Gives every parameter of a stage its first value; sees them already cut."""
+    plan: ParallelPlan
+    """What it says about itself."""
 
 
 def parallelize(
-    model: nn.Module, mesh: Mesh | None, plan: Plan, device: torch.device
+    model: Description, mesh: Mesh, settings: Settings, device: torch.device
 ) -> ParallelModel:
-    """Wrap `model` (already on `device`) for `mesh`. The guard attaches to the result."""
-    kind = kind_of(mesh)
-    module, loss_scale = model, 1.0
-    match kind:
-        case DataParallelism.NONE:
-            pass
-        case DataParallelism.DDP:
-            assert mesh is not None
-            module, loss_scale = apply_ddp(model, mesh, device), float(mesh.degrees.dp)
-        case DataParallelism.FSDP | DataParallelism.HSDP:
-            assert mesh is not None
-            apply_fsdp(model, mesh, plan)
-        case _:
-            raise ValueError(f"unknown kind {kind!r}")
+    """Build this rank's part of a model and make it ready to train (collective).
+
+    Args:
+        model: What to build.
+        mesh: The ranks.
+        settings: What the job asks for.
+        device: Where it computes.
+    """
+    kind = kind_of(mesh.degrees, settings)
+    stages = {
+        number: _prepare(part, model, mesh, settings, device)
+        for number, part in _stages(model, mesh, settings).items()
+    }
+    engine: PlainEngine | PipelineEngine
+    if mesh.degrees.pp > 1:
+        engine = PipelineEngine(stages, mesh, model.plan, settings, device)
+    else:
+        engine = PlainEngine(stages[0], kind, mesh, settings, device)
     return ParallelModel(
-        module=module, kind=kind, loss_scale=loss_scale, device=device, precision=plan.precision
+        parts=tuple(stages.values()),
+        kind=kind,
+        mesh=mesh,
+        settings=settings,
+        device=device,
+        engine=engine,
     )
+
+
+def _stages(model: Description, mesh: Mesh, settings: Settings) -> dict[int, nn.Module]:
+    """This rank's stages by number, described and not yet cut."""
+    ranks = mesh.degrees.pp
+    with torch.device("meta"):
+        if ranks == 1:
+            return {0: model.make()}
+        mine = stages_of(settings.schedule, mesh.pp.get_local_rank(), ranks)
+        found = {number: model.make() for number in mine}
+    total = ranks * stages_per_rank(settings.schedule)
+    for number, part in found.items():
+        layers = layers_of(number, total, len(model.plan.blocks(part)))
+        model.plan.keep(part, layers, first=number == 0, last=number == total - 1)
+    return found
+
+
+def _prepare(
+    part: nn.Module, model: Description, mesh: Mesh, settings: Settings, device: torch.device
+) -> nn.Module:
+    """Cut one stage in the fixed order, and give it memory and values."""
+    kind = kind_of(mesh.degrees, settings)
+    if mesh.degrees.tp > 1:
+        apply_tensor(part, mesh, model.plan)
+    if kind in {DataParallelism.FSDP, DataParallelism.HSDP}:
+        apply_fsdp(part, mesh, model.plan, settings)
+    part.to_empty(device=torch.device("cpu") if settings.cpu_offload else device)
+    model.fill(part)
+    return apply_ddp(part, mesh, device) if kind is DataParallelism.DDP else part

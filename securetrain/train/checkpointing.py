@@ -20,8 +20,6 @@ from typing import Any, Final
 
 import msgspec
 import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.artifacts import Freshness, RankSigner, SaveContext, head, load, save
 from securetrain.artifacts.encryption import DecryptionKey, Recipient
@@ -283,10 +281,10 @@ def gradient_record(progress: Progress, *, watched: bool) -> GradientRecord:
 def state_of(trainer: Trainer) -> dict[str, Any]:
     """The trainer's own tensors under names, and plain values."""
     state: dict[str, Any] = {}
-    module = inner(trainer.model.module)
-    for name, parameter in module.named_parameters():
+    model = trainer.model
+    for name, parameter in model.named_parameters():
         state[f"model.{name}"] = parameter.detach()
-    state.update((f"optim.{n}", t) for n, t in optimizer_state(module, trainer.optimizer))
+    state.update((f"optim.{n}", t) for n, t in optimizer_state(model, trainer.optimizer))
     state[PROGRESS] = asdict(trainer.progress)
     # One value: its inner names change from step to step, and torch wants them equal on loading.
     guard = trainer.guard.state_dict() if trainer.guard is not None else None
@@ -300,11 +298,6 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
     guard = canonical.loads(state[GUARD].encode(), limit=GUARD_LIMIT, where=GUARD)
     if trainer.guard is not None and guard is not None:
         trainer.guard.load_state_dict(guard)
-
-
-def inner(module: nn.Module) -> nn.Module:
-    """The model without its wrapper, so that names are the same on every mesh."""
-    return module.module if isinstance(module, DistributedDataParallel) else module
 
 
 def _previous(digest: str) -> Parent:

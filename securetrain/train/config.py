@@ -7,21 +7,30 @@ Rules:
 1. at most 64 KiB of the safe YAML subset, one document;
 2. unknown fields are errors; every error names the file, the field and what to write instead;
 3. numbers have bounds here, so that nothing absurd reaches torch;
-4. what the number of processes decides is checked by `check_world`, before any model is built.
+4. what the number of processes decides is checked in composition.py, before any model is built.
 """
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import read_file
-from securetrain.parallel.degrees import Degrees, fit
-from securetrain.parallel.plan import Precision
+from securetrain.parallel.degrees import nearest_divisor
+from securetrain.parallel.plan import (
+    Compression,
+    ContextKind,
+    Precision,
+    Recompute,
+    Settings,
+    Zero,
+)
+from securetrain.parallel.schedule import Schedule, default_microbatches
 from securetrain.policy.load import parse_yaml
+from securetrain.train.models.shape import ModelShape
 
 API_VERSION: Final = "securetrain.dev/job/v1"
 KIND: Final = "TrainJob"
@@ -31,18 +40,29 @@ AUTO: Final = "auto"
 NEVER: Final = "never"
 
 
+Degree: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 20)]
+
+
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A mapping of the job file."""
 
 
 class ModelJob(_Section, frozen=True, kw_only=True):
-    """The sizes of the byte-level model."""
+    """The sizes of a model of the Llama family."""
 
     dim: Annotated[int, Meta(ge=8, le=65536)] = 192
     layers: Annotated[int, Meta(ge=1, le=1024)] = 4
     heads: Annotated[int, Meta(ge=1, le=1024)] = 6
+    kv_heads: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """Heads of keys and values, each shared by heads / kv_heads queries; null: as many as heads."""
+    head_size: Annotated[int, Meta(ge=2, le=1024)] | None = None
+    """Elements of a head; null: dim / heads."""
     ffn: Annotated[int, Meta(ge=8, le=1 << 20)] = 512
+    vocab: Annotated[int, Meta(ge=2, le=1 << 24)] = 256
     rope_theta: Annotated[float, Meta(gt=1.0, le=1e9)] = 10_000.0
+    norm_eps: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-5
+    tied: bool = False
+    """Whether the head is the embedding's matrix."""
 
 
 class DataJob(_Section, frozen=True, kw_only=True):
@@ -61,9 +81,43 @@ class DataJob(_Section, frozen=True, kw_only=True):
 class ParallelJob(_Section, frozen=True, kw_only=True):
     """How ranks share the work."""
 
-    dp_replicate: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
-    dp_shard: Annotated[int, Meta(ge=1, le=1 << 20)] | Literal["auto"] = "auto"
-    reshard_after_forward: bool = True
+    pp: Degree = 1
+    """Pipeline ranks: each holds some of the layers."""
+    dp_replicate: Degree = 1
+    """Copies of the model that see different rows."""
+    dp_shard: Degree | Literal["auto"] = "auto"
+    """Ranks that share one copy; auto takes what the other axes leave."""
+    cp: Degree = 1
+    """Ranks that share the positions of a row."""
+    tp: Degree = 1
+    """Ranks that share each matrix, and between matrices the positions."""
+    ep: Degree = 1
+    """Ranks that share the experts of a layer; borrowed from dp_shard, cp and tp."""
+    zero: Zero = Zero.PARAMETERS
+    """What dp_shard ranks share: 1 optimizer state, 2 gradients as well, 3 parameters as well."""
+    cpu_offload: bool = False
+    """Keep parameters, gradients and optimizer state in host memory."""
+    microbatches: Annotated[int, Meta(ge=1, le=1 << 20)] | Literal["auto"] = "auto"
+    """Pieces of a rank's rows: they fill a pipeline, or else accumulate gradients."""
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    """How a pipeline's stages take turns."""
+    context: ContextKind = ContextKind.ALL_GATHER
+    """How ranks that share positions attend to each other's."""
+    async_tp: bool = False
+    """Overlap tensor-parallel messages with matrix products (CUDA, compiled)."""
+    compression: Compression = Compression.NONE
+    """How DDP's gradients travel."""
+
+
+class ComputeJob(_Section, frozen=True, kw_only=True):
+    """How one rank computes."""
+
+    recompute: Recompute = Recompute.NONE
+    """Activation checkpointing: none, selective or full."""
+    compile: bool = False
+    """Compile each block."""
+    float8: bool = False
+    """Matrix products of the blocks in float8 (CUDA of capability 8.9 and more)."""
 
 
 class OptimizerJob(_Section, frozen=True, kw_only=True):
@@ -128,6 +182,7 @@ class JobConfig(_Section, frozen=True, kw_only=True):
     model: ModelJob = ModelJob()
     data: DataJob = DataJob()
     parallel: ParallelJob = ParallelJob()
+    compute: ComputeJob = ComputeJob()
     optimizer: OptimizerJob = OptimizerJob()
     checkpoint: CheckpointJob = CheckpointJob()
     metrics: MetricsJob = MetricsJob()
@@ -183,29 +238,29 @@ def override(
     return changed
 
 
-def check_world(job: JobConfig, world: int, where: str) -> Degrees:
-    """The mesh's degrees for `world` processes, with what must divide by them.
+def shape_of(job: JobConfig) -> ModelShape:
+    """The model's sizes."""
+    return ModelShape(**msgspec.structs.asdict(job.model))
 
-    Raises:
-        UsageError: ST-USAG-007 with the nearest valid choice.
-    """
-    shard = job.parallel.dp_shard
-    degrees = fit(
-        dp_replicate=job.parallel.dp_replicate,
-        dp_shard=None if shard == AUTO else int(shard),
-        world=world,
-        where=where,
+
+def settings_of(job: JobConfig) -> Settings:
+    """How the model is to be made parallel."""
+    asked, compute = job.parallel, job.compute
+    return Settings(
+        precision=job.precision,
+        zero=asked.zero,
+        cpu_offload=asked.cpu_offload,
+        microbatches=default_microbatches(asked.pp)
+        if asked.microbatches == AUTO
+        else int(asked.microbatches),
+        schedule=asked.schedule,
+        context=asked.context,
+        recompute=compute.recompute,
+        compile=compute.compile,
+        async_tp=asked.async_tp,
+        float8=compute.float8,
+        compression=asked.compression,
     )
-    for field, rows in (("data.batch_rows", job.data.batch_rows), ("eval.rows", job.eval.rows)):
-        if rows % degrees.dp:
-            above = -(-rows // degrees.dp) * degrees.dp
-            raise bad_field(
-                f"{rows} rows do not divide among {degrees.dp} data-parallel ranks",
-                where,
-                field,
-                f"{field.split('.')[1]}: {above}",
-            )
-    return degrees
 
 
 def bad_field(what: str, where: str, field: str, fix: str) -> UsageError:
@@ -263,7 +318,7 @@ def _check(job: JobConfig, where: str) -> None:
             f"apiVersion: {API_VERSION} and kind: {KIND}",
         )
     model = job.model
-    if model.dim % model.heads or (model.dim // model.heads) % 2:
+    if model.head_size is None and (model.dim % model.heads or model.dim // model.heads % 2):
         heads = next(
             n for n in range(model.heads, 0, -1) if model.dim % n == 0 and model.dim // n % 2 == 0
         ) if model.dim % 2 == 0 else 0  # fmt: skip
@@ -272,6 +327,16 @@ def _check(job: JobConfig, where: str) -> None:
             where,
             "model.heads",
             f"heads: {heads}" if heads else "an even dim",
+        )
+    if model.head_size is not None and model.head_size % 2:
+        fix = f"head_size: {model.head_size + 1}"
+        raise bad_field("rotary positions turn pairs", where, "model.head_size", fix)
+    if model.kv_heads is not None and model.heads % model.kv_heads:
+        raise bad_field(
+            f"{model.heads} heads cannot share {model.kv_heads} heads of keys evenly",
+            where,
+            "model.kv_heads",
+            f"kv_heads: {nearest_divisor(model.heads, model.kv_heads)}",
         )
     if not job.checkpoint.resume.strip():
         raise bad_field("empty", where, "checkpoint.resume", "auto, never or a directory")

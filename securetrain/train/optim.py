@@ -12,7 +12,9 @@ from typing import Final
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
+from securetrain.parallel.engine import ParallelModel
 from securetrain.train.config import OptimizerJob
 
 FLOOR: Final = 0.1
@@ -20,16 +22,19 @@ FLOOR: Final = 0.1
 STATES: Final = ("exp_avg", "exp_avg_sq")
 
 
-def make_optimizer(model: nn.Module, job: OptimizerJob) -> torch.optim.AdamW:
-    """AdamW over all parameters; vectors (norms) do not decay."""
-    parameters = list(model.parameters())
+def make_optimizer(model: ParallelModel, job: OptimizerJob) -> torch.optim.AdamW:
+    """AdamW over all parameters; vectors (norms) do not decay.
+
+    One group for each mesh that parameters lie on: a fused step takes tensors of one mesh only.
+    """
+    groups: dict[tuple[object, bool], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        groups.setdefault((mesh, parameter.ndim > 1), []).append(parameter)
     return torch.optim.AdamW(
         [
-            {
-                "params": [p for p in parameters if p.ndim > 1],
-                "weight_decay": job.weight_decay,
-            },
-            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+            {"params": parameters, "weight_decay": job.weight_decay if decays else 0.0}
+            for (_, decays), parameters in groups.items()
         ],
         lr=job.lr,
         betas=job.betas,
@@ -52,7 +57,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer
+    model: ParallelModel, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors of the state, made where a parameter has none yet.
 

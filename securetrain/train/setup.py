@@ -14,10 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TextIO
 
-import msgspec
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from securetrain.artifacts import Floors, Freshness, RankSigner, VerifiedDataset
 from securetrain.artifacts.waivers import read_waivers
@@ -31,20 +29,22 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
 from securetrain.parallel.mesh import Mesh, make_mesh
-from securetrain.parallel.parallelize import parallelize
-from securetrain.parallel.plan import Plan
+from securetrain.parallel.parallelize import Description, parallelize
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients, GuardMode
 from securetrain.train.agree import recorded
 from securetrain.train.checkpointing import Checkpoints
-from securetrain.train.config import JobConfig, check_world
+from securetrain.train.composition import check_world
+from securetrain.train.config import JobConfig, settings_of, shape_of
 from securetrain.train.data import ByteSplit, Rows
 from securetrain.train.lineage import RunHistory, read_history
-from securetrain.train.model import ByteModel, ModelShape, init_weights
+from securetrain.train.models.initial import init_weights
+from securetrain.train.models.llama import Llama
+from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.optim import make_optimizer
 from securetrain.train.records import SketchWriter
-from securetrain.train.trainer import Shares, Stop, Trainer
+from securetrain.train.trainer import Stop, Trainer
 
 Clock = Callable[[], datetime]
 RUN_ID_DIGITS: Final = 16
@@ -199,45 +199,31 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
         sketches: Takes the guard's records.
     """
     shape = shape_of(job)
-    model = ByteModel(shape)
-    init_weights(model, job.seed, shape)
-    plan = Plan(
-        blocks=blocks_of,
-        precision=job.precision,
-        reshard_after_forward=job.parallel.reshard_after_forward,
+    model = Description(
+        make=lambda: Llama(shape),
+        fill=lambda part: init_weights(part, job.seed, shape),
+        plan=LlamaPlan(),
     )
-    parallel = parallelize(model.to(worker.device), mesh, plan, worker.device)
+    parallel = parallelize(model, mesh, settings_of(job), worker.device)
     guard = None
     if settings.mode is not GuardMode.OFF:
         guard = GradientGuard(
             mesh.dp_group, settings, on_record=None if sketches is None else sketches.write
         )
-        guard.attach(parallel.module)
+        guard.attach(parallel.parts[0])
     seq_len = job.data.seq_len
     train, held_out = splits
     return Trainer(
         job=job,
         shape=shape,
         model=parallel,
-        optimizer=make_optimizer(parallel.module, job.optimizer),
+        optimizer=make_optimizer(parallel, job.optimizer),
         rows=Rows(train, seq_len, job.seed),
         held_out=None if held_out is None else Rows(held_out, seq_len, job.seed),
-        shares=Shares(group=mesh.dp_group, rank=mesh.dp_rank, size=mesh.degrees.dp),
         guard=guard,
         max_refused=settings.max_refused_steps,
         stop=worker.stop,
     )
-
-
-def shape_of(job: JobConfig) -> ModelShape:
-    """The model's sizes."""
-    return ModelShape(**msgspec.structs.asdict(job.model))
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The layers, which are sharded one by one."""
-    assert isinstance(model, ByteModel)
-    return list(model.layers.values())
 
 
 def run_id_of(trust: TrustRoot) -> str:

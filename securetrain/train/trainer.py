@@ -22,17 +22,16 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 
 from securetrain.core.errors import GuardError
 from securetrain.guard.verdict import Verdict
+from securetrain.parallel.engine import ParallelModel
 from securetrain.parallel.gradients import clip_grads, grad_norm, is_finite
-from securetrain.parallel.parallelize import ParallelModel
 from securetrain.train.baseline import Baselines
 from securetrain.train.config import JobConfig
 from securetrain.train.data import Rows, share
 from securetrain.train.metrics import StepMetrics
-from securetrain.train.model import ModelShape, flops_per_token
+from securetrain.train.models.shape import ModelShape, flops_per_token
 from securetrain.train.optim import lr_at, set_lr
 
 LN2 = math.log(2)
@@ -93,16 +92,6 @@ class StepResult:
     stop: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Which part of the work is this rank's."""
-
-    group: dist.ProcessGroup
-    """The data-parallel ranks."""
-    rank: int
-    size: int
-
-
 @dataclass(slots=True, kw_only=True)
 class Trainer:
     """One rank's part of a run. `train_step` and `evaluate` are collective."""
@@ -113,7 +102,6 @@ class Trainer:
     optimizer: torch.optim.Optimizer
     rows: Rows
     held_out: Rows | None
-    shares: Shares
     guard: Judge | None
     max_refused: int
     """Steps in a row that may be refused before the run halts."""
@@ -148,7 +136,7 @@ class Trainer:
             )
         if refusal is None:
             assert norm is not None
-            clip_grads(self.model.module.parameters(), norm, self.job.optimizer.clip)
+            clip_grads(self.model.parameters(), norm, self.job.optimizer.clip)
             self.optimizer.step()
             self.progress.refused_in_a_row = 0
         else:
@@ -176,16 +164,17 @@ class Trainer:
         """Bits a byte on the held-out split, the same on every rank; None without such a split."""
         if self.held_out is None:
             return None
-        rows = share(self.job.eval.rows, self.shares.rank, self.shares.size)
-        chunk = max(1, self.job.data.batch_rows // self.shares.size)
+        rows = self._share(self.job.eval.rows)
+        chunk = len(self._share(self.job.data.batch_rows))
         total = torch.zeros((), dtype=torch.float64, device=self.model.device)
-        self.model.module.eval()
+        self.model.train(mode=False)
         for start in range(0, len(rows), chunk):
             batch = self.held_out.spaced(self.job.eval.rows, rows[start : start + chunk])
-            total += self._loss_sum(*batch).double()
-        self.model.module.train()
-        dist.all_reduce(total, group=self.shares.group)
-        return float(total) / (self.job.eval.rows * self.job.data.seq_len) / LN2
+            total += self.model.loss_sum(*batch).double()
+        self.model.train(mode=True)
+        dist.all_reduce(total)
+        nats = float(total) / self.model.mesh.degrees.tp
+        return nats / (self.job.eval.rows * self.job.data.seq_len) / LN2
 
     def metrics(
         self, result: StepResult, *, peak: float | None, world: int, bits: float | None,
@@ -211,24 +200,19 @@ class Trainer:
             bigram_bits=shown.bigram if shown else None,
         )
 
+    def _share(self, rows: int) -> range:
+        mesh = self.model.mesh
+        return share(rows, mesh.dp_rank, mesh.degrees.dp)
+
     def _forward_backward(self, step: int) -> torch.Tensor:
         """This rank's part of the step's mean loss, detached."""
-        rows = share(self.job.data.batch_rows, self.shares.rank, self.shares.size)
-        loss = self._loss_sum(*self.rows.batch(step, rows)) / self.tokens_per_step
-        (loss * self.model.loss_scale).backward()
-        return loss.detach()
-
-    def _loss_sum(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        device = self.model.device
-        positions = torch.arange(inputs.shape[1], device=device)
-        with self.model.autocast():
-            logits = self.model.module(inputs.to(device), positions)
-        return F.cross_entropy(
-            logits.flatten(0, 1).float(), targets.to(device).flatten(), reduction="sum"
-        )
+        batch = self.rows.batch(step, self._share(self.job.data.batch_rows))
+        return self.model.forward_backward(*batch, self.tokens_per_step)
 
     def _norm(self) -> torch.Tensor:
-        return grad_norm(self.model.module.parameters())
+        mesh = self.model.mesh
+        stages = mesh.pp.get_group() if mesh.degrees.pp > 1 else None
+        return grad_norm(self.model.parameters(), stages)
 
     def _agree(
         self, local_loss: torch.Tensor, norm: torch.Tensor | None
@@ -240,9 +224,10 @@ class Trainer:
             dtype=torch.float64,
             device=self.model.device,
         )
-        dist.all_reduce(shared, group=self.shares.group)
+        dist.all_reduce(shared)
         loss, odd_ranks, stops = shared.tolist()
-        return loss, odd_ranks == 0, stops > 0
+        # Ranks that share matrices have computed the same loss.
+        return loss / self.model.mesh.degrees.tp, odd_ranks == 0, stops > 0
 
     def _too_many(self, step: int, refusal: GuardError) -> GuardError | None:
         if self.progress.refused_in_a_row < self.max_refused:

@@ -3,7 +3,7 @@
 import pytest
 
 from securetrain.core.errors import UsageError
-from securetrain.parallel.degrees import Degrees, fit, nearest_divisor
+from securetrain.parallel.degrees import Degrees, Wanted, fit, nearest_divisor
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,8 @@ from securetrain.parallel.degrees import Degrees, fit, nearest_divisor
     ],
 )
 def test_degrees_that_fit(replicate, shard, world, expected):
-    degrees = fit(dp_replicate=replicate, dp_shard=shard, world=world, where="job.yaml")
+    wanted = Wanted(dp_replicate=replicate, dp_shard=shard)
+    degrees = fit(wanted, world=world, where="job.yaml")
     assert (degrees.dp_replicate, degrees.dp_shard) == expected
     assert degrees.world == degrees.dp == world
 
@@ -25,16 +26,22 @@ def test_degrees_that_fit(replicate, shard, world, expected):
 @pytest.mark.parametrize(
     ("replicate", "shard", "world", "reason", "fix"),
     [
-        (3, None, 8, "dp_replicate 3 does not divide 8", "dp_replicate: 2 and dp_shard: 4"),
+        (
+            3,
+            None,
+            8,
+            "dp_replicate 3 is 3, which does not divide 8",
+            "dp_replicate: 2 and dp_shard: 4",
+        ),
         (2, 2, 8, "is 4 ranks, but there are 8", "dp_shard: 4"),
         (1, 3, 2, "is 3 ranks, but there are 2", "start 3 processes"),
-        (0, 1, 4, "at least 1", "dp_shard: 4"),
-        (1, 0, 4, "at least 1", "dp_shard: 4"),
+        (0, 1, 4, "at least 1", "dp_replicate: 1"),
+        (1, 0, 4, "at least 1", "dp_shard: 1"),
     ],
 )
 def test_a_refusal_gives_reason_and_nearest_choice(replicate, shard, world, reason, fix):
     with pytest.raises(UsageError) as caught:
-        fit(dp_replicate=replicate, dp_shard=shard, world=world, where="job.yaml")
+        fit(Wanted(dp_replicate=replicate, dp_shard=shard), world=world, where="job.yaml")
     assert caught.value.code == "ST-USAG-007"
     assert reason in caught.value.what
     assert caught.value.where == "job.yaml: parallel"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from securetrain.core.errors import UsageError
-from securetrain.train.config import check_world, load_job, override, parse_job
+from securetrain.train.composition import check_world
+from securetrain.train.config import load_job, override, parse_job
 from tests.train.jobs import JOB
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

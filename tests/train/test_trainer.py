@@ -17,7 +17,8 @@ from securetrain.guard.verdict import Verdict
 from securetrain.parallel.mesh import make_mesh
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 from securetrain.train.checkpointing import gradient_record
-from securetrain.train.config import check_world, parse_job
+from securetrain.train.composition import check_world
+from securetrain.train.config import parse_job
 from securetrain.train.data import ByteSplit
 from securetrain.train.setup import Worker, build
 from securetrain.train.trainer import Progress, Trainer
@@ -77,7 +78,7 @@ def make(script: dict[int, GuardResponse] | None) -> Trainer:
 
 
 def snapshot(trainer: Trainer) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in trainer.model.module.parameters()]
+    return [p.detach().clone() for p in trainer.model.parameters()]
 
 
 def unchanged(trainer: Trainer, before: list[torch.Tensor]) -> bool:
@@ -97,7 +98,7 @@ def test_a_refused_step_changes_nothing_and_the_next_one_reads_other_rows():
     assert result.halt is None
     assert math.isnan(result.grad_norm)
     assert unchanged(trainer, before)
-    assert all(p.grad is None for p in trainer.model.module.parameters())
+    assert all(p.grad is None for p in trainer.model.parameters())
     assert all(
         torch.equal(s["step"], state[n]) for n, s in enumerate(trainer.optimizer.state.values())
     )
@@ -139,7 +140,7 @@ def test_halt_is_handed_up():
 
 def poison(trainer: Trainer) -> None:
     with torch.no_grad():
-        trainer.model.module.get_parameter("norm.weight").fill_(math.nan)
+        trainer.model.parts[0].get_parameter("norm.weight").fill_(math.nan)
 
 
 def test_numbers_that_are_not_finite_never_reach_the_weights():
@@ -169,7 +170,7 @@ def test_plain_adamw_would_have_taken_the_nan():
     poison(trainer)
     trainer._forward_backward(2)
     trainer.optimizer.step()
-    odd = [not bool(torch.isfinite(p).all()) for p in trainer.model.module.parameters()]
+    odd = [not bool(torch.isfinite(p).all()) for p in trainer.model.parameters()]
     assert sum(odd) > len(odd) // 2
 
 

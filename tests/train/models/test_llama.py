@@ -3,20 +3,15 @@
 import pytest
 import torch
 
-from securetrain.train.model import (
-    ByteModel,
-    ModelShape,
-    flops_per_token,
-    init_weights,
-    num_parameters,
-    seed_of,
-)
+from securetrain.train.models.initial import init_weights, seed_of
+from securetrain.train.models.llama import Llama
+from securetrain.train.models.shape import ModelShape, flops_per_token, num_parameters
 
 SMALL = ModelShape(dim=32, layers=2, heads=2, ffn=48)
 
 
-def model(seed: int = 0, shape: ModelShape = SMALL) -> ByteModel:
-    made = ByteModel(shape)
+def model(seed: int = 0, shape: ModelShape = SMALL) -> Llama:
+    made = Llama(shape)
     init_weights(made, seed, shape)
     return made
 
@@ -38,12 +33,12 @@ def test_weights_depend_on_seed_and_name_only():
 
 def test_a_part_of_the_model_gets_the_same_weights_as_the_whole():
     whole = dict(model().named_parameters())
-    part = ByteModel(SMALL)
+    part = Llama(SMALL)
     del part.layers["0"]
     part.tok_embeddings = None
     init_weights(part, 0, SMALL)
     kept = dict(part.named_parameters())
-    assert "layers.1.mlp.w1.weight" in kept
+    assert "layers.1.feed_forward.w1.weight" in kept
     assert all(torch.equal(kept[n], whole[n]) for n in kept)
 
 
@@ -74,15 +69,37 @@ def test_first_predictions_are_close_to_uniform():
     assert float(loss) == pytest.approx(5.545, abs=1.0)
 
 
-@pytest.mark.parametrize("shape", [SMALL, ModelShape()])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        SMALL,
+        ModelShape(),
+        ModelShape(dim=32, layers=2, heads=4, kv_heads=2, ffn=48),
+        ModelShape(dim=32, layers=2, heads=4, head_size=16, ffn=48, tied=True),
+    ],
+)
 def test_parameters_are_counted(shape):
-    assert num_parameters(shape) == sum(p.numel() for p in ByteModel(shape).parameters())
+    assert num_parameters(shape) == sum(p.numel() for p in Llama(shape).parameters())
     assert 1.8e6 < num_parameters(ModelShape()) < 2e6
 
 
 def test_flops_of_a_known_model():
-    # Llama 3 8B has grouped heads; with this class's full heads and its sizes the formula gives
-    # 6 * matrices + 12 * layers * dim * seq, worked out by hand here.
-    shape = ModelShape(dim=4096, layers=32, heads=32, ffn=14336, vocab=128256)
-    matrices = 32 * (4 * 4096**2 + 3 * 4096 * 14336 + 2 * 4096) + 4096 + 128256 * 4096
-    assert flops_per_token(shape, 8192) == 6 * matrices + 12 * 32 * 4096 * 8192
+    # Llama 3 8B: 8.03e9 parameters of which 0.525e9 are the embedding; 5.79e10 FLOPs a token at
+    # 8192 positions (torchtitan's figures of December 2024 follow from it).
+    shape = ModelShape(dim=4096, layers=32, heads=32, kv_heads=8, ffn=14336, vocab=128256)
+    assert num_parameters(shape) == 8_030_261_248
+    assert flops_per_token(shape, 8192) == pytest.approx(5.79e10, rel=1e-3)
+
+
+def test_grouped_queries_are_repeated_keys():
+    shape = ModelShape(dim=32, layers=1, heads=4, kv_heads=2, ffn=48)
+    grouped, full = model(shape=shape), model(shape=ModelShape(dim=32, layers=1, heads=4, ffn=48))
+    state = grouped.state_dict()
+    for name in ("wk", "wv"):
+        key = f"layers.0.attention.{name}.weight"
+        heads = state[key].unflatten(0, (2, 8)).repeat_interleave(2, dim=0)
+        state[key] = heads.flatten(0, 1)
+    full.load_state_dict(state)
+    tokens = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(16)
+    torch.testing.assert_close(grouped(tokens, positions), full(tokens, positions))

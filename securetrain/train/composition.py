@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a model, its rows and a mesh fit together. Free of torch.
+
+Everything that torch would refuse in the middle of a step, or would get wrong in silence, is
+refused here, before a process group exists: with the field, the reason and the nearest choice.
+"""
+
+from securetrain.parallel.degrees import Degrees, Wanted, fit, nearest_divisor
+from securetrain.parallel.kind import DataParallelism, kind_of
+from securetrain.parallel.plan import Compression, ContextKind
+from securetrain.parallel.schedule import (
+    least_microbatches,
+    microbatch_multiple,
+    stages_per_rank,
+)
+from securetrain.train.config import AUTO, JobConfig, bad_field, settings_of, shape_of
+
+
+def check_world(job: JobConfig, world: int, where: str) -> Degrees:
+    """The mesh's degrees for `world` processes, with all that must divide by them.
+
+    Raises:
+        UsageError: ST-USAG-007 with the nearest valid choice.
+    """
+    asked = job.parallel
+    wanted = Wanted(
+        pp=asked.pp,
+        dp_replicate=asked.dp_replicate,
+        dp_shard=None if asked.dp_shard == AUTO else int(asked.dp_shard),
+        cp=asked.cp,
+        tp=asked.tp,
+        ep=asked.ep,
+    )
+    degrees = fit(wanted, world=world, where=where)
+    check_composition(job, degrees, where)
+    return degrees
+
+
+def check_composition(job: JobConfig, degrees: Degrees, where: str) -> None:
+    """Check a job against degrees that fit the world.
+
+    Raises:
+        UsageError: ST-USAG-007 with the nearest valid choice.
+    """
+    _check_rows(job, degrees, where)
+    _check_sequence(job, degrees, where)
+    _check_tensor(job, degrees, where)
+    _check_pipeline(job, degrees, where)
+    _check_experts(job, degrees, where)
+    _check_choices(job, degrees, where)
+
+
+def _check_rows(job: JobConfig, degrees: Degrees, where: str) -> None:
+    pieces = settings_of(job).microbatches
+    unit = degrees.dp * pieces
+    if job.data.batch_rows % unit:
+        raise bad_field(
+            f"{job.data.batch_rows} rows do not divide among {degrees.dp} data-parallel ranks"
+            + (f" and {pieces} microbatches" if pieces > 1 else ""),
+            where,
+            "data.batch_rows",
+            f"batch_rows: {_above(job.data.batch_rows, unit)}",
+        )
+    if job.eval.rows % degrees.dp:
+        raise bad_field(
+            f"{job.eval.rows} rows do not divide among {degrees.dp} data-parallel ranks",
+            where,
+            "eval.rows",
+            f"rows: {_above(job.eval.rows, degrees.dp)}",
+        )
+
+
+def _check_sequence(job: JobConfig, degrees: Degrees, where: str) -> None:
+    length = job.data.seq_len
+    # Context-parallel ranks take one piece of each half; tensor-parallel ones cut what is theirs.
+    unit = degrees.cp * (2 if degrees.cp > 1 else 1) * degrees.tp
+    if length % unit:
+        raise bad_field(
+            f"{length} positions do not divide among cp {degrees.cp} and tp {degrees.tp}",
+            where,
+            "data.seq_len",
+            f"seq_len: {_above(length, unit)}",
+        )
+
+
+def _check_tensor(job: JobConfig, degrees: Degrees, where: str) -> None:
+    shape, tp = shape_of(job), degrees.tp
+    for name, value in (
+        ("heads", shape.heads), ("kv_heads", shape.keys), ("ffn", shape.ffn),
+        ("vocab", shape.vocab),
+    ):  # fmt: skip
+        if value % tp:
+            raise bad_field(
+                f"tp {tp} does not divide {name} {value}",
+                where,
+                "parallel.tp",
+                f"tp: {nearest_divisor(value, tp)}",
+            )
+    if job.parallel.context is ContextKind.ULYSSES and degrees.cp > 1:
+        for name, value in (("heads", shape.heads // tp), ("kv_heads", shape.keys // tp)):
+            if value % degrees.cp:
+                raise bad_field(
+                    f"ulysses swaps positions for heads, and cp {degrees.cp} does not divide the"
+                    f" {value} {name} of a rank",
+                    where,
+                    "parallel.context",
+                    "context: ring, which needs no heads to spare",
+                )
+    if shape.tied and (tp > 1 or degrees.pp > 1):
+        raise bad_field(
+            "embedding and head are one matrix, which lies on one pipeline rank and is not cut",
+            where,
+            "model.tied",
+            "tied: false, or pp: 1 and tp: 1",
+        )
+
+
+def _check_pipeline(job: JobConfig, degrees: Degrees, where: str) -> None:
+    if degrees.pp == 1:
+        return
+    schedule, pieces = job.parallel.schedule, settings_of(job).microbatches
+    stages = degrees.pp * stages_per_rank(schedule)
+    if job.model.layers < stages:
+        raise bad_field(
+            f"{schedule} on pp {degrees.pp} has {stages} stages, the model {job.model.layers}"
+            " layers",
+            where,
+            "parallel.pp",
+            f"pp: {max(1, job.model.layers // stages_per_rank(schedule))}",
+        )
+    least = least_microbatches(schedule, degrees.pp)
+    unit = microbatch_multiple(schedule, degrees.pp)
+    if pieces < least or pieces % unit:
+        raise bad_field(
+            f"{schedule} on pp {degrees.pp} takes a multiple of {unit} microbatches, at least"
+            f" {least}; these are {pieces}",
+            where,
+            "parallel.microbatches",
+            f"microbatches: {_above(max(pieces, least), unit)}",
+        )
+
+
+def _check_experts(job: JobConfig, degrees: Degrees, where: str) -> None:
+    shape = shape_of(job)
+    if degrees.ep == 1:
+        return
+    if not shape.experts:
+        raise bad_field("the model has no experts", where, "parallel.ep", "ep: 1")
+    if shape.experts % degrees.ep:
+        raise bad_field(
+            f"ep {degrees.ep} does not divide {shape.experts} experts",
+            where,
+            "parallel.ep",
+            f"ep: {nearest_divisor(shape.experts, degrees.ep)}",
+        )
+
+
+def _check_choices(job: JobConfig, degrees: Degrees, where: str) -> None:
+    asked, kind = job.parallel, kind_of(degrees, settings_of(job))
+    if asked.compression is not Compression.NONE and kind is not DataParallelism.DDP:
+        raise bad_field(
+            f"gradients are compressed on their way by DDP only, and this mesh is {kind}",
+            where,
+            "parallel.compression",
+            "compression: none, or dp_replicate alone",
+        )
+    if asked.async_tp and not (degrees.tp > 1 and job.compute.compile):
+        raise bad_field(
+            "there is nothing to overlap without tp, and the compiler does it",
+            where,
+            "parallel.async_tp",
+            "async_tp: false, or tp: 2 and compute.compile: true",
+        )
+
+
+def _above(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

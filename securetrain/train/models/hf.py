@@ -1,0 +1,282 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in the format of Hugging Face: config.json and safetensors under the names of Llama.
+
+Rules for reading, in order:
+
+1. the directory is signed (`artifacts.signed_model`), and nothing of it is parsed before that was
+   verified;
+2. config.json must be of an architecture in `ARCHITECTURES` and ask for nothing that the built-in
+   model does not compute: what would be another model is refused by name, never approximated;
+3. the tensors must be exactly those of the configuration, of its shapes, in a floating type; only
+   what such a model recomputes or does not use may be there besides;
+4. each rank reads its own part of each tensor, whatever the mesh, and verifies what it reads.
+
+Names: `theirs`. Matrices need no permutation: the format stores queries and keys for rotating
+element i with element i + K/2 of a head, which is what our `rotate` does (Meta's own files, which
+rotate neighbours, differ).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+import torch
+from msgspec import Meta
+from torch import nn
+
+from securetrain.artifacts.checkpoint.load import load
+from securetrain.artifacts.signed_model import SignedModel
+from securetrain.artifacts.statements import digest_of
+from securetrain.core import canonical
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.train.models.shape import ModelShape
+
+CONFIG: Final = "config.json"
+ARCHITECTURES: Final = ("LlamaForCausalLM",)
+ROPE_THETA: Final = 10_000.0
+FLOATS: Final = frozenset({"float32", "bfloat16", "float16"})
+HEAD: Final = "lm_head.weight"
+UNUSED: Final = ".rotary_emb.inv_freq"
+"""What older files store and everybody recomputes."""
+_LIMIT: Final = 1 << 20
+
+_OUTER: Final = {
+    "tok_embeddings.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "output.weight": HEAD,
+}
+_INNER: Final = {
+    "attention.wq.weight": "self_attn.q_proj.weight",
+    "attention.wk.weight": "self_attn.k_proj.weight",
+    "attention.wv.weight": "self_attn.v_proj.weight",
+    "attention.wo.weight": "self_attn.o_proj.weight",
+    "feed_forward.w1.weight": "mlp.gate_proj.weight",
+    "feed_forward.w3.weight": "mlp.up_proj.weight",
+    "feed_forward.w2.weight": "mlp.down_proj.weight",
+    "attention_norm.weight": "input_layernorm.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+}
+
+Size = Annotated[int, Meta(ge=1, le=1 << 24)]
+Positive = Annotated[float, Meta(gt=0.0, le=1e12)]
+
+
+class _Config(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides the computation. Further fields are about generating, or about files."""
+
+    architectures: list[str]
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Annotated[int, Meta(ge=1, le=1024)]
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab_size: Size
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    tie_word_embeddings: bool = False
+    hidden_act: str = "silu"
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    quantization_config: dict[str, Any] | None = None
+
+
+def theirs(name: str) -> str:
+    """What a parameter of ours is called there."""
+    if name in _OUTER:
+        return _OUTER[name]
+    _, number, inner = name.split(".", 2)
+    return f"model.layers.{number}.{_INNER[inner]}"
+
+
+def shape_of(config: bytes, where: str) -> ModelShape:
+    """The sizes in a verified config.json.
+
+    Raises:
+        UsageError: ST-USAG-016 naming what is not supported.
+    """
+    try:
+        value = canonical.loads(config, limit=_LIMIT, where=where)
+        said = msgspec.convert(value, _Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise _unsupported(str(error), where) from error
+    except UsageError as error:
+        raise _unsupported(error.what, where) from error
+    if len(said.architectures) != 1 or said.architectures[0] not in ARCHITECTURES:
+        names = ", ".join(said.architectures)[:200] or "none"
+        raise _unsupported(f"architecture {names}", where)
+    for field, found, wanted in (
+        ("hidden_act", said.hidden_act, "silu"),
+        ("attention_bias", said.attention_bias, False),
+        ("mlp_bias", said.mlp_bias, False),
+        ("quantization_config", said.quantization_config, None),
+    ):
+        if found != wanted:
+            raise _unsupported(f"{field}: {str(found)[:100]}", where)
+    return _sized(said, where)
+
+
+def _sized(said: _Config, where: str) -> ModelShape:
+    heads, keys = said.num_attention_heads, said.num_key_value_heads
+    if heads % (keys or heads) or (said.head_dim is None and said.hidden_size % heads):
+        raise _unsupported(f"{heads} heads over {keys} of keys, {said.hidden_size} wide", where)
+    head = said.head_dim or said.hidden_size // heads
+    if head % 2:
+        raise _unsupported(f"heads of {head} elements", where)
+    return ModelShape(
+        dim=said.hidden_size,
+        layers=said.num_hidden_layers,
+        heads=heads,
+        kv_heads=keys or heads,
+        head_size=head,
+        ffn=said.intermediate_size,
+        vocab=said.vocab_size,
+        rope_theta=_theta(said, where),
+        norm_eps=said.rms_norm_eps,
+        tied=said.tie_word_embeddings,
+    )
+
+
+def _theta(said: _Config, where: str) -> float:
+    """The base of the rotary positions, from either place where versions of the format have it."""
+    theta = said.rope_theta
+    for field, rope in (
+        ("rope_scaling", said.rope_scaling),
+        ("rope_parameters", said.rope_parameters),
+    ):
+        if rope is None:
+            continue
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        inner = rope.get("rope_theta")
+        if kind != "default" or not isinstance(inner, int | float | None):
+            raise _unsupported(f"{field} of type {str(kind)[:40]!r}", where)
+        if inner is not None and theta not in {None, float(inner)}:
+            raise _unsupported(f"two values of rope_theta: {theta} and {inner}", where)
+        theta = theta if inner is None else float(inner)
+    return ROPE_THETA if theta is None else theta
+
+
+def config_of(shape: ModelShape) -> bytes:
+    """A config.json that says `shape`.
+
+    Raises:
+        UsageError: ST-USAG-016 when the format has no such model.
+    """
+    said = {
+        "architectures": [ARCHITECTURES[0]],
+        "attention_bias": False,
+        "head_dim": shape.head,
+        "hidden_act": "silu",
+        "hidden_size": shape.dim,
+        "intermediate_size": shape.ffn,
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.keys,
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_theta,
+        "tie_word_embeddings": shape.tied,
+        "vocab_size": shape.vocab,
+    }
+    return msgspec.json.format(msgspec.json.encode(said), indent=2) + b"\n"
+
+
+def check_tensors(model: SignedModel, shape: ModelShape) -> None:
+    """Rule 3.
+
+    Raises:
+        UsageError: ST-USAG-016 naming the first tensor that is missing, too many or of another
+            shape.
+    """
+    wanted = {theirs(name): size for name, size in sizes(shape).items()}
+    found = {tensor.fqn: tensor for tensor in model.index.tensors}
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            raise _unsupported(f"there is no tensor {name}", model.storage.name)
+        if name not in wanted:
+            if name.endswith(UNUSED) or (shape.tied and name == HEAD):
+                continue
+            raise _unsupported(f"tensor {name[:200]} has no place", model.storage.name)
+        if found[name].shape != wanted[name]:
+            raise _unsupported(
+                f"tensor {name} of shape {list(found[name].shape)}, {CONFIG} asks for"
+                f" {list(wanted[name])}",
+                model.storage.name,
+            )
+        if found[name].dtype not in FLOATS:
+            raise _unsupported(f"tensor {name} of {found[name].dtype}", model.storage.name)
+
+
+def sizes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    """Our names of all parameters of a dense model, and their shapes."""
+    queries, keys, dim = shape.heads * shape.head, shape.keys * shape.head, shape.dim
+    inner: dict[str, tuple[int, ...]] = {
+        "attention.wq.weight": (queries, dim),
+        "attention.wk.weight": (keys, dim),
+        "attention.wv.weight": (keys, dim),
+        "attention.wo.weight": (dim, queries),
+        "feed_forward.w1.weight": (shape.ffn, dim),
+        "feed_forward.w3.weight": (shape.ffn, dim),
+        "feed_forward.w2.weight": (dim, shape.ffn),
+        "attention_norm.weight": (dim,),
+        "ffn_norm.weight": (dim,),
+    }
+    found: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (shape.vocab, dim)}
+    for layer in range(shape.layers):
+        found |= {f"layers.{layer}.{name}": size for name, size in inner.items()}
+    found["norm.weight"] = (dim,)
+    if not shape.tied:
+        found["output.weight"] = (shape.vocab, dim)
+    return found
+
+
+def load_weights(parameters: Iterable[tuple[str, nn.Parameter]], model: SignedModel) -> None:
+    """Fill this rank's parameters, or its parts of them, under our names; collective.
+
+    Args:
+        parameters: Those of all of the rank's stages, sharded or whole.
+        model: The opened model, whose tensors were checked.
+
+    Raises:
+        IntegrityError: ST-CKPT-100 to 200; also ST-CKPT-130 when it is not any more what was
+            opened.
+    """
+    state: dict[str, Any] = {theirs(name): one.detach() for name, one in parameters}
+    predicate = load(
+        state,
+        model.storage,
+        trust=model.trust,
+        policy=model.policy,
+        now=model.opened_at,
+    )
+    if digest_of(predicate) != model.digest:
+        with torch.no_grad():
+            for tensor in state.values():
+                tensor.zero_()
+        raise IntegrityError(
+            "ST-CKPT-130",
+            "the model was exchanged for another signed one while it was opened",
+            model.storage.name,
+            "find out who replaced it",
+        )
+
+
+def renamed(
+    parameters: Iterable[tuple[str, Any]], rename: Callable[[str], str] = theirs
+) -> dict[str, Any]:
+    """Tensors under other names."""
+    return {rename(name): tensor for name, tensor in parameters}
+
+
+def _unsupported(what: str, where: str) -> UsageError:
+    return UsageError(
+        "ST-USAG-016",
+        what,
+        where,
+        f"a model of {' or '.join(ARCHITECTURES)} without biases, scaled positions and"
+        " quantisation",
+    )

@@ -1,0 +1,38 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The parity matrix: every form of parallelism, alone and composed. Each row must give the loss and
+the gradient norm of one process.
+"""
+
+from securetrain.parallel.schedule import Schedule
+from tests.parallel.curves import Case
+
+BY_DATA = (
+    Case("ddp", 2, "{dp_replicate: 2}"),
+    Case("ddp, accumulated", 2, "{dp_replicate: 2, microbatches: 2}"),
+    Case("fsdp", 2, "{dp_shard: 2}"),
+    Case("zero-1", 2, "{zero: 1, microbatches: 2}"),
+    Case("zero-2", 2, "{zero: 2, microbatches: 2}"),
+    Case("zero-3, accumulated", 2, "{zero: 3, microbatches: 2}"),
+    Case("fsdp, offloaded", 2, "{cpu_offload: true}"),
+    Case("fsdp 4", 4, "{dp_shard: 4}"),
+    Case("hsdp 2x2", 4, "{dp_replicate: 2, dp_shard: 2}"),
+)
+BY_TENSOR = (
+    Case("tp", 2, "{tp: 2}"),
+    Case("fsdp x tp", 4, "{dp_shard: 2, tp: 2}"),
+    Case("replicas x tp", 4, "{dp_replicate: 2, tp: 2}"),
+    Case("hsdp x tp", 8, "{dp_replicate: 2, dp_shard: 2, tp: 2}"),
+)
+BY_STAGE = (
+    *(Case(f"pp, {s}", 2, f"{{pp: 2, schedule: {s}}}") for s in Schedule),
+    Case("pp 4", 4, "{pp: 4, microbatches: 4}"),
+    Case("pp x tp", 4, "{pp: 2, tp: 2}"),
+    Case("pp x fsdp", 4, "{pp: 2, dp_shard: 2}"),
+    Case("pp x replicas", 4, "{pp: 2, dp_replicate: 2, schedule: LoopedBFS, microbatches: 2}"),
+    Case("pp x fsdp x tp", 8, "{pp: 2, dp_shard: 2, tp: 2}"),
+    Case(
+        "pp x fsdp x tp, ZBV", 8, "{pp: 2, dp_shard: 2, tp: 2, schedule: ZBVZeroBubble}"
+    ),
+)  # fmt: skip
+MATRIX = (*BY_DATA, *BY_TENSOR, *BY_STAGE)
