@@ -237,9 +237,12 @@ class Coordinator:
                     session.evict(error)
 
     def _refuse_revoked(self, session: Session) -> None:
+        if self._revoked is None:
+            return
         certificate = session.channel.check.certificate
-        if self._revoked is not None and session.peer is not None and certificate is not None:
-            self._revoked(session.peer, certificate)
+        assert session.peer is not None, "it is authenticated"
+        assert certificate is not None, "it is authenticated"
+        self._revoked(session.peer, certificate)
 
     @property
     def closed(self) -> bool:
@@ -376,10 +379,8 @@ class Coordinator:
             self._note_problem(problem)
         self._door.passed(session)
         with self._lock:
-            if session.node and self._nodes.get(session.node) is session:
+            if self._nodes.get(session.node) is session:
                 del self._nodes[session.node]
-                if session.admitted and not (self._stopping or self._rounds.closed):
-                    self._distrust(session, error)
                 self._verifier.release(session.node)
                 self._remove(session, error)
                 self._advance()
@@ -391,12 +392,15 @@ class Coordinator:
 
     def _remove(self, session: Session, error: SecureTrainError | None) -> None:
         """A node is gone: evicted, or lost, or by its own will."""
-        going_on = not (self._stopping or self._rounds.closed)
+        going_on = not self._rounds.closed
         if going_on:
             # Whatever the reason: who is not here is not attested again, and so is not heard.
             self._assembly.evictions.gone(session.node)
-        lost = session.admitted and not session.said_goodbye and going_on
-        self._assembly.remove(session.node, evicted=error is not None or lost)
+            if session.admitted:
+                self._distrust(session, error)
+        # The end of a job is no reason to restart: there are no more rounds.
+        restart = going_on and (error is not None or not session.said_goodbye)
+        self._assembly.remove(session.node, evicted=restart)
 
     def _distrust(self, session: Session, error: SecureTrainError | None) -> None:
         """A node is out; when its word counts no more, say since when."""
