@@ -103,7 +103,6 @@ class Member:
         self._floors = floors
         self._monotonic = monotonic
         self._changed = threading.Condition()
-        self._joined = False
         self._failure: SecureTrainError | None = None
         self._status = Status(waiting=0, ready=0, closed=False)
         self._membership: Membership | None = None
@@ -141,13 +140,12 @@ class Member:
             AttestationError: what the verifier refused the evidence with.
         """
         self._link.open(host, port)
-        self._joined = True
         return self._link.admitted.result
 
     @property
     def connected(self) -> bool:
         """Whether the node has joined and is still in."""
-        return self._joined and self._failure is None and self._link.is_open
+        return self._failure is None and self._link.is_open
 
     @property
     def terms(self) -> Admit:
@@ -328,8 +326,8 @@ class Member:
         with self._changed:
             while True:
                 current = self._membership
-                if self._status.closed and current is None and self._failure is None:
-                    raise self._closed()
+                if self._status.closed and current is None:
+                    raise self._failure or self._closed()
                 self._raise_failure()
                 if current is not None and (self._store is not None or current is not seen):
                     return current, self._store, self._keys

@@ -11,7 +11,7 @@ import pytest
 from securetrain.core.errors import AdmissionError, UsageError
 from securetrain.rendezvous import desk as desk_module
 from securetrain.rendezvous.desk import Desk, Visit
-from securetrain.rendezvous.enrolment import decode_enrolment
+from securetrain.rendezvous.enrolment import Report, decode_enrolment
 from securetrain.rendezvous.protocol import HEADER_SIZE, Refuse
 
 FIRST, SECOND = AdmissionError("ST-ADMN-010", "pushed out"), AdmissionError("ST-ADMN-005", "late")
@@ -116,6 +116,13 @@ def test_the_first_problem_is_kept(visit):
     assert made.channel.done == ["ST-ADMN-005", "close"], "the visitor hears its own reason"
     made.desk.note_problem(FIRST)
     assert made.desk.problem is FULL
+
+
+def test_where_no_inventory_is_kept_no_report_is_taken(tools):
+    invitation: Any = SimpleNamespace(node="node-0")
+    with pytest.raises(AdmissionError, match="no inventory is kept here") as caught:
+        new_desk(Log(), tools).file(Report(body=b"{}"), invitation)
+    assert caught.value.code == "ST-ADMN-001"
 
 
 def test_a_token_for_a_revoked_node_is_not_made(tools):

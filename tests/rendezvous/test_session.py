@@ -141,6 +141,15 @@ def test_evidence_of_another_connection(scene, change, rebound):
     assert refusal.code == ("ST-ATTS-113" if rebound else "ST-ATTS-003")
 
 
+def test_nothing_but_a_proof_answers_a_challenge(job, tools):
+    job.start()
+    channel, _ = job.challenged(job.identity())
+    channel.send(Heartbeat(), tools.soon())
+    refusal = tools.answer(channel)
+    assert refusal.code == "ST-ADMN-001"
+    assert "Proof" in refusal.what + refusal.fix
+
+
 @pytest.mark.forgery
 def test_a_proof_twice_on_one_connection(scene):
     """A renewal without a question is out of place, however good the answer."""
