@@ -207,7 +207,7 @@ class Desk:
         if self.clock() >= found.ends:
             what = f"it ended at {found.ends:%Y-%m-%dT%H:%M:%SZ}"
             raise AdmissionError("ST-ADMN-015", what, subject, _AGAIN)
-        if found.used is not None or not register.use(found.id, self.clock()):
+        if not register.use(found.id, self.clock()):
             raise AdmissionError(
                 "ST-ADMN-016",
                 "it was used before",

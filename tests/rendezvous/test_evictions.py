@@ -284,7 +284,7 @@ def test_a_member_that_was_evicted_while_the_epoch_was_applied_is_cut_off_too(tr
 
 
 def test_a_renewal_moves_the_time_until_which_a_node_is_believed(job, tools):
-    job.start(1, 2, last_call=0.2, lease=0.6)
+    job.start(1, 2, last_call=0.2, lease=3.0)
     members = {"node-0": job.join("node-0"), "node-1": job.join("node-1")}
     form(members)
     joined = members["node-1"].result.issued

@@ -160,7 +160,7 @@ def test_a_node_gets_its_next_certificate_and_can_come_again_with_it(job, tools)
 
 
 def test_a_renewed_certificate_is_not_renewed_at_every_lease(job, tools):
-    job.start(lease=0.6)
+    job.start(lease=3.0)
     kept: list[object] = []
     member = job.make_member(identity=old_identity(job, tools), on_certificate=kept.append)
     member.connect(job.host, job.port)
