@@ -14,6 +14,8 @@ transparency log has it.
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Final
@@ -30,14 +32,16 @@ from securetrain.artifacts.statements import (
     Time,
     digest_of,
 )
-from securetrain.artifacts.storage import Storage
+from securetrain.artifacts.storage import LocalStorage, Storage
 from securetrain.core import canonical
 from securetrain.core.errors import SecureTrainError, reason
+from securetrain.core.files import locked
 from securetrain.identity import dsse
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
 
 HEAD: Final = "head.json"
+_LOCK: Final = ".head.lock"
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.head+json"
 LIMIT: Final = 64 << 10
 LIFETIME: Final = timedelta(days=30)
@@ -157,27 +161,62 @@ def advance(
         IntegrityError: ST-CKPT-171 when the head is of this number or a later one already;
             see also `open_head`.
     """
-    data = _bytes(folder)
-    if data is not None:
-        present = open_head(data, trust, folder.name)
-        if present.run_id == predicate.run_id and present.seq >= predicate.seq:
-            raise Problem(
-                code="ST-CKPT-171",
-                what=f"the head is checkpoint {present.seq} already, so {predicate.seq} cannot be",
-                file=HEAD,
-            ).error(folder.name)
-    head = Head(
-        run_id=predicate.run_id,
-        seq=predicate.seq,
-        step=predicate.step,
-        digest=digest_of(predicate),
-        prev="" if data is None else hashlib.sha256(data).hexdigest(),
-        log_index=log_index,
-        created=now,
-        expires=now + lifetime,
-    )
-    folder.replace(HEAD, sign_head(head, key))
+    with _alone(folder):
+        data = _bytes(folder)
+        if data is not None:
+            present = open_head(data, trust, folder.name)
+            if present.run_id == predicate.run_id and present.seq >= predicate.seq:
+                raise Problem(
+                    code="ST-CKPT-171",
+                    what=f"the head is checkpoint {present.seq} already, {predicate.seq} cannot be",
+                    file=HEAD,
+                ).error(folder.name)
+        head = Head(
+            run_id=predicate.run_id,
+            seq=predicate.seq,
+            step=predicate.step,
+            digest=digest_of(predicate),
+            prev="" if data is None else hashlib.sha256(data).hexdigest(),
+            log_index=log_index,
+            created=now,
+            expires=now + lifetime,
+        )
+        folder.replace(HEAD, sign_head(head, key))
     return head
+
+
+def note_logged(
+    folder: Storage, digest: str, log_index: int, key: Signer, trust: TrustRoot
+) -> Head | None:
+    """Say in the head where the log has its checkpoint's statement; its times stay.
+
+    Returns:
+        The new head; None when the head is of another checkpoint (by now), or says so already.
+
+    Raises:
+        IntegrityError: see `open_head`.
+    """
+    with _alone(folder):
+        data = _bytes(folder)
+        if data is None:
+            return None
+        present = open_head(data, trust, folder.name)
+        if present.digest != digest or present.log_index == log_index:
+            return None
+        prev = hashlib.sha256(data).hexdigest()
+        head = msgspec.structs.replace(present, log_index=log_index, prev=prev)
+        folder.replace(HEAD, sign_head(head, key))
+        return head
+
+
+@contextmanager
+def _alone(folder: Storage) -> Iterator[None]:
+    """Nobody else changes the head meanwhile: a saver and a launcher's agent both do."""
+    if not isinstance(folder, LocalStorage):
+        yield
+        return
+    with locked(folder.path / _LOCK):
+        yield
 
 
 def problems_of(head: Head, run_id: str, now: datetime) -> list[Problem]:

@@ -256,6 +256,20 @@ def _artifacts(policy: Policy) -> Iterator[Remark]:
     for name in checkpoint.allow_globals:
         if any(fnmatchcase(name, pattern) for pattern in DANGEROUS_GLOBALS):
             yield _warn("checkpoint.allow_globals", f"{name} lets a pickle run code", "remove it")
+    log = checkpoint.log
+    if log is not None and not log.witnesses:
+        yield _warn(
+            "checkpoint.log.witnesses",
+            "only the node that makes a run watches its log, which it could rewrite itself",
+            "name the keys of several nodes: securetrain log witness-key",
+        )
+    elif log is not None and 2 * log.quorum <= len(log.witnesses):
+        yield _warn(
+            "checkpoint.log.quorum",
+            f"{log.quorum} of {len(log.witnesses)}: two quorums need not have a witness in common,"
+            " so each could be shown a history of its own",
+            f"quorum: {len(log.witnesses) // 2 + 1}",
+        )
     if not checkpoint.require_lineage:
         yield _warn(
             "checkpoint.require_lineage",

@@ -25,7 +25,13 @@ from securetrain.core import canonical
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
-from securetrain.policy.schema import API_VERSION, FabricTrust, GuardMode, Policy
+from securetrain.policy.schema import (
+    API_VERSION,
+    FabricTrust,
+    GuardMode,
+    Policy,
+    TransparencyLog,
+)
 
 FILE_LIMIT: Final = 256 << 10
 MAX_CHAIN: Final = 8
@@ -269,6 +275,38 @@ def _check(policy: Policy, where: str) -> None:
             "gradients.mode: detect, or checkpoint.require_clean_verdict: false",
         )
     _check_network(policy, where)
+    if policy.checkpoint.log is not None:
+        _check_log(policy.checkpoint.log, f"{where}: checkpoint.log")
+
+
+def _check_log(log: TransparencyLog, where: str) -> None:
+    """A log that somebody else keeps has a name and keys, and its quorum can be reached."""
+    if bool(log.origin) is not bool(log.keys):
+        raise PolicyError(
+            "ST-PLCY-004",
+            "a log with a name and no key" if log.origin else "a log with keys and no name",
+            f"{where}.{'keys' if log.origin else 'origin'}",
+            "give both, or neither: then the run makes a log of its own",
+        )
+    for name, keys in (("keys", log.keys), ("witnesses", log.witnesses)):
+        if len(set(keys)) != len(keys):
+            raise PolicyError(
+                "ST-PLCY-004", "a key stands in it twice", f"{where}.{name}", "name each once"
+            )
+    if set(log.keys) & set(log.witnesses):
+        raise PolicyError(
+            "ST-PLCY-004",
+            "the log is a witness of itself",
+            f"{where}.witnesses",
+            "name the keys of other machines",
+        )
+    if log.quorum > max(1, len(log.witnesses)):
+        raise PolicyError(
+            "ST-PLCY-004",
+            f"{log.quorum} witnesses must have cosigned, and {max(1, len(log.witnesses))} could",
+            f"{where}.quorum",
+            "name as many witnesses, or lower the quorum",
+        )
 
 
 def _check_network(policy: Policy, where: str) -> None:

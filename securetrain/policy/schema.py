@@ -331,6 +331,43 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ] = 5
 
 
+SpkiText: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{40,200}\Z")]
+
+
+class TransparencyLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The log in which every checkpoint's statement must stand, and who watches it."""
+
+    origin: Annotated[
+        str,
+        _meta(
+            "the log's name, like a URL without a scheme; empty for a log of the run's own",
+            "run",
+            "verify",
+            max_length=255,
+        ),
+    ] = ""
+    keys: Annotated[
+        tuple[SpkiText, ...],
+        _meta(
+            "public keys (SPKI, base64, Ed25519) of the log; none for one that the run makes",
+            "run",
+            "verify",
+        ),
+    ] = ()
+    witnesses: Annotated[
+        tuple[SpkiText, ...],
+        _meta(
+            "public keys (SPKI, base64, Ed25519) of the nodes whose agents watch it ('securetrain"
+            " log witness-key' prints one); none for the node alone that makes the run",
+            "run",
+            "verify",
+        ),
+    ] = ()
+    quorum: Annotated[
+        int, _meta("how many of them must have cosigned", "run", "verify", ge=1, le=1024)
+    ] = 1
+
+
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Checkpoints that the job writes and reads. What is not signed is always refused."""
 
@@ -359,6 +396,15 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             "verify",
         ),
     ] = False
+    log: Annotated[
+        TransparencyLog | None,
+        _meta(
+            "the statement must be proven to stand in a transparency log that witnesses watch; a"
+            " run logs its checkpoints, and its nodes' agents are witnesses",
+            "run",
+            "verify",
+        ),
+    ] = None
     encrypt_to: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")], ...],
         _meta("X25519 public keys (hex) for which every file must be encrypted", "run", "verify"),

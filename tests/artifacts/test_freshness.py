@@ -14,6 +14,7 @@ from securetrain.artifacts.freshness import Freshness
 from securetrain.artifacts.head import (
     HEAD,
     advance,
+    note_logged,
     open_head,
     read_head,
     shown_head,
@@ -380,3 +381,21 @@ def test_waivers_in_a_folder(tmp_path):
         (tmp_path / f"{number}.json").write_bytes(b"")
     with pytest.raises(IntegrityError, match="ST-CKPT-123"):
         read_waivers(tmp_path)
+
+
+def test_where_the_log_has_it_stands_in_the_head(run, codes, keys, trust):
+    folder, made = run
+    store = LocalStorage(folder)
+    before = (folder / HEAD).read_bytes()
+    was = read_head(store, trust)
+    assert note_logged(store, digest_of(made[1]), 7, keys.checkpoint, trust) is None
+    assert (folder / HEAD).read_bytes() == before
+    now_is = note_logged(store, digest_of(made[2]), 7, keys.checkpoint, trust)
+    assert now_is == read_head(store, trust)
+    chained = hashlib.sha256(before).hexdigest()
+    assert was is not None
+    assert now_is == msgspec.structs.replace(was, log_index=7, prev=chained)
+    assert note_logged(store, digest_of(made[2]), 7, keys.checkpoint, trust) is None
+    assert codes("c2") == []
+    (folder / HEAD).unlink()
+    assert note_logged(store, digest_of(made[2]), 7, keys.checkpoint, trust) is None

@@ -35,6 +35,7 @@ network:
   fabric: trusted-plaintext
   isolation: {statement: switches of our own, evidence: statement}
 """
+WITNESSED = f"checkpoint: {{log: {{witnesses: [{'A' * 60}, {'B' * 60}]}}}}\n"
 EXCEPTION = "node: {allow_self_asserted: {max_nodes: 2, reason: spare nodes"
 
 
@@ -62,6 +63,8 @@ EXCEPTION = "node: {allow_self_asserted: {max_nodes: 2, reason: spare nodes"
         ("checkpoint: {unpickle: warn}\n", "checkpoint.unpickle", "any code"),
         ("checkpoint: {unpickle: 'off'}\n", "checkpoint.unpickle", "any code"),
         ("checkpoint: {allow_globals: [os.system]}\n", "checkpoint.allow_globals", "os.system"),
+        ("checkpoint: {log: {}}\n", "checkpoint.log.witnesses", "rewrite itself"),
+        (WITNESSED, "checkpoint.log.quorum", "in common"),
         ("checkpoint: {require_lineage: false}\n", "checkpoint.require_lineage", "no run"),
         ("checkpoint: {require_clean_verdict: false}\n", "checkpoint.require_clean_verdict", ""),
         ("gradients: {response: observe}\n", "gradients.response", "applied all the same"),

@@ -57,6 +57,8 @@ def test_a_policy_may_extend_a_file_beside_it(write, tmp_path, monkeypatch):
     assert policy.node.min_tier is NodeTier.TPM
 
 
+LOG = "checkpoint: {log: {"
+KEY = "A" * 60
 IN_CLEAR = "network: {require: [overlay, rdma-trusted], fabric: trusted-plaintext"
 UNGUARDED = f"""\
 {IN_CLEAR}, isolation: {{statement: our own switches}}}}
@@ -97,6 +99,17 @@ def test_a_fabric_in_clear_needs_its_name_a_reason_and_the_guard(write):
         ("network: {isolation: {statement: x}}\n", "ST-PLCY-004", "network.isolation"),
         ("network: {fabric: clear}\n", "ST-PLCY-002", "network.fabric"),
         (UNGUARDED, "ST-PLCY-004", "gradients.mode"),
+        (f"{LOG}origin: log.example}}}}\n", "ST-PLCY-004", "checkpoint.log.keys"),
+        (f"{LOG}keys: [{KEY}]}}}}\n", "ST-PLCY-004", "checkpoint.log.origin"),
+        (f"{LOG}witnesses: [{KEY}, {KEY}]}}}}\n", "ST-PLCY-004", "checkpoint.log.witnesses"),
+        (f"{LOG}quorum: 2}}}}\n", "ST-PLCY-004", "checkpoint.log.quorum"),
+        (f"{LOG}quorum: 2, witnesses: [{KEY}]}}}}\n", "ST-PLCY-004", "checkpoint.log.quorum"),
+        (f"{LOG}quorum: 0}}}}\n", "ST-PLCY-002", "checkpoint.log.quorum"),
+        (
+            f"{LOG}origin: log.example, keys: [{KEY}], witnesses: [{KEY}]}}}}\n",
+            "ST-PLCY-004",
+            "checkpoint.log.witnesses",
+        ),
         ("node: {tpm: {event_log: false}}\n", "ST-PLCY-004", "node.tpm.event_log"),
         ("host: {fail_on: !!str high}\n", "ST-PLCY-001", "mine.yaml"),
         ("a: &x 1\nb: *x\n", "ST-PLCY-001", "mine.yaml"),

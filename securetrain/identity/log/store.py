@@ -76,19 +76,35 @@ class Log:
         """
         return self.append_entries([entry_of(envelope, verifiers)], signer)
 
+    def append_once(self, entry: bytes, signer: Signer) -> int:
+        """Log an entry unless it is there already, whoever else may try to; returns its index.
+
+        Raises:
+            IdentityError: Those of `append_entries`.
+        """
+        with self._writing([entry], signer):
+            index = self.find(entry)
+            return self._append([entry], signer) if index is None else index
+
     def append_entries(self, entries: Sequence[bytes], signer: Signer) -> int:
         """Log entries in one step; returns the index of the first.
 
         Raises:
             IdentityError: ST-IDEN-040, ST-IDEN-045, ST-IDEN-046.
         """
+        with self._writing(entries, signer):
+            return self._append(list(entries), signer)
+
+    @contextmanager
+    def _writing(self, entries: Sequence[bytes], signer: Signer) -> Iterator[None]:
+        """The lock, for somebody who may append these."""
         if any(len(entry) > ENTRY_LIMIT for entry in entries):
             raise IdentityError("ST-IDEN-004", f"an entry of more than {ENTRY_LIMIT} bytes")
         if signer.key_id not in self.policy.keys:
             raise note.bad(f"key {signer.key_id[:16]} is not of the log {self.policy.origin}")
         with self._locked():
             try:
-                return self._append(list(entries), signer)
+                yield
             except UsageError as error:
                 raise _unwritable(error, self.folder) from error
 

@@ -13,6 +13,7 @@ from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.log import merkle, note, tiles
 from securetrain.identity.log.checkpoint import Checkpoint, sign
+from securetrain.identity.log.entry import entry_of
 from securetrain.identity.log.store import Log
 from tests.identity.log.conftest import NOW, ORIGIN
 
@@ -291,3 +292,13 @@ def test_a_folder_that_cannot_be_written(world):
 @pytest.mark.parametrize("data", [b"\x00", b"\x00\x05abc", b"\x00\x00" * 257])
 def test_bundles_that_are_no_bundles(data):
     refused("ST-IDEN-045", tiles.unpack_bundle, data)
+
+
+def test_an_entry_is_logged_once_whoever_tries(world):
+    world.append("a")
+    entries = [entry_of(world.envelope(text), world.verifiers) for text in ("b", "c")]
+    found = [world.log.append_once(entry, world.key) for entry in (*entries, *entries)]
+    assert found == [1, 2, 1, 2]
+    assert world.log.state()[0].size == 3
+    with pytest.raises(IdentityError, match="ST-IDEN-040"):
+        world.log.append_once(entries[0], world.signer)
