@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from securetrain.artifacts import index as index_file
-from securetrain.artifacts import safetensors_header
+from securetrain.artifacts import logged, safetensors_header
 from securetrain.artifacts.freshness import Freshness
 from securetrain.artifacts.judging import Asked, judge
 from securetrain.artifacts.layout import (
@@ -142,7 +142,8 @@ def verify_path(
         now: the time of the check.
         progress: called from the calling thread while bytes are hashed.
         known: what is known of the run besides; given, a checkpoint must be the newest one.
-        log_proof: the proof that its statement was logged; given, it must hold.
+        log_proof: the proof that its statement was logged; given, it must hold. Without it, the one
+            beside the directory is taken when the policy asks for one.
 
     Raises:
         UsageError: ST-USAG-002 when there is no such directory.
@@ -155,8 +156,8 @@ def verify_path(
     shown = path if isinstance(path, Path) else storage.name
     report = _Report(shown, storage, _guess(storage))
     try:
-        opened = _open(report, trust, log_proof, now)
         asked = Asked(trust=trust, policy=policy, now=now, known=known)
+        opened = _open(report, asked, log_proof)
         report.add(*judge(opened, storage, asked).problems)
         try:
             report.add(*check_listing(storage, opened.predicate))
@@ -222,15 +223,13 @@ def _guess(root: Storage) -> Kind:
     return Kind.DATASET if root.has(TREES) else Kind.CHECKPOINT
 
 
-def _open(report: _Report, trust: TrustRoot, log_proof: LogProof | None, now: datetime) -> Opened:
+def _open(report: _Report, asked: Asked, log_proof: LogProof | None) -> Opened:
     """Rules 1 and 2."""
+    trust = asked.trust
     try:
         data = read_statement(report.root, report.kind)
         report.kind = claimed_kind(data) or report.kind
-        index = None
-        if log_proof is not None:
-            report.logged = log_proof.judge(data, report.kind, trust, now)
-            index = report.logged.index
+        index = _logged(report, data, asked, log_proof)
         report.opened = open_statement(data, report.kind, trust, report.root.name, index)
     except IntegrityError as error:
         report.catch(error, STATEMENT if error.code[-3:] != "142" else "")
@@ -244,6 +243,20 @@ def _open(report: _Report, trust: TrustRoot, log_proof: LogProof | None, now: da
             )
         raise _Stop from error
     return report.opened
+
+
+def _logged(report: _Report, data: bytes, asked: Asked, given: LogProof | None) -> int | None:
+    """Where the statement is proven to be logged, when that is asked; what is lacking is one more
+    problem, and the rest is looked at all the same.
+    """
+    try:
+        report.logged = logged.prove(
+            report.root, data, report.kind, asked.trust, asked.policy, asked.now, given
+        )
+    except IntegrityError as error:
+        report.catch(error, STATEMENT)
+        return None
+    return None if report.logged is None else report.logged.index
 
 
 def _check_content(report: _Report, predicate: Predicate, progress: Progress | None) -> None:

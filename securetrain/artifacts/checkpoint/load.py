@@ -44,7 +44,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from securetrain.artifacts import codec
+from securetrain.artifacts import codec, logged
 from securetrain.artifacts import index as index_file
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.filling import Fetch, Job
@@ -220,7 +220,10 @@ class _Reader(StorageReader):
     @refusing("ST-USAG-010")
     def _open(self) -> Metadata:
         kind, storage = Kind.CHECKPOINT, self.storage
-        opened = open_statement(read_statement(storage, kind), kind, self.asked.trust, storage.name)
+        asked, data = self.asked, read_statement(storage, kind)
+        proven = logged.prove(storage, data, kind, asked.trust, asked.policy, asked.now)
+        index = None if proven is None else proven.index
+        opened = open_statement(data, kind, asked.trust, storage.name, index)
         predicate = opened.predicate
         assert isinstance(predicate, CheckpointPredicate)
         judged = judge(opened, storage, self.asked)
