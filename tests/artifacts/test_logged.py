@@ -2,17 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """T37, T38: what a revoked key signed, and what a log saves of it."""
 
+import base64
 from datetime import timedelta
 
 import msgspec
 import pytest
+import torch
 
+from securetrain import artifacts
 from securetrain.artifacts.dataset import sign_documents
 from securetrain.artifacts.layout import STATEMENT
 from securetrain.artifacts.logged import LogProof
 from securetrain.artifacts.verify import verify_path
+from securetrain.core.errors import IntegrityError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log.checkpoint import LogPolicy
+from securetrain.identity.log.proof import LIMIT
 from securetrain.identity.log.store import Log
 from securetrain.identity.log.witness import Witness, request_for
 from securetrain.identity.trust import (
@@ -23,6 +28,8 @@ from securetrain.identity.trust import (
     key_table,
     sign_document,
 )
+from securetrain.policy import load_policy
+from securetrain.policy.schema import Policy, TransparencyLog
 
 ORIGIN = "log.example/team"
 
@@ -129,3 +136,85 @@ def test_proofs_that_do_not_hold(forge, tmp_path, logbook, now):
     ):
         refused(check(path, trust, now, data), "ST-CKPT-180", 18)
     refused(check(root, logbook.trust(), now - timedelta(hours=1), proof), "ST-CKPT-180", 18)
+
+
+# What a policy asks for.
+
+
+def spki(key):
+    return base64.b64encode(key.public.spki).decode()
+
+
+def asking(**log) -> Policy:
+    policy = load_policy("dev").policy
+    checkpoint = msgspec.structs.replace(policy.checkpoint, log=TransparencyLog(**log))
+    return msgspec.structs.replace(policy, checkpoint=checkpoint)
+
+
+@pytest.fixture
+def logged(forge, logbook):
+    """A checkpoint with its proof beside it."""
+    path = logbook.folder / "c"
+    forge(path)
+    index = logbook.append(path)
+    logbook.cosign()
+    (logbook.folder / "c.tlog-proof").write_bytes(logbook.log.prove(index))
+    return path
+
+
+@pytest.mark.forgery
+def test_a_policy_asks_for_the_proof_beside_it(logged, logbook, now, trust):
+    def codes(path=logged, trust=None, **log):
+        asked = asking(**log)
+        found = verify_path(path, trust=trust or logbook.trust(), policy=asked, now=now)
+        if found.ok:
+            assert found.logged is not None
+        return [problem.code for problem in found.problems if problem.code[-3:] != "121"]
+
+    keys = {"origin": ORIGIN, "keys": (spki(logbook.key),)}
+    both = tuple(spki(key) for key in logbook.witnesses)
+    assert codes() == []
+    assert codes(**keys) == []
+    assert codes(**keys, witnesses=both, quorum=2) == []
+    lacking = ["ST-CKPT-180"]
+    assert codes(origin="other.example", keys=keys["keys"]) == lacking
+    assert codes(origin=ORIGIN, keys=both[:1]) == lacking  # signed by another key
+    assert codes(witnesses=both[:1]) == lacking  # the trust root's quorum is two
+    assert codes(witnesses=(*both, spki(logbook.key)), quorum=3) == lacking
+    assert codes(trust=trust) == lacking  # a trust root that names no log
+    proof = logbook.folder / "c.tlog-proof"
+    good = proof.read_bytes()
+    proof.write_bytes(good[:-20])
+    assert codes() == lacking
+    proof.write_bytes(b"x" * (LIMIT + 1))
+    assert codes() == lacking
+    proof.unlink()
+    assert codes() == lacking
+    # A proof that is given is taken instead.
+    result = verify_path(
+        logged, trust=logbook.trust(), policy=asking(), now=now, log_proof=LogProof(good)
+    )
+    assert "ST-CKPT-180" not in {problem.code for problem in result.problems}
+
+
+def test_a_loader_asks_for_it_too(logged, logbook, now):
+    policy = asking()
+    gradients = msgspec.structs.replace(policy.checkpoint, require_clean_verdict=False)
+    policy = msgspec.structs.replace(policy, checkpoint=gradients)
+    target = {"first": torch.zeros(1000, dtype=torch.uint8)}
+
+    def load():
+        return artifacts.load(
+            target, logged, trust=logbook.trust(), policy=policy, now=now, strict=False
+        )
+
+    assert load().step == 100
+    (logbook.folder / "c.tlog-proof").unlink()
+    with pytest.raises(IntegrityError, match="ST-CKPT-180"):
+        load()
+
+
+def test_a_dataset_is_not_asked_for_what_checkpoints_are(dataset, logbook, now):
+    found = verify_path(dataset, trust=logbook.trust(), policy=asking(), now=now)
+    assert found.ok
+    assert found.logged is None
