@@ -4,6 +4,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -320,3 +321,130 @@ def test_a_stranger_is_told_apart_from_a_store(job):
         with pytest.raises(NotAStoreError):
             client.list_keys()
     job.expect("ST-ADMN-002")
+
+
+# With a member that connects to nobody.
+
+
+class FakeMember:
+    """What the handler asked of it, in order."""
+
+    def __init__(self, *, connected=True, closed=False, error=None):
+        self.connected, self.closed, self.error = connected, closed, error
+        self.terms = SimpleNamespace(min_nodes=1, max_nodes=1)
+        self.asked: list[str] = []
+
+    def _ask(self, what):
+        self.asked.append(what)
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def num_waiting(self):
+        self._ask("num_waiting")
+        return 2
+
+    def next_round(self, *_):
+        self._ask("next_round")
+
+    def close_job(self):
+        self._ask("close_job")
+
+    def await_others(self, _):
+        self.asked.append("await_others")
+        return True
+
+    def leave(self):
+        self.asked.append("leave")
+
+
+SPENT = AdmissionError("ST-ADMN-010", "spent")
+
+
+def handler_of(member=None, **nodes):
+    def connect():
+        assert member is not None
+        return member
+
+    nodes = {"min_nodes": 1, "max_nodes": 1} | nodes
+    made = handler_module.SecureRendezvousHandler(connect, run_id="job-1", **nodes)
+    if member is not None and nodes == {"min_nodes": 1, "max_nodes": 1}:
+        made._joined()
+    return made
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_job_is_closed_when_this_node_or_another_has_closed_it(closed):
+    assert not handler_of().is_closed()
+    assert handler_of(FakeMember(closed=closed)).is_closed() is closed
+    handler = handler_of(FakeMember())
+    handler.set_closed()
+    assert handler.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("connected", "closed", "heard"),
+    [(True, False, True), (True, True, True), (False, False, True), (False, True, False)],
+)
+def test_closing_is_said_unless_nobody_is_there_to_hear_it(connected, closed, heard):
+    """Also when another node has closed the job; not when that is why the connection ended."""
+    member = FakeMember(connected=connected, closed=closed)
+    handler = handler_of(member)
+    handler.set_closed()
+    assert member.asked == (["close_job"] if heard else [])
+
+
+def test_closing_is_said_once():
+    member = FakeMember()
+    handler = handler_of(member)
+    handler.set_closed()
+    handler.set_closed()
+    assert member.asked == ["close_job"]
+    unjoined = handler_of()
+    unjoined.set_closed()
+    assert unjoined.is_closed()
+    assert unjoined.shutdown(), "there is nobody to wait for"
+
+
+def test_who_has_closed_the_job_gets_no_more_rounds():
+    member = FakeMember()
+    handler = handler_of(member)
+    handler.set_closed()
+    with pytest.raises(RendezvousClosedError, match="this node has closed the job"):
+        handler.next_rendezvous()
+    assert "next_round" not in member.asked
+
+
+def test_what_a_member_is_refused_with_is_an_error_that_torch_knows():
+    for ask in ("next_rendezvous", "num_nodes_waiting", "set_closed"):
+        handler = handler_of(FakeMember(error=SPENT))
+        with pytest.raises(RendezvousConnectionError, match="ST-ADMN-010") as caught:
+            getattr(handler, ask)()
+        assert caught.value.__cause__ is SPENT
+
+
+def test_a_shutdown_closes_waits_and_leaves():
+    member = FakeMember()
+    handler = handler_of(member)
+    assert handler.shutdown()
+    assert member.asked == ["close_job", "await_others", "leave"]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_shutdown_that_cannot_close_leaves_and_says_so_once(caplog, told):
+    member = FakeMember(error=SPENT)
+    handler = handler_of(member)
+    if told:
+        with pytest.raises(RendezvousConnectionError):
+            handler.num_nodes_waiting()
+    assert not handler.shutdown()
+    assert member.asked[-2:] == ["close_job", "leave"]
+    assert ("could not be closed" in caplog.text) is not told
+
+
+def test_who_was_started_for_other_numbers_leaves_again():
+    member = FakeMember()
+    with pytest.raises(RendezvousConnectionError, match=r"was started for 1:4 nodes") as caught:
+        handler_of(member, max_nodes=4).next_rendezvous()
+    assert isinstance(caught.value.__cause__, UsageError)
+    assert member.asked == ["leave"]
