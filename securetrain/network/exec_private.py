@@ -14,18 +14,25 @@
 A secret is handed over so: it stands in no environment, no argument list and no file that the
 program could open, and it can be read once. Files are read before anything is mounted over them.
 
-Mounts are undone by the kernel when the last process of the mount namespace ends, so that nothing
+Mounts are made by mount(2): a process for each would take longer than all the rest. They are undone
+by the kernel when the last process of the mount namespace ends, so that nothing
 is left behind, whatever kills it. A mount that fails ends this program with exit code 125: a worker
 that would see the wrong names, or the engine's socket, does not start.
 """
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator, Sequence
 
 FAILED = 125
-_MOUNT = ("mount", "-n")
-"""-n: without notes about it in /run, which the machine's own tools would read."""
+
+READ_ONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND = 1, 2, 4, 8, 32, 4096
+"""linux/mount.h, as those below."""
+_REC, _PRIVATE, _RELATIME = 1 << 14, 1 << 18, 1 << 21
+_KEPT = NOSUID | NODEV | NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
+"""What a remount would take away unless it is said again: the same numbers in statvfs(3)."""
+_CLONE_NEWNS = 0x20000
 
 _NUM_VALUES = {"--empty": 1, "--bind": 2, "--hand": 2}
 _HAND_LIMIT = 4096
@@ -39,38 +46,67 @@ def main(arguments: Sequence[str]) -> int:
         options, command = words[:end], words[end + 1 :]
         for file, name in handed(options):
             os.environ[name] = str(hand(file))
-        for mount in mounts(options):
-            # Not by `subprocess`, whose import takes longer than all the rest.
-            if status := os.waitpid(os.posix_spawnp(mount[0], mount, os.environ), 0)[1]:
-                raise OSError(f"{' '.join(mount)}: exit code {os.waitstatus_to_exitcode(status)}")
+        make(mounts(options))
         os.execv(command[0], command)  # noqa: S606 - no shell is the point
     except (OSError, IndexError, ValueError) as error:
         sys.stderr.write(f"exec_private: {error}\n")
     return FAILED
 
 
-def mounts(options: Sequence[str]) -> list[list[str]]:
-    """The commands that the options stand for.
+def mounts(options: Sequence[str]) -> list[tuple[str, str, str, int, str]]:
+    """What the options stand for, as mount(2) wants it: source, place, type, flags, data.
 
     Raises:
         ValueError: For an option that is unknown or lacks its value.
     """
-    commands = []
+    made = []
     words = iter(options)
     for word in words:
         match word:
             case "--empty":
-                how = ["-t", "tmpfs", "-o", "mode=0755,nosuid,nodev,noexec,size=1m", "tmpfs"]
-                commands.append([*_MOUNT, *how, _next(words, word)])
+                how = (NOSUID | NODEV | NOEXEC, "mode=0755,size=1m")
+                made.append(("tmpfs", _next(words, word), "tmpfs", *how))
             case "--bind":
                 source, place = _next(words, word), _next(words, word)
-                commands.append([*_MOUNT, "--bind", source, place])
-                commands.append([*_MOUNT, "-o", "remount,bind,ro", place])
+                made.append((source, place, "", BIND, ""))
+                made.append(("", place, "", REMOUNT | BIND | READ_ONLY, ""))
             case "--hand":
                 _next(words, word), _next(words, word)
             case _:
                 raise ValueError(f"unknown option {word!r}")
-    return commands
+    return made
+
+
+def make(planned: Sequence[tuple[str, str, str, int, str]]) -> None:
+    """Mount.
+
+    Raises:
+        OSError: One cannot be done; those before it were.
+    """
+    for source, place, kind, flags, data in planned:
+        if flags & REMOUNT:
+            had = os.statvfs(place).f_flag
+            flags |= had & _KEPT | (_RELATIME if had & os.ST_RELATIME else 0)  # noqa: PLW2901
+        _call("mount", source.encode(), place.encode(), kind.encode(), flags, data.encode())
+
+
+def unshare() -> None:
+    """Give the calling thread mounts of its own, which nobody else sees, nor it theirs.
+
+    Raises:
+        OSError: It has no right to.
+    """
+    _call("unshare", _CLONE_NEWNS)
+    _call("mount", b"none", b"/", b"", _REC | _PRIVATE, b"")
+
+
+def _call(name: str, *arguments: bytes | int) -> None:
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    given = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
+    if function(*given) != 0:
+        number = ctypes.get_errno()
+        words = [a.decode() for a in arguments if isinstance(a, bytes) and a]
+        raise OSError(number, os.strerror(number), " ".join([name, *words]))
 
 
 def handed(options: Sequence[str]) -> list[tuple[str, str]]:

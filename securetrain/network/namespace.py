@@ -20,12 +20,13 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
@@ -40,6 +41,7 @@ RESOLV: Final = "resolv.conf"
 NCCL_CONF: Final = "nccl.conf"
 
 _NO_CAPABILITIES: Final = ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
+_Started = TypeVar("_Started")
 _CLONE_NEWNET: Final = 0x40000000
 """linux/sched.h"""
 _CLOSING: Final = frozenset({"04", "09", "0B"})
@@ -216,6 +218,31 @@ def private_command(options: Sequence[str]) -> list[str]:
     """What stands before a program that gets mounts of its own (see `exec_private`)."""
     unshare = [program("unshare"), "--mount", "--propagation", "private", "--"]
     return [*unshare, sys.executable, "-I", "-S", str(exec_private.__file__), *options, "--"]
+
+
+def start_privately(
+    place: Namespace, options: Sequence[str], start: Callable[[], _Started]
+) -> _Started:
+    """Start a process in a namespace and with mounts of its own, without a program between.
+
+    Args:
+        place: Where it runs.
+        options: As `exec_private` takes them.
+        start: Starts it. Called in a thread that ends with this, and alone is there.
+
+    Raises:
+        OSError: The namespace is gone, or a mount cannot be made.
+    """
+
+    def inside() -> _Started:
+        # Entered first: its name is in a folder that may be hidden then.
+        with place.entered() if place.name else nullcontext():
+            exec_private.unshare()
+            exec_private.make(exec_private.mounts(options))
+            return start()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(inside).result()
 
 
 def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:

@@ -83,9 +83,13 @@ def pid_namespace(proc: Path = PROC) -> str:
 
 
 def start_time(pid: int, proc: Path = PROC) -> int | None:
-    """When a process started, in clock ticks after boot; None when it has ended."""
+    """When a process started, in clock ticks after boot; None when it has ended.
+
+    The first thread of one that was killed may have ended while another still holds its sockets.
+    """
     fields = _stat(pid, proc)
-    return int(fields[19]) if fields and fields[0] not in {"Z", "X"} else None
+    has_ended = not fields or (fields[0] in {"Z", "X"} and int(fields[17]) <= 1)
+    return None if has_ended else int(fields[19])
 
 
 def running(program: str, last: str, proc: Path = PROC) -> list[int]:

@@ -32,7 +32,7 @@ from securetrain.core.errors import NetworkError, os_error
 from securetrain.core.text import printable
 from securetrain.network import uapi
 from securetrain.network.commands import ENVIRONMENT, missing_programs, program, run_command
-from securetrain.network.namespace import Namespace, private_command
+from securetrain.network.namespace import Namespace, start_privately
 from securetrain.network.record import ENGINE_LOG
 from securetrain.network.wireguard import DeviceState, Peer, WireGuardKey
 
@@ -72,17 +72,15 @@ class WireGuardGo:
         """Start it in the host's namespace; `GoDevice.wait_ready` says when it can be configured.
 
         Raises:
-            NetworkError: ST-NETW-010 when a program is missing.
+            NetworkError: ST-NETW-010 when a program is missing, ST-NETW-013 when it cannot run.
             UsageError: ST-USAG-002 or ST-USAG-006 when its log cannot be made.
         """
         log = folder / ENGINE_LOG
         command = [
-            *([program("nsenter"), *host.enter_command()[1:]] if host.name else []),
-            *private_command(["--empty", str(_RUN.resolve())]),
             *(program("nice"), "-n", _NICENESS),
             *(program("setpriv"), *_LIMITS, "--", program(PROGRAM), "-f", name),
         ]
-        return GoDevice(_start(command, log), name, log, host)
+        return GoDevice(_start(host, command, log), name, log, host)
 
 
 @dataclass(slots=True)
@@ -189,21 +187,35 @@ class GoDevice:
         )
 
 
-def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(host: Namespace, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(log, flags, 0o600), "wb") as output:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**ENVIRONMENT, "LOG_LEVEL": "error"},
-                cwd="/",
-                start_new_session=True,
-            )
+        output = os.open(log, flags, 0o600)
     except OSError as error:
         raise os_error(error, str(log)) from error
+
+    def start() -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**ENVIRONMENT, "LOG_LEVEL": "error"},
+            cwd="/",
+            start_new_session=True,
+        )
+
+    try:
+        return start_privately(host, ["--empty", str(_RUN.resolve())], start)
+    except OSError as error:
+        raise NetworkError(
+            "ST-NETW-013",
+            f"{PROGRAM} cannot be started with mounts of its own: {error}",
+            command[0],
+            "a job network needs CAP_SYS_ADMIN",
+        ) from error
+    finally:
+        os.close(output)
 
 
 def version_problem(printed: bytes) -> list[str]:

@@ -9,15 +9,25 @@ from pathlib import Path
 import pytest
 
 from securetrain.network import exec_private
-from securetrain.network.exec_private import FAILED, handed, main, mounts
+from securetrain.network.exec_private import (
+    BIND,
+    FAILED,
+    NODEV,
+    NOEXEC,
+    NOSUID,
+    READ_ONLY,
+    REMOUNT,
+    handed,
+    main,
+    mounts,
+)
 
 
 def test_options_become_mounts():
-    how = "mode=0755,nosuid,nodev,noexec,size=1m"
     assert mounts(["--empty", "/run", "--bind", "/a", "/etc/hosts"]) == [
-        ["mount", "-n", "-t", "tmpfs", "-o", how, "tmpfs", "/run"],
-        ["mount", "-n", "--bind", "/a", "/etc/hosts"],
-        ["mount", "-n", "-o", "remount,bind,ro", "/etc/hosts"],
+        ("tmpfs", "/run", "tmpfs", NOSUID | NODEV | NOEXEC, "mode=0755,size=1m"),
+        ("/a", "/etc/hosts", "", BIND, ""),
+        ("", "/etc/hosts", "", REMOUNT | BIND | READ_ONLY, ""),
     ]
     assert mounts(["--hand", "/k", "KEY", "--empty", "/run"]) == mounts(["--empty", "/run"])
     assert handed(["--empty", "/run", "--hand", "/k", "KEY"]) == [("/k", "KEY")]
@@ -89,16 +99,10 @@ def test_what_is_handed_over_is_in_memory_and_read_once(tmp_path):
 
 def test_mounts_come_before_the_program(monkeypatch):
     ran = []
-    real = os.posix_spawnp
-
-    def mount(name, argv, env):
-        ran.append(name)
-        return real("true", argv, env)
-
-    monkeypatch.setattr("os.posix_spawnp", mount)
+    monkeypatch.setattr(exec_private, "make", ran.extend)
     monkeypatch.setattr("os.execv", lambda path, argv: ran.append((path, argv)))
     assert main(["--empty", "/run", "--", "/bin/x", "--", "y"]) == FAILED
-    assert ran == ["mount", ("/bin/x", ["/bin/x", "--", "y"])]
+    assert ran == [*mounts(["--empty", "/run"]), ("/bin/x", ["/bin/x", "--", "y"])]
 
 
 def test_it_needs_nothing_but_the_library():
@@ -115,3 +119,25 @@ def test_it_needs_nothing_but_the_library():
         )
     }
     assert names <= sys.stdlib_module_names
+
+
+def test_a_remount_keeps_what_a_file_system_forbids(monkeypatch):
+    """In a user namespace, whoever says less is refused; elsewhere the mount would lose it."""
+    calls = []
+    monkeypatch.setattr(exec_private, "_call", lambda *given: calls.append(given))
+
+    class Had:
+        f_flag = NOSUID | os.ST_NODIRATIME | os.ST_RELATIME | os.ST_SYNCHRONOUS
+
+    monkeypatch.setattr("os.statvfs", lambda place: Had if place == "/x" else None)
+    exec_private.make(mounts(["--bind", "/a", "/x"]))
+    bind, again = calls
+    assert bind == ("mount", b"/a", b"/x", b"", BIND, b"")
+    relatime = 1 << 21
+    flags = REMOUNT | BIND | READ_ONLY | NOSUID | os.ST_NODIRATIME | relatime
+    assert again == ("mount", b"", b"/x", b"", flags, b"")
+
+
+def test_what_the_kernel_refuses_is_an_error():
+    with pytest.raises(OSError, match="/no/such"):
+        exec_private.make(mounts(["--empty", "/no/such"]))

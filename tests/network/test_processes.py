@@ -68,16 +68,17 @@ def test_an_owner_that_ends():
 
 
 def test_a_process_that_nobody_waited_for_has_ended(tmp_path):
-    def stat(state):
+    def stat(state, threads=1):
         folder = tmp_path / "5"
         folder.mkdir(exist_ok=True)
-        fields = " ".join(["1"] * 18)
-        (folder / "stat").write_text(f"5 (a (b) c) {state} {fields} 4242 0 0")
+        fields = " ".join(["1"] * 16)
+        (folder / "stat").write_text(f"5 (a (b) c) {state} {fields} {threads} 1 4242 0 0")
         return start_time(5, tmp_path)
 
     assert stat("S") == 4242
     assert stat("Z") is None
     assert stat("X") is None
+    assert stat("Z", 2) == 4242  # another thread still holds what it had open
     assert start_time(6, tmp_path) is None
 
 

@@ -97,15 +97,19 @@ def no_endless_wait(monkeypatch):
     monkeypatch.setattr("time.sleep", pause)
 
 
+REAL_POPEN = subprocess.Popen
+
+
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Start a program of ours as the engine, with a socket where the real one's would be."""
     socket = tmp_path / "s"
     started = []
 
-    def make(code, *, offloads=True, port=0):
+    def make(code, *, offloads=True, port=0, private=False):
         text = code.replace("PORT", str(port))
-        monkeypatch.setattr(module, "private_command", lambda _: [sys.executable, "-c", text, "--"])
+        if not private:
+            monkeypatch.setattr(module, "start_privately", lambda *given: given[-1]())
         monkeypatch.setattr(module, "program", lambda name: f"/usr/bin/{name}")
         monkeypatch.setattr(module, "ENVIRONMENT", {"SOCKET": str(socket)})
         monkeypatch.setattr(GoDevice, "socket", property(lambda self: str(socket)))
@@ -115,10 +119,9 @@ def start(tmp_path, monkeypatch):
             info = {"vnet_hdr": offloads, "type": "tun"}
             return json.dumps([{"ifname": "stnew", "linkinfo": {"info_data": info}}]).encode()
 
-        real = subprocess.Popen
-
         def popen(*args, **kwargs):
-            started.append(real(*args, **kwargs))
+            words = [sys.executable, "-c", text, "--", *args[0]]
+            started.append(REAL_POPEN(words, *args[1:], **kwargs))
             assert kwargs["start_new_session"] is True
             return started[-1]
 
@@ -161,6 +164,17 @@ def test_an_engine_that_ends_at_once(start, monkeypatch):
     assert error.value.code == "ST-NETW-013"
     assert "exit code 1" in error.value.what
     assert "no such device" in error.value.what
+
+
+def test_an_engine_whose_mounts_cannot_be_made(start, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted", "mount")
+
+    monkeypatch.setattr("securetrain.network.exec_private.unshare", refuse)
+    with pytest.raises(NetworkError) as error:
+        start(ENGINE, private=True)
+    assert error.value.code == "ST-NETW-013"
+    assert "Operation not permitted" in error.value.what
 
 
 def test_an_engine_that_never_answers(start, monkeypatch):
