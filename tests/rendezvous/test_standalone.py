@@ -178,6 +178,20 @@ def test_a_port_that_is_taken_leaves_nothing_open(cluster):
     cluster.tools.wait_until(lambda: threading.active_count() <= before, "its threads end")
 
 
+@pytest.mark.parametrize("whose", ["the coordinator's", "the desk's", "both"])
+def test_what_could_not_be_recorded_is_said_at_the_end(cluster, whose):
+    running = cluster.start(enrol_port=0)
+    full, other = (UsageError("ST-USAG-006", what) for what in ("the disk is full", "it still is"))
+    if whose != "the desk's":
+        running.coordinator._note_problem(full)
+    if whose != "the coordinator's":
+        running.desk.note_problem(other if whose == "both" else full)
+    with pytest.raises(UsageError) as caught:
+        running.stop()
+    assert caught.value is full
+    running.stop()  # which is over: it has been said
+
+
 # Revocation.
 
 
