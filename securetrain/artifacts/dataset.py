@@ -6,9 +6,10 @@ Rules, in order:
 
 1. opening verifies the statement (trust role ``dataset``), the policy and the directory's listing,
    and reads no data;
-2. a read loads the page hashes of its file once and checks them against the signed root, loads the
-   page of leaf hashes that it needs and checks that against the page hashes, and checks each leaf
-   that it touches against the page;
+2. a read loads the page hashes of its file once, checks them against the signed root, and that a
+   file which has grown begins with what it was in earlier versions; it loads the page of leaf
+   hashes that it needs and checks that against the page hashes, and checks each leaf that it
+   touches against the page;
 3. leaves are read once into private memory and served from there (bounded, least recently used
    out first): what changes on disk afterwards changes nothing that was verified, and a leaf that
    was dropped is verified again.
@@ -31,6 +32,7 @@ from securetrain.artifacts.dataset_write import (
     sign_documents,
 )
 from securetrain.artifacts.datasets.arena import Layout, OwnArena, SharedArena
+from securetrain.artifacts.datasets.growth import check_growth
 from securetrain.artifacts.datasets.removal import Removals
 from securetrain.artifacts.floors import Floor, Floors
 from securetrain.artifacts.layout import PAGE_BYTES, Kind, num_pages
@@ -370,21 +372,25 @@ class _OpenFile:
             table.read_raw(0, memoryview(pages))
             if params.root(entry.size, pages).hex() != entry.root:
                 raise table_problem(kind, name).error(str(root))
-            return cls(
-                SignedFile(
-                    source=open_data(storage, entry.name, entry.size, kind),
-                    name=entry.name,
-                    size=entry.size,
-                    params=params,
-                    kind=kind,
-                    root=storage,
-                ),
-                table,
-                bytes(pages),
-            )
+            source = open_data(storage, entry.name, entry.size, kind)
         except BaseException:
             table.close()
             raise
+        file = SignedFile(
+            source=source,
+            name=entry.name,
+            size=entry.size,
+            params=params,
+            kind=kind,
+            root=storage,
+        )
+        opened = cls(file, table, bytes(pages))
+        try:
+            check_growth(entry, file, opened.pages, opened._page)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     def leaf_into(self, index: int, view: memoryview) -> None:
         """Read one leaf into memory and verify it there."""

@@ -6,15 +6,19 @@ Rules, in order:
 
 1. there is a file, and a split; splits have distinct names and name listed files, each once;
 2. with a previous version: the version number is greater by one, the files that were there before
-   are there unchanged, and the proof of that leads from the old root of the file list to the new
-   one (RFC 6962 over the files in the order in which they were added);
-3. what was removed lies inside listed files, and is sorted.
+   are there unchanged or with more at their end, and the proof of that leads from the old root of
+   the file list to the new one (RFC 6962 over the files in the order in which they were added; a
+   file that has grown is an entry of its own beside what it was before);
+3. the history of a file that has grown is one of growth: later versions, more bytes. That its bytes
+   begin with what they were is shown by its tree (`datasets.growth`);
+4. what was removed lies inside listed files, and is sorted.
 """
 
 import hashlib
 from collections.abc import Collection, Sequence
 from enum import StrEnum
-from typing import Annotated, Final
+from itertools import pairwise
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -33,6 +37,15 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A part of a predicate; its fields are in camel case in the file."""
 
 
+class Stage(_Part, frozen=True, omit_defaults=True):
+    """What a file was before it grew."""
+
+    size: Count
+    root: Hex32
+    added: Count = 0
+    """The version of the dataset that brought it to this size."""
+
+
 class DataFile(_Part, frozen=True, omit_defaults=True):
     """A dataset's file."""
 
@@ -40,7 +53,28 @@ class DataFile(_Part, frozen=True, omit_defaults=True):
     size: Count
     root: Hex32
     added: Count = 0
-    """The version of the dataset that brought it."""
+    """The version of the dataset that brought it, or brought it to this size."""
+    before: Annotated[list[Stage], Meta(max_length=MAX_LISTED)] = []
+    """What it was in earlier versions, oldest first; its bytes begin with those of each."""
+
+    @property
+    def arrived(self) -> int:
+        """The version that brought its first bytes."""
+        return self.before[0].added if self.before else self.added
+
+    @property
+    def stages(self) -> list[Stage]:
+        """What it was, and what it is now."""
+        return [*self.before, Stage(size=self.size, root=self.root, added=self.added)]
+
+
+class Entry(NamedTuple):
+    """A line of the append-only list that the file list is: a file at one of its sizes."""
+
+    added: int
+    name: str
+    size: int
+    root: str
 
 
 class Split(_Part, frozen=True):
@@ -95,6 +129,7 @@ class Previous(_Part, frozen=True):
 
     digest: Hex32
     num_files: Count
+    """Entries of its file list; a file that has grown has several."""
     files_root: Hex32
     proof: Annotated[list[Hex32], Meta(max_length=64)]
     """RFC 6962 consistency proof from `files_root` to this version's root of the file list."""
@@ -135,14 +170,23 @@ class DatasetPredicate(_Part, frozen=True, omit_defaults=True):
 
 def in_order_of_arrival(files: Sequence[DataFile]) -> list[DataFile]:
     """The files by the version that brought them, then by name."""
-    return sorted(files, key=lambda file: (file.added, file.name))
+    return sorted(files, key=lambda file: (file.arrived, file.name))
+
+
+def entries(files: Sequence[DataFile]) -> list[Entry]:
+    """The append-only list behind the file list: what versions added, the oldest first."""
+    return sorted(
+        Entry(stage.added, file.name, stage.size, stage.root)
+        for file in files
+        for stage in file.stages
+    )
 
 
 def file_hashes(files: Sequence[DataFile]) -> list[bytes]:
-    """The leaves of the tree over the file list, in order of arrival."""
+    """The leaves of the tree over the file list."""
     return [
-        merkle.leaf_hash(canonical.encode([file.name, file.size, file.root]))
-        for file in in_order_of_arrival(files)
+        merkle.leaf_hash(canonical.encode([entry.name, entry.size, entry.root]))
+        for entry in entries(files)
     ]
 
 
@@ -181,16 +225,22 @@ def _unsound_splits(predicate: DatasetPredicate, names: Collection[str]) -> str:
 def _unsound_growth(predicate: DatasetPredicate) -> str:
     if any(file.added > predicate.seq for file in predicate.files):
         return "a file came in a later version than this"
-    previous = predicate.previous
+    for file in predicate.files:
+        if any(
+            old.size >= new.size or old.added >= new.added for old, new in pairwise(file.stages)
+        ):
+            return f"the history of {file.name!r} is not one of growth"
+    listed, previous = entries(predicate.files), predicate.previous
     if previous is None:
-        return ""
-    old = [file for file in predicate.files if file.added < predicate.seq]
-    if predicate.seq == 0 or len(old) != previous.num_files:
+        grown = any(file.before for file in predicate.files)
+        return "a file has grown, and no version before is named" if grown else ""
+    old_entries = [entry for entry in listed if entry.added < predicate.seq]
+    if predicate.seq == 0 or len(old_entries) != previous.num_files:
         return "the files of the version before are not all there"
     try:
         merkle.check_consistency(
             previous.num_files,
-            len(predicate.files),
+            len(listed),
             bytes.fromhex(previous.files_root),
             bytes.fromhex(files_root(predicate.files)),
             [bytes.fromhex(one) for one in previous.proof],

@@ -16,11 +16,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
-from securetrain.artifacts.layout import STATEMENT, Kind
+from securetrain.artifacts.datasets.trees import Progress, keep_tree, pieces
+from securetrain.artifacts.layout import STATEMENT
 from securetrain.artifacts.problems import Problem
 from securetrain.artifacts.statements import (
     DataFile,
@@ -32,18 +33,14 @@ from securetrain.artifacts.statements import (
 )
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError, os_error
-from securetrain.core.files import open_regular, staged_dir, survey, write_atomic
-from securetrain.core.hashtree import DATASET_LEAF, Buffer, TreeParams, TreeWriter, pages_of
+from securetrain.core.files import staged_dir, survey, write_atomic
+from securetrain.core.hashtree import DATASET_LEAF, Buffer, TreeParams, TreeWriter
 from securetrain.identity.keys import PrivateKey
 
-COPY_BYTES: Final = 1 << 20
 DOCUMENTS_SUFFIX: Final = ".documents.jsonl"
 DATA_SUFFIX: Final = ".bin"
 WHOLE: Final = "all"
 """The split that holds every file when none is named."""
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the bytes done so far and the bytes in all (0 when that is not known)."""
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -240,21 +237,12 @@ class _Writer:
             yield sink
         finally:
             os.close(fd)
-        tree = sink.tree.finish()
-        table = self.staging / Kind.DATASET.table_of(name)
-        table.parent.mkdir(parents=True, exist_ok=True)
-        table.write_bytes(pages_of(self.params, tree.leaves) + tree.leaves)
-        self.files.append(DataFile(name=name, size=tree.size, root=tree.root.hex()))
+        self.files.append(keep_tree(self.staging, name, sink.tree.finish()))
 
     def copy(self, source: Path, name: str) -> None:
-        buffer = memoryview(bytearray(COPY_BYTES))
-        fd = open_regular(source / name)
-        try:
-            with self.sink(name) as sink:
-                while count := os.readv(fd, [buffer]):
-                    sink.write(buffer[:count])
-        finally:
-            os.close(fd)
+        with self.sink(name) as sink:
+            for piece in pieces(source / name):
+                sink.write(piece)
 
     def finish(
         self,

@@ -41,6 +41,7 @@ _FIXES: Final = {
     "161": "have it signed by a key that is trusted now, or show that it was logged in time",
     "170": "save it with its run, dataset and policy named",
     "171": "stop: somebody saves in the name of this run; find out which one is yours",
+    "ST-DATA-171": "restore what was signed; to replace data, sign a dataset of another name",
     "172": "name the directories in which its parents and datasets are (--walk-in)",
     "180": "get the proof from whoever keeps the log (securetrain log prove)",
     "190": "convert it with 'securetrain convert' where it can be trusted, or save it again",
@@ -85,12 +86,12 @@ class Problem:
     def error(self, root: str = "") -> IntegrityError:
         """The problem as the error that a loader raises."""
         where = f"{root}/{self.place}" if root and self.place else self.place or root
-        return IntegrityError(self.code, self.what, where, _FIXES.get(self.code[-3:], ""))
+        return IntegrityError(self.code, self.what, where, self.fix)
 
     @property
     def fix(self) -> str:
         """What to do about it."""
-        return _FIXES.get(self.code[-3:], "")
+        return _FIXES.get(self.code) or _FIXES.get(self.code[-3:], "")
 
     def to_dict(self) -> dict[str, str | int | None]:
         """The problem as plain data."""

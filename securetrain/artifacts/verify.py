@@ -13,7 +13,8 @@ Rules, in order; the first two end the check when they fail, because nothing els
 4. it was not set aside (`quarantine`), and the listing is exactly what was signed: nothing
    missing, nothing extra, no links;
 5. every data file is hashed leaf by leaf and led up to its signed root, every table likewise, and
-   the index to its digest; the index's content is checked too;
+   the index to its digest; the index's content is checked too, and that a file which has grown
+   begins with what it was;
 6. all problems are collected (at most `MAX_PROBLEMS`); the exit code is that of the most telling
    one (`problems.most_telling`);
 7. a directory in which nothing was checked is never ok.
@@ -30,11 +31,13 @@ from typing import Final, TypeAlias
 
 from securetrain.artifacts import index as index_file
 from securetrain.artifacts import logged, safetensors_header
+from securetrain.artifacts.datasets.growth import check_growth
 from securetrain.artifacts.freshness import Freshness
 from securetrain.artifacts.judging import Asked, judge
 from securetrain.artifacts.layout import (
     INDEX,
     LEGACY_METADATA,
+    PAGE_BYTES,
     STATEMENT,
     TREES,
     Kind,
@@ -282,6 +285,7 @@ def _check_content(report: _Report, predicate: Predicate, progress: Progress | N
                 for done in as_completed(hashing):
                     ticker.show()
                     done.result()
+                _check_growth(job, file)
             except IntegrityError as error:
                 report.catch(error, file.name)
                 continue
@@ -430,6 +434,17 @@ class _FileJob:
             ]
             self.leaves[start * DIGEST_SIZE : stop * DIGEST_SIZE] = b"".join(digests)
             ticker.add(len(block))
+
+
+def _check_growth(job: _FileJob, entry: RankFile | DataFile) -> None:
+    """A dataset's file that has grown begins with what it was."""
+    file, leaves = job.file, job.leaves
+    if not isinstance(entry, DataFile) or not entry.before:
+        return
+    if root_of(file.params, file.size, leaves).hex() != entry.root:
+        return  # judged as what it is: other content than was signed
+    pages = pages_of(file.params, leaves)
+    check_growth(entry, file, pages, lambda n: leaves[n * PAGE_BYTES : (n + 1) * PAGE_BYTES])
 
 
 def _judge(report: _Report, job: _FileJob, tensors: index_file.TensorMap, *, named: bool) -> None:

@@ -56,7 +56,7 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--append",
             is_flag=True,
-            help="--dataset: sign a new version, with the files that were added.",
+            help="--dataset: sign a new version, with the files and bytes that were added.",
         ),
         click.option(
             "--trust",
@@ -193,5 +193,9 @@ def _print(said: "DatasetPredicate", digest: str, path: Path) -> None:
         click.echo(f"samples  {said.samples.count:,}, tree {said.samples.root[:16]}")
     if said.removed:
         click.echo(f"removed  {len(said.removed)} stretches, which are not served any more")
+    for file in said.files:
+        if file.before and file.added == said.seq:
+            more = file.size - file.before[-1].size
+            click.echo(printable(f"grown    {file.name}, by {more:,} bytes", keep=""))
     for split in said.splits:
         click.echo(f"split    {split.name}: {len(split.files)} files")

@@ -99,6 +99,19 @@ def test_a_dataset_and_its_next_version(corpus: Path, key: Path, tmp_path: Path)
     assert "ST-DATA-151" in text
 
 
+def test_a_file_of_a_dataset_that_has_grown(corpus: Path, key: Path, tmp_path: Path) -> None:
+    next_version = ("--dataset", "--key", key, "--append", "--trust", tmp_path / "trust.json")
+    run(sign, corpus, "--dataset", "--key", key)
+    (corpus / "train" / "a.jsonl").write_text("one\ntwo\nthree\n")
+    _, text = run(sign, corpus, *next_version)
+    assert "grown    train/a.jsonl, by 6 bytes" in text
+    assert run(verify, corpus, "--trust", tmp_path / "trust.json")[0] == 0
+    (corpus / "train" / "a.jsonl").write_text("One\ntwo\nthree\nfour\n")
+    with pytest.raises(IntegrityError) as refused:
+        run(sign, corpus, *next_version)
+    assert refused.value.code == "ST-DATA-171"
+
+
 def test_a_model_for_other_peoples_tools(corpus: Path, tmp_path: Path) -> None:
     private = PrivateKey.create(tmp_path / "maker.key", KeyKind.P256)
     (tmp_path / "maker.pem").write_bytes(private.public.pem)

@@ -10,15 +10,17 @@ Rules, in order:
 3. a new version has the number after the old one's, keeps every file of it under its signed root,
    and carries the proof of that (RFC 6962). A file of an old version is never signed anew: who
    changed it is found when it is read;
-4. what was removed before stays removed.
+4. a file that has more bytes than before is hashed as a new one, and must begin with what it was
+   (`growth`);
+5. what was removed before stays removed.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final, TypeAlias
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -31,27 +33,30 @@ from securetrain.artifacts.dataset_predicate import (
     SampleIndex,
     Scan,
     Split,
+    entries,
     file_hashes,
     files_root,
     in_order_of_arrival,
 )
 from securetrain.artifacts.datasets import samples
-from securetrain.artifacts.layout import STATEMENT, TREES, Kind
+from securetrain.artifacts.datasets.growth import check_growth
+from securetrain.artifacts.datasets.trees import Progress, keep_tree, pieces
+from securetrain.artifacts.layout import PAGE_BYTES, STATEMENT, TREES, Kind
+from securetrain.artifacts.listing import open_data
 from securetrain.artifacts.parts import TreeInfo
 from securetrain.artifacts.problems import Problem
+from securetrain.artifacts.reading import SignedFile
 from securetrain.artifacts.statements import Opened, digest_of, sign
+from securetrain.artifacts.storage import LocalStorage
 from securetrain.core.errors import IntegrityError, UsageError, os_error
 from securetrain.core.files import FileEntry, open_regular, survey, write_atomic
-from securetrain.core.hashtree import DATASET_LEAF, TreeParams, TreeWriter, pages_of
+from securetrain.core.hashtree import DATASET_LEAF, Tree, TreeParams, TreeWriter, pages_of
 from securetrain.identity.keys import Signer
 from securetrain.identity.log import merkle
 from securetrain.identity.log.memory import hashes_of
 
-READ_BYTES: Final = 1 << 20
 WHOLE: Final = "all"
 SPLIT_FOLDERS: Final = ("train", "training", "validation", "valid", "val", "test", "eval")
-
-Progress: TypeAlias = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,25 +111,25 @@ def sign_in_place(
 
     Raises:
         IntegrityError: ST-DATA-142 an unsafe file; ST-DATA-201 it is signed already and no previous
-            statement was given; ST-DATA-171 a file of the previous version is gone or has another
-            size; ST-DATA-101 what is said does not fit.
+            statement was given; ST-DATA-171 a file of the previous version is gone, is shorter or
+            begins with other bytes; ST-DATA-101 what is said does not fit.
         UsageError: ST-USAG-001 no files, a bad split or format, ST-USAG-002 or 006 on I/O.
     """
     old = _previous(root, previous)
-    entries = _listed(root)
-    if old is not None:
-        _check_kept(root, old, entries)
+    found = _listed(root)
     known = {} if old is None else {file.name: file for file in old.files}
-    new = [entry for entry in entries if entry.name not in known]
+    _check_kept(root, known, found)
+    new = [entry for entry in found if not _is_kept(entry, known)]
     if not new and (old is None or not about.removed):
-        raise _bad("there is no new file to sign", str(root), "add files, or name what is removed")
+        raise _bad("nothing was added that could be signed", str(root), "add data, or --remove")
     tree = _tree(old, params)
-    work = _Work(root, tree, 0 if old is None else old.seq + 1, progress, new)
+    work = _Work(root, tree, 0 if old is None else old.seq + 1, progress, new, known)
     work.hash_new()
-    names = [entry.name for entry in entries]
+    names = [entry.name for entry in found]
     data_format = about.format or (old.format if old is not None else samples.detect(names))
     index = work.tables(old, data_format, about)
-    files = sorted([*known.values(), *work.files], key=lambda file: file.name)
+    known.update((file.name, file) for file in work.files)
+    files = sorted(known.values(), key=lambda file: file.name)
     predicate = _predicate(about, work, files, data_format, index, old, previous, now)
     data = sign(predicate, about.name, key)
     write_atomic(root / STATEMENT, data)
@@ -138,6 +143,9 @@ class _Work:
     seq: int
     progress: Progress | None
     new: list[FileEntry]
+    """Files that were not there, or not to this length."""
+    known: Mapping[str, DataFile]
+    """The files of the version before."""
     files: list[DataFile] = field(default_factory=list)
     done: int = 0
 
@@ -146,22 +154,54 @@ class _Work:
         total = sum(entry.size for entry in self.new)
         for entry in self.new:
             writer = TreeWriter(self.params)
-            with self.open(entry.name) as file:
-                buffer = memoryview(bytearray(READ_BYTES))
-                while count := file.readinto(buffer):  # type: ignore[attr-defined]
-                    writer.update(buffer[:count])
-                    self.done += count
-                    if self.progress is not None:
-                        self.progress(self.done, total)
-            self.keep(entry.name, writer)
+            for piece in pieces(self.root / entry.name):
+                writer.update(piece)
+                self.done += len(piece)
+                if self.progress is not None:
+                    self.progress(self.done, total)
+            self.keep(entry.name, writer.finish())
 
-    def keep(self, name: str, writer: TreeWriter) -> None:
-        """Write a file's tree and list it."""
-        tree = writer.finish()
-        table = self.root / Kind.DATASET.table_of(name)
-        table.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(table, pages_of(self.params, tree.leaves) + tree.leaves)
-        self.files.append(DataFile(name=name, size=tree.size, root=tree.root.hex(), added=self.seq))
+    def keep(self, name: str, tree: Tree) -> None:
+        """Write a file's tree and list it, once it is shown to hold what it was (rule 4)."""
+        old = self.known.get(name)
+        before = [] if old is None else old.stages
+        if before:
+            grown = DataFile(name=name, size=tree.size, root=tree.root.hex(), before=before)
+            self._check_grown(grown, tree)
+        self.files.append(keep_tree(self.root, name, tree, added=self.seq, before=before))
+
+    def _check_grown(self, grown: DataFile, tree: Tree) -> None:
+        storage = LocalStorage(self.root)
+        file = SignedFile(
+            source=open_data(storage, grown.name, grown.size, Kind.DATASET),
+            name=grown.name,
+            size=grown.size,
+            params=self.params,
+            kind=Kind.DATASET,
+            root=storage,
+        )
+        pages = pages_of(self.params, tree.leaves)
+
+        def page(number: int) -> bytes:
+            return tree.leaves[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
+
+        try:
+            check_growth(grown, file, pages, page)
+        finally:
+            file.close()
+
+    def _fresh(self, stretches: Iterable[samples.Stretch]) -> Iterator[samples.Stretch]:
+        """The samples that are not in the tables of earlier versions."""
+        for one in stretches:
+            old = self.known.get(one.file)
+            if old is None or one.offset >= old.size:
+                yield one
+            elif one.offset + one.length > old.size:
+                raise _bad(
+                    f"sample {one.id!r} goes on in what was added, and was signed without it",
+                    str(self.root / one.file),
+                    "end the last sample before you add others, or add a file",
+                )
 
     def tables(
         self, old: DatasetPredicate | None, data_format: DataFormat, about: About
@@ -179,7 +219,9 @@ class _Work:
         stretches = samples.find(data_format, [entry.name for entry in self.new], self.open)
         source = about.sources[0] if len(about.sources) == 1 else ""
         license_name = about.licenses[0] if len(about.licenses) == 1 else ""
-        found = samples.describe(stretches, self.open, source=source, license_name=license_name)
+        found = samples.describe(
+            self._fresh(stretches), self.open, source=source, license_name=license_name
+        )
         lines = [sample.line() for sample in found]
         files = [] if before is None else list(before.files)
         older = [line for name in files for line in self._read_lines(name)]
@@ -189,7 +231,7 @@ class _Work:
             write_atomic(self.root / name, data, replace=False)
             writer = TreeWriter(self.params)
             writer.update(data)
-            self.keep(name, writer)
+            self.keep(name, writer.finish())
             files.append(name)
         if not files:
             raise _bad(
@@ -224,7 +266,7 @@ def _predicate(  # noqa: PLR0917 - its parts, each once
         proof = _growth(old, files)
         grown = Previous(
             digest=previous.digest,
-            num_files=len(old.files),
+            num_files=len(entries(old.files)),
             files_root=files_root(old.files),
             proof=[one.hex() for one in proof],
         )
@@ -256,7 +298,7 @@ def _predicate(  # noqa: PLR0917 - its parts, each once
 
 def _growth(old: DatasetPredicate, files: Sequence[DataFile]) -> list[bytes]:
     hashes = file_hashes(files)
-    return merkle.consistency_proof(len(old.files), len(hashes), hashes_of(hashes))
+    return merkle.consistency_proof(len(entries(old.files)), len(hashes), hashes_of(hashes))
 
 
 def _splits(
@@ -315,17 +357,21 @@ def _listed(root: Path) -> list[FileEntry]:
     return found
 
 
-def _check_kept(root: Path, old: DatasetPredicate, entries: Sequence[FileEntry]) -> None:
+def _check_kept(root: Path, known: Mapping[str, DataFile], found: Sequence[FileEntry]) -> None:
     """Rule 3."""
-    sizes = {entry.name: entry.size for entry in entries}
-    for file in old.files:
-        if sizes.get(file.name) != file.size:
+    sizes = {entry.name: entry.size for entry in found}
+    for file in known.values():
+        if sizes.get(file.name, -1) < file.size:
             raise IntegrityError(
                 "ST-DATA-171",
                 f"{file.name} has {sizes.get(file.name, 'no')} bytes, {file.size} were signed",
                 str(root),
                 "restore the file; to replace data, sign a dataset of another name",
             )
+
+
+def _is_kept(entry: FileEntry, known: Mapping[str, DataFile]) -> bool:
+    return entry.name in known and known[entry.name].size == entry.size
 
 
 def _tree(old: DatasetPredicate | None, params: TreeParams | None) -> TreeParams:
