@@ -24,20 +24,20 @@ class Reception:
     lifetime: timedelta
     clock: Callable[[], datetime]
     make: Callable[[TlsIdentity], SSL.Context]
-    _context: SSL.Context | None = None
-    _renew: datetime | None = None
+    _current: tuple[SSL.Context, datetime] | None = None
+    """The context, and when there must be another."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def context(self) -> SSL.Context:
         """The context for the next connection."""
         with self._lock:
             now = self.clock()
-            if self._context is None or self._renew is None or now >= self._renew:
+            if self._current is None or now >= self._current[1]:
                 certificate = self.ca.issue(
                     Role.COORDINATOR, self.key.public, now, lifetime=self.lifetime
                 )
-                self._context = self.make(
-                    TlsIdentity(key=self.key, certificate=certificate, ca=self.ca.certificate)
+                identity = TlsIdentity(
+                    key=self.key, certificate=certificate, ca=self.ca.certificate
                 )
-                self._renew = now + self.lifetime / 2
-            return self._context
+                self._current = self.make(identity), now + self.lifetime / 2
+            return self._current[0]

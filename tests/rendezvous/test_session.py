@@ -16,7 +16,7 @@ from securetrain.attest.attester import sign_evidence
 from securetrain.attest.evidence import NODE_TYPE, parse_node
 from securetrain.attest.results import verify_result
 from securetrain.core.errors import AdmissionError, AttestationError
-from securetrain.core.vocabulary import NodeTier
+from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.policy import load_policy
@@ -139,6 +139,26 @@ def test_evidence_of_another_connection(scene, change, rebound):
         evidence = sign_evidence(NODE_TYPE, said.encode(), value, scene.identity.key)
     refusal = scene.say(channel, evidence)
     assert refusal.code == ("ST-ATTS-113" if rebound else "ST-ATTS-003")
+
+
+@pytest.mark.parametrize(
+    "tunnel",
+    [
+        {"wireguard": "Q" * 43 + "="},
+        {"wireguard_port": 5000},
+        {"wireguard": "no key", "wireguard_port": 5000, "network": NetworkProfile.OVERLAY},
+    ],
+    ids=["no port", "no key", "not a key"],
+)
+def test_a_tunnel_that_is_none(job, tools, tunnel):
+    job.start()
+    identity = job.identity()
+    channel = job.connect(identity)
+    channel.handshake(tools.soon())
+    channel.send(tools.make_hello(identity, **tunnel), tools.soon())
+    refusal = tools.answer(channel)
+    assert (refusal.code, job.coordinator._nodes) == ("ST-ADMN-001", {})
+    job.expect("ST-ADMN-001")
 
 
 def test_nothing_but_a_proof_answers_a_challenge(job, tools):
