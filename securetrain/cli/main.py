@@ -59,6 +59,10 @@ VERBS: Final[Mapping[str, Verb]] = {
         "Train the built-in model from a job file (run -m securetrain.train).",
         own_options=False,
     ),
+    "plan": Verb(
+        "securetrain.cli.plan:command",
+        "Say what a job needs on each rank, and whether it fits, without starting it.",
+    ),
     "verify": Verb(
         "securetrain.cli.verify:command", "Prove that a checkpoint or dataset is what was signed."
     ),

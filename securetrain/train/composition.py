@@ -46,8 +46,8 @@ def check_composition(job: JobConfig, degrees: Degrees, where: str) -> None:
     if degrees.cp > 1:
         raise bad_field("context parallelism is not built yet", where, "parallel.cp", "cp: 1")
     _check_rows(job, degrees, where)
-    _check_sequence(job, degrees, where)
     _check_tensor(job, degrees, where)
+    _check_sequence(job, degrees, where)
     _check_pipeline(job, degrees, where)
     _check_experts(job, degrees, where)
     _check_choices(job, degrees, where)

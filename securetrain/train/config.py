@@ -168,6 +168,8 @@ class LaunchJob(_Section, frozen=True, kw_only=True):
 
     nproc_per_node: Annotated[int, Meta(ge=1, le=1024)] = 1
     nnodes: Annotated[int, Meta(ge=1, le=65536)] = 1
+    device: Annotated[str, Meta(min_length=1)] | None = None
+    """The accelerator that `securetrain plan` compares with: h100, h200, ...; null: none."""
 
 
 class JobConfig(_Section, frozen=True, kw_only=True):

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""How many bytes a rank sends in a step, by axis. Free of torch.
+
+A ring among n ranks sends (n-1)/n of a tensor for a gather or a reduce-scatter, and twice that for
+an all-reduce (Patarasuk and Yuan 2009). The busiest pipeline rank is counted.
+"""
+
+from securetrain.parallel.degrees import Axis
+from securetrain.parallel.kind import DataParallelism, kind_of
+from securetrain.parallel.plan import ContextKind, Recompute, Zero
+from securetrain.parallel.schedule import stages_per_rank
+from securetrain.train.planning.memory import FP32, Held, Workload
+
+
+def bytes_per_step(work: Workload, found: Held) -> dict[Axis, int]:
+    """Bytes that one rank sends along each axis of the mesh in one step."""
+    counted = {
+        Axis.PP: _pipeline(work),
+        Axis.DP_REPLICATE: _replicas(work, found),
+        Axis.DP_SHARD: _shards(work, found),
+        Axis.CP: _context(work, found),
+        Axis.TP: _tensor(work, found),
+        Axis.EP: _experts(work, found),
+    }
+    if work.degrees.dp_shard == 1:
+        # Parameters are cut over the context-parallel ranks alone.
+        counted[Axis.CP] += counted.pop(Axis.DP_SHARD)
+    return {axis: int(n) for axis, n in counted.items() if work.degrees.degree(axis) > 1}
+
+
+def _share(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _passes(work: Workload) -> int:
+    """Forward and backward, and forward again with recomputation."""
+    return 3 if work.settings.recompute is Recompute.FULL else 2
+
+
+def _replicas(work: Workload, found: Held) -> float:
+    return 2 * _share(work.degrees.dp_replicate) * found.local * FP32
+
+
+def _shards(work: Workload, found: Held) -> float:
+    """FSDP over dp_shard x cp: gather parameters, scatter gradients."""
+    if kind_of(work.degrees, work.settings) is DataParallelism.DDP:
+        return 0.0
+    ranks = work.degrees.fsdp
+    whole = found.blocks * found.block + found.rest
+    settings = work.settings
+    again = settings.zero is Zero.PARAMETERS and work.degrees.pp == 1
+    gathers = 2 * settings.microbatches if again else 1
+    scatters = 1 if settings.zero is Zero.OPTIMIZER else settings.microbatches
+    if work.degrees.pp > 1:
+        scatters = 1
+    return _share(ranks) * whole * (gathers * work.element + scatters * FP32)
+
+
+def _tensor(work: Workload, found: Held) -> float:
+    """Two gathers and two scatters a block and pass (Korthikanti et al. 2022)."""
+    stream = work.tokens * work.shape.dim * work.element
+    each = 4 * _share(work.degrees.tp) * stream * _passes(work)
+    return each * found.blocks * work.settings.microbatches
+
+
+def _context(work: Workload, found: Held) -> float:
+    """Keys and values of the others forward, their gradients back; or four all-to-alls."""
+    shape, cp = work.shape, work.degrees.cp
+    keys = 2 * shape.keys * shape.head * work.tokens * work.element / work.degrees.tp
+    if work.settings.context is ContextKind.ULYSSES:
+        queries = 2 * shape.heads * shape.head * work.tokens * work.element / work.degrees.tp
+        each = _share(cp) * (keys + queries)
+    else:
+        each = (cp - 1) * keys
+    return each * _passes(work) * found.blocks * work.settings.microbatches
+
+
+def _experts(work: Workload, found: Held) -> float:
+    """There and back again, for each chosen expert."""
+    shape = work.shape
+    tokens = work.tokens / work.degrees.tp * shape.experts_per_token
+    each = 2 * _share(work.degrees.ep) * tokens * shape.dim * work.element
+    return each * _passes(work) * found.blocks * work.settings.microbatches
+
+
+def _pipeline(work: Workload) -> float:
+    """Hidden states forward and their gradients back, once for each stage of a rank."""
+    stream = work.tokens * work.shape.dim * work.element / work.degrees.tp
+    return 2 * stream * work.settings.microbatches * stages_per_rank(work.settings.schedule)
