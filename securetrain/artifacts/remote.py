@@ -9,7 +9,7 @@ removes them), and two jobs that save to one name at the same moment can spoil e
 which loading then refuses.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,20 @@ from securetrain.artifacts.layout import STATEMENT
 from securetrain.artifacts.storage import Sink, Source, Staging
 from securetrain.core.errors import UsageError
 from securetrain.core.files import FileEntry, UnsafeEntry, unsafe_name
+
+
+def asked(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """What a store answers.
+
+    Raises:
+        OSError: it refuses, or cannot be reached; each package of a store has errors of its own.
+    """
+    try:
+        return method(*args, **options)
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 @dataclass(slots=True)
@@ -34,7 +48,7 @@ class _ObjectSource:
         """See `Source`."""
         if not len(view):
             return
-        data = self.fs.cat_file(self.path, start=offset, end=offset + len(view))
+        data = asked(self.fs.cat_file, self.path, start=offset, end=offset + len(view))
         if len(data) > len(view):
             raise OSError(f"the store sent {len(data)} bytes, {len(view)} were asked for")
         if len(data) < len(view):
@@ -83,13 +97,13 @@ class _ObjectStaging:
     def put(self, name: str, data: bytes) -> None:
         """See `Staging`."""
         self.written.append(name)
-        self.storage.fs.pipe_file(self.storage.place(name), data)
+        asked(self.storage.fs.pipe_file, self.storage.place(name), data)
 
     def size(self, name: str) -> int | None:
         """See `Staging`."""
         self.storage.forget()
         try:
-            return int(self.storage.fs.size(self.storage.place(name)))
+            return int(asked(self.storage.fs.size, self.storage.place(name)))
         except FileNotFoundError:
             return None
 
@@ -131,7 +145,7 @@ class FsspecStorage:
             raise UsageError(
                 "ST-USAG-004", str(error), url.partition("://")[0], "install it with pip"
             ) from error
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise UsageError(
                 "ST-USAG-001", str(error), "the URL", "for example s3://b/x"
             ) from error
@@ -157,12 +171,12 @@ class FsspecStorage:
     def exists(self) -> bool:
         """See `Storage`."""
         self.forget()
-        return bool(self.fs.exists(self.root))
+        return bool(asked(self.fs.exists, self.root))
 
     def has(self, name: str) -> bool:
         """See `Storage`."""
         self.forget()
-        return bool(self.fs.exists(self.place(name)))
+        return bool(asked(self.fs.exists, self.place(name)))
 
     def survey(self) -> tuple[list[FileEntry], list[UnsafeEntry]]:
         """See `Storage`."""
@@ -171,13 +185,15 @@ class FsspecStorage:
         unsafe: list[UnsafeEntry] = []
         folded: set[str] = set()
         prefix = f"{self.root.lstrip('/')}/"
-        for path, info in sorted(self.fs.find(self.root, detail=True).items()):
+        for path, info in sorted(asked(self.fs.find, self.root, detail=True).items()):
             name = str(path).lstrip("/").removeprefix(prefix)
             reason = next(filter(None, map(unsafe_name, name.split("/"))), "")
             if name.casefold() in folded:
                 reason = "two names that differ in case only"
             folded.add(name.casefold())
             size = info.get("size")
+            if not reason and info.get("islink"):
+                reason = "a symbolic link"
             if not reason and (info.get("type") != "file" or not isinstance(size, int)):
                 reason = "something that is not a file"
             if reason:
@@ -188,10 +204,11 @@ class FsspecStorage:
 
     def open(self, name: str) -> Source:
         """See `Storage`."""
-        info = self.fs.info(self.place(name))
-        if info.get("type") != "file":
+        info = asked(self.fs.info, self.place(name))
+        if info.get("type") != "file" or info.get("islink"):
             raise UsageError("ST-USAG-002", "not a regular file", self.place(name))
-        return _ObjectSource(self.fs, self.place(name), int(info["size"]))
+        linked = info.get("nlink", 1) != 1
+        return _ObjectSource(self.fs, self.place(name), int(info["size"]), linked)
 
     def read(self, name: str, limit: int) -> bytes:
         """See `Storage`."""
@@ -219,7 +236,7 @@ class FsspecStorage:
 
     def replace(self, name: str, data: bytes) -> None:
         """See `Storage`."""
-        self.fs.pipe_file(self.place(name), data)
+        asked(self.fs.pipe_file, self.place(name), data)
 
     def above(self) -> "FsspecStorage":
         """See `Storage`."""

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from securetrain.core.errors import UsageError
 from securetrain.core.files import (
@@ -286,6 +286,8 @@ class LocalStorage:
         return LocalStorage(self.path.absolute().parent, self.durable)
 
 
+LOCAL_SCHEMES: Final = ("file", "local")
+
 Place: TypeAlias = Path | str | Storage
 """A directory as a caller names it: a path, a URL such as ``s3://bucket/run/step-100``, or a
 storage that was made before."""
@@ -302,8 +304,28 @@ def storage_of(place: Place) -> Storage:
         return LocalStorage(place)
     if not isinstance(place, str):
         return place
-    if "://" not in place:
-        return LocalStorage(Path(place))
+    path = local_path(place)
+    if path is not None:
+        return LocalStorage(path)
     from securetrain.artifacts.remote import FsspecStorage  # noqa: PLC0415 - an extra's package
 
     return FsspecStorage.open_url(place)
+
+
+def local_path(place: str) -> Path | None:
+    """The path that a path or a URL of this machine's files names; None for other URLs.
+
+    Such a URL does not go through fsspec, which follows links.
+    """
+    scheme, found, rest = place.partition("://")
+    if not found:
+        return Path(place)
+    return Path(rest) if scheme in LOCAL_SCHEMES and "::" not in rest else None
+
+
+def shown(place: Place) -> Path | str:
+    """A place as it is shown and given back: a path of this machine, or a URL."""
+    if isinstance(place, Path):
+        return place
+    storage = storage_of(place)
+    return storage.path if isinstance(storage, LocalStorage) else storage.name

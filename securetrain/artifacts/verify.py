@@ -68,7 +68,7 @@ from securetrain.artifacts.statements import (
     claimed_kind,
     open_statement,
 )
-from securetrain.artifacts.storage import LocalStorage, Place, Storage, storage_of
+from securetrain.artifacts.storage import LocalStorage, Place, Storage, shown, storage_of
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, pages_of, root_of
@@ -152,12 +152,17 @@ def verify_path(
         UsageError: ST-USAG-002 when there is no such directory.
     """
     storage = storage_of(path)
-    if isinstance(storage, LocalStorage) and not storage.path.is_dir():
+    try:
+        there = storage.path.is_dir() if isinstance(storage, LocalStorage) else storage.exists()
+        kind = _guess(storage)
+    except OSError as error:
+        what = f"the store cannot be read: {error}"
+        raise UsageError("ST-USAG-002", what, storage.name, "is it the right URL?") from error
+    if not there:
         raise UsageError(
             "ST-USAG-002", "there is no such directory", storage.name, "name a signed directory"
         )
-    shown = path if isinstance(path, Path) else storage.name
-    report = _Report(shown, storage, _guess(storage))
+    report = _Report(shown(path), storage, kind)
     try:
         asked = Asked(trust=trust, policy=policy, now=now, known=known)
         opened = _open(report, asked, log_proof)

@@ -48,8 +48,8 @@ class Link:
     role: str
     """What it is to the one above it: ``checkpoint``, ``parent previous``, ``dataset`` ..."""
     digest: str
-    path: Path | None = None
-    """Where it was found."""
+    path: Path | str | None = None
+    """Where it was found; a URL when it lies in an object store."""
     said: CheckpointPredicate | DatasetPredicate | None = None
     """What its verified statement says."""
     problem: str = ""
@@ -75,7 +75,7 @@ class Link:
         }
 
 
-def walk(path: Path, opened: Opened, trust: TrustRoot, places: Sequence[Path]) -> Link:
+def walk(path: Path | str, opened: Opened, trust: TrustRoot, places: Sequence[Path]) -> Link:
     """The chain of an artifact that has been verified.
 
     Args:
@@ -102,7 +102,7 @@ def problems(chain: Link) -> list[Problem]:
 @dataclass(slots=True)
 class _Walker:
     trust: TrustRoot
-    found: dict[str, Path]
+    found: dict[str, Path | str]
     count: int = 0
 
     def link(
@@ -157,7 +157,7 @@ def _facts(said: CheckpointPredicate) -> list[str]:
     return facts
 
 
-def _open(path: Path, trust: TrustRoot) -> Opened:
+def _open(path: Path | str, trust: TrustRoot) -> Opened:
     data = read_statement(path, Kind.CHECKPOINT)
     return open_statement(data, claimed_kind(data) or Kind.CHECKPOINT, trust, str(path))
 

@@ -6,7 +6,7 @@ Never imports torch: verifying needs neither a GPU nor trust in what would load 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from securetrain.cli.passphrase import asker
+from securetrain.cli.place import Place
 from securetrain.cli.progress import progress_bar
 from securetrain.cli.scan import print_briefly
 from securetrain.cli.verify_chain import follow, print_chain
@@ -39,6 +40,7 @@ Examples:
   securetrain verify runs/r1/dataset --trust runs/r1/trust.json --policy baseline
   securetrain verify ./model --bundle ./model/model.sig --public-key maker.pem
   securetrain verify ./ckpt --trust trust.json --policy release.yaml --vsa ckpt.vsa.json
+  securetrain verify s3://bucket/r1/step-00000100 --trust trust.json
   securetrain verify runs/r1/checkpoints/step-00000100 --trust runs/r1/trust.json --walk
   SECURETRAIN_TRUST=runs/r1/trust.json securetrain verify runs/r1/dataset --json
 
@@ -53,12 +55,15 @@ Exit codes: 0 all of it held; 10 not signed; 11 bad signature; 12 not what the t
 allows; 13 content changed; 14 files missing or extra; 15 too old; 16 revoked or set aside;
 17 lineage broken; 18 not shown to be logged; 19 unsafe content; 20 unreadable. With several
 problems, the most telling one decides: who signed, then what was changed, then what is missing,
-then what the policy says. Nothing is ever fetched from a network.
+then what the policy says. Nothing is fetched from a network but what a URL names.
+
+\b
+URLs need fsspec and the package of their store, such as s3fs for s3://.
 """
 
 
 @click.command(name="verify", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=Place())
 @click.option(
     "--trust",
     "trust_file",
@@ -144,12 +149,11 @@ then what the policy says. Nothing is ever fetched from a network.
 @click.option(
     "--offline",
     is_flag=True,
-    expose_value=False,
-    help="Fetch nothing. It is so without this, too; here for scripts that want to say it.",
+    help="Fetch nothing: refuse a PATH that is a URL of a store.",
 )
 def command(
     *,
-    path: Path,
+    path: Path | str,
     trust_file: Path | None,
     log_proof: Path | None,
     bundle: Path | None,
@@ -168,8 +172,9 @@ def command(
     waivers: tuple[Path, ...],
     floors_file: Path | None,
     scan: bool,
+    offline: bool,
 ) -> int:
-    """Prove that the checkpoint or dataset in the directory PATH is what was signed."""
+    """Prove that the checkpoint or dataset at PATH, a directory or a URL, is what was signed."""
     from securetrain.artifacts.logged import LogProof
     from securetrain.artifacts.scan.scanner import scan_path
     from securetrain.artifacts.verify import verify_path
@@ -188,9 +193,11 @@ def command(
         issuer=issuer,
         trusted_root=trusted_root,
     )
+    asked = {"--bundle": bundle or given.count, "--scan": scan, "--walk": walking and not places}
+    _refuse_remote(path, {**asked, "--offline": offline})
     if bundle is not None or given.count:
         _refuse_ignored(path)
-        return verify_bundle(path, bundle, given, output, scan=scan)
+        return verify_bundle(Path(path), bundle, given, output, scan=scan)
     if trust_file is None:
         raise IdentityError(
             "ST-IDEN-007",
@@ -214,7 +221,7 @@ def command(
         )
     if result.ok and floors_file is not None:
         result = remember(result, floors_file, trust)
-    scanned = scan_path(path) if scan else None
+    scanned = scan_path(Path(path)) if scan else None
     chain = None
     if walking or places:
         result, chain = follow(result, trust, places)
@@ -226,7 +233,22 @@ def command(
     return code
 
 
-def _refuse_ignored(path: Path) -> None:
+def _refuse_remote(path: Path | str, asked: Mapping[str, object]) -> None:
+    """What is only done with directories of this machine."""
+    from securetrain.core.errors import UsageError
+
+    if isinstance(path, Path):
+        return
+    if flags := [flag for flag, given in asked.items() if given]:
+        raise UsageError(
+            "ST-USAG-001",
+            f"{', '.join(flags)} is for directories of this machine only",
+            path,
+            "copy it here first, or leave it out; --walk-in DIR follows the chain from a store",
+        )
+
+
+def _refuse_ignored(path: Path | str) -> None:
     """Nobody must believe that a bundle was held to what only our own format can be held to."""
     from click.core import ParameterSource
 

@@ -25,9 +25,11 @@ def follow(
     opened = result.opened
     if opened is None:
         return result, None
-    path = Path(result.path)
-    near = list(places) or [path.absolute().parent, path.absolute().parent.parent]
-    chain = walk(path, opened, trust, near)
+    near = list(places)
+    if not near:
+        folder = Path(result.path).absolute().parent
+        near = [folder, folder.parent]
+    chain = walk(result.path, opened, trust, near)
     return replace(result, problems=(*result.problems, *problems(chain))), chain
 
 

@@ -5,7 +5,9 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 
+import fsspec  # type: ignore[import-untyped]
 import pytest
 from click.testing import CliRunner
 
@@ -24,6 +26,7 @@ from securetrain.artifacts.statements import (
     TreeInfo,
     sign,
 )
+from securetrain.artifacts.storage import storage_of
 from securetrain.cli.main import main
 from securetrain.cli.verify import command
 from securetrain.core.errors import IdentityError, UsageError
@@ -285,3 +288,109 @@ def test_the_chain_is_followed_and_a_missing_link_is_a_refusal(checkpoint, datas
     code, text = run(dataset, "--trust", trust, "--walk", "--json")
     assert code == 0
     assert json.loads(text)["chain"]["role"] == "dataset"
+
+
+# URLs.
+
+
+@pytest.fixture
+def url(request, dataset):
+    """The dataset's place, as a URL."""
+    if not request.param.startswith("memory"):
+        yield request.param.format(folder=dataset.parent)
+        return
+    fs = fsspec.filesystem("memory")
+    fs.put(str(dataset), "/bucket/data", recursive=True)
+    yield request.param
+    fs.rm("/bucket", recursive=True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file://{folder}/data",
+        "local://{folder}/data/",
+        "dir://data::file://{folder}",
+        "memory://bucket/data",
+    ],
+    indirect=True,
+)
+def test_an_object_store(url, dataset, trust, tmp_path):
+    code, out = run(url, "--trust", trust)
+    assert code == 0
+    assert "VERIFIED" in out
+    summary = tmp_path / "vsa.json"
+    floors = tmp_path / "floors.json"
+    code, out = run(url, "--trust", trust, "--json", "--vsa", summary, "--floors", floors)
+    assert code == 0
+    assert json.loads(out)["path"] in {str(dataset), url}
+    assert json.loads(summary.read_bytes())["predicate"]["verificationResult"] == "PASSED"
+
+    store = storage_of(url)
+    store.replace("train.bin", b"y" + store.read("train.bin", 1 << 20)[1:])
+    code, out = run(url, "--trust", trust)
+    assert code == 13
+    assert "ST-DATA-130" in out
+
+
+@pytest.mark.parametrize("url", ["file://{folder}", "dir://.::file://{folder}"])
+def test_links_are_not_followed_by_way_of_a_url(dataset, trust, tmp_path, url):
+    real = dataset / "train.bin"
+    real.rename(tmp_path / "elsewhere")
+    real.symlink_to(tmp_path / "elsewhere")
+    code, out = run(url.format(folder=dataset), "--trust", trust, "--json")
+    assert code == 14
+    assert "ST-DATA-142" in {one["code"] for one in json.loads(out)["problems"]}
+    real.unlink()
+    real.hardlink_to(tmp_path / "elsewhere")
+    code, out = run(url.format(folder=dataset), "--trust", trust, "--json")
+    assert code == 14
+    assert {one["code"] for one in json.loads(out)["problems"]} == {"ST-DATA-142"}
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "what"),
+    [
+        ("file:///no/such/place", "ST-USAG-002", "no such directory"),
+        ("memory://no/such/place", "ST-USAG-002", "no such directory"),
+        ("nosuchstore://bucket/data", "ST-USAG-001", "nosuchstore"),
+        ("github://owner/repository", "ST-USAG-001", "the URL"),
+    ],
+)
+def test_a_url_that_leads_nowhere(url, code, what, trust):
+    with pytest.raises(UsageError, match=what) as refused:
+        run(url, "--trust", trust)
+    assert refused.value.code == code
+
+
+@pytest.mark.skipif(bool(find_spec("s3fs")), reason="s3fs is installed")
+def test_a_store_whose_package_is_not_installed(trust):
+    with pytest.raises(UsageError, match="s3fs") as refused:
+        run("s3://bucket/step-100", "--trust", trust)
+    assert refused.value.code == "ST-USAG-004"
+
+
+def test_a_store_that_answers_with_errors_of_its_own(trust, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("403 Forbidden")
+
+    monkeypatch.setattr(fsspec.filesystem("memory"), "exists", fail)
+    with pytest.raises(UsageError, match="403 Forbidden") as refused:
+        run("memory://bucket/data", "--trust", trust)
+    assert refused.value.code == "ST-USAG-002"
+
+
+@pytest.mark.parametrize(
+    "asked", [["--scan"], ["--walk"], ["--offline"], ["--bundle", "b", "--public-key", "k"]]
+)
+def test_what_is_not_done_with_a_store_is_refused(asked, trust):
+    with pytest.raises(UsageError, match="directories of this machine only") as refused:
+        run("memory://bucket/data", *(asked if "--bundle" in asked else ["--trust", trust, *asked]))
+    assert refused.value.code == "ST-USAG-001"
+
+
+def test_the_chain_of_a_checkpoint_in_a_store(checkpoint, trust, tmp_path):
+    url = f"dir://{checkpoint.name}::file://{tmp_path}"
+    code, out = run(url, "--trust", trust, "--walk", "--walk-in", tmp_path)
+    assert code == 17
+    assert "ST-CKPT-172" in out

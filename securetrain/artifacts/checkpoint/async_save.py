@@ -30,14 +30,14 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.stateful import Stateful
 
-from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save, shown
+from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save
 from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.checkpoint.writing import FileWriter
 from securetrain.artifacts.context import SaveContext
 from securetrain.artifacts.encryption import Recipient
 from securetrain.artifacts.helper import ANSWER_LIMIT, Answer, Request
 from securetrain.artifacts.members import RankSigner
-from securetrain.artifacts.storage import LocalStaging, Place, Staging, storage_of
+from securetrain.artifacts.storage import LocalStaging, Place, Staging, shown, storage_of
 from securetrain.core import canonical
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.hashtree import Tree, TreeParams, root_of

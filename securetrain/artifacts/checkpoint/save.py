@@ -35,7 +35,7 @@ from securetrain.artifacts.checkpoint.writer import FILE, Writer
 from securetrain.artifacts.context import SaveContext
 from securetrain.artifacts.encryption import Recipient
 from securetrain.artifacts.members import RankSigner
-from securetrain.artifacts.storage import Place, storage_of
+from securetrain.artifacts.storage import Place, shown, storage_of
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import Signer
@@ -98,7 +98,7 @@ def run_save(
     state_dict: dict[str, Any],
     writer: Writer,
     process_group: dist.ProcessGroup | None,
-    shown: Path | str,
+    place: Path | str,
 ) -> SavedCheckpoint:
     """The collective save with a writer; what `save` and its variants share."""
     try:
@@ -114,7 +114,7 @@ def run_save(
     finally:
         writer.clean_up()
     digest, save_id = metadata.storage_data
-    return SavedCheckpoint(path=shown, digest=digest, save_id=save_id)
+    return SavedCheckpoint(path=place, digest=digest, save_id=save_id)
 
 
 @contextmanager
@@ -126,13 +126,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
-
-
-def shown(path: Place) -> Path | str:
-    """A place as the caller gets it back."""
-    if isinstance(path, Path):
-        return path
-    return Path(path) if isinstance(path, str) and "://" not in path else storage_of(path).name
 
 
 class Planner(DefaultSavePlanner):

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from securetrain.artifacts.checkpoint.containers import Safetensors
-from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save, shown
+from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save
 from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.context import SaveContext
 from securetrain.artifacts.members import RankSigner
-from securetrain.artifacts.storage import Place, storage_of
+from securetrain.artifacts.storage import Place, shown, storage_of
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import Signer
 

@@ -58,7 +58,8 @@ _MAGIC: Final[tuple[tuple[bytes, Format], ...]] = (
     (b"\x7fELF", Format.ELF),
 )
 _TAR_MAGIC: Final = slice(257, 262)
-_PROTOCOL: Final = re.compile(rb"\x80[\x00-\x7f]")
+_PROTOCOL: Final = re.compile(rb"\x80[\x00-\x05]")
+"""Loaders refuse other versions; hashes and other random bytes begin so now and then."""
 _ZLIB: Final = re.compile(rb"\x78[\x01\x5e\x9c\xda]")
 """joblib packs pickles with zlib."""
 

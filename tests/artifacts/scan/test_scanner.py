@@ -293,6 +293,19 @@ def test_an_empty_file_of_another_name_is_nothing_to_scan(room: Path) -> None:
     assert found.passed_over == ["README", "py.typed"]
 
 
+def test_random_bytes_that_begin_with_a_version_that_does_not_exist(
+    room: Path, evil: bytes
+) -> None:
+    """Found in a table of hashes. Control: loaders refuse it; and what runs is found even so."""
+    data = b"\x80\x06" + bytes(range(30, 200))
+    with pytest.raises(ValueError, match="unsupported pickle protocol"):
+        pickle.loads(data)
+    (room / "a.tree").write_bytes(data)
+    assert codes(scan_path(room)) == {"ST-SCAN-030"}
+    (room / "a.tree").write_bytes(b"\x80\x06" + evil[2:])
+    assert "ST-SCAN-190" in codes(scan_path(room))
+
+
 def test_an_empty_member_of_an_archive(room: Path) -> None:
     (room / "a.zip").write_bytes(zip_of({"notes": b""}))
     assert scan_path(room).ok
