@@ -3,6 +3,9 @@
 """A node's side of the lease: whose admission it takes, and how it ends."""
 
 import threading
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +15,18 @@ from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous import session
+from securetrain.rendezvous.channel import PeerClosedError
+from securetrain.rendezvous.link import Link
+from securetrain.rendezvous.protocol import (
+    Admit,
+    Close,
+    Formed,
+    Heartbeat,
+    Refuse,
+    Renew,
+    Status,
+    Store,
+)
 
 
 @pytest.fixture
@@ -138,3 +153,171 @@ def test_a_link_that_leaves_is_not_open_any_more(job, tools):
     link._on_message = hear
     tools.wait_until(lambda: seen, "a status is heard")
     assert seen[0] == (True, False)
+
+
+# Joining.
+
+SOLD = AdmissionError("ST-ADMN-013", "it was sold")
+GONE = PeerClosedError("ST-ADMN-007", "the peer closed the connection")
+STATUS = Status(waiting=0, ready=0, closed=False)
+
+
+@pytest.mark.parametrize("said", [SOLD, None])
+def test_when_the_connection_ends_while_it_joins_the_reason_is_looked_for(job, monkeypatch, said):
+    def join(*_):
+        raise GONE
+
+    monkeypatch.setattr(Link, "_join", join)
+    monkeypatch.setattr(Link, "_last_word", lambda *_: said)
+    job.start()
+    member = job.make_member()
+    with pytest.raises(AdmissionError) as caught:
+        member.connect(job.host, job.port)
+    assert caught.value is (said or GONE)
+    assert not member._link.is_open
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["instead of a challenge", "instead of an admission"])
+def test_a_coordinator_that_says_something_else(job, monkeypatch, place):
+    expect, heard = Link._expect, []
+
+    def distracted(self, channel):
+        heard.append(expect(self, channel))
+        return heard[-1] if len(heard) <= place else STATUS
+
+    monkeypatch.setattr(Link, "_expect", distracted)
+    job.start()
+    with pytest.raises(AdmissionError, match="a Status where") as caught:
+        job.join()
+    assert caught.value.code == "ST-ADMN-001"
+
+
+# The lease, by a clock that moves when the node waits.
+
+ADMIT = Admit(
+    tier=NodeTier.SELF_ASSERTED,
+    label="",
+    result="",
+    svid="",
+    certificate="",
+    policy="a" * 64,
+    lease_seconds=30.0,
+    heartbeat_seconds=4.0,
+    join_timeout_seconds=60.0,
+    min_nodes=1,
+    max_nodes=1,
+)
+
+
+class Wire:
+    """A coordinator that answers beats, and admits again with its answer to the next one."""
+
+    def __init__(self, link, *, talks=True, admits=True, until=60.0):
+        self.time, self.link, self.until = 0.0, link, until
+        self.talks, self.admits = talks, admits
+        self.sent: list[tuple[float, type]] = []
+        self.answers: deque[Any] = deque()
+        self.owes = False
+
+    def monotonic(self):
+        return self.time
+
+    def send(self, message, _):
+        self.sent.append((self.time, type(message)))
+        if isinstance(message, Renew):
+            self.owes = True
+        elif isinstance(message, Heartbeat) and self.talks:
+            self.answers.append(ADMIT if self.owes and self.admits else STATUS)
+            self.owes = self.owes and not self.admits
+
+    def receive(self, wake, **_):
+        if self.answers:
+            return self.answers.popleft()
+        assert wake > self.time, "it does not wait"
+        self.time = wake
+        if self.time > self.until:
+            self.link._leaving = True
+        raise AdmissionError("ST-ADMN-005", "nothing was said")
+
+    def times(self, kind):
+        return [time for time, sent in self.sent if sent is kind]
+
+
+@pytest.fixture
+def linked(job, tools, monkeypatch):
+    """A link whose lease of 30 s has begun, with a beat every 4 s; and its wire."""
+
+    def accept(self, channel, _):
+        self._renew_at, self._lease_end = channel.time + 10, channel.time + 30
+
+    def make(**behaviour):
+        identity = job.identity()
+        link: Any = Link(
+            *(identity, tools.make_hello(identity), job.attester(identity)),
+            clock=tools.now,
+            monotonic=lambda: wire.time,
+            timeout=1.0,
+            on_message=heard.append,
+            on_failure=heard.append,
+        )
+        wire = Wire(link, **behaviour)
+        link._admitted = SimpleNamespace(terms=ADMIT)
+        accept(link, wire, ADMIT)
+        return link, wire
+
+    heard: list[Any] = []
+    monkeypatch.setattr(Link, "_accept", accept)
+    return make
+
+
+def test_a_lease_is_asked_for_after_a_third_of_the_one_before(linked):
+    link, wire = linked()
+    link._loop(wire)
+    assert wire.times(Renew) == [10, 22, 34, 46, 58], "once for each lease"
+    assert wire.times(Heartbeat)[:4] == [4, 8, 12, 16]
+
+
+def test_a_lease_that_nobody_renews_ends(linked):
+    link, wire = linked(admits=False)
+    with pytest.raises(AttestationError, match="the lease ended") as caught:
+        link._loop(wire)
+    assert caught.value.code == "ST-ATTS-007"
+    assert wire.time == 30
+    assert wire.times(Renew) == [10]
+
+
+def test_a_coordinator_that_is_silent_for_three_beats_is_gone(linked):
+    link, wire = linked(talks=False)
+    with pytest.raises(AdmissionError, match="was silent for 3 heart-beats") as caught:
+        link._loop(wire)
+    assert caught.value.code == "ST-ADMN-007"
+    assert wire.time == 12
+
+
+def test_what_a_coordinator_may_say_to_a_member(linked):
+    link, wire = linked()
+    for message in (STATUS, Store(epoch=0, host="192.0.2.0", port=1), Formed(membership="")):
+        link._handle(wire, message)
+    with pytest.raises(AdmissionError, match="ST-ADMN-013: it was sold"):
+        link._handle(wire, Refuse(code="ST-ADMN-013", what="it was sold", fix=""))
+    with pytest.raises(AdmissionError, match="a Close where") as caught:
+        link._handle(wire, Close())
+    assert caught.value.code == "ST-ADMN-001"
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"), [(SOLD, SOLD), (None, GONE)], ids=["with a reason", "without"]
+)
+def test_the_reason_that_was_said_is_the_one_that_is_heard(linked, monkeypatch, said, heard):
+    link, wire = linked()
+    failures: list[Any] = []
+
+    def end(*_):
+        raise GONE
+
+    monkeypatch.setattr(link, "_loop", end)
+    monkeypatch.setattr(link, "_last_word", lambda _: said)
+    monkeypatch.setattr(link, "_on_failure", failures.append)
+    wire.close = lambda: None
+    link._run(wire)
+    assert failures == [heard]

@@ -176,6 +176,7 @@ def test_a_round_whose_store_comes_later(build):
     member._link.on_post = lambda _: form(member, store=False)
 
     def announce(_=None):
+        assert tunnel.done == ["clear", "apply 0"], "it is ready before the store is"
         member._take_store(Store(epoch=0, host="192.0.2.0", port=5000))
 
     member._changed.wait = announce
