@@ -96,8 +96,11 @@ def _show(plan: "JobPlan", console: "Console") -> None:
         f" {shape.layers} layers of {shape.dim}), {plan.tokens_per_step:,} tokens a step,"
         f" {plan.flops_per_token:.3g} FLOPs a token"
     )
-    nodes = -(-plan.degrees.world // plan.per_node)
-    console.print(f"{plan.degrees.world} ranks on {nodes} nodes of {plan.per_node}\n")
+    world = plan.degrees.world
+    nodes = -(-world // plan.per_node)
+    ranks = "1 rank" if world == 1 else f"{world} ranks"
+    where = "one node" if nodes == 1 else f"{nodes} nodes of {plan.per_node}"
+    console.print(f"{ranks} on {where}\n")
     _show_groups(plan, console)
     _show_memory(plan, console)
     if plan.degrees.pp > 1:
@@ -140,7 +143,7 @@ def _show_memory(plan: "JobPlan", console: "Console") -> None:
         memory = rank.memory
         table.add_row(
             str(rank.pipeline_rank) if plan.degrees.pp > 1 else "",
-            _some(rank.layers),
+            _runs(rank.layers),
             *(f"{getattr(memory, part) / GB:.2f}" for part in parts),
             f"[bold]{memory.total / GB:.2f}[/bold]",
         )
@@ -179,6 +182,17 @@ def _some(numbers: tuple[int, ...]) -> str:
     if numbers == tuple(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]}-{numbers[-1]}"
     return f"{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}"
+
+
+def _runs(numbers: tuple[int, ...]) -> str:
+    """Numbers that rise, as runs: 0-19, 40-59."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _count(number: int) -> str:

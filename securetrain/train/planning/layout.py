@@ -10,6 +10,7 @@ counted as it is cut.
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -22,9 +23,14 @@ from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.mesh import make_mesh
 from securetrain.parallel.parallelize import Description, parallelize
 from securetrain.parallel.plan import Compression, Recompute, Settings
+from securetrain.parallel.schedule import stages_per_rank
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.models.shape import ModelShape
+from securetrain.train.planning.memory import Held
+
+BLOCKS: Final = "layers."
+"""How the names of parameters in blocks begin."""
 
 
 def local_parameters(
@@ -38,6 +44,23 @@ def local_parameters(
             name: (value.to_local() if isinstance(value, DTensor) else value).numel()
             for name, value in parameters
         }
+
+
+def local_elements(shape: ModelShape, degrees: Degrees, settings: Settings, held: Held) -> int:
+    """Elements that the first rank of a pipeline rank keeps; blocks are alike, so each stage is
+    laid out with one of them.
+
+    Args:
+        shape: The model's sizes.
+        degrees: The mesh.
+        settings: What the job asks for.
+        held: Which pipeline rank, and how many blocks it has.
+    """
+    each = stages_per_rank(settings.schedule) if degrees.pp > 1 else 1
+    thin = dataclasses.replace(shape, layers=degrees.pp * each)
+    found = local_parameters(thin, degrees, settings, held.pipeline_rank)
+    blocks = sum(count for name, count in found.items() if name.startswith(BLOCKS))
+    return sum(found.values()) - blocks + blocks // each * held.blocks
 
 
 def _parts(

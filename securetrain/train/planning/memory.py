@@ -57,6 +57,7 @@ class Workload:
 class Held:
     """Parameters of one pipeline rank, before and after they are cut."""
 
+    pipeline_rank: int
     local: int
     """Elements that this rank keeps."""
     block: int
@@ -103,20 +104,25 @@ def held(work: Workload, pipeline_rank: int) -> Held:
     local = (blocks * dense + rest) // degrees.fsdp + blocks * experts // (
         degrees.ep * degrees.efsdp
     )
-    return Held(local=local, block=dense + experts // degrees.ep, rest=rest, blocks=blocks)
+    return Held(
+        pipeline_rank=pipeline_rank,
+        local=local,
+        block=dense + experts // degrees.ep,
+        rest=rest,
+        blocks=blocks,
+    )
 
 
-def memory_of(work: Workload, found: Held, pipeline_rank: int) -> Memory:
+def memory_of(work: Workload, found: Held) -> Memory:
     """The bytes of one rank.
 
     Args:
         work: What it computes on.
         found: What it holds.
-        pipeline_rank: Which stages it has.
     """
     last = work.degrees.pp * stages_per_rank(work.settings.schedule) - 1
     has_head = work.degrees.pp == 1 or last in stages_of(
-        work.settings.schedule, pipeline_rank, work.degrees.pp
+        work.settings.schedule, found.pipeline_rank, work.degrees.pp
     )
     states = 0 if work.settings.cpu_offload else found.local
     return Memory(
@@ -124,7 +130,7 @@ def memory_of(work: Workload, found: Held, pipeline_rank: int) -> Memory:
         gradients=FP32 * states,
         optimizer=MOMENTS * states,
         gathered=_gathered(work, found),
-        activations=_in_flight(work, found, pipeline_rank),
+        activations=_in_flight(work, found),
         logits=_logits(work) if has_head else 0,
     )
 
@@ -173,9 +179,9 @@ def microbatches_in_flight(schedule: Schedule, ranks: int, rank: int, microbatch
     return min(chunks, microbatches * each) / each
 
 
-def _in_flight(work: Workload, found: Held, pipeline_rank: int) -> int:
+def _in_flight(work: Workload, found: Held) -> int:
     flying = microbatches_in_flight(
-        work.settings.schedule, work.degrees.pp, pipeline_rank, work.settings.microbatches
+        work.settings.schedule, work.degrees.pp, found.pipeline_rank, work.settings.microbatches
     )
     kept = block_activations(work) * found.blocks * flying
     if work.settings.recompute is not Recompute.NONE:

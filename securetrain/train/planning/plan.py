@@ -29,7 +29,7 @@ from securetrain.train.planning.placement import Groups, groups_of
 from securetrain.train.planning.suggest import differing, suggest, workload_of
 from securetrain.train.planning.traffic import bytes_per_step
 
-Layout: TypeAlias = Callable[[ModelShape, Degrees, Settings, int], dict[str, int]]
+Layout: TypeAlias = Callable[[ModelShape, Degrees, Settings, Held], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +107,11 @@ def make_plan(
     """
     degrees = check_world(job, per_node * nodes, where)
     # Imported here: a job that is refused need not wait for torch.
-    from securetrain.train.planning.layout import local_parameters  # noqa: PLC0415
+    from securetrain.train.planning.layout import local_elements  # noqa: PLC0415
 
     begin = time.perf_counter()
     work, settings, shape = workload_of(job, degrees), settings_of(job), shape_of(job)
-    ranks = tuple(_ranks(work, local_parameters))
+    ranks = tuple(_ranks(work, local_elements))
     groups = groups_of(degrees, per_node)
     plan = JobPlan(
         name=job.name,
@@ -141,22 +141,21 @@ def make_plan(
     )
 
 
-def _ranks(work: Workload, local_parameters: Layout) -> list[RankPlan]:
+def _ranks(work: Workload, local_elements: Layout) -> list[RankPlan]:
     counted: dict[object, int] = {}
     plans = []
     for rank in range(work.degrees.pp):
         layers, ends = _layers(work, rank)
-        alike = (tuple(len(stage) for stage in layers), ends)
+        found, alike = held(work, rank), (tuple(len(stage) for stage in layers), ends)
         if alike not in counted:
-            parameters = local_parameters(work.shape, work.degrees, work.settings, rank)
-            counted[alike] = sum(parameters.values())
-        found: Held = replace(held(work, rank), local=counted[alike])
+            counted[alike] = local_elements(work.shape, work.degrees, work.settings, found)
+        found = replace(found, local=counted[alike])
         plans.append(
             RankPlan(
                 pipeline_rank=rank,
                 layers=tuple(layer for stage in layers for layer in stage),
                 parameters=found.local,
-                memory=memory_of(work, found, rank),
+                memory=memory_of(work, found),
                 traffic=bytes_per_step(work, found),
             )
         )

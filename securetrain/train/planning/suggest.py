@@ -52,7 +52,7 @@ def workload_of(job: JobConfig, degrees: Degrees) -> Workload:
 def totals(job: JobConfig, degrees: Degrees) -> list[int]:
     """Bytes of a rank of each pipeline rank, from the sizes alone."""
     work = workload_of(job, degrees)
-    return [memory_of(work, held(work, rank), rank).total for rank in range(degrees.pp)]
+    return [memory_of(work, held(work, rank)).total for rank in range(degrees.pp)]
 
 
 def differing(asked: JobConfig, found: JobConfig) -> list[str]:

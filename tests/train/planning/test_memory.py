@@ -13,7 +13,7 @@ from securetrain.parallel.plan import Precision, Recompute, Settings, Zero
 from securetrain.parallel.schedule import Schedule, layers_of, owner_of, stages_of
 from securetrain.train.models.llama import Block
 from securetrain.train.models.shape import ModelShape, num_parameters
-from securetrain.train.planning.layout import local_parameters
+from securetrain.train.planning.layout import local_elements, local_parameters
 from securetrain.train.planning.memory import (
     Workload,
     block_activations,
@@ -85,7 +85,10 @@ def test_recomputation_keeps_less():
 def test_the_count_from_sizes_is_the_count_of_what_is_cut(degrees, settings, rank):
     laid_out = sum(local_parameters(SHAPE, degrees, settings, rank).values())
     job = Workload(shape=SHAPE, degrees=degrees, settings=settings, rows=1, length=128)
-    assert held(job, rank).local == pytest.approx(laid_out, rel=0.02)
+    found = held(job, rank)
+    assert found.local == pytest.approx(laid_out, rel=0.02)
+    # One block of each stage stands for all of them.
+    assert local_elements(SHAPE, degrees, settings, found) == laid_out
 
 
 def test_all_ranks_together_hold_the_model():
@@ -103,7 +106,7 @@ def test_what_sharing_saves():
 
     def total(degrees: Degrees, **settings: object) -> int:
         job = work(degrees, **settings)
-        return memory_of(job, held(job, 0), 0).total
+        return memory_of(job, held(job, 0)).total
 
     three = total(shared)
     two = total(shared, zero=Zero.GRADIENTS)
