@@ -1,13 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""No test remembers anything on the machine that it runs on."""
+"""No test remembers anything on the machine that it runs on, or fails because that one is slow."""
 
 import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from securetrain.core.nodestate import STATE_VARIABLE
+
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)
