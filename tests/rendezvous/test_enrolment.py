@@ -3,6 +3,7 @@
 """Enrolment with one-time tokens, and everything that somebody without one may try."""
 
 import base64
+import dataclasses
 import json
 import socket
 import threading
@@ -24,8 +25,9 @@ from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.cluster import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
-from securetrain.identity.spiffe import Role
+from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.identity.token import Token
+from securetrain.rendezvous import enrol as enrol_module
 from securetrain.rendezvous.channel import Channel
 from securetrain.rendezvous.desk import Anonymous, Desk, desk_context, make_token
 from securetrain.rendezvous.enrol import enrol
@@ -432,6 +434,10 @@ def impostors(office):
             *leaf_of(second, Role.COORDINATOR, now),
             second.certificate,
         ),
+        "another job by the same CA": (
+            *leaf_of(dataclasses.replace(office.ca, job="job-2"), Role.COORDINATOR, now),
+            mine,
+        ),
         "a node of the job": (*leaf_of(office.ca, Role.NODE, now, "node-7"), mine),
         "a member of the job": (*leaf_of(office.ca, Role.MEMBER, now, "node-7"), mine),
         "an expired desk": (*leaf_of(office.ca, Role.COORDINATOR, late), mine),
@@ -455,6 +461,7 @@ def test_an_impostor_with_a_good_certificate_would_be_heard(office):
         "another CA",
         "another CA that shows ours",
         "another job of the cluster",
+        "another job by the same CA",
         "a node of the job",
         "a member of the job",
         "an expired desk",
@@ -470,6 +477,17 @@ def test_a_desk_that_is_not_the_tokens(office, who):
     assert heard == [], "the machine said nothing"
     assert not (office.root / "id/node.pem").exists()
     office.enrol(msgspec.structs.replace(token, host=office.address[0], port=office.address[1]))
+
+
+def test_openssl_judges_the_chain_as_well(office, monkeypatch):
+    """Were there a hole in our own check, there would not be one in both."""
+    monkeypatch.setattr(enrol_module, "check_leaf", lambda leaf, *_: SpiffeId.of_certificate(leaf))
+    address, thread, heard = impostor(office, *impostors(office)["another CA that shows ours"])
+    token = msgspec.structs.replace(office.token(), host=address[0], port=address[1])
+    with pytest.raises(AdmissionError, match="OpenSSL refused the chain") as caught:
+        office.enrol(token)
+    thread.join()
+    assert (caught.value.code, heard) == ("ST-ADMN-002", [])
 
 
 def grants(office):
@@ -501,6 +519,15 @@ def test_a_certificate_that_was_not_asked_for(office, what, monkeypatch):
     with pytest.raises(IdentityError, match="ST-IDEN-005"):
         office.enrol(office.token())
     assert not (office.root / "id/node.pem").exists()
+
+
+@pytest.mark.parametrize(("asked", "wanted"), [("grant", "Grant"), ("file", "Filed")])
+def test_a_desk_that_answers_something_else(office, monkeypatch, asked, wanted):
+    other = {"grant": Filed(digest="d" * 64), "file": Grant(certificate="")}[asked]
+    monkeypatch.setattr(Desk, asked, lambda *_: other)
+    with pytest.raises(AdmissionError, match=f"where {wanted} was expected") as caught:
+        office.enrol(office.token(), report=b"{}")
+    assert caught.value.code == "ST-ADMN-001"
 
 
 def test_nobody_answers(office):
