@@ -9,6 +9,7 @@ is signed already. Each file is read once: what is parsed is what is hashed.
 """
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,9 +27,9 @@ from securetrain.artifacts.statements import (
     TreeInfo,
     sign,
 )
-from securetrain.artifacts.storage import LocalStorage, Source
+from securetrain.artifacts.storage import LocalStorage, Source, Storage
 from securetrain.core.errors import IntegrityError
-from securetrain.core.files import survey, write_atomic
+from securetrain.core.files import write_atomic
 from securetrain.core.hashtree import Tree, TreeParams, TreeWriter
 from securetrain.identity.keys import Signer
 
@@ -51,8 +52,31 @@ def sign_safetensors(
             else that cannot be signed; ST-CKPT-191 a header that lies; ST-CKPT-200.
         UsageError: ST-USAG-002 and 006 on I/O errors.
     """
-    params = params or TreeParams()
     storage = LocalStorage(path)
+    described = describe(storage, context=context, params=params or TreeParams())
+    envelope = sign(described.predicate, path.name, key)
+    for name, data in described.written.items():
+        write_atomic(path / name, data, replace=False)
+    write_atomic(path / STATEMENT, envelope, replace=False)
+    return described.predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is said of a directory, and the files that go with it."""
+
+    predicate: CheckpointPredicate
+    written: dict[str, bytes]
+    """Hash tables and index, by name."""
+
+
+def describe(storage: Storage, *, context: SaveContext, params: TreeParams) -> Described:
+    """Read a directory of safetensors files once and work out what a statement says of it.
+
+    Raises:
+        IntegrityError: as `sign_safetensors`.
+        UsageError: ST-USAG-002 on I/O errors.
+    """
     if any(storage.has(name) for name in (STATEMENT, INDEX)):
         raise Problem(code="ST-CKPT-201", what="it is signed already").error(storage.name)
     names = _names(storage)
@@ -94,17 +118,12 @@ def sign_safetensors(
         gradients=context.gradients,
         epoch=context.epoch,
     )
-    envelope = sign(predicate, path.name, key)
-    for name, table in tables.items():
-        write_atomic(path / name, table, replace=False)
-    write_atomic(path / INDEX, data, replace=False)
-    write_atomic(path / STATEMENT, envelope, replace=False)
-    return predicate
+    return Described(predicate, tables | {INDEX: data})
 
 
-def _names(storage: LocalStorage) -> set[str]:
+def _names(storage: Storage) -> set[str]:
     """What is to be signed, each thing of a kind that can be."""
-    found, unsafe = survey(storage.path)
+    found, unsafe = storage.survey()
     for entry in unsafe:
         raise Problem(code="ST-CKPT-142", what=entry.reason, file=entry.name).error(storage.name)
     for file in found:
@@ -123,7 +142,7 @@ def _names(storage: LocalStorage) -> set[str]:
     return {file.name for file in found}
 
 
-def _read(storage: LocalStorage, name: str, params: TreeParams) -> tuple[Tree, bytes]:
+def _read(storage: Storage, name: str, params: TreeParams) -> tuple[Tree, bytes]:
     source = storage.open(name)
     try:
         return _hash(source, name, params)

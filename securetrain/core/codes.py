@@ -54,6 +54,9 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-USAG-011", "there is too little text to train on", _X.USAGE),
     ("ST-USAG-012", "the state dict does not fit the checkpoint", _X.USAGE),
     ("ST-USAG-013", "a value has no place in the native checkpoint format", _X.USAGE),
+    ("ST-USAG-014", "the data ends before the job's steps do", _X.USAGE),
+    ("ST-USAG-015", "the data is not in the format that the job names", _X.USAGE),
+    ("ST-USAG-016", "the model's configuration asks for what is not supported", _X.USAGE),
     # policy
     ("ST-PLCY-001", "the policy is not valid YAML of the safe subset", _X.USAGE),
     ("ST-PLCY-002", "the policy has an unknown key or a value of the wrong type", _X.USAGE),
@@ -220,6 +223,8 @@ CODES: Final[dict[str, Code]] = _table(
     ("ST-DATA-130", "the content of a dataset file is not what was signed", _X.CONTENT),
     ("ST-DATA-131", "a dataset file has another size than was signed", _X.CONTENT),
     ("ST-DATA-132", "the dataset's tables are not what was signed", _X.CONTENT),
+    ("ST-DATA-133", "the index of a dataset's documents is not true", _X.CONTENT),
+    ("ST-DATA-134", "a tokenizer is not the one that was named", _X.CONTENT),
     ("ST-DATA-140", "a signed dataset file is missing", _X.FILES),
     ("ST-DATA-141", "the dataset has a file that was not signed", _X.FILES),
     ("ST-DATA-142", "the dataset has a link, a special file or an unsafe name", _X.FILES),

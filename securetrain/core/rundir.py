@@ -11,6 +11,7 @@
       keys/              private keys, mode 0600 in a 0700 directory
       certs/             the job CA's certificate
       dataset/           the signed dataset
+      index/             how many tokens each document of the dataset has; made again when it is gone
       checkpoints/       step-00000100/ and so on, one signed directory each
       waivers/           operators' waivers for old checkpoints, one signed file each
       log/               the run's own transparency log, when the policy asks for one
@@ -71,6 +72,11 @@ class RunDir:
     def dataset(self) -> Path:
         """The signed dataset."""
         return self.root / "dataset"
+
+    @property
+    def index(self) -> Path:
+        """Indices of the dataset's documents."""
+        return self.root / "index"
 
     @property
     def checkpoints(self) -> Path:

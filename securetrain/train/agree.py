@@ -7,8 +7,10 @@ looked at by rank 0, and the others hear an integer. When rank 0 refuses, all st
 after a time-out.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,10 @@ import torch.distributed as dist
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.ledger import Ledger
+
+PULSE: Final = 5.0
+"""Seconds between two words from a rank that others wait for."""
+_DONE, _WORKING, _FAILED = 0, 1, 2
 
 
 def rank_zero_decides(decide: Callable[[], int], device: torch.device) -> int:
@@ -39,6 +45,41 @@ def rank_zero_decides(decide: Callable[[], int], device: torch.device) -> int:
             "ST-RUNT-004", "rank 0 refused to go on", "rank 0", "its own message says why"
         )
     return int(value)
+
+
+def together(work: Iterator[object], device: torch.device) -> None:
+    """Do this rank's part of something long, which others wait for (collective).
+
+    Every few seconds all ranks hear whether anybody is still at work, so that nobody takes the
+    others for lost; and when one fails, all stop.
+
+    Args:
+        work: Every `next` does a short piece; a rank that has nothing to do gives an empty one.
+        device: Of this rank.
+
+    Raises:
+        SecureTrainError: what this rank's part raised; ST-RUNT-004 when another's did.
+    """
+    told = torch.ones(1, dtype=torch.int64, device=device)
+    while told.item() == _WORKING:
+        failure = None
+        try:
+            told[0] = _WORKING if _advance(work) else _DONE
+        except Exception as error:  # noqa: BLE001 - raised again, once the others know
+            failure, told[0] = error, _FAILED
+        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+        if failure is not None:
+            raise failure
+    if told.item() == _FAILED:
+        raise RuntimeRefusal(
+            "ST-RUNT-004", "another rank refused to go on", "", "its own message says why"
+        )
+
+
+def _advance(work: Iterator[object]) -> bool:
+    """Work for a while; whether there is more to do."""
+    until = time.monotonic() + PULSE
+    return any(time.monotonic() >= until for _ in work)
 
 
 @contextmanager

@@ -77,6 +77,10 @@ class Checkpoints:
     dataset_name: str
     dataset_digest: str
     code: dict[str, str]
+    env: dict[str, str]
+    """What besides the dataset decides the rows."""
+    base: str | None
+    """The digest of the weights that the run started from."""
     history: RunHistory
     """Rank 0's; empty on the other ranks."""
     ledger: Ledger
@@ -213,10 +217,15 @@ class Checkpoints:
             ),
             policy=PolicyRef(id=self.policy.policy.metadata.id, digest=self.policy.digest),
             gradients=gradient_record(progress, watched=trainer.guard is not None),
-            parents=() if self._parent is None else (_previous(self._parent),),
+            parents=self._parents(),
             nodes=self.history.nodes,
             code=self.code,
+            env=self.env,
         )
+
+    def _parents(self) -> tuple[Parent, ...]:
+        named = ((self._parent, ParentRole.PREVIOUS), (self.base, ParentRole.BASE))
+        return tuple(Parent(digest=digest, role=role) for digest, role in named if digest)
 
     def _check_same(self, predicate: CheckpointPredicate, path: Path) -> None:
         found = (predicate.run_id, predicate.dataset.digest)
@@ -298,7 +307,3 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
     guard = canonical.loads(state[GUARD].encode(), limit=GUARD_LIMIT, where=GUARD)
     if trainer.guard is not None and guard is not None:
         trainer.guard.load_state_dict(guard)
-
-
-def _previous(digest: str) -> Parent:
-    return Parent(digest=digest, role=ParentRole.PREVIOUS)

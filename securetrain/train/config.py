@@ -11,6 +11,7 @@ Rules:
 """
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -50,6 +51,10 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class ModelJob(_Section, frozen=True, kw_only=True):
     """The sizes of a model of the Llama family."""
 
+    weights: Annotated[str, Meta(min_length=1)] | None = None
+    """A signed directory in the format of Hugging Face to start from; its config.json then gives
+    the sizes.
+    """
     dim: Annotated[int, Meta(ge=8, le=65536)] = 192
     layers: Annotated[int, Meta(ge=1, le=1024)] = 4
     heads: Annotated[int, Meta(ge=1, le=1024)] = 6
@@ -65,6 +70,23 @@ class ModelJob(_Section, frozen=True, kw_only=True):
     """Whether the head is the embedding's matrix."""
 
 
+class Format(StrEnum):
+    """How data lies in the files of a dataset."""
+
+    BYTES = "bytes"
+    TOKENS = "tokens"
+    TEXT = "text"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+class RowOrder(StrEnum):
+    """Where rows begin."""
+
+    RANDOM = "random"
+    EPOCHS = "epochs"
+
+
 class DataJob(_Section, frozen=True, kw_only=True):
     """What the model reads."""
 
@@ -73,6 +95,29 @@ class DataJob(_Section, frozen=True, kw_only=True):
     train_split: Annotated[str, Meta(min_length=1)] = "train"
     validation_split: Annotated[str, Meta(min_length=1)] | None = "validation"
     """The held-out split; null trains without validation."""
+    format: Format | None = None
+    """bytes: files are text, a byte is a token; tokens: numbers of token_bytes; text: a document is
+    a file; jsonl: a line; parquet: a row. null: what the dataset's statement says.
+    """
+    field: Annotated[str, Meta(min_length=1, max_length=256)] = "text"
+    """Where a jsonl or parquet document has its text."""
+    token_bytes: Literal[2, 4] | None = None
+    """The width of tokens, little-endian; null: what the dataset's statement says."""
+    tokenizer: Annotated[str, Meta(min_length=1)] = "bytes"
+    """For documents: bytes, or a tokenizer.json: dataset:NAME and model:NAME are files of what is
+    signed, anything else is a path and needs tokenizer_sha256.
+    """
+    tokenizer_sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
+    eos: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """The token that ends a document; null: the usual one, if the tokenizer has exactly one."""
+    order: RowOrder | None = None
+    """random: rows begin anywhere and data never ends; epochs: each window once an epoch. null:
+    random for bytes and tokens, epochs for documents.
+    """
+    epochs: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
+    """How often data may be gone through; a job that needs more is refused."""
+    prefetch: Annotated[int, Meta(ge=0, le=64)] = 2
+    """Steps whose rows are made ahead; 0: none."""
     seq_len: Annotated[int, Meta(ge=8, le=1 << 20)] = 128
     batch_rows: Annotated[int, Meta(ge=1, le=1 << 20)] = 16
     """Rows of one step, over all ranks."""
@@ -242,7 +287,9 @@ def override(
 
 def shape_of(job: JobConfig) -> ModelShape:
     """The model's sizes."""
-    return ModelShape(**msgspec.structs.asdict(job.model))
+    sizes = msgspec.structs.asdict(job.model)
+    del sizes["weights"]
+    return ModelShape(**sizes)
 
 
 def settings_of(job: JobConfig) -> Settings:

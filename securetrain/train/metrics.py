@@ -42,8 +42,9 @@ class StepMetrics:
 
     step: int
     loss: float
-    """Nats a byte, the mean over the step's tokens."""
-    bits_per_byte: float
+    """Nats a token, the mean over the step's tokens."""
+    bits_per_byte: float | None
+    """Null where tokens are more than bytes."""
     grad_norm: float
     """Before clipping."""
     tokens_per_second: float
@@ -57,6 +58,10 @@ class StepMetrics:
     """Tokens of all steps so far."""
     verdict: str
     """clean, refused, observed or unwatched."""
+    data_seconds: float = 0.0
+    """How much of it rank 0 waited for rows."""
+    val_loss: float | None = None
+    """Nats a token on the held-out split; null between evaluations."""
     val_bits_per_byte: float | None = None
     """On the held-out split; null between evaluations."""
     unigram_bits: float | None = None
@@ -130,7 +135,7 @@ class MetricsWriter:
             for key, value in asdict(metrics).items():
                 if key != "step" and isinstance(value, int | float) and math.isfinite(value):
                     self._board.add_scalar(f"train/{key}", value, metrics.step)
-        evaluated = metrics.val_bits_per_byte is not None
+        evaluated = metrics.val_loss is not None
         if self._console is not None and (evaluated or metrics.step % self._console_every == 0):
             self.say(describe(metrics, self._steps))
 
@@ -143,16 +148,20 @@ class MetricsWriter:
 
 def describe(metrics: StepMetrics, steps: int) -> str:
     """A step in one line."""
+
+    def shown(nats: float, bits: float | None) -> str:
+        return f"{nats:.3f} nats/token" if bits is None else f"{bits:.3f} bits/byte"
+
     text = (
         f"step {metrics.step:>{len(str(steps))}}/{steps}"
-        f"  {metrics.bits_per_byte:.3f} bits/byte"
+        f"  {shown(metrics.loss, metrics.bits_per_byte)}"
         f"  grad norm {metrics.grad_norm:.3f}"
         f"  {metrics.tokens_per_second:,.0f} tokens/s"
     )
     if metrics.mfu is not None:
         text += f"  MFU {metrics.mfu:.1%}"
-    if metrics.val_bits_per_byte is not None:
-        text += f"  validation {metrics.val_bits_per_byte:.3f}"
+    if metrics.val_loss is not None:
+        text += f"  validation {metrics.val_bits_per_byte or metrics.val_loss:.3f}"
         if metrics.bigram_bits is not None:
             text += f" (bigram {metrics.bigram_bits:.3f})"
     return text if metrics.verdict in {"clean", "unwatched"} else f"{text}  {metrics.verdict}"

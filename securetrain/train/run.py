@@ -24,6 +24,7 @@ from securetrain.train.agree import rank_zero_decides, recorded
 from securetrain.train.baseline import Baselines, baselines
 from securetrain.train.config import JobConfig
 from securetrain.train.metrics import MetricsWriter, peak_flops
+from securetrain.train.models.hf import load_weights
 from securetrain.train.models.shape import num_parameters
 from securetrain.train.setup import Session, Worker, open_session
 from securetrain.train.trainer import StepResult
@@ -56,12 +57,28 @@ def run_job(
     session = open_session(job, where, worker)
     try:
         with recorded(session.ledger, Boundary.CHECKPOINT, "checkpoint-refused", "resume"):
-            session.checkpoints.resume(session.trainer, job.checkpoint.resume)
+            resumed = session.checkpoints.resume(session.trainer, job.checkpoint.resume)
+        if resumed is None:
+            _start_from(session)
         last = job.steps if stop_after is None else min(stop_after, job.steps)
         with _writer(session) as writer, _collected():
             return _Loop(session, writer, _count(session)).run(last)
     finally:
         session.close()
+
+
+def _start_from(session: Session) -> None:
+    """Read the weights that the job names, if it names any (collective)."""
+    model = session.weights
+    if model is None:
+        return
+    path = str(session.job.model.weights)
+    with recorded(session.ledger, Boundary.CHECKPOINT, "weights-refused", path):
+        load_weights(session.trainer.model.named_parameters(), model)
+    if session.worker.first:
+        session.ledger.allow(
+            Boundary.CHECKPOINT, "weights-loaded", path, digest=model.digest, signer=model.signer
+        )
 
 
 @dataclass(slots=True)
@@ -153,14 +170,21 @@ class _Loop:
                 refused=progress.refused,
                 observed=progress.observed,
                 loss=result.loss,
-                **({} if self.bits is None else {"validation_bits_per_byte": self.bits}),
+                **self._validation(),
             )
         text = f"done: {progress.step} steps, {tokens:,} tokens"
         if self.bits is not None:
-            text += f", validation {self.bits:.3f} bits/byte"
+            unit = "byte" if self.session.trainer.byte_tokens else "token"
+            text += f", validation {self.bits:.3f} bits/{unit}"
         if self.baselines is not None:
             text += f" (unigram {self.baselines.unigram:.3f}, bigram {self.baselines.bigram:.3f})"
         self._say(text)
+
+    def _validation(self) -> dict[str, float]:
+        if self.bits is None:
+            return {}
+        unit = "byte" if self.session.trainer.byte_tokens else "token"
+        return {f"validation_bits_per_{unit}": self.bits}
 
     def _tighten(self) -> None:
         """After the first step a silent rank is a lost rank."""
@@ -176,7 +200,7 @@ class _Loop:
         text = (
             f"{session.job.name}: {num_parameters(session.trainer.shape):,} parameters,"
             f" {session.trainer.model.kind} ({session.mesh.degrees}),"
-            f" {len(session.train):,} bytes of verified data"
+            f" {session.data.tokens:,} tokens of verified data"
         )
         return f"{text}, resumed after step {step}" if step else text
 
@@ -188,15 +212,15 @@ def _due(every: int, step: int, *, ends: bool) -> bool:
 def _count(session: Session) -> Baselines | None:
     """Rank 0 counts bytes while the others wait, so that a refusal stops them too."""
     found: list[Baselines] = []
-    held_out = session.held_out
-    if held_out is None:
+    text = session.data.text
+    if text is None:
         return None
 
     def count() -> int:
         with recorded(
             session.ledger, Boundary.DATASET, "dataset-refused", str(session.dataset.path)
         ):
-            found.append(baselines(session.train, held_out))
+            found.append(baselines(*text))
         return 0
 
     rank_zero_decides(count, session.worker.device)

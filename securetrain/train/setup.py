@@ -8,7 +8,7 @@ refusal goes into the ledger and ends the run.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,9 +18,10 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import Floors, Freshness, RankSigner, VerifiedDataset
+from securetrain.artifacts.signed_model import SignedModel
 from securetrain.artifacts.waivers import read_waivers
 from securetrain.core import canonical
-from securetrain.core.errors import UsageError
+from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
@@ -33,11 +34,13 @@ from securetrain.parallel.parallelize import Description, parallelize
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients, GuardMode
-from securetrain.train.agree import recorded
+from securetrain.train.agree import rank_zero_decides, recorded, together
 from securetrain.train.checkpointing import Checkpoints
 from securetrain.train.composition import check_world
-from securetrain.train.config import JobConfig, settings_of, shape_of
-from securetrain.train.data import ByteSplit, Rows
+from securetrain.train.config import Format, JobConfig, settings_of, shape_of
+from securetrain.train.data import Rows
+from securetrain.train.data.open import Data, plan_data
+from securetrain.train.data.prefetch import Prefetch
 from securetrain.train.lineage import RunHistory, read_history
 from securetrain.train.models.initial import init_weights
 from securetrain.train.models.llama import Llama
@@ -45,6 +48,7 @@ from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.optim import make_optimizer
 from securetrain.train.records import SketchWriter
 from securetrain.train.trainer import Stop, Trainer
+from securetrain.train.weights import open_weights
 
 Clock = Callable[[], datetime]
 RUN_ID_DIGITS: Final = 16
@@ -81,14 +85,16 @@ class Session:
     policy: LoadedPolicy
     ledger: Ledger
     dataset: VerifiedDataset
-    train: ByteSplit
-    held_out: ByteSplit | None
+    data: Data
+    weights: SignedModel | None
+    """What a run starts from that has no checkpoint yet."""
     trainer: Trainer
     checkpoints: Checkpoints
     sketches: SketchWriter
 
     def close(self) -> None:
         """Close the files."""
+        self.trainer.rows.close()
         self.sketches.close()
         self.dataset.close()
 
@@ -106,7 +112,6 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
     """
     run = worker.run
     world = dist.get_world_size()
-    degrees = check_world(job, world, where)
     policy = load_resolved(run.resolved_policy)
     trust = TrustRoot.load(run.trust, worker.clock())
     ledger = Ledger(
@@ -115,6 +120,11 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         f"rank-{dist.get_rank()}",
         worker.clock,
     )
+    with recorded(ledger, Boundary.CHECKPOINT, "weights-refused", str(job.model.weights)):
+        job, weights = open_weights(
+            job, where, trust=trust, policy=policy.policy, now=worker.clock()
+        )
+    degrees = check_world(job, world, where)
     path = run.dataset if job.data.dataset is None else Path(job.data.dataset)
     if not path.is_dir():
         raise UsageError(
@@ -125,7 +135,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         )
     with recorded(ledger, Boundary.DATASET, "dataset-refused", str(path)):
         dataset = VerifiedDataset.open(path, trust=trust, policy=policy.policy, now=worker.clock())
-    train, held_out = _splits(job, where, dataset)
+        data = _open_data(job, where, dataset, weights, worker)
     mesh = make_mesh(degrees, worker.device.type)
     sketches = SketchWriter(run.sketches)
     trainer = build(
@@ -133,16 +143,20 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         worker,
         mesh,
         policy.policy.gradients,
-        (train, held_out),
+        (data.train, data.held_out),
         sketches if worker.first else None,
     )
+    trainer.byte_tokens = data.format is Format.BYTES
     if worker.first:
         ledger.allow(
             Boundary.DATASET,
             "dataset-opened",
             str(path),
             digest=dataset.digest,
-            bytes=len(train),
+            bytes=dataset.split_size(job.data.train_split),
+            tokens=data.tokens,
+            format=data.format.value,
+            **data.environment,
         )
     checkpoints = Checkpoints(
         run=run,
@@ -154,6 +168,8 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         dataset_name=dataset.predicate.name,
         dataset_digest=dataset.digest,
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
+        env=data.environment,
+        base=None if weights is None else weights.digest,
         history=read_history(run, trust, world) if worker.first else RunHistory(),
         ledger=ledger,
         first=worker.first,
@@ -172,8 +188,8 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         policy=policy,
         ledger=ledger,
         dataset=dataset,
-        train=train,
-        held_out=held_out,
+        data=data,
+        weights=weights,
         trainer=trainer,
         checkpoints=checkpoints,
         sketches=sketches,
@@ -185,7 +201,7 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
     worker: Worker,
     mesh: Mesh,
     settings: Gradients,
-    splits: tuple[ByteSplit, ByteSplit | None],
+    rows: tuple[Rows, Rows | None],
     sketches: SketchWriter | None = None,
 ) -> Trainer:
     """Model, optimizer, guard and data of one rank (collective).
@@ -195,13 +211,16 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
         worker: This process.
         mesh: The ranks.
         settings: What the policy asks of the guard.
-        splits: Training data, and held-out data if there is any.
+        rows: Training data, and held-out data if there is any.
         sketches: Takes the guard's records.
     """
     shape = shape_of(job)
     model = Description(
         make=lambda: Llama(shape),
-        fill=lambda part: init_weights(part, job.seed, shape),
+        # Weights that are read later need no values before.
+        fill=(lambda part: init_weights(part, job.seed, shape))
+        if job.model.weights is None
+        else lambda _: None,
         plan=LlamaPlan(),
     )
     parallel = parallelize(model, mesh, settings_of(job), worker.device)
@@ -211,15 +230,14 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
             mesh.dp_group, settings, on_record=None if sketches is None else sketches.write
         )
         guard.attach(parallel.parts[0])
-    seq_len = job.data.seq_len
-    train, held_out = splits
+    train, held_out = rows
     return Trainer(
         job=job,
         shape=shape,
         model=parallel,
         optimizer=make_optimizer(parallel, job.optimizer),
-        rows=Rows(train, seq_len, job.seed),
-        held_out=None if held_out is None else Rows(held_out, seq_len, job.seed),
+        rows=Prefetch(train, job.data.prefetch, last=job.steps),
+        held_out=held_out,
         guard=guard,
         max_refused=settings.max_refused_steps,
         stop=worker.stop,
@@ -246,11 +264,39 @@ def _freshness(worker: Worker, run_id: str) -> Freshness | None:
     return Freshness(floors=floors, waivers=read_waivers(worker.run.waivers), head=False)
 
 
-def _splits(
-    job: JobConfig, where: str, dataset: VerifiedDataset
-) -> tuple[ByteSplit, ByteSplit | None]:
-    train = ByteSplit(dataset, job.data.train_split, f"{where}: data.train_split")
-    if job.data.validation_split is None:
-        return train, None
-    name = job.data.validation_split
-    return train, ByteSplit(dataset, name, f"{where}: data.validation_split")
+def _open_data(
+    job: JobConfig,
+    where: str,
+    dataset: VerifiedDataset,
+    weights: SignedModel | None,
+    worker: Worker,
+) -> Data:
+    """Rows, which are the same on all ranks (collective). One rank of each node counts documents.
+
+    Raises:
+        IntegrityError: ST-DATA-133 when this rank counted otherwise than rank 0; else as
+            `plan_data`.
+    """
+    plan = plan_data(job, where, dataset, model_file=None if weights is None else weights.document)
+    folder = worker.run.index
+    together(plan.counting(folder) if worker.witness else iter(()), worker.device)
+    # The others find what was kept; where nothing can be shared, each counts.
+    together(plan.counting(folder), worker.device)
+    data = plan.open()
+    said = canonical.encode([data.environment, data.tokens])
+    own = int.from_bytes(hashlib.sha256(said).digest()[:7], "big")
+    agreed = rank_zero_decides(lambda: own, worker.device)
+    together(_compare(own == agreed, where), worker.device)
+    return data
+
+
+def _compare(same: bool, where: str) -> Iterator[None]:  # noqa: FBT001 - one fact
+    if not same:
+        raise IntegrityError(
+            "ST-DATA-133",
+            "this rank's tokenizer or index of documents is not that of rank 0",
+            f"{where}: data",
+            "install the same version of tokenizers on all nodes, and remove index/ from the run"
+            " directory",
+        )
+    yield

@@ -30,6 +30,7 @@ from securetrain.parallel.gradients import clip_grads, grad_norm, is_finite
 from securetrain.train.baseline import Baselines
 from securetrain.train.config import JobConfig
 from securetrain.train.data import Rows, share
+from securetrain.train.data.prefetch import Prefetch
 from securetrain.train.metrics import StepMetrics
 from securetrain.train.models.shape import ModelShape, flops_per_token
 from securetrain.train.optim import lr_at, set_lr
@@ -87,6 +88,8 @@ class StepResult:
     seconds: float
     verdict: str
     """clean, refused, observed or unwatched."""
+    data_seconds: float
+    """How long this rank waited for its rows."""
     refusal: GuardError | None
     halt: GuardError | None
     stop: bool
@@ -100,12 +103,14 @@ class Trainer:
     shape: ModelShape
     model: ParallelModel
     optimizer: torch.optim.Optimizer
-    rows: Rows
+    rows: Prefetch
     held_out: Rows | None
     guard: Judge | None
     max_refused: int
     """Steps in a row that may be refused before the run halts."""
     stop: Stop
+    byte_tokens: bool = True
+    """Whether a token is a byte, so that losses compare with what counting bytes achieves."""
     clock: Callable[[], float] = time.perf_counter
     progress: Progress = field(default_factory=Progress)
 
@@ -116,7 +121,7 @@ class Trainer:
 
     def train_step(self) -> StepResult:
         """Do the next step."""
-        begin = self.clock()
+        begin, waited = self.clock(), self.rows.seconds
         step = self.progress.step + 1
         lr = lr_at(step, self.job.steps, self.job.optimizer)
         set_lr(self.optimizer, lr)
@@ -154,6 +159,7 @@ class Trainer:
             lr=lr,
             seconds=self.clock() - begin,
             verdict=word,
+            data_seconds=self.rows.seconds - waited,
             refusal=refusal,
             halt=halt,
             stop=stop,
@@ -161,7 +167,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> float | None:
-        """Bits a byte on the held-out split, the same on every rank; None without such a split."""
+        """Bits a token on the held-out split, the same on every rank; None without such a split."""
         if self.held_out is None:
             return None
         rows = self._share(self.job.eval.rows)
@@ -187,7 +193,8 @@ class Trainer:
         return StepMetrics(
             step=self.progress.step,
             loss=result.loss,
-            bits_per_byte=result.loss / LN2,
+            bits_per_byte=result.loss / LN2 if self.byte_tokens else None,
+            data_seconds=result.data_seconds,
             grad_norm=result.grad_norm,
             tokens_per_second=speed,
             mfu=None if peak is None else flops * speed / (peak * world),
@@ -195,7 +202,8 @@ class Trainer:
             seconds=result.seconds,
             tokens=self.progress.step * self.tokens_per_step,
             verdict=result.verdict,
-            val_bits_per_byte=bits,
+            val_bits_per_byte=bits if self.byte_tokens else None,
+            val_loss=None if bits is None else bits * LN2,
             unigram_bits=shown.unigram if shown else None,
             bigram_bits=shown.bigram if shown else None,
         )

@@ -16,11 +16,10 @@ from securetrain.parallel.mesh import make_mesh
 from securetrain.policy.schema import Gradients, GuardMode
 from securetrain.train.composition import check_world
 from securetrain.train.config import parse_job
-from securetrain.train.data import ByteSplit
 from securetrain.train.setup import Worker, build
 from securetrain.train.trainer import Trainer
 from tests.train.conftest import now
-from tests.train.jobs import JOB, memory_source
+from tests.train.jobs import JOB, byte_rows
 
 STEPS = 4
 LOSS_TOLERANCE = 2e-4
@@ -66,9 +65,7 @@ def make_trainer(case: Case) -> Trainer:
     )
     mesh = make_mesh(check_world(job, dist.get_world_size(), "job.yaml"), "cpu")
     settings = Gradients(mode=GuardMode.DETECT if case.guard else GuardMode.OFF)
-    source = memory_source()
-    splits = (ByteSplit(source, "train", ""), ByteSplit(source, "validation", ""))
-    return build(job, worker, mesh, settings, splits)
+    return build(job, worker, mesh, settings, byte_rows(job))
 
 
 def curve(case: Case, spoil: Callable[[ParallelModel], None] | None = None) -> Curve:

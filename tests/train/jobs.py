@@ -4,6 +4,10 @@
 
 from dataclasses import dataclass, field
 
+from securetrain.artifacts.datasets.removal import Removals
+from securetrain.train.config import JobConfig
+from securetrain.train.data import ByteSplit, ByteTokens, Rows
+
 JOB = """\
 apiVersion: securetrain.dev/job/v1
 kind: TrainJob
@@ -41,6 +45,7 @@ class MemorySource:
     data: dict[str, bytes]
     splits: dict[str, tuple[str, ...]]
     reads: list[tuple[str, int, int]] = field(default_factory=list)
+    removals: Removals = field(default_factory=Removals)
 
     @property
     def files(self) -> dict[str, int]:
@@ -48,6 +53,7 @@ class MemorySource:
 
     def read(self, file: str, offset: int, length: int) -> bytes:
         self.reads.append((file, offset, length))
+        self.removals.check(file, offset, length, "memory")
         assert 0 <= offset <= offset + length <= len(self.data[file])
         return self.data[file][offset : offset + length]
 
@@ -61,3 +67,13 @@ def memory_source() -> MemorySource:
         files.update(zip(names, texts, strict=True))
         splits[split] = names
     return MemorySource(files, splits)
+
+
+def byte_rows(job: JobConfig) -> tuple[Rows, Rows]:
+    """Training and held-out rows of the documents."""
+    source, data = memory_source(), job.data
+    train, held_out = (
+        Rows(ByteTokens(ByteSplit(source, name, "")), data.seq_len, job.seed)
+        for name in ("train", "validation")
+    )
+    return train, held_out

@@ -101,10 +101,17 @@ def test_people_get_a_line_now_and_then(tmp_path):
     console = io.StringIO()
     with writer(tmp_path, console=console, console_every=2) as out:
         for step in (1, 2, 3):
-            out.write(metrics(step, val_bits_per_byte=2.5 if step == 3 else None))
+            evaluated = {"val_loss": 1.7, "val_bits_per_byte": 2.5} if step == 3 else {}
+            out.write(metrics(step, **evaluated))
     lines = console.getvalue().splitlines()
     assert [line.split()[1] for line in lines] == ["2/10", "3/10"]
     assert "validation 2.500" in lines[1]
+
+
+def test_tokens_that_are_more_than_bytes_have_no_bits_a_byte():
+    text = describe(metrics(3, bits_per_byte=None, val_loss=1.25), 10)
+    assert "2.000 nats/token" in text
+    assert "validation 1.250" in text
 
 
 def test_a_refused_step_says_so():

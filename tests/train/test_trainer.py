@@ -19,11 +19,10 @@ from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 from securetrain.train.checkpointing import gradient_record
 from securetrain.train.composition import check_world
 from securetrain.train.config import parse_job
-from securetrain.train.data import ByteSplit
 from securetrain.train.setup import Worker, build
 from securetrain.train.trainer import Progress, Trainer
 from tests.train.conftest import now
-from tests.train.jobs import JOB, memory_source
+from tests.train.jobs import JOB, byte_rows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,10 +68,8 @@ def make(script: dict[int, GuardResponse] | None) -> Trainer:
         stop=Flag(),
         console=None,
     )
-    source = memory_source()
-    splits = (ByteSplit(source, "train", ""), ByteSplit(source, "validation", ""))
     mesh = make_mesh(check_world(job, 1, "job.yaml"), "cpu")
-    trainer = build(job, worker, mesh, Gradients(mode=GuardMode.OFF), splits)
+    trainer = build(job, worker, mesh, Gradients(mode=GuardMode.OFF), byte_rows(job))
     trainer.guard = None if script is None else ScriptedGuard(script)
     return trainer
 

@@ -6,6 +6,7 @@ Nothing here reads the disk: every byte comes from `VerifiedDataset.read`, which
 """
 
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from securetrain.core.errors import IntegrityError
@@ -15,15 +16,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Bytes(Protocol):
-    """What this module needs of `VerifiedDataset`."""
+class Files(Protocol):
+    """What a file needs of `VerifiedDataset`."""
 
     @property
-    def files(self) -> dict[str, int]:
+    def files(self) -> Mapping[str, int]:
         """Name and size of every file."""
 
     def read(self, file: str, offset: int, length: int) -> bytes:
         """Verified bytes of a file."""
+
+
+class Bytes(Files, Protocol):
+    """What an array needs of it, too."""
 
     def split_size(self, split: str) -> int:
         """How many bytes a split has."""
@@ -35,7 +40,7 @@ class Bytes(Protocol):
 class VerifiedFile(io.RawIOBase):
     """One file of a dataset, as an unbuffered binary file object (wrap it in BufferedReader)."""
 
-    def __init__(self, dataset: Bytes, name: str) -> None:
+    def __init__(self, dataset: Files, name: str) -> None:
         """Open a file of the dataset.
 
         Raises:

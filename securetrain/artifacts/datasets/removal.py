@@ -45,6 +45,15 @@ class Removals:
                 return one
         return None
 
+    def kept(self, file: str, size: int) -> list[tuple[int, int]]:
+        """Begin and end of the stretches of a file that may be read."""
+        stretches, at = [], 0
+        for one in self._stretches.get(file, []):
+            stretches.append((at, one.offset))
+            at = one.offset + one.length
+        stretches.append((at, size))
+        return [(begin, end) for begin, end in stretches if begin < end]
+
     def check(self, file: str, offset: int, length: int, where: str) -> None:
         """Refuse a read that touches what was removed.
 

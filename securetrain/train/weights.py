@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The weights that a job starts from, and what they decide about the job.
+
+`model.weights` names a signed directory in the format of Hugging Face. Its config.json, verified
+like everything else of it, gives the sizes: the job goes on as if they stood in it. A size that the
+job gives besides, and that is another one, is refused and not overruled in silence.
+"""
+
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from securetrain.artifacts.signed_model import SignedModel, open_model
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.schema import Policy
+from securetrain.train.config import JobConfig, ModelJob, bad_field
+from securetrain.train.models import hf
+
+
+def open_weights(
+    job: JobConfig, where: str, *, trust: TrustRoot, policy: Policy | None, now: datetime
+) -> tuple[JobConfig, SignedModel | None]:
+    """Open what `model.weights` names.
+
+    Returns:
+        The job with the model's sizes, and the model; the job as it was when it names none.
+
+    Raises:
+        UsageError: ST-USAG-007 naming the field, ST-USAG-016 when the model is not supported.
+        IntegrityError: ST-CKPT-100 to 200, ST-OMSB-100 to 200.
+    """
+    name = job.model.weights
+    if name is None:
+        return job, None
+    path = Path(name)
+    if not path.is_dir():
+        raise bad_field(
+            f"there is no directory {name}",
+            where,
+            "model.weights",
+            "a directory with config.json and safetensors files that a key of this run's trust"
+            " root has signed",
+        )
+    model = open_model(path, trust=trust, policy=policy, now=now)
+    shape = hf.shape_of(model.document(hf.CONFIG), str(path / hf.CONFIG))
+    hf.check_tensors(model, shape)
+    sizes = ModelJob(
+        weights=name,
+        dim=shape.dim,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_size=shape.head_size,
+        ffn=shape.ffn,
+        vocab=shape.vocab,
+        rope_theta=shape.rope_theta,
+        norm_eps=shape.norm_eps,
+        tied=shape.tied,
+    )
+    _check_same(job.model, sizes, where)
+    return msgspec.structs.replace(job, model=sizes), model
+
+
+def _check_same(given: ModelJob, found: ModelJob, where: str) -> None:
+    for field in msgspec.structs.fields(ModelJob):
+        said, true = getattr(given, field.name), getattr(found, field.name)
+        if said not in {field.default, true}:
+            raise bad_field(
+                f"{said}, but config.json of the weights says {true}",
+                where,
+                f"model.{field.name}",
+                "leave it out: the weights decide",
+            )

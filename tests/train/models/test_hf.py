@@ -1,0 +1,310 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in the format of Hugging Face: the same logits as the format's own formula."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from securetrain.artifacts import SaveContext, sign_safetensors
+from securetrain.artifacts.oms.keys import load_private
+from securetrain.artifacts.oms.model import KeySigner, sign_model
+from securetrain.artifacts.signed_model import BUNDLE, SignedModel, open_model
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.hashtree import TreeParams
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.train.models import hf
+from securetrain.train.models.llama import Llama
+from securetrain.train.models.shape import ModelShape
+from tests.train.models.hf_files import CONFIG, logits, make, weights, write
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+KEY = PrivateKey.generate(KeyKind.P256)
+ROOT = PrivateKey.generate()
+TRUST = TrustRoot.parse(
+    sign_root({TrustRole.CHECKPOINT: [KEY.public]}, ROOT, NOW, NOW + timedelta(days=9)), NOW
+)
+TOKENS = torch.arange(40).view(2, 20) * 7 % 300
+
+
+def sign_ours(root: Path) -> None:
+    context = SaveContext(run_id="", step=0, created=NOW, save_id="0" * 32)
+    sign_safetensors(root, key=KEY, context=context, params=TreeParams(leaf_size=1024))
+
+
+def sign_theirs(root: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    pem = KEY.pem(serialization.NoEncryption())
+    sign_model(root, root / BUNDLE, KeySigner(key=load_private(pem, None, "")))
+
+
+def opened(root: Path) -> SignedModel:
+    return open_model(root, trust=TRUST, policy=None, now=NOW)
+
+
+def loaded(root: Path) -> Llama:
+    model = opened(root)
+    shape = hf.shape_of(model.document(hf.CONFIG), str(root))
+    hf.check_tensors(model, shape)
+    llama = Llama(shape)
+    hf.load_weights(llama.named_parameters(), model)
+    return llama
+
+
+def forward(llama: Llama) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = llama(TOKENS, torch.arange(TOKENS.shape[1]))
+        return found
+
+
+@pytest.mark.parametrize("sign", [sign_ours, sign_theirs])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"tie_word_embeddings": True},
+        {"head_dim": 16},
+        {"num_key_value_heads": 4},
+        {"num_key_value_heads": 1},
+        {"rope_theta": 500_000.0},
+        {"shards": 3},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+    ],
+    ids=str,
+)
+def test_logits_are_those_of_the_formats_formula(tmp_path, sign, config):
+    root = make(tmp_path / "m", **config)
+    sign(root)
+    said = CONFIG | config
+    wanted = logits(said, weights(said), TOKENS)
+    found = forward(loaded(root))
+    assert float((found - wanted).abs().max()) < 1e-4 * float(wanted.abs().max())
+
+
+def test_the_rotation_matters(tmp_path):
+    """The negative control: neighbours rotated, as in Meta's own files, is another model."""
+    root = make(tmp_path / "m")
+    sign_ours(root)
+    llama = loaded(root)
+    for layer in llama.layers.values():
+        for name in ("wq", "wk"):
+            parameter = layer.get_parameter(f"attention.{name}.weight")
+            halves = parameter.detach().view(-1, 2, 4, 32)
+            parameter.data = halves.transpose(1, 2).reshape(parameter.shape)
+    wanted = logits(CONFIG, weights(CONFIG), TOKENS)
+    assert float((forward(llama) - wanted).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_floats_become_ours(tmp_path, dtype):
+    root = make(tmp_path / "m", dtype=dtype)
+    sign_ours(root)
+    llama = loaded(root)
+    wanted = weights(CONFIG, dtype)["model.layers.1.mlp.up_proj.weight"].float()
+    assert torch.equal(llama.get_parameter("layers.1.feed_forward.w3.weight").detach(), wanted)
+
+
+def attack_unsigned(root: Path) -> None:
+    for path in (*root.glob("_securetrain*"), root / BUNDLE, root / "statement.json"):
+        path.unlink(missing_ok=True)
+
+
+def attack_weights(root: Path) -> None:
+    path = root / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+def attack_config(root: Path) -> None:
+    path = root / "config.json"
+    path.write_text(path.read_text().replace("5000.0", "6000.0"))
+
+
+def attack_extra(root: Path) -> None:
+    (root / "tokenizer.json").write_text("{}")
+
+
+def attack_pickle(root: Path) -> None:
+    (root / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+
+
+def attack_link(root: Path) -> None:
+    path = root / "config.json"
+    path.rename(root.parent / "elsewhere.json")
+    path.symlink_to(root.parent / "elsewhere.json")
+
+
+@pytest.mark.parametrize(
+    ("attack", "ours", "theirs"),
+    [
+        (attack_unsigned, "ST-CKPT-100", "ST-CKPT-100"),
+        (attack_weights, "ST-CKPT-130", "ST-OMSB-130"),
+        (attack_config, "ST-CKPT-132", "ST-OMSB-130"),
+        (attack_extra, "ST-CKPT-141", "ST-OMSB-141"),
+        (attack_pickle, "ST-CKPT-141", "ST-CKPT-190"),
+        (attack_link, "ST-CKPT-142", "ST-CKPT-142"),
+    ],
+)
+@pytest.mark.parametrize("signed_by", ["ours", "theirs"])
+def test_what_is_not_what_was_signed_is_refused(tmp_path, attack, ours, theirs, signed_by):
+    root = make(tmp_path / "m")
+    (sign_ours if signed_by == "ours" else sign_theirs)(root)
+    loaded(root)
+    attack(root)
+    with pytest.raises(IntegrityError) as caught:
+        loaded(root)
+    assert caught.value.code == (ours if signed_by == "ours" else theirs)
+
+
+@pytest.mark.parametrize(("sign", "code"), [(sign_ours, "CKPT"), (sign_theirs, "OMSB")])
+def test_somebody_elses_key_is_refused(tmp_path, sign, code):
+    root = make(tmp_path / "m")
+    sign(root)
+    other = PrivateKey.generate(KeyKind.P256)
+    data = sign_root({TrustRole.CHECKPOINT: [other.public]}, ROOT, NOW, NOW + timedelta(days=9))
+    with pytest.raises(IntegrityError) as caught:
+        open_model(root, trust=TrustRoot.parse(data, NOW), policy=None, now=NOW)
+    assert caught.value.code == f"ST-{code}-120"
+
+
+def test_bytes_that_change_after_a_bundle_was_verified_are_found(tmp_path):
+    """A second read is verified like the first."""
+    root = make(tmp_path / "m")
+    sign_theirs(root)
+    model = opened(root)
+    llama = Llama(hf.shape_of(model.document(hf.CONFIG), ""))
+    attack_weights(root)
+    with pytest.raises(IntegrityError) as caught:
+        hf.load_weights(llama.named_parameters(), model)
+    assert caught.value.code == "ST-CKPT-130"
+    attack_config(root)
+    with pytest.raises(IntegrityError):
+        model.document(hf.CONFIG)
+
+
+def test_a_model_that_was_exchanged_for_another_signed_one_is_refused(tmp_path):
+    root = make(tmp_path / "m")
+    sign_ours(root)
+    model = opened(root)
+    llama = Llama(hf.shape_of(model.document(hf.CONFIG), ""))
+    root.rename(tmp_path / "old")
+    make(root, rms_norm_eps=1e-5)
+    sign_ours(root)
+    with pytest.raises(IntegrityError) as caught:
+        hf.load_weights(llama.named_parameters(), model)
+    assert caught.value.code == "ST-CKPT-130"
+    assert all(not parameter.any() for parameter in llama.parameters())
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"architectures": ["MixtralForCausalLM"]}, "architecture MixtralForCausalLM"),
+        ({"architectures": []}, "architecture none"),
+        ({"attention_bias": True}, "attention_bias: True"),
+        ({"mlp_bias": True}, "mlp_bias: True"),
+        ({"hidden_act": "gelu"}, "hidden_act: gelu"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rope_scaling of type 'yarn'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling of type 'linear'"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters of type 'yarn'"),
+        ({"rope_parameters": {"rope_theta": 7.0}}, "two values of rope_theta"),
+        ({"num_key_value_heads": 3}, "4 heads over 3"),
+        ({"head_dim": 15}, "heads of 15 elements"),
+        ({"hidden_size": 0}, "hidden_size"),
+        ({"vocab_size": 1 << 40}, "vocab_size"),
+        ({"num_hidden_layers": "two"}, "num_hidden_layers"),
+    ],
+    ids=str,
+)
+def test_what_would_be_another_model_is_refused_by_name(change, what):
+    with pytest.raises(UsageError) as caught:
+        hf.shape_of(json.dumps(CONFIG | change).encode(), "m/config.json")
+    assert caught.value.code == "ST-USAG-016"
+    assert what in caught.value.what
+    assert caught.value.where == "m/config.json"
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"a": 1, "a": 2}', b"{}"])
+def test_what_is_no_configuration_is_refused(data):
+    with pytest.raises(UsageError, match="ST-USAG-016"):
+        hf.shape_of(data, "m")
+
+
+Change = Callable[[dict[str, torch.Tensor]], Any]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda w: w.pop("model.norm.weight"), "there is no tensor model.norm.weight"),
+        (lambda w: w.update({"model.extra": torch.ones(1)}), "model.extra has no place"),
+        (lambda w: w.update({"lm_head.weight": torch.ones(299, 32)}), "shape [299, 32]"),
+        (
+            lambda w: w.update({"model.norm.weight": torch.ones(32, dtype=torch.int64)}),
+            "of int64",
+        ),
+    ],
+)
+def test_tensors_are_those_of_the_configuration(tmp_path, change: Change, what):
+    root = make(tmp_path / "m")
+    tensors = weights(CONFIG)
+    change(tensors)
+    write(root / "model.safetensors", tensors)
+    sign_ours(root)
+    with pytest.raises(UsageError) as caught:
+        loaded(root)
+    assert caught.value.code == "ST-USAG-016"
+    assert what in caught.value.what
+
+
+def test_what_is_recomputed_or_unused_may_be_there(tmp_path):
+    root = make(tmp_path / "m", tie_word_embeddings=True)
+    tensors = weights(CONFIG | {"tie_word_embeddings": True})
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    write(root / "model.safetensors", tensors)
+    sign_ours(root)
+    loaded(root)
+
+
+def test_a_shape_becomes_a_configuration_and_a_shape_again():
+    shape = hf.shape_of(json.dumps(CONFIG).encode(), "")
+    assert hf.shape_of(hf.config_of(shape), "") == shape
+    own = ModelShape(dim=32, layers=1, heads=2, ffn=64, tied=True)
+    back = hf.shape_of(hf.config_of(own), "")
+    assert hf.sizes(back) == hf.sizes(own)
+
+
+def test_the_names_are_those_of_the_model():
+    for tied in (False, True):
+        shape = ModelShape(dim=32, layers=2, heads=4, kv_heads=2, ffn=64, tied=tied)
+        named = {name: tuple(one.shape) for name, one in Llama(shape).named_parameters()}
+        assert hf.sizes(shape) == named
+
+
+def test_a_bundle_says_no_time(
+    tmp_path,
+):
+    import msgspec
+
+    from securetrain.policy import load_policy
+
+    root = make(tmp_path / "m")
+    sign_theirs(root)
+    policy = load_policy("dev").policy
+    open_model(root, trust=TRUST, policy=policy, now=NOW)
+    aged = msgspec.structs.replace(policy.checkpoint, max_age_days=3)
+    with pytest.raises(IntegrityError) as caught:
+        open_model(
+            root, trust=TRUST, policy=msgspec.structs.replace(policy, checkpoint=aged), now=NOW
+        )
+    assert caught.value.code == "ST-OMSB-150"
