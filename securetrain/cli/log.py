@@ -24,6 +24,7 @@ Examples:
   securetrain log append log statement.json --key log.pem --trust trust/root.json
   securetrain log witness log --key node-3.pem --name node-3.example --state /var/lib/witness \\
       --trust trust/root.json
+  securetrain log witness-key
   securetrain log checkpoint log --trust trust/root.json
   securetrain log prove log statement.json --trust trust/root.json --out statement.tlog-proof
   securetrain log verify statement.json --proof statement.tlog-proof --trust trust/root.json
@@ -32,6 +33,10 @@ Examples:
 The trust root names the log (its origin and keys) and its witnesses: how many of them must have
 cosigned is the threshold of the role witness. The folder has the layout of https://c2sp.org, and
 may be served by any web server.
+
+\b
+A run under a policy with checkpoint.log logs its checkpoints and keeps the proofs itself, and the
+agents of its nodes are witnesses: 'witness-key' prints what the policy names this machine by.
 
 \b
 Exit codes: 0 it held; 2 bad arguments, or a key that cannot be used; 10 not an envelope; 11 a
@@ -246,7 +251,8 @@ def verify(
         click.echo(json.dumps(facts, indent=2, sort_keys=True))
         return
     click.echo(f"LOGGED  entry {found.index} of {state.size} in {printable(state.origin)}")
-    click.echo(f"seen by {len(found.signed.cosigned)} witnesses, by enough of them at {seen}")
+    count = len(found.signed.cosigned)
+    click.echo(f"seen by {count} witness{'es' if count != 1 else ''}, by enough of them at {seen}")
 
 
 @command.command(name="witness", epilog=EPILOG)
@@ -298,6 +304,30 @@ def witness(  # noqa: PLR0917 - click passes options by name
     click.echo(f"cosigned {printable(origin)} at size {node.seen(origin)}")
     if not kept:
         click.echo("the trust root does not name this witness's key: it counts for nobody yet")
+
+
+@command.command(name="witness-key", epilog=EPILOG)
+@_JSON
+def witness_key(as_json: bool) -> None:
+    """Print the key with which this machine's agents cosign logs; made when first asked for.
+
+    It is kept in SECURETRAIN_STATE, by default /var/lib/securetrain for root and
+    ~/.local/state/securetrain for others.
+    """
+    import base64
+    import os
+
+    from securetrain.identity.log import machine
+    from securetrain.launch.kept import this_node
+
+    path = this_node(os.environ).witness_key
+    key = machine.witness_key(path)
+    spki = base64.b64encode(key.public.spki).decode()
+    if as_json:
+        facts = {"key": spki, "key_id": key.key_id, "path": str(path)}
+        click.echo(json.dumps(facts, indent=2, sort_keys=True))
+        return
+    click.echo(spki)
 
 
 def _signer(name: str, passphrase_file: Path | None) -> "Signer":

@@ -5,16 +5,18 @@
 A thread of the launcher goes through a few chores, about once a second, for as long as the run
 goes on, and once more at its end. Rules:
 
-1. a chore that is refused something says so in the ledger, is not done again, and the first such
+1. a run that ends is given a little time until nothing is unfinished any more;
+2. a chore that is refused something says so in the ledger, is not done again, and the first such
    refusal ends the run: what it stands for (a log that witnesses watch, for example) would be
    missing, and nobody looks at a message of a run that goes on;
-2. the chores of one node are done one after the other, so that they need no locks among themselves;
+3. the chores of one node are done one after the other, so that they need no locks among themselves;
    what other processes share is locked where it lies.
 """
 
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -24,6 +26,8 @@ from securetrain.core.vocabulary import Boundary
 from securetrain.ledger import Ledger
 
 PAUSE_SECONDS: Final = 1.0
+LINGER_SECONDS: Final = 10.0
+"""As long as a node's agent waits for the others at the end of a job."""
 
 Chore: TypeAlias = Callable[[], None]
 
@@ -40,6 +44,10 @@ class Keeper:
     chores: Mapping[str, Chore]
     """By a name for the ledger."""
     ledger: Ledger
+    unfinished: Callable[[], bool] = lambda: False
+    """Whether another turn may do what could not be done yet."""
+    at_end: Callable[[], None] = lambda: None
+    """What is asked when nothing further will be done; a chore's last one."""
     end_run: Callable[[], None] = _end_workers
     pause: float = PAUSE_SECONDS
     problem: SecureTrainError | None = None
@@ -53,28 +61,45 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Go through the chores once more, and end; without effect the second time."""
+    def stop(self, linger: float = LINGER_SECONDS) -> None:
+        """Go through the chores once more, and end; without effect the second time.
+
+        Args:
+            linger: Seconds to go on for as long as something is unfinished.
+        """
         thread, self._thread = self._thread, None
         if thread is None:
             return
         self._stopped.set()
         thread.join()
-        self.turn()
+        if self.settle(linger):
+            self._do("end", self.at_end)
+
+    def settle(self, seconds: float) -> bool:
+        """Go through the chores until nothing is unfinished, or time is up; whether all were done
+        that could be.
+        """
+        deadline = time.monotonic() + seconds
+        while self.turn():
+            if not self.unfinished() or time.monotonic() >= deadline:
+                return True
+            time.sleep(self.pause / 4)
+        return False
 
     def turn(self) -> bool:
         """Go through the chores once; whether all were done."""
         with self._turn:
-            for name, chore in self.chores.items():
-                if self.problem is not None:
-                    return False
-                try:
-                    chore()
-                except SecureTrainError as error:
-                    self._refused(name, error)
-                except Exception as error:  # noqa: BLE001 - fail closed, whatever it was
-                    self._refused(name, _unforeseen(name, error))
-            return self.problem is None
+            return all(self._do(name, chore) for name, chore in self.chores.items())
+
+    def _do(self, name: str, chore: Chore) -> bool:
+        if self.problem is None:
+            try:
+                chore()
+            except SecureTrainError as error:
+                self._refused(name, error)
+            except Exception as error:  # noqa: BLE001 - fail closed, whatever it was
+                self._refused(name, _unforeseen(name, error))
+        return self.problem is None
 
     def _run(self) -> None:
         while self.turn() and not self._stopped.wait(self.pause):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of ``securetrain run``: torchrun's own, and six options of ours.
+"""The command line of ``securetrain run``: torchrun's own, and a few options of ours.
 
 1. `scan` reads the few options that are needed before torch may be imported (the policy decides
    which entry points that import may load). It knows which of torch's options take a value, and
@@ -65,7 +65,12 @@ TORCH_VALUED: Final = frozenset(
 """torchrun's options with a value."""
 
 OUR_FLAGS: Final = frozenset({"--json"})
-OUR_VALUED: Final = frozenset({"--policy", "--require", "--run-dir", "--pass-env", "--attester"})
+OUR_VALUED: Final = frozenset(
+    {
+        *("--policy", "--require", "--run-dir", "--pass-env", "--attester"),
+        *("--transparency-log", "--transparency-log-key"),
+    }
+)
 HELP: Final = frozenset({"-h", "--help"})
 
 _USAGE: Final = "securetrain run [options of ours and of torchrun] script.py [script options]"
@@ -111,6 +116,10 @@ class RunOptions:
     pass_env: tuple[str, ...]
     attester: str
     """Settings file of this node's attester, ``auto``, or empty for what the policy implies."""
+    log: str
+    """Folder of the transparency log that the policy names; empty for the run's own."""
+    log_key: str
+    """The log's key, on a node that writes it."""
     joins: bool
     """Whether the job's coordinator runs elsewhere (``--rdzv-endpoint``)."""
 
@@ -206,6 +215,8 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
         require=tuple(options.require),
         pass_env=tuple(options.pass_env),
         attester=str(options.attester),
+        log=str(options.transparency_log),
+        log_key=str(options.transparency_log_key),
         joins=bool(options.rdzv_endpoint),
     )
 
@@ -281,6 +292,18 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         metavar="auto|FILE",
         help="what may speak for this node: its TPM, CPU and GPUs where it has them (auto, the"
         " default when the policy names reference values), or what a settings file lists",
+    )
+    group.add_argument(
+        "--transparency-log",
+        default="",
+        metavar="DIR",
+        help="the folder of the log that the policy names; the run's own needs no word",
+    )
+    group.add_argument(
+        "--transparency-log-key",
+        default="",
+        metavar="KEY",
+        help="with it: the log's key, a file or a pkcs11: URI, on a node that logs",
     )
     group.add_argument(
         "--json", action="store_true", help="end with one line of JSON on standard output"

@@ -16,7 +16,8 @@ Rules:
    workers go on from the newest checkpoint that is left, or from the beginning;
 5. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
    a failure ends the run: nobody goes on from what could not be judged;
-6. what the other nodes have seen as the newest checkpoint is heard before that (`newest`).
+6. what the other nodes have seen as the newest checkpoint is heard before that (`newest`), and what
+   was not proven to be logged yet is, if the witnesses are there (`keeper`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,11 +45,14 @@ from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.launch.keeper import Keeper
 from securetrain.launch.newest import Newest
 from securetrain.ledger import Ledger, verify_ledger
 from securetrain.rendezvous.membership import Evicted, Membership
 
 LEDGER_LIMIT: Final = 1 << 30
+SETTLE_SECONDS: Final = 30.0
+"""How long the workers wait for what the keeper has not finished: proofs of an earlier start."""
 
 
 def in_doubt(
@@ -84,6 +88,7 @@ class Restart:
     clock: Callable[[], datetime]
     say: Callable[[str], None]
     newest: Newest | None = None
+    keeper: Keeper | None = None
 
     def begin(self, membership: Membership, local: Callable[[datetime], datetime]) -> None:
         """An epoch's members are known, and no worker of it has started.
@@ -104,6 +109,10 @@ class Restart:
                 self._judge(news, past, membership.epoch, local)
         if self.newest is not None:
             self.newest.went_back(self._past)
+        if self.keeper is not None:
+            self.keeper.settle(SETTLE_SECONDS)
+            if self.keeper.problem is not None:
+                raise self.keeper.problem
         self.ledger.observe(
             Boundary.RENDEZVOUS,
             EPOCH_STARTED,

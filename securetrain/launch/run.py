@@ -26,8 +26,11 @@ from datetime import UTC, datetime
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 from securetrain.core.vocabulary import Boundary
+from securetrain.identity.keys import PublicKey
+from securetrain.identity.log.machine import witness_key
 from securetrain.launch import options as cmdline
 from securetrain.launch import rootless
+from securetrain.launch.kept import this_node
 from securetrain.launch.processes import Interrupted, interruptible, subreaper
 from securetrain.launch.session import Session, agent_ledger
 from securetrain.launch.setup import RunSetup, default_run_dir, prepare_run
@@ -86,7 +89,10 @@ def _run(argv: list[str], scanned: cmdline.Scan) -> int:
 
 
 def _prepare(scanned: cmdline.Scan, now: datetime) -> RunSetup:
-    return prepare_run(scanned.run_dir or default_run_dir(now), scanned.policy, now)
+    def witness() -> PublicKey:
+        return witness_key(this_node(os.environ).witness_key).public
+
+    return prepare_run(scanned.run_dir or default_run_dir(now), scanned.policy, now, witness)
 
 
 def _clock() -> datetime:

@@ -11,7 +11,6 @@ Rules:
    it, so that the exit code says why.
 """
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from securetrain.launch import agent, failures, recording, summary, workerlog
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.launch.keeper import Keeper
-from securetrain.launch.kept import Kept, keep, node_state
+from securetrain.launch.kept import Kept, keep, this_node
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.processes import end_stragglers, interruptible, undisturbed
@@ -130,7 +129,7 @@ class Session:
         low, high = agent.node_range(self.options.torch.nnodes)
         self._begin()
         self.entrance = rootless.entrance(environ)
-        state = node_state(environ, is_root=os.geteuid() == 0 and self.entrance is None)
+        state = this_node(environ)
         with self._refusing(Boundary.NETWORK, "profile-refused"):
             self.profile = achieve(
                 policy.policy.network,
@@ -176,7 +175,8 @@ class Session:
                     self.network = self._build_network(plan, job, endpoint)
                     plan = self.network.inside(plan)
             self.plan = plan
-            self.kept = keep(self.setup, self.ledger, self.clock, state)
+            with self._refusing(Boundary.CHECKPOINT, "log-refused"):
+                self.kept = keep(self.setup, self.options, self.ledger, self.clock, state)
             self._announce(endpoint)
             self._write_summary(summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -193,6 +193,7 @@ class Session:
                         clock=self.clock,
                         say=self._say,
                         newest=self.kept.newest,
+                        keeper=self.kept.keeper,
                     ).begin,
                     floors=self.kept.newest.show,
                 )
@@ -327,6 +328,9 @@ class Session:
         if outcome is summary.Outcome.SUCCEEDED:
             nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
             self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
+            book = self.kept.logbook if self.kept is not None else None
+            if book is not None:
+                self._say(f"{book.num_logged} checkpoints logged in {book.folder}")
             self._say(f"run directory {self.setup.run.root}")
         if problem is not None and error is problem:
             raise problem
@@ -380,6 +384,8 @@ class Session:
         self._say(f"node         {node_name()}: {evidence}")
         self._say(f"coordinator  {where} {endpoint}, TLS 1.3 with certificates on both sides")
         self._say(f"preflight    {self.preflight.sentence}")
+        if self.kept is not None and self.kept.sentence:
+            self._say(f"log          {self.kept.sentence}")
         self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
         for line in self.preflight.warnings(policy.host.fail_on):
             self._say(f"warning: {line}")

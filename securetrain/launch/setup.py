@@ -9,31 +9,48 @@ Rules:
    complete;
 3. a complete directory is used again (to resume); one that was made under another policy, or whose
    setup was cut short, is refused and never repaired silently;
-4. the job CA's key is made at each launch and stays in memory.
+4. the job CA's key is made at each launch and stays in memory;
+5. when the policy asks for a transparency log, the trust root names it and its witnesses: those
+   that the policy names, else a log of the run's own and the machine that makes the run.
 """
 
+import base64
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from securetrain.artifacts import members
 from securetrain.core import canonical
-from securetrain.core.errors import PolicyError, UsageError
+from securetrain.core.errors import IdentityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.core.rundir import RunDir
 from securetrain.identity.ca import JobCA
-from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
+from securetrain.identity.log.store import Log
 from securetrain.identity.spiffe import SEGMENT
-from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.identity.trust import (
+    RoleKeys,
+    TrustRole,
+    TrustRoot,
+    decode_unverified,
+    key_table,
+    sign_document,
+    sign_root,
+)
 from securetrain.policy.load import FILE_LIMIT, SHIPPED, LoadedPolicy, bundled_dir, load_policy
+from securetrain.policy.schema import TransparencyLog
 from securetrain.rendezvous.identity_dir import write_identity
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")
 NODE_KEY: Final = "node"
+LOG_KEY: Final = "log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +65,19 @@ class RunSetup:
     """Whether this call made it (False: it was used again)."""
 
 
-def prepare_run(run_dir: Path, policy_name: str, now: datetime) -> RunSetup:
+def prepare_run(
+    run_dir: Path,
+    policy_name: str,
+    now: datetime,
+    witness: Callable[[], PublicKey] | None = None,
+) -> RunSetup:
     """Make a run directory, or open the one that is there.
 
     Args:
         run_dir: The directory; made with its parents.
         policy_name: A shipped policy's name or a policy file.
         now: The time, timezone-aware.
+        witness: Gives this machine's witness key, when the run's log has no other.
 
     Raises:
         PolicyError: ST-PLCY-001 to 004 for the policy, ST-PLCY-005 when the directory was made
@@ -67,7 +90,7 @@ def prepare_run(run_dir: Path, policy_name: str, now: datetime) -> RunSetup:
     make_private_dir(run.root)
     created = not run.trust.exists()
     if created:
-        _create(run, policy, policy_name, now)
+        _create(run, policy, policy_name, now, witness)
     else:
         _check(run, policy, now)
     job = f"job-{PrivateKey.load(run.key('root')).key_id[:16]}"
@@ -110,7 +133,13 @@ def node_name(hostname: str = "") -> str:
     return safe or "node"
 
 
-def _create(run: RunDir, policy: LoadedPolicy, policy_name: str, now: datetime) -> None:
+def _create(
+    run: RunDir,
+    policy: LoadedPolicy,
+    policy_name: str,
+    now: datetime,
+    witness: Callable[[], PublicKey] | None,
+) -> None:
     leftovers = [path for path in (run.keys, run.resolved_policy) if path.exists()]
     if leftovers:
         raise UsageError(
@@ -133,7 +162,70 @@ def _create(run: RunDir, policy: LoadedPolicy, policy_name: str, now: datetime) 
         TrustRole.LEDGER: [keys["agent"].public, keys["worker"].public],
         TrustRole.NODE: [keys["agent"].public],
     }
-    write_atomic(run.trust, sign_root(roles, keys["root"], now, now + TRUST_LIFETIME))
+    root = sign_root(roles, keys["root"], now, now + TRUST_LIFETIME)
+    asked = policy.policy.checkpoint.log
+    if asked is not None:
+        origin = f"{policy.policy.identity.trust_domain}/job-{keys['root'].key_id[:16]}"
+        root = _with_log(root, keys["root"], asked, _log_keys(run, asked, origin, witness))
+    write_atomic(run.trust, root)
+
+
+@dataclass(frozen=True, slots=True)
+class _LogKeys:
+    """A log and who watches it."""
+
+    origin: str
+    keys: list[PublicKey]
+    witnesses: list[PublicKey]
+
+
+def _log_keys(
+    run: RunDir,
+    asked: TransparencyLog,
+    origin: str,
+    witness: Callable[[], PublicKey] | None,
+) -> _LogKeys:
+    """What the policy names; what it does not name is made (rule 5)."""
+    watchers = [_public(key) for key in asked.witnesses]
+    if not watchers and witness is None:
+        raise UsageError(
+            "ST-USAG-001",
+            "the policy names no witnesses of the log, and nobody says which machine this is",
+            "policy: checkpoint.log.witnesses",
+            "make the run with securetrain run, or name the witnesses",
+        )
+    if not watchers and witness is not None:
+        watchers = [witness()]
+    if asked.keys:
+        return _LogKeys(asked.origin, [_public(key) for key in asked.keys], watchers)
+    key = PrivateKey.generate()
+    key.save(run.key(LOG_KEY))
+    Log.create(run.log, origin, key)
+    return _LogKeys(origin, [key.public], watchers)
+
+
+def _public(spki: str) -> PublicKey:
+    try:
+        return PublicKey.from_spki(base64.b64decode(spki, validate=True))
+    except ValueError as error:
+        raise IdentityError("ST-IDEN-001", f"bad base64: {error}", "checkpoint.log") from error
+
+
+def _with_log(root: bytes, key: PrivateKey, asked: TransparencyLog, log: _LogKeys) -> bytes:
+    """The trust root, with the log and its witnesses in it."""
+    document = decode_unverified(root)
+    roles = {
+        **document.roles,
+        TrustRole.LOG: RoleKeys([one.key_id for one in log.keys]),
+        TrustRole.WITNESS: RoleKeys([one.key_id for one in log.witnesses], asked.quorum),
+    }
+    changed = msgspec.structs.replace(
+        document,
+        keys={**document.keys, **key_table([*log.keys, *log.witnesses])},
+        roles=roles,
+        log_origin=log.origin,
+    )
+    return sign_document(changed, [key])
 
 
 def _check(run: RunDir, policy: LoadedPolicy, now: datetime) -> None:

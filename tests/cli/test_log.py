@@ -150,3 +150,22 @@ def test_a_log_is_not_begun_twice(place, capsys):
     arguments = ["--origin", ORIGIN, "--key", place.key("log")]
     assert place.run("init", *arguments, trust=False) == 2
     assert "ST-USAG-005" in capsys.readouterr().err
+
+
+def test_the_key_of_this_machine(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SECURETRAIN_STATE", str(tmp_path / "state"))
+    assert main(["log", "witness-key"]) == 0
+    spki = capsys.readouterr().out.strip()
+    assert main(["log", "witness-key", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["key"] == spki
+    kept = PrivateKey.load(tmp_path / "state" / "witness.pem")
+    assert kept.public.key_id == again["key_id"]
+    # As a policy takes it.
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "extends: dev\napiVersion: securetrain.dev/policy/v1\nkind: Policy\n"
+        "metadata: {id: mine, version: 1.0.0}\n"
+        f"checkpoint: {{log: {{witnesses: [{spki}]}}}}\n"
+    )
+    assert main(["policy", "lint", str(policy)]) == 0

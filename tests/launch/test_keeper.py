@@ -87,3 +87,34 @@ def test_a_refusal_at_the_very_end_is_kept_and_nobody_is_ended(made):
 
 def test_a_keeper_that_was_never_started_may_be_stopped(made):
     Keeper(chores={"no": lambda: pytest.fail("not started")}, ledger=made.ledger()).stop()
+
+
+def test_a_run_that_ends_waits_a_little_for_what_is_unfinished(made):
+    turns = []
+    keeper = Keeper(
+        chores={"count": lambda: turns.append(1)},
+        ledger=made.ledger(),
+        unfinished=lambda: len(turns) < 5,
+        pause=0.001,
+    )
+    assert keeper.settle(60)
+    assert len(turns) == 5
+    turns.clear()
+    assert keeper.settle(0)  # and no longer than it may
+    assert len(turns) == 1
+
+
+def test_what_is_asked_at_the_end_is_asked_once_and_last(made):
+    asked = []
+
+    def require():
+        asked.append(1)
+        raise IdentityError("ST-IDEN-044", "too few")
+
+    keeper = Keeper(chores={}, ledger=made.ledger(), at_end=require, pause=0.001)
+    keeper.start()
+    keeper.stop()
+    keeper.stop()
+    assert asked == [1]
+    assert keeper.problem is not None
+    assert refusals(made) == [("end-refused", "ST-IDEN-044")]

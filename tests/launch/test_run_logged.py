@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain run`` under a policy that asks for a transparency log."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from securetrain.artifacts.head import read_head
+from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.verify import verify_path
+from securetrain.core.codes import ExitCode
+from securetrain.identity.log.checkpoint import LogPolicy, open_checkpoint
+from securetrain.identity.log.store import Log
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy import load_policy
+
+pytestmark = pytest.mark.dist
+
+POLICY = """\
+extends: dev
+apiVersion: securetrain.dev/policy/v1
+kind: Policy
+metadata: {id: logged, version: 1.0.0, title: A test}
+gradients: {mode: "off"}
+checkpoint: {log: {}, require_clean_verdict: false, require_lineage: false}
+"""
+
+# Saves one checkpoint and goes on until it has a proof. With an argument, then puts another history
+# in the log's place, which it can: it has the rights and keys of the user who runs the job.
+TRAIN = """
+import os, shutil, sys, time
+from datetime import UTC, datetime
+from pathlib import Path
+import torch
+import securetrain.artifacts as artifacts
+from securetrain.artifacts import SaveContext, head
+from securetrain.artifacts.layout import STATEMENT, Kind
+from securetrain.artifacts.statements import open_statement
+from securetrain.artifacts.storage import LocalStorage
+from securetrain.core.rundir import RunDir
+from securetrain.identity import dsse
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.log.store import Log
+from securetrain.identity.trust import TrustRole, TrustRoot
+run, now = RunDir(Path(os.environ["SECURETRAIN_RUN_DIR"])), datetime.now(UTC)
+trust = TrustRoot.load(run.trust, now)
+key, path = PrivateKey.load(run.key("checkpoint")), run.checkpoint(1)
+run_id = "job-" + trust.document.roles[TrustRole.ROOT].keys[0][:16]
+context = SaveContext(run_id=run_id, step=1, seq=1, created=now)
+artifacts.save({"a": torch.ones(64)}, path, key=key, context=context)
+opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
+head.advance(LocalStorage(run.checkpoints), opened.predicate, key, trust, now)
+if len(sys.argv) > 1:
+    proof = path.with_name(path.name + ".tlog-proof")
+    while not proof.exists():
+        time.sleep(0.02)
+    owner, origin = PrivateKey.load(run.key("log")), trust.document.log_origin
+    shutil.rmtree(run.log)
+    log = Log.create(run.log, origin, owner)
+    for text in (b"x", b"y"):
+        log.append(dsse.sign(text, "text/plain", [key]), {key.key_id: key.public}, owner)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def start(launch, tmp_path):
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def run(*arguments):
+        return launch(
+            tmp_path / "run",
+            *("--standalone", "--policy", str(tmp_path / "policy.yaml")),
+            *(str(tmp_path / "train.py"), *arguments),
+        )
+
+    return run
+
+
+def test_a_run_logs_its_checkpoints_and_keeps_the_proofs(start, tmp_path):
+    done = start()
+    assert done.code == 0, done.err
+    assert "1 checkpoints logged" in done.err
+    (event,) = done.events("checkpoint-logged")
+    assert (event.subject, event.details["index"]) == ("step-00000001", 0)
+    now = datetime.now(UTC)
+    trust = TrustRoot.load(done.run.trust, now)
+    shown = read_head(LocalStorage(done.run.checkpoints), trust)
+    assert shown is not None
+    assert shown.log_index == 0
+    policy = load_policy(str(tmp_path / "policy.yaml")).policy
+    path = done.run.checkpoint(1)
+    found = verify_path(path, trust=trust, policy=policy, now=now)
+    assert {problem.code for problem in found.problems} == {"ST-CKPT-121"}  # it names no nodes
+    assert found.logged is not None
+    assert found.logged.seen is not None
+    path.with_name(f"{path.name}.tlog-proof").unlink()
+    found = verify_path(path, trust=trust, policy=policy, now=now)
+    assert {problem.code for problem in found.problems} == {"ST-CKPT-121", "ST-CKPT-180"}
+    # The next start finds the proof gone, and makes it again before its workers begin.
+    (tmp_path / "train.py").write_text("")
+    again = start()
+    assert again.code == 0, again.err
+    assert path.with_name(f"{path.name}.tlog-proof").exists()
+
+
+@pytest.mark.forgery
+def test_a_log_with_another_history_ends_the_run(start):
+    done = start("lie")
+    assert done.code == int(ExitCode.LOG_PROOF), done.err
+    assert "error ST-IDEN-043:" in done.err
+    assert ("log-refused", "ST-IDEN-043") in [
+        (event.event, event.code) for event in done.events("log-refused")
+    ]
+    assert done.summary["code"] == "ST-IDEN-043"
+    # The control: who only asks whether the log signed it takes the other history.
+    now = datetime.now(UTC)
+    trust = TrustRoot.load(done.run.trust, now)
+    full = LogPolicy.of_trust(trust)
+    plain = LogPolicy(origin=full.origin, keys=full.keys)
+    state, signed = Log(done.run.log, plain).state()
+    assert open_checkpoint(signed.encode(), plain, now).checkpoint.size == state.size == 2
