@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from securetrain.parallel.context import head_tail
 from securetrain.parallel.kind import DataParallelism
 from securetrain.parallel.loss import cross_entropy_sum, losses, plain
 from securetrain.parallel.mesh import Mesh
@@ -95,8 +96,13 @@ class ParallelModel:
         self, inputs: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """This rank's positions of its rows."""
-        positions = torch.arange(inputs.shape[1], device=self.device)
-        return inputs.to(self.device), targets.to(self.device), positions
+        mesh, length = self.mesh, inputs.shape[1]
+        if mesh.degrees.cp == 1:
+            positions = torch.arange(length)
+        else:
+            positions = head_tail(length, mesh.degrees.cp, mesh.cp.get_local_rank())
+            inputs, targets = inputs[:, positions], targets[:, positions]
+        return inputs.to(self.device), targets.to(self.device), positions.to(self.device)
 
 
 class PlainEngine:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from securetrain.parallel.context import apply_context
 from securetrain.parallel.ddp import apply_ddp
 from securetrain.parallel.engine import ParallelModel, PlainEngine
 from securetrain.parallel.fsdp import apply_fsdp
@@ -96,6 +97,8 @@ def _prepare(
     kind = kind_of(mesh.degrees, settings)
     if mesh.degrees.tp > 1:
         apply_tensor(part, mesh, model.plan)
+    if mesh.degrees.cp > 1:
+        apply_context(part, mesh, model.plan, settings.context)
     if kind in {DataParallelism.FSDP, DataParallelism.HSDP}:
         apply_fsdp(part, mesh, model.plan, settings)
     part.to_empty(device=torch.device("cpu") if settings.cpu_offload else device)

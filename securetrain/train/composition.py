@@ -43,8 +43,6 @@ def check_composition(job: JobConfig, degrees: Degrees, where: str) -> None:
     Raises:
         UsageError: ST-USAG-007 with the nearest valid choice.
     """
-    if degrees.cp > 1:
-        raise bad_field("context parallelism is not built yet", where, "parallel.cp", "cp: 1")
     _check_rows(job, degrees, where)
     _check_tensor(job, degrees, where)
     _check_sequence(job, degrees, where)

@@ -4,6 +4,7 @@
 the gradient norm of one process.
 """
 
+from securetrain.parallel.plan import ContextKind
 from securetrain.parallel.schedule import Schedule
 from tests.parallel.curves import Case
 
@@ -35,4 +36,15 @@ BY_STAGE = (
         "pp x fsdp x tp, ZBV", 8, "{pp: 2, dp_shard: 2, tp: 2, schedule: ZBVZeroBubble}"
     ),
 )  # fmt: skip
-MATRIX = (*BY_DATA, *BY_TENSOR, *BY_STAGE)
+BY_CONTEXT = (
+    *(Case(f"cp, {kind}", 2, f"{{cp: 2, context: {kind}}}") for kind in ContextKind),
+    Case("cp 4, ring", 4, "{cp: 4, context: ring}"),
+    Case("cp 4, all-gather", 4, "{cp: 4}"),
+    Case("cp x tp, ring", 4, "{cp: 2, tp: 2, context: ring}"),
+    Case("fsdp x cp", 4, "{dp_shard: 2, cp: 2}"),
+    Case("replicas x cp, ulysses", 4, "{dp_replicate: 2, cp: 2, context: ulysses}"),
+    Case("pp x cp, ring", 4, "{pp: 2, cp: 2, context: ring}"),
+    Case("fsdp x cp x tp", 8, "{dp_shard: 2, cp: 2, tp: 2}"),
+    Case("pp x cp x tp, ring", 8, "{pp: 2, cp: 2, tp: 2, context: ring}"),
+)
+MATRIX = (*BY_DATA, *BY_TENSOR, *BY_STAGE, *BY_CONTEXT)

@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Context parallelism: ranks share the positions of a row.
+
+Rules:
+
+1. a row is cut in 2n chunks and rank r of n has chunks r and 2n-1-r: with a causal mask every rank
+   has the same work (`head_tail`). Whoever gives a model its inputs gives it these positions;
+2. everything but attention looks at one position at a time and needs nothing; attention is replaced
+   by one of three that see the keys of all ranks:
+
+   ==========  ===========================================  ======================================
+   kind        messages of a layer                          memory of a rank
+   ==========  ===========================================  ======================================
+   all-gather  all keys and values, once                    keys and values of the whole row
+   ring        the neighbour's keys and values, n-1 times,  those of two ranks
+               behind the products
+   ulysses     queries, keys, values and results, each      1/n of the heads, whole rows
+               rank's share once
+   ==========  ===========================================  ======================================
+
+3. weights are sharded over these ranks as over those of dp_shard: they see other tokens of the same
+   batch, and their gradients add up.
+
+torch's own `context_parallel` has no kernels for the CPU, and needs attention to be called under a
+context manager; this is the one implementation, on CUDA as well.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention.bias import causal_lower_right
+
+from securetrain.parallel.collectives import all_gather, all_to_all
+from securetrain.parallel.mesh import Mesh
+from securetrain.parallel.plan import ContextKind, ParallelPlan
+from securetrain.parallel.ring import ring_attention
+
+Attend: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Queries (B, H, S, K), keys and values (B, G, S, K), positions (S,) to results (B, H, S, K)."""
+ATTEND: Final = "attend"
+"""The attribute of a module that computes attention."""
+
+
+def head_tail(length: int, ranks: int, rank: int) -> torch.Tensor:
+    """The positions of one of `ranks` ranks, in order: (length / ranks,) int64."""
+    chunks = torch.arange(length).view(2 * ranks, -1)
+    return torch.cat((chunks[rank], chunks[2 * ranks - 1 - rank]))
+
+
+def apply_context(model: nn.Module, mesh: Mesh, plan: ParallelPlan, kind: ContextKind) -> None:
+    """Replace the attention of every block."""
+    attend = attention_of(kind, mesh.cp.get_group())
+    for block in plan.blocks(model).values():
+        for module in plan.attentions(block):
+            if not hasattr(module, ATTEND):
+                raise TypeError(f"{type(module).__name__} computes attention without {ATTEND}")
+            setattr(module, ATTEND, attend)
+
+
+def attention_of(kind: ContextKind, group: dist.ProcessGroup) -> Attend:
+    """Attention over the ranks of a group."""
+    match kind:
+        case ContextKind.ALL_GATHER:
+            over_ranks = _gathered
+        case ContextKind.RING:
+            over_ranks = ring_attention
+        case ContextKind.ULYSSES:
+            over_ranks = _ulysses
+        case _:
+            raise ValueError(f"unknown context parallelism {kind!r}")
+
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        del positions  # rule 1 says which they are
+        return over_ranks(q, k, v, group)
+
+    # Messages are not for the compiler: it would keep the rest of the block from being compiled.
+    disabled: Attend = torch.compiler.disable(attend)
+    return disabled
+
+
+def _gathered(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup
+) -> torch.Tensor:
+    k, v = _in_order(all_gather(torch.stack((k, v)), group)).unbind()
+    ranks, rank, half = group.size(), group.rank(), q.shape[2] // 2
+    head, tail = q.chunk(2, dim=2)
+    return torch.cat(
+        (
+            _attend_up_to(head, k, v, (rank + 1) * half),
+            _attend_up_to(tail, k, v, (2 * ranks - rank) * half),
+        ),
+        dim=2,
+    )
+
+
+def _attend_up_to(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, end: int) -> torch.Tensor:
+    """Attention of the queries of the last positions before `end`."""
+    return F.scaled_dot_product_attention(
+        q,
+        k[:, :, :end],
+        v[:, :, :end],
+        attn_mask=causal_lower_right(q.shape[2], end),
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def _ulysses(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup
+) -> torch.Tensor:
+    ranks = group.size()
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        """All positions, in order, of this rank's share of the heads."""
+        shares = x.unflatten(1, (ranks, -1)).movedim(1, 0)
+        return _in_order(all_to_all(shares, group))
+
+    attended = F.scaled_dot_product_attention(
+        rows(q), rows(k), rows(v), is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    shares = all_to_all(_dealt(attended, ranks), group)
+    return shares.movedim(0, 1).flatten(1, 2)
+
+
+def _in_order(parts: torch.Tensor) -> torch.Tensor:
+    """Ranks' positions (n, ..., S/n, K) as the whole row (..., S, K)."""
+    heads, tails = parts.chunk(2, dim=-2)
+    chunks = torch.cat((heads, tails.flip(0)))
+    return chunks.movedim(0, -3).flatten(-3, -2)
+
+
+def _dealt(row: torch.Tensor, ranks: int) -> torch.Tensor:
+    """A whole row (..., S, K) as ranks' positions (n, ..., S/n, K)."""
+    chunks = row.unflatten(-2, (2 * ranks, -1)).movedim(-3, 0)
+    return torch.cat((chunks[:ranks], chunks[ranks:].flip(0)), dim=-2)

@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Ring attention: keys and values pass from rank to rank while each attends to what it holds.
+
+Source: Liu et al. 2023, arXiv:2310.01889; balanced by head and tail (Brandon et al. 2023,
+arXiv:2311.09431, and Llama 3, arXiv:2407.21783, 3.3.2). Rules:
+
+1. of n ranks, rank r has chunks r and 2n-1-r of the sequence, so in every hop but its own each rank
+   has the same work: all its queries and half the keys, or half its queries and all the keys. No
+   mask is needed for either;
+2. a rank holds its own and one other rank's keys and values, and never a matrix of scores;
+3. the next keys travel while these are attended to;
+4. going back, keys pass round once more, and their gradients with them, in float32; after the last
+   hop each gradient is with the rank whose keys they are.
+"""
+
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from securetrain.parallel.blockwise import Attended, attend, gradients
+from securetrain.parallel.collectives import shift
+
+_Part: TypeAlias = tuple[slice, slice, bool]
+"""Which queries see which keys, and whether causally."""
+
+
+def ring_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup
+) -> torch.Tensor:
+    """Causal attention (B, H, S, K) to the whole sequence, of which each rank holds two chunks."""
+    out: torch.Tensor = _Ring.apply(q, k, v, group)
+    return out
+
+
+class _Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup
+    ) -> torch.Tensor:
+        ranks, rank = group.size(), group.rank()
+        so_far, moving = Attended.nothing(q), torch.stack((k, v))
+        for hop in range(ranks):
+            coming = shift(moving, group) if hop < ranks - 1 else None
+            rows, columns, causal = _visible(rank, (rank - hop) % ranks, q.shape[2])
+            keys, values = moving[:, :, :, columns]
+            so_far.merge(rows, *attend(q[:, :, rows], keys, values, causal=causal))
+            moving = moving if coming is None else coming()
+        out = so_far.out.to(q.dtype)
+        ctx.group = group
+        ctx.save_for_backward(q, k, v, out, so_far.lse)
+        return out
+
+    @staticmethod
+    def backward(
+        ctx: Any, *grads: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+        q, k, v, out, lse = ctx.saved_tensors
+        group: dist.ProcessGroup = ctx.group
+        ranks, rank, grad = group.size(), group.rank(), grads[0].contiguous()
+        moving = torch.stack((k, v))
+        dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        # Gradients of the keys that are here; they came with the keys from the rank before.
+        arriving = None
+        for hop in range(ranks):
+            coming = shift(moving, group) if hop < ranks - 1 else None
+            rows, columns, causal = _visible(rank, (rank - hop) % ranks, q.shape[2])
+            keys, values = moving[:, :, :, columns]
+            dout, queries, seen, sums = (x[:, :, rows].contiguous() for x in (grad, q, out, lse))
+            dq_part, dk, dv = gradients(dout, queries, keys, values, (seen, sums), causal=causal)
+            dq[:, :, rows] += dq_part
+            here = torch.zeros(moving.shape, dtype=torch.float32, device=q.device)
+            if arriving is not None:
+                here = arriving()
+            here[0, :, :, columns] += dk
+            here[1, :, :, columns] += dv
+            moving = moving if coming is None else coming()
+            arriving = shift(here, group)
+        assert arriving is not None
+        dk, dv = arriving()
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
+
+
+def _visible(rank: int, source: int, length: int) -> _Part:
+    """What this rank's queries see of the keys of rank `source`."""
+    every, half = slice(None), length // 2
+    if source == rank:
+        # Positions are in order within a rank.
+        return every, every, True
+    if source < rank:
+        return every, slice(None, half), False
+    return slice(half, None), every, False
