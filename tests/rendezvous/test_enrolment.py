@@ -565,6 +565,16 @@ def test_a_report_that_is_no_json(office, report):
     assert not (office.root / "inventory").exists()
 
 
+def test_after_a_grant_nothing_but_a_report_is_heard(office, job):
+    channel, token = office.connect(), office.token()
+    application = office.application(channel, token)
+    assert isinstance(office.ask(channel, application), Grant)
+    answer = office.ask(channel, application)
+    assert isinstance(answer, Refuse)
+    assert (answer.code, answer.what) == ("ST-ADMN-001", "a Apply where Report was expected")
+    job.expect("ST-ADMN-001", "enrolment-refused")
+
+
 def test_a_report_that_is_too_large(office):
     channel, token = office.connect(), office.token()
     assert isinstance(office.ask(channel, office.application(channel, token)), Grant)
