@@ -17,13 +17,17 @@ ROWS = {
     int(found[1]): found[0] for found in re.finditer(r"^\| T(\d+) \|.*$", PAGE, flags=re.MULTILINE)
 }
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-CASES = ROOT / "tests/artifacts/checkpoint/test_tampering.py"
 BY_NAME = {
     "test_a_case_of_the_list": "CASES",
     "test_a_case_that_a_trusted_key_has_signed": "SIGNED",
     "test_torch_takes_the_same_change_without_a_word": "STOCK",
+    "test_the_reference_takes_it": "TAKES",
+    "test_the_reference_refuses_it": "REFUSES",
+    "test_a_bundle_cannot_tell": "NO_NOTION",
 }
 """Tests of a table of cases, whose names begin with the number."""
+STOCK = re.compile(r"takes it|refuses it|no such notion: .{9,}")
+"""What the column for the plain tools says first; without a reason, the last says nothing."""
 
 
 @cache
@@ -33,8 +37,8 @@ def defined_in(path: str) -> frozenset[str]:
 
 
 @cache
-def numbers_of(table: str) -> frozenset[int]:
-    for node in ast.parse(CASES.read_bytes()).body:
+def numbers_of(path: str, table: str) -> frozenset[int]:
+    for node in ast.parse((ROOT / path).read_bytes(), path).body:
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.value, ast.Dict)
@@ -56,8 +60,17 @@ def test_every_kind_has_tests_that_exist(number):
     assert cited, "no test tries this"
     assert ROWS[number].count("tests/") == len(cited)
     assert [f"{path}::{name}" for path, name in cited if name not in defined_in(path)] == []
-    tables = [BY_NAME[name] for _, name in cited if name in BY_NAME]
-    assert [table for table in tables if number not in numbers_of(table)] == []
+    tables = [(path, BY_NAME[name]) for path, name in cited if name in BY_NAME]
+    assert [one for one in tables if number not in numbers_of(*one)] == []
+
+
+@pytest.mark.parametrize("number", ROWS)
+def test_every_kind_has_a_control_or_a_reason_why_there_is_none(number):
+    _, _, _, stock, _, tests, _ = (cell.strip() for cell in ROWS[number].split("|"))
+    assert STOCK.match(stock)
+    assert bool(TEST.search(stock)) != stock.startswith("no such notion")
+    # The refusal is shown besides.
+    assert TEST.search(tests)
 
 
 def test_codes_exist():

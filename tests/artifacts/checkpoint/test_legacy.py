@@ -212,6 +212,33 @@ def test_exchanged_places(old, refusal, tmp_path):
     assert refusal(old) == "ST-CKPT-191"
 
 
+def test_torch_takes_exchanged_places(tmp_path):
+    """T16: tensors of one shape get each other's values."""
+    good = {"a": torch.randn(9), "b": torch.randn(9)}
+    path = stock_save(good, tmp_path / "two")
+
+    def swap(metadata):
+        one, other = info_of(metadata, "a"), info_of(metadata, "b")
+        one.offset, other.offset = other.offset, one.offset
+        one.length, other.length = other.length, one.length
+
+    edit(path, swap)
+    target = stock_load({"a": torch.zeros(9), "b": torch.zeros(9)}, path)
+    assert torch.equal(target["a"], good["b"])
+    assert torch.equal(target["b"], good["a"])
+
+
+@pytest.mark.parametrize("name", ["../secret", "{folder}/absolute", "a\\b", "a:b", "e\u0301"])
+def test_torch_reads_whatever_name_the_index_gives(old, tmp_path, name):
+    """T10; and T15."""
+    place = name.format(folder=tmp_path)
+    shutil.copy(old / DATA, old / place)
+    (old / DATA).write_bytes(b"not where the index points")
+    edit(old, lambda m: setattr(info_of(m, "half"), "relative_path", place))
+    target = stock_load({"half": torch.zeros(9).bfloat16()}, old)
+    assert torch.equal(target["half"], state()["half"])
+
+
 def _shape(size, *, properties=None):
     def change(metadata):
         entry = metadata.state_dict_metadata["model.w"]
@@ -268,17 +295,47 @@ def test_an_index_that_lies(old, refusal, change):
     assert refusal(old) in {"ST-CKPT-190", "ST-CKPT-191"}
 
 
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (_shape([20, 30]), torch.zeros(20, 30)),  # half of what was saved, without a word
+        (_shape([40, 30], properties=torch.int32), torch.zeros(40, 30, dtype=torch.int32)),
+        (_no_chunks, torch.zeros(40, 30)),  # nothing is read at all: the weights stay as they were
+    ],
+)
+def test_torch_takes_an_index_that_lies(old, change, wanted):
+    """T17: it goes by the index, and the values are not those that were saved."""
+    edit(old, change)
+    target = stock_load({"model": {"w": wanted.clone()}}, old)
+    assert not torch.equal(target["model"]["w"], state()["model"]["w"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_shape([30, 40]), _length, _overlap, _untiled, _not_an_index, _wrong_type],
+)
+def test_torch_fails_on_other_lies(old, change):
+    """T17: these end in an error of Python's there, too."""
+    edit(old, change)
+    target = {"model": {"w": torch.zeros(40, 30)}, "half": torch.zeros(9).bfloat16()}
+    with pytest.raises(BaseException, match="CheckpointException"):
+        stock_load(target, old)
+
+
 def test_a_zip_bomb(old, refusal):
-    """T17: a value whose archive unpacks to more than it is."""
+    """T17: a value whose archive unpacks to more than it is. Stock unpacks it."""
 
     def bomb():
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("archive/data.pkl", pickle.dumps(1) + b"\0" * (64 << 20))
+            archive.writestr("archive/data.pkl", pickle.dumps(5, 2) + b"\0" * (64 << 20))
+            archive.writestr("archive/version", "3\n")
+        assert len(buffer.getvalue()) < 100_000
         return buffer.getvalue()
 
     _replace_item(old, "meta.step", bomb)
     assert refusal(old) == "ST-CKPT-190"
+    assert stock_load({"meta": {"step": 0}}, old)["meta"]["step"] == 5
 
 
 def test_other_files_and_links(old, refusal, tmp_path):

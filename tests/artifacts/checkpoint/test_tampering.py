@@ -8,19 +8,24 @@ takes the same change, a test beside shows that it does. Numbers whose attack ne
 are led to the test that has it.
 """
 
+import hashlib
 import multiprocessing
 import os
 import random
 import shutil
 import sys
+import threading
 import warnings
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
@@ -413,6 +418,87 @@ def test_torch_takes_a_shard_of_another_step_and_files_that_were_added(tmp_path)
     shutil.copyfile(old, new)
     (new.parent / "__9_0.distcp").write_bytes(b"x")
     target = stock_loads(new.parent)
+    assert torch.equal(target["a"], state(6)["a"])
+
+
+def test_torch_asks_no_checksum(tmp_path):
+    """T4: the CRC of its own archives is not looked at, and whoever writes can write it too."""
+    path = stock(tmp_path / "stock")
+    data = path.read_bytes()
+    item = state()["a"].numpy().tobytes()
+    crc = zlib.crc32(item).to_bytes(4, "little")
+    changed = bytes(4000)
+    for fitting in (crc, zlib.crc32(changed).to_bytes(4, "little")):
+        path.write_bytes(data.replace(item, changed).replace(crc, fitting))
+        assert torch.equal(stock_loads(path.parent)["a"], torch.zeros(1000))
+
+
+def test_what_was_checked_before_torch_loads_it_is_not_what_it_loads(tmp_path, monkeypatch):
+    """T6: a digest of the whole file is right, then somebody writes, then torch reads."""
+    path = stock(tmp_path / "stock")
+    digest = hashlib.sha256(path.read_bytes()).digest()
+    real = FileSystemReader.read_data
+
+    def read_data(self, plan, planner):
+        assert hashlib.sha256(path.read_bytes()).digest() == digest
+        rewrite(path, STOCK["T1 a bit of a tensor"])
+        return real(self, plan, planner)
+
+    monkeypatch.setattr(FileSystemReader, "read_data", read_data)
+    assert not torch.equal(stock_loads(path.parent)["a"], state()["a"])
+
+
+def _linked(path: Path) -> None:
+    path.rename(path.parent.parent / "away")
+    path.symlink_to(path.parent.parent / "away")
+
+
+def _linked_hard(path: Path) -> None:
+    os.link(path, path.parent.parent / "second")
+
+
+@pytest.mark.parametrize("change", [_linked, _linked_hard])
+def test_torch_follows_links(tmp_path, change):
+    """T7: who owns the other name can write to it while it is loaded."""
+    path = stock(tmp_path / "stock")
+    change(path)
+    assert torch.equal(stock_loads(path.parent)["a"], state()["a"])
+
+
+def _fifo(path: Path) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+
+    def feed() -> None:
+        # Torch hangs up without reading.
+        with suppress(OSError), path.open("wb") as file:
+            file.write(data)
+
+    threading.Thread(target=feed, daemon=True).start()
+
+
+def _device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("change", [_fifo, _device, Path.unlink])
+def test_torch_fails_on_what_is_no_file(tmp_path, change):
+    """T7, T9."""
+    path = stock(tmp_path / "stock")
+    change(path)
+    with pytest.raises(BaseException, match="CheckpointException"):
+        stock_loads(path.parent)
+
+
+def test_torch_loads_whatever_checkpoint_lies_there(tmp_path):
+    """T32: an older one in the newest one's place."""
+    new, old = stock(tmp_path / "new"), stock(tmp_path / "old", 6)
+    shutil.rmtree(new.parent)
+    old.parent.rename(new.parent)
+    target = stock_loads(new.parent)
+    assert target["step"] == 6
     assert torch.equal(target["a"], state(6)["a"])
 
 

@@ -3,6 +3,8 @@
 """A small model, keys and certificates."""
 
 import datetime as dt
+import subprocess
+import venv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+REFERENCE = "model-signing==1.1.1"
+# The reference imports pyOpenSSL without declaring it.
+UNDECLARED = "pyOpenSSL"
 NOW = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
 
 
@@ -104,3 +109,20 @@ def key() -> ec.EllipticCurvePrivateKey:
 @pytest.fixture(scope="session")
 def authority() -> Authority:
     return Authority.create()
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reference's command."""
+    folder = tmp_path_factory.mktemp("reference")
+    venv.create(folder, with_pip=True)
+    done = subprocess.run(
+        [folder / "bin" / "python", "-m", "pip", "install", "-q", REFERENCE, UNDECLARED],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"the reference implementation cannot be installed: {done.stderr[-300:]}")
+    return folder / "bin" / "model_signing"

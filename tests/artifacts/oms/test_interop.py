@@ -8,7 +8,6 @@ It is installed into an environment of its own: it pins libraries that we do not
 import datetime as dt
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -28,28 +27,7 @@ from .conftest import NOW, Authority, pem_of
 
 pytestmark = pytest.mark.slow
 
-REFERENCE = "model-signing==1.1.1"
-# The reference imports pyOpenSSL without declaring it.
-UNDECLARED = "pyOpenSSL"
-
 Key = ec.EllipticCurvePrivateKey
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The reference's command."""
-    folder = tmp_path_factory.mktemp("reference")
-    venv.create(folder, with_pip=True)
-    done = subprocess.run(
-        [folder / "bin" / "python", "-m", "pip", "install", "-q", REFERENCE, UNDECLARED],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if done.returncode != 0:
-        pytest.skip(f"the reference implementation cannot be installed: {done.stderr[-300:]}")
-    return folder / "bin" / "model_signing"
 
 
 def call(*command: object) -> bool:
