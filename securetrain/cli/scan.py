@@ -5,12 +5,13 @@
 Never imports torch and never loads what it looks at.
 """
 
-import json
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from securetrain.cli.output import format_options, show
 from securetrain.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -41,34 +42,18 @@ could not be judged; 14 a link or special file; 19 unsafe content; 20 unreadable
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
-@click.option(
-    "--format",
-    "output",
-    type=click.Choice(["text", "json", "sarif", "junit"]),
-    default="text",
-    show_default=True,
-    help="What to print on standard output.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@format_options
 @click.option("--opcodes", is_flag=True, help="Also list every global and count every opcode.")
-def command(*, paths: tuple[Path, ...], output: str, as_json: bool, opcodes: bool) -> int:
+def command(*, paths: tuple[Path, ...], output: str, opcodes: bool) -> int:
     """Look for pickles in the files or directories PATH, and for what they would run."""
     from securetrain.artifacts.scan.findings import merge
     from securetrain.artifacts.scan.scanner import scan_path
-    from securetrain.report import junit, problems, sarif
+    from securetrain.report import problems
 
     with progress_bar("scanning") as progress:
         result = merge([scan_path(path, progress=progress) for path in paths])
-    match "json" if as_json else output:
-        case "json":
-            click.echo(json.dumps(result.to_dict(), indent=2, sort_keys=True))
-        case "sarif":
-            click.echo(json.dumps(sarif.render(problems.of_scan(result)), indent=2))
-        case "junit":
-            click.echo(junit.render(problems.of_scan(result)), nl=False)
-        case _:
-            _print(result, opcodes=opcodes)
-    return int(result.exit_code)
+    text = functools.partial(_print, result, opcodes=opcodes)
+    return show(output, problems.of_scan(result), result.to_dict(), text)
 
 
 def _print(result: "ScanResult", *, opcodes: bool) -> None:

@@ -5,7 +5,6 @@
 Never imports torch: verifying needs neither a GPU nor trust in what would load the artifact.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securetrain.cli.output import and_scan, format_options, show
 from securetrain.cli.passphrase import asker
 from securetrain.cli.place import Place
 from securetrain.cli.progress import progress_bar
@@ -102,15 +102,7 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     help="With --identity: trusted_root.json of a Sigstore instance. Default: the public one.",
 )
 @click.option("--policy", "policy_name", help="A policy by name or file. Default: none.")
-@click.option(
-    "--format",
-    "output",
-    type=click.Choice(["text", "json", "sarif", "junit"]),
-    default="text",
-    show_default=True,
-    help="What to print on standard output.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@format_options
 @click.option(
     "--vsa",
     type=click.Path(path_type=Path),
@@ -164,7 +156,6 @@ def command(
     trusted_root: Path | None,
     policy_name: str | None,
     output: str,
-    as_json: bool,
     vsa: Path | None,
     vsa_key: str | None,
     walking: bool,
@@ -184,8 +175,6 @@ def command(
     from securetrain.identity.truststore import load_trust
     from securetrain.policy.load import load_policy
 
-    if as_json:
-        output = "json"
     given = Roots(
         public_key=public_key,
         ca=roots,
@@ -290,31 +279,21 @@ def _render(
     chain: "Link | None",
 ) -> int:
     """Print the outcome in one format; the exit code."""
-    from securetrain.report import junit, problems, sarif
+    from securetrain.report import problems
 
-    outcome = problems.of_verify(result)
-    if scanned is not None:
-        outcome = problems.with_scan(outcome, scanned)
-    match output:
-        case "json":
-            document = to_dict(result, loaded)
-            if scanned is not None:
-                document |= {"scan": scanned.to_dict(), "exit": outcome.exit_code}
-                document["ok"] = outcome.exit_code == 0
-            if chain is not None:
-                document["chain"] = chain.to_dict()
-            click.echo(json.dumps(document, indent=2, sort_keys=True))
-        case "sarif":
-            click.echo(json.dumps(sarif.render(outcome), indent=2))
-        case "junit":
-            click.echo(junit.render(outcome), nl=False)
-        case _:
-            _print(result, loaded, trust_file)
-            if chain is not None:
-                print_chain(chain)
-            if scanned is not None:
-                print_briefly(scanned)
-    return outcome.exit_code
+    document = to_dict(result, loaded)
+    if chain is not None:
+        document["chain"] = chain.to_dict()
+    outcome, document = and_scan(problems.of_verify(result), document, scanned)
+
+    def text() -> None:
+        _print(result, loaded, trust_file)
+        if chain is not None:
+            print_chain(chain)
+        if scanned is not None:
+            print_briefly(scanned)
+
+    return show(output, outcome, document, text)
 
 
 def _write_summary(

@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain verify PATH --bundle FILE``: a model in the format of OpenSSF Model Signing."""
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import click
 
+from securetrain.cli.output import and_scan, show
 from securetrain.cli.progress import progress_bar
 from securetrain.cli.scan import print_briefly
 
@@ -48,7 +47,7 @@ def verify_bundle(
     from securetrain.artifacts.oms.model import verify_model
     from securetrain.artifacts.scan.scanner import scan_path
     from securetrain.core.errors import UsageError
-    from securetrain.report import junit, problems, sarif
+    from securetrain.report import problems
 
     if bundle is None or roots.count != 1:
         raise UsageError(
@@ -61,25 +60,14 @@ def verify_bundle(
     with progress_bar("verifying") as progress:
         result = verify_model(path, bundle, trust, datetime.now(UTC), progress=progress)
     scanned = scan_path(path) if scan else None
-    outcome = problems.of_model(result)
-    if scanned is not None:
-        outcome = problems.with_scan(outcome, scanned)
-    match output:
-        case "json":
-            document = _to_dict(result)
-            if scanned is not None:
-                document |= {"scan": scanned.to_dict(), "exit": outcome.exit_code}
-                document["ok"] = outcome.exit_code == 0
-            click.echo(json.dumps(document, indent=2, sort_keys=True))
-        case "sarif":
-            click.echo(json.dumps(sarif.render(outcome), indent=2))
-        case "junit":
-            click.echo(junit.render(outcome), nl=False)
-        case _:
-            _print(result)
-            if scanned is not None:
-                print_briefly(scanned)
-    return outcome.exit_code
+    outcome, document = and_scan(problems.of_model(result), _to_dict(result), scanned)
+
+    def text() -> None:
+        _print(result)
+        if scanned is not None:
+            print_briefly(scanned)
+
+    return show(output, outcome, document, text)
 
 
 def _trust(roots: Roots) -> "ModelTrust":
@@ -98,7 +86,7 @@ def _trust(roots: Roots) -> "ModelTrust":
     return TrustedRoots(roots=tuple(found))
 
 
-def _to_dict(result: "ModelResult") -> dict[str, object]:
+def _to_dict(result: "ModelResult") -> dict[str, Any]:
     return {
         "kind": "model",
         "path": str(result.path),
