@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Two nodes in a network of their own: the store was put back, and one of them remembers (T32)."""
+
+import json
+import os
+import shutil
+import subprocess
+import warnings
+from datetime import UTC, datetime
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict_saver import save as stock_save
+
+from securetrain import artifacts
+from securetrain.artifacts import SaveContext, head
+from securetrain.artifacts.floors import Floors
+from securetrain.artifacts.layout import STATEMENT, Kind
+from securetrain.artifacts.statements import CheckpointPredicate, open_statement
+from securetrain.artifacts.storage import LocalStorage
+from securetrain.core.nodestate import NodeState
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRoot
+from securetrain.launch.newest import Newest
+from securetrain.launch.setup import prepare_run
+from securetrain.ledger import Ledger
+from securetrain.testing.cluster import NamespaceCluster, missing
+from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
+
+LACKING = missing()
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.dist,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+]
+
+# Each node loads the checkpoint that its store calls the newest, stock and ours.
+TRAIN = """
+import json, os, sys, warnings
+from datetime import UTC, datetime
+from pathlib import Path
+import torch
+from torch.distributed.checkpoint.state_dict_loader import load as stock_load
+import securetrain.artifacts as artifacts
+from securetrain.artifacts import Floors, Freshness
+from securetrain.core.errors import IntegrityError
+from securetrain.core.nodestate import NodeState
+from securetrain.core.rundir import RunDir
+from securetrain.identity.trust import TrustRoot
+run = RunDir(Path(os.environ["SECURETRAIN_RUN_DIR"]))
+now = datetime.now(UTC)
+stock, ours = ({"a": torch.zeros(64)} for _ in range(2))
+warnings.simplefilter("ignore")
+stock_load(stock, checkpoint_id=run.root / "stock")
+state = NodeState(Path(os.environ["SECURETRAIN_STATE"]))
+known = Freshness(floors=Floors(state.floors(sys.argv[2])), head=False)
+try:
+    trust = TrustRoot.load(run.trust, now)
+    artifacts.load(ours, run.checkpoint(1), trust=trust, policy=None, now=now, freshness=known)
+    code = ""
+except IntegrityError as error:
+    code = error.code
+found = {"stock": stock["a"].sum().item(), "ours": ours["a"].sum().item(), "code": code}
+Path(sys.argv[1], f"node-{os.environ['RANK']}.json").write_text(json.dumps(found))
+"""
+
+
+class Apart(TwoNodes):
+    """Each node has its own disk: a copy of the run's directory, and what it remembers."""
+
+    def start(self, node, run_id="", **_):
+        command = self._run_command(
+            self.folder / f"run-{node}",
+            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "2"),
+            *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
+            *("--rdzv-conf", f"identity={self.folder / node}"),
+            *(str(self.folder / "train.py"), str(self.folder), run_id),
+        )
+        env = {**self._env, "SECURETRAIN_STATE": str(self.folder / f"state-{node}")}
+        with (self.folder / f"{node}.err").open("w") as err:
+            self.launchers[node] = subprocess.Popen(
+                self.host(node).command(*command), env=env, stderr=err, text=True
+            )
+
+
+def save(made, step, now):
+    """A checkpoint, and its head; returns the head's bytes."""
+    run, key = made.run, PrivateKey.load(made.run.key("checkpoint"))
+    trust, path = TrustRoot.load(run.trust, now), run.checkpoint(step)
+    context = SaveContext(run_id=made.job, step=step, seq=step, created=now)
+    artifacts.save({"a": torch.full((64,), float(step))}, path, key=key, context=context)
+    opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
+    assert isinstance(opened.predicate, CheckpointPredicate)
+    head.advance(LocalStorage(run.checkpoints), opened.predicate, key, trust, now)
+    return (run.checkpoints / head.HEAD).read_bytes()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two copies of a run whose store was put back by one checkpoint; node-b has seen that one."""
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "train.py").write_text(TRAIN)
+    now = datetime.now(UTC)
+    made = prepare_run(tmp_path / "run-node-a", str(tmp_path / "policy.yaml"), now)
+    first = save(made, 1, now)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stock_save({"a": torch.full((64,), 1.0)}, checkpoint_id=made.run.root / "stock")
+    save(made, 2, now)
+    Newest(
+        run=made.run,
+        run_id=made.job,
+        floors=Floors(NodeState(tmp_path / "state-node-b").floors(made.job)),
+        ledger=Ledger(
+            made.run.ledger, PrivateKey.load(made.run.key("agent")), "agent", lambda: now
+        ),
+        clock=lambda: now,
+    ).look()
+    shutil.rmtree(made.run.checkpoint(2))
+    (made.run.checkpoints / head.HEAD).write_bytes(first)
+    shutil.copytree(made.run.root, tmp_path / "run-node-b")
+    return tmp_path, made.job
+
+
+def test_the_other_node_says_what_is_newest(folder, run_command, clean_environment):
+    root, run_id = folder
+    env = clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    job = f"job-{os.getpid()}-{root.name[-8:]}"
+    with (
+        NamespaceCluster.up(2) as cluster,
+        coordinated(
+            cluster=cluster, folder=root, job=job, run_command=run_command, env=env
+        ) as plain,
+    ):
+        nodes = Apart(
+            cluster=cluster,
+            folder=root,
+            port=plain.port,
+            job=job,
+            run_command=run_command,
+            env=env,
+        )
+        try:
+            for node in NODES:
+                nodes.start(node, run_id)
+            for node in NODES:
+                assert nodes.launchers[node].wait(PATIENCE) == 0, nodes.err(node)[-3000:]
+        finally:
+            nodes.end()
+        for rank in range(2):
+            found = json.loads((root / f"node-{rank}.json").read_text())
+            assert found == {"stock": 64.0, "ours": 0.0, "code": "ST-CKPT-151"}
+        raised = [e.subject for e in nodes.events("node-a") if e.event == "floor-raised"]
+        assert raised == ["node-b"]
+        assert not [e for e in nodes.events("node-b") if e.event == "floor-raised"]
