@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-
 from securetrain.cli.output import and_scan, show
 from securetrain.cli.progress import progress_bar
 from securetrain.cli.scan import print_briefly
