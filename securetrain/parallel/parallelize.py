@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from securetrain.parallel.compile import apply_compile
 from securetrain.parallel.context import apply_context
 from securetrain.parallel.ddp import apply_ddp
 from securetrain.parallel.engine import ParallelModel, PlainEngine
@@ -28,6 +29,7 @@ from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.mesh import Mesh
 from securetrain.parallel.pipeline import PipelineEngine
 from securetrain.parallel.plan import ParallelPlan, Settings
+from securetrain.parallel.recompute import apply_recompute
 from securetrain.parallel.schedule import layers_of, stages_of, stages_per_rank
 from securetrain.parallel.tensor import apply_tensor
 
@@ -99,6 +101,9 @@ def _prepare(
         apply_tensor(part, mesh, model.plan)
     if mesh.degrees.cp > 1:
         apply_context(part, mesh, model.plan, settings.context)
+    apply_recompute(part, model.plan, settings.recompute)
+    if settings.compile:
+        apply_compile(part, model.plan, device)
     if kind in {DataParallelism.FSDP, DataParallelism.HSDP}:
         apply_fsdp(part, mesh, model.plan, settings)
     part.to_empty(device=torch.device("cpu") if settings.cpu_offload else device)

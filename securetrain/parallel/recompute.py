@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Activation checkpointing: keep less of a forward pass, and compute it again when it is needed.
+
+Rules (Chen et al. 2016, arXiv:1604.06174; selective: Korthikanti et al. 2022, arXiv:2205.05198):
+
+1. the unit is a block: what enters it is kept, and `full` keeps nothing else;
+2. `selective` keeps what is dear: results of matrix products and of attention, and what arrived
+   from other ranks. The rest (norms, rotary positions, activations) is cheap to compute again;
+3. a block's `forward` is replaced and nothing is wrapped, so that parameters keep their names on
+   every setting and checkpoints fit all of them;
+4. random numbers are not recorded: no built-in model draws any, and reading a generator's state
+   waits for the GPU.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial, wraps
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from securetrain.parallel.plan import ParallelPlan, Recompute
+
+Contexts: TypeAlias = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+
+_aten: Final = torch.ops.aten
+KEPT: Final = frozenset(
+    {
+        _aten.mm.default,
+        _aten.addmm.default,
+        _aten.bmm.default,
+        _aten._grouped_mm.default,  # noqa: SLF001 - the operator's own name, here and below
+        _aten._scaled_mm.default,  # noqa: SLF001
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001
+        _aten._scaled_dot_product_flash_attention.default,  # noqa: SLF001
+        _aten._scaled_dot_product_efficient_attention.default,  # noqa: SLF001
+        _aten._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001
+        torch.ops._c10d_functional.reduce_scatter_tensor.default,  # noqa: SLF001
+        torch.ops._c10d_functional.all_to_all_single.default,  # noqa: SLF001
+    }
+)
+"""What `selective` keeps the results of."""
+
+
+def apply_recompute(model: nn.Module, plan: ParallelPlan, recompute: Recompute) -> None:
+    """Make every block of `model` forget what the backward pass can compute again, in place."""
+    match recompute:
+        case Recompute.NONE:
+            return
+        case Recompute.SELECTIVE:
+            again: Callable[..., Any] = partial(checkpoint, context_fn=_contexts)
+        case Recompute.FULL:
+            again = checkpoint
+        case _:
+            raise ValueError(f"unknown recompute {recompute!r}")
+    for block in plan.blocks(model).values():
+        block.forward = _again(block.forward, again)
+
+
+def _again(forward: Callable[..., Any], again: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(forward)
+    def recomputed(*inputs: Any, **named: Any) -> Any:
+        return again(forward, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
+
+    return recomputed
+
+
+def _contexts() -> Contexts:
+    contexts: Contexts = create_selective_checkpoint_contexts(_policy)
+    return contexts
+
+
+def _policy(_context: object, operator: Any, *_args: object, **_kwargs: object) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
