@@ -50,6 +50,7 @@ PUBLIC = {
     "securetrain.drills": ["DRILLS", "Drill", "DrillResult", "Outcome", "run_drill"],
     "securetrain.guard": ["GradientGuard", "RankScore", "StepRecord", "Totals", "Verdict"],
     "securetrain.policy": ["LoadedPolicy", "Policy", "load_policy"],
+    "securetrain.train.data": ["ByteSplit", "ByteTokens", "RowSource", "Rows", "share"],
 }
 
 # Modules that turn bytes into objects by running what the bytes name.

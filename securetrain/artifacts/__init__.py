@@ -19,7 +19,7 @@ _WHERE = {
     "async_save": "securetrain.artifacts.checkpoint.async_save",
     "load": "securetrain.artifacts.checkpoint.load",
     "save_safetensors": "securetrain.artifacts.checkpoint.save_safetensors",
-    "sign_safetensors": "securetrain.artifacts.sign_safetensors",
+    "sign_safetensors": "securetrain.artifacts.safetensors_folder",
     "save": "securetrain.artifacts.checkpoint.save",
     "verify_path": "securetrain.artifacts.verify",
 }

@@ -10,5 +10,5 @@ from securetrain.artifacts.dataset import VerifiedDataset as VerifiedDataset
 from securetrain.artifacts.floors import Floors as Floors
 from securetrain.artifacts.freshness import Freshness as Freshness
 from securetrain.artifacts.members import RankSigner as RankSigner
-from securetrain.artifacts.sign_safetensors import sign_safetensors as sign_safetensors
+from securetrain.artifacts.safetensors_folder import sign_safetensors as sign_safetensors
 from securetrain.artifacts.verify import verify_path as verify_path

@@ -41,7 +41,7 @@ from securetrain.artifacts.oms.model import DEFAULT_NAME, TrustedKey
 from securetrain.artifacts.overlay import Overlay
 from securetrain.artifacts.problems import Problem, most_telling
 from securetrain.artifacts.reading import read_digested
-from securetrain.artifacts.sign_safetensors import describe
+from securetrain.artifacts.safetensors_folder import describe
 from securetrain.artifacts.statements import (
     CheckpointPredicate,
     IndexFile,

@@ -1,28 +1,40 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain convert OLD NEW``: a checkpoint of torch's own format, made into a signed one."""
+"""``securetrain convert OLD NEW``: a checkpoint of torch's own format, made into a signed one; or a
+signed one, made into what other tools read.
+"""
 
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from securetrain.cli.passphrase import asker, secret_option
 from securetrain.cli.progress import progress_bar
 
+if TYPE_CHECKING:
+    from securetrain.identity.keys import Signer
+
 EPILOG: Final = """\
 \b
 Examples:
   securetrain convert old/step-100 checkpoints/step-100 --key checkpoint.pem --run r1 --step 100
   securetrain convert dcp-folder new-folder --key 'pkcs11:token=t;object=ckpt' --json
+  securetrain convert runs/r1/checkpoints/step-00000400 my-model --to hf --job job.yaml \\
+      --trust runs/r1/trust.json --key checkpoint.pem --dtype bfloat16
 
 \b
-OLD is read with everything that is known against it: the scanner looks at every pickle first, its
-index is read by an allow-list of 13 globals, values by torch's weights-only unpickler. Nothing in
-OLD runs. What cannot be seen is whether OLD is what was once saved: it was never signed. Who
-converts it vouches for it.
+Without --to, OLD is read with everything that is known against it: the scanner looks at every
+pickle first, its index is read by an allow-list of 13 globals, values by torch's weights-only
+unpickler. Nothing in OLD runs. What cannot be seen is whether OLD is what was once saved: it was
+never signed. Who converts it vouches for it.
+
+\b
+With --to hf, OLD is a checkpoint of the built-in trainer, verified like any other; NEW gets its
+weights as safetensors under the names of Hugging Face's Llama, config.json, and the tokenizer of
+the model that --job fine-tunes, if it does. --job tells the model's sizes.
 
 \b
 Exit codes: 0 converted and signed; 2 a value or tensor that the format cannot hold; 14 a link or a
@@ -37,6 +49,21 @@ special file; 19 unsafe content, or not such a checkpoint; 20 unreadable, or NEW
 @secret_option
 @click.option("--run", "run_id", default="", help="The run that the statement names.")
 @click.option("--step", type=click.IntRange(min=0), default=0, help="The step that it names.")
+@click.option("--to", "target", type=click.Choice(["securetrain", "hf"]), default="securetrain")
+@click.option("--job", type=click.Path(path_type=Path), help="--to hf: the job that made OLD.")
+@click.option(
+    "--trust",
+    "trust_file",
+    type=click.Path(path_type=Path),
+    envvar="SECURETRAIN_TRUST",
+    help="--to hf: the trust root that verifies OLD.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="float32",
+    help="--to hf: what tensors are stored as.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     *,
@@ -46,12 +73,17 @@ def command(
     passphrase_file: Path | None,
     run_id: str,
     step: int,
+    target: str,
+    job: Path | None,
+    trust_file: Path | None,
+    dtype: str,
     as_json: bool,
 ) -> int:
-    """Convert the torch.distributed.checkpoint OLD into the signed checkpoint NEW."""
+    """Convert the torch.distributed.checkpoint OLD into the signed checkpoint NEW; or the signed
+    checkpoint OLD into a directory that other tools read.
+    """
     from securetrain.artifacts.context import SaveContext
     from securetrain.core.errors import UsageError
-    from securetrain.core.text import printable
     from securetrain.identity.signers import open_signer
 
     try:
@@ -64,6 +96,8 @@ def command(
         ) from error
 
     key = open_signer(key_name, asker(passphrase_file))
+    if target == "hf":
+        return _to_hf(old, new, key, job=job, trust_file=trust_file, dtype=dtype, as_json=as_json)
     context = SaveContext(
         run_id=run_id,
         step=step,
@@ -72,10 +106,46 @@ def command(
     )
     with progress_bar("scanning") as progress:
         saved = convert(old, new, key=key, context=context, progress=progress)
-    facts = {"path": str(new), "digest": saved.digest, "key_id": key.key_id}
+    return _print(old, new, saved.digest, key, as_json=as_json)
+
+
+def _to_hf(
+    old: Path,
+    new: Path,
+    key: "Signer",
+    *,
+    job: Path | None,
+    trust_file: Path | None,
+    dtype: str,
+    as_json: bool,
+) -> int:
+    from securetrain.core.errors import UsageError
+    from securetrain.identity.trust import TrustRoot
+    from securetrain.train.config import load_job, shape_of
+    from securetrain.train.export import export
+    from securetrain.train.weights import open_weights
+
+    if job is None or trust_file is None:
+        raise UsageError(
+            "ST-USAG-001",
+            "a model's sizes stand in its job, and who may sign checkpoints in a trust root",
+            "--to hf",
+            "give --job job.yaml and --trust trust.json",
+        )
+    now = datetime.now(UTC)
+    trust = TrustRoot.load(trust_file, now)
+    sized, base = open_weights(load_job(job), str(job), trust=trust, policy=None, now=now)
+    made = export(old, new, shape_of(sized), trust=trust, key=key, now=now, dtype=dtype, base=base)
+    return _print(old, new, made.digest, key, as_json=as_json)
+
+
+def _print(old: Path, new: Path, digest: str, key: "Signer", *, as_json: bool) -> int:
+    from securetrain.core.text import printable
+
     if as_json:
+        facts = {"path": str(new), "digest": digest, "key_id": key.key_id}
         click.echo(json.dumps(facts, indent=2, sort_keys=True))
         return 0
     click.echo(f"converted {printable(str(old))} into {printable(str(new))}")
-    click.echo(f"digest {saved.digest}")
+    click.echo(f"digest {digest}")
     return 0

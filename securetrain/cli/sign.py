@@ -84,7 +84,7 @@ def command(
             return sign_dataset(path, open_signer(key_name, ask), dataset)
         case "safetensors":
             from securetrain.artifacts.context import SaveContext
-            from securetrain.artifacts.sign_safetensors import sign_safetensors
+            from securetrain.artifacts.safetensors_folder import sign_safetensors
             from securetrain.artifacts.statements import digest_of
 
             context = SaveContext(

@@ -349,7 +349,7 @@ def test_verifying_and_reading_need_no_torch():
         "import securetrain.artifacts as a\n"
         "a.verify_path, a.VerifiedDataset, a.SaveContext\n"
         "import securetrain.artifacts.wire_globals, securetrain.cli.verify\n"
-        "import securetrain.artifacts.sign_safetensors, securetrain.artifacts.helper\n"
+        "import securetrain.artifacts.safetensors_folder, securetrain.artifacts.helper\n"
         "import securetrain.artifacts.members, securetrain.artifacts.freshness\n"
         "assert {'SaveContext', 'load', 'save', 'verify_path'} <= set(a.__all__)\n"
         "bad = {'torch', 'numpy'} & set(sys.modules)\n"

@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint of training, made into a directory that other people's tools read.
+
+Rules, in order:
+
+1. the checkpoint is verified as it is read, like for resuming; optimizer state, cursor and guard
+   are left behind;
+2. the directory appears whole, with config.json, and with the documents of the model that was
+   fine-tuned (its tokenizer, say), which are verified, too;
+3. it is signed by our statement, which names the checkpoint as its base. Other tools ignore that.
+
+One process does it, a file at a time: the whole model never has to be in memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from securetrain.artifacts import SaveContext, load, sign_safetensors
+from securetrain.artifacts import safetensors_header as headers
+from securetrain.artifacts.checkpoint.tensors import memory
+from securetrain.artifacts.signed_model import BUNDLE, SignedModel
+from securetrain.artifacts.statements import (
+    CheckpointPredicate,
+    Parent,
+    ParentRole,
+    digest_of,
+)
+from securetrain.core.errors import IntegrityError, UsageError, os_error
+from securetrain.core.files import staged_dir
+from securetrain.identity.keys import Signer
+from securetrain.identity.trust import TrustRoot
+from securetrain.train.models import hf
+from securetrain.train.models.shape import ModelShape
+
+MODEL: Final = "model."
+FILE_BYTES: Final = 4 << 30
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written."""
+
+    path: Path
+    digest: str
+    num_files: int
+    num_bytes: int
+
+
+def export(
+    checkpoint: Path,
+    out: Path,
+    shape: ModelShape,
+    *,
+    trust: TrustRoot,
+    key: Signer,
+    now: datetime,
+    dtype: str = "float32",
+    base: SignedModel | None = None,
+    file_bytes: int = FILE_BYTES,
+) -> Exported:
+    """Write the weights of a checkpoint under the names of Hugging Face, and sign them.
+
+    Args:
+        checkpoint: What a run has saved.
+        out: The directory to make.
+        shape: Of the model that was trained.
+        trust: Who may sign checkpoints.
+        key: Signs the directory.
+        now: The time of it.
+        dtype: What tensors are stored as.
+        base: The model that was fine-tuned, whose documents go along.
+        file_bytes: Tensors of one file, at most, unless one alone is larger.
+
+    Raises:
+        IntegrityError: ST-CKPT-100 to 200.
+        UsageError: ST-USAG-005 when `out` exists, ST-USAG-012 when the checkpoint is of another
+            model, ST-USAG-016 when the format has no such model.
+    """
+    if shape.experts:
+        raise UsageError(
+            "ST-USAG-016", "a model with experts has no place in this format", str(checkpoint), ""
+        )
+    groups = _groups(shape, DTYPES[dtype].itemsize, file_bytes)
+    source, total = None, 0
+    with staged_dir(out) as staging:
+        where: dict[str, str] = {}
+        for number, names in enumerate(groups, 1):
+            file = "model.safetensors"
+            if len(groups) > 1:
+                file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+            tensors, predicate = _read(checkpoint, names, shape, dtype, trust, now)
+            if source is not None and digest_of(source) != digest_of(predicate):
+                raise IntegrityError(
+                    "ST-CKPT-130", "it was exchanged while it was read", str(checkpoint), ""
+                )
+            source = predicate
+            total += _write(staging / file, tensors)
+            where |= dict.fromkeys(tensors, file)
+        for name, data in _documents(shape, base):
+            _put(staging / name, [memoryview(data)])
+        if len(groups) > 1:
+            said = {"metadata": {"total_size": total}, "weight_map": where}
+            data = msgspec.json.format(msgspec.json.encode(said, order="sorted"), indent=2)
+            _put(staging / headers.INDEX_JSON, [memoryview(data)])
+    assert source is not None
+    signed = sign_safetensors(out, key=key, context=_context(source, now))
+    return Exported(path=out, digest=digest_of(signed), num_files=len(groups), num_bytes=total)
+
+
+def _groups(shape: ModelShape, itemsize: int, file_bytes: int) -> list[list[str]]:
+    """Our names, by the file that they go into."""
+    groups: list[list[str]] = [[]]
+    room = file_bytes
+    for name, size in hf.sizes(shape).items():
+        length = torch.Size(size).numel() * itemsize
+        if length > room and groups[-1]:
+            groups.append([])
+            room = file_bytes
+        groups[-1].append(name)
+        room -= length
+    return groups
+
+
+def _read(  # noqa: PLR0917 - one call
+    checkpoint: Path,
+    names: list[str],
+    shape: ModelShape,
+    dtype: str,
+    trust: TrustRoot,
+    now: datetime,
+) -> tuple[dict[str, torch.Tensor], CheckpointPredicate]:
+    """Some tensors under their new names."""
+    sizes = hf.sizes(shape)
+    state: dict[str, Any] = {
+        MODEL + name: torch.empty(sizes[name], dtype=DTYPES[dtype]) for name in names
+    }
+    predicate = load(state, checkpoint, trust=trust, policy=None, now=now)
+    return {hf.theirs(name.removeprefix(MODEL)): one for name, one in state.items()}, predicate
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor]) -> int:
+    """A safetensors file; how many bytes its tensors have."""
+    named = {
+        name: (str(one.dtype).removeprefix("torch."), tuple(one.shape))
+        for name, one in tensors.items()
+    }
+    data = [memory(one) for one in tensors.values()]
+    _put(path, [memoryview(headers.encode(named)), *data])
+    return sum(len(one) for one in data)
+
+
+def _put(path: Path, pieces: list[memoryview]) -> None:
+    try:
+        with path.open("xb") as file:
+            for piece in pieces:
+                file.write(piece)
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+
+
+def _documents(shape: ModelShape, base: SignedModel | None) -> Iterator[tuple[str, bytes]]:
+    """Configuration and tokenizer: the base's, where there is one."""
+    if base is None:
+        yield hf.CONFIG, hf.config_of(shape)
+        return
+    for document in base.predicate.documents:
+        if document.name not in {headers.INDEX_JSON, BUNDLE}:
+            yield document.name, base.document(document.name)
+
+
+def _context(source: CheckpointPredicate, now: datetime) -> SaveContext:
+    return SaveContext(
+        run_id=source.run_id,
+        step=source.step,
+        seq=source.seq,
+        created=now,
+        save_id=source.save_id,
+        dataset=source.dataset,
+        policy=source.policy,
+        gradients=source.gradients,
+        parents=(Parent(digest=digest_of(source), role=ParentRole.BASE),),
+        nodes=tuple(source.nodes),
+        code=source.code,
+    )
