@@ -33,6 +33,10 @@ class Channel(Protocol):
         """The same number of bytes from every rank, in order of rank."""
         ...
 
+    def broadcast(self, data: bytes, size: int, source: int) -> bytes:
+        """`size` bytes from one rank."""
+        ...
+
 
 class GroupChannel:
     """A channel over a torch process group; CPU tensors when the group can carry them."""
@@ -58,6 +62,14 @@ class GroupChannel:
         _all_gather(out, mine, group=self._group)
         flat = out.cpu().numpy().tobytes()
         return [flat[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
+
+    def broadcast(self, data: bytes, size: int, source: int) -> bytes:
+        """Send, or receive; `data` counts at the source, which sends as much as was said."""
+        buffer = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        if source == self.rank:
+            buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        dist.broadcast(buffer, group_src=source, group=self._group)
+        return buffer.cpu().numpy().tobytes()
 
 
 def _device_of(group: ProcessGroup) -> torch.device:

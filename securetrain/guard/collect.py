@@ -44,6 +44,8 @@ class Piece:
     local: Tensor
     """Flat, `parts` equal parts; not changed by anybody until it is sketched."""
     parts: int
+    part: int
+    """Which part this rank receives."""
     result: Tensor
     """What this rank received: its part (parts > 1) or the whole; likewise unchanged."""
     result_scale: float
@@ -80,16 +82,14 @@ class Collector:
 
     Args:
         beacon: the group's randomness.
-        rank: this rank; it owns this part under FSDP.
         shape: of all sketches.
         retain_bytes: local gradient bytes that may wait for a draw.
     """
 
     def __init__(
-        self, beacon: Beacon, rank: int, shape: SketchShape, retain_bytes: int = RETAIN_BYTES
+        self, beacon: Beacon, shape: SketchShape, retain_bytes: int = RETAIN_BYTES
     ) -> None:
         self._beacon = beacon
-        self._rank = rank
         self._shape = shape
         self._retain = retain_bytes
         self._window_seed = b""
@@ -169,8 +169,7 @@ class Collector:
         name = f"{self._pieces}|{piece.chunk}"  # a chunk delivered twice in a step has two names
         fresh = derive(seed, name, numel=numel, parts=piece.parts, shape=self._shape, device=device)
         sent = sketch(piece.local, fresh).cpu() * piece.local_scale
-        part = self._rank if piece.parts > 1 else 0
-        received = sketch_part(piece.result, fresh, part).cpu()
+        received = sketch_part(piece.result, fresh, piece.part).cpu()
         window = sketch(piece.local, self._window_parameters(piece, numel)).sum(dim=0).cpu()
         self._sent = sent if self._sent is None else self._sent + sent
         self._received += received * piece.result_scale

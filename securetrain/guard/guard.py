@@ -8,17 +8,24 @@ A step, on every rank:
    (hooks.py);
 2. `judge` waits for delivery, draws the last seed, sketches (collect.py) and all-gathers one row:
    transcript digest, accusations, part sketches, sketch of the result, window sketch;
-3. every rank computes the same verdict from the same table: finite, outliers (detector.py),
-   integrity of the reduction (integrity.py), the policy's response (response.py);
-4. the hash of table and verdict is all-gathered: a rank that was told another table, or decided
+3. every rank computes the same findings from the same table: finite, outliers (detector.py),
+   integrity of the reduction (integrity.py);
+4. the hash of table and findings is all-gathered: a rank that was told another table, or decided
    otherwise, shows here (ST-GRAD-004) and the step is refused everywhere;
-5. a refused step's gradients are dropped (`grad = None`) unless the policy only observes: a
-   trainer that forgets to look at the verdict does not step on them.
+5. when ranks hold different pieces of the model, all ranks tell each other what their group found
+   (peers.py), so that a step that is refused anywhere is refused everywhere;
+6. the policy's response (response.py). A refused step's gradients are dropped (`grad = None`)
+   unless the policy only observes: a trainer that forgets to look at the verdict does not step on
+   them.
 
-Cost per step: `draws + 2` all-gathers of at most 8 KiB to 32 ranks, and three reads of the
-gradient. With 2 M parameters, two ranks on two cores and 1,024 tokens a rank, the fastest step is
-1.01 (FSDP2) and 1.03 (DDP) times the plain one; on an oversubscribed machine every extra
-collective waits for the slowest rank (benchmarks/step.py).
+Which gradients: of each piece of the model (watch.py) the local gradient of every rank that holds
+it, before any reduction over data- and context-parallel ranks and after those over tensor-parallel
+ones. See docs/explanation/gradient-guard.md.
+
+Cost per step: `draws + 2` all-gathers of at most 8 KiB to 32 ranks, one more of 66 bytes where the
+model lies in pieces, and three reads of the gradient. With 2 M parameters, two ranks on two cores
+and 1,024 tokens a rank, the fastest step is 1.01 (FSDP2) and 1.03 (DDP) times the plain one; on an
+oversubscribed machine every extra collective waits for the slowest rank (benchmarks/step.py).
 
 What mode `detect` covers: faults, poisoned shards, byzantine ranks that do not adapt to the
 window seed, and reductions that were tampered with. What it does not: see detector.py (adaptive,
@@ -27,54 +34,55 @@ intermittent and majority attacks), integrity.py (the owner of an FSDP shard) an
 differently in that step.
 """
 
-import hashlib
-import math
 import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError, UsageError
-from securetrain.guard.beacon import Beacon
-from securetrain.guard.channel import Channel, GroupChannel
-from securetrain.guard.collect import RETAIN_BYTES, Collector, StepSketches
-from securetrain.guard.detector import Detector, DetectorState
-from securetrain.guard.hooks import attach_replicated, attach_sharded
-from securetrain.guard.integrity import check
+from securetrain.guard.collect import RETAIN_BYTES
+from securetrain.guard.detector import DetectorState
+from securetrain.guard.hooks import sharded_modules
+from securetrain.guard.peers import Peers
 from securetrain.guard.response import Findings
-from securetrain.guard.sketch import SketchShape, shape_for
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
+from securetrain.guard.watch import GroupWatch, LoneWatch, Watch
 from securetrain.policy.schema import Gradients, GuardMode
 
-_DIGEST: Final = 32
-_ALONE: Final = SketchShape(rows=1, buckets=1)
+
+class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What was learned about one piece of the model."""
+
+    ranks: tuple[int, ...]
+    piece: str
+    detector: DetectorState
 
 
 class GuardState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What survives in a checkpoint: plain numbers, no secret."""
 
-    version: int = 1
+    version: int = 2
     totals: Totals
-    detector: DetectorState
+    pieces: list[PieceState]
 
 
 class GradientGuard:
     """Watches the gradients of one model.
 
     Args:
-        group: the data-parallel ranks; None is the default group, or one rank alone without one.
+        group: the ranks that hold what this rank holds and see other tokens; None is the default
+            group, or one rank alone without one.
         settings: the policy's section.
+        experts: the same for experts, where they are spread over other ranks than the rest.
         on_record: called once a step with the record, on every rank that passes one.
-        peers: ranks that hold other pieces of the same replica (tensor or pipeline parallel): a
-            step that one of them refuses is refused by all.
+        peers: all ranks of the job, where some hold other pieces of the model (tensor or pipeline
+            parallel): a step that one of them refuses is refused by all.
         randomness: gives n unpredictable bytes.
         retain_bytes: local gradient bytes that may wait for a seed.
     """
@@ -84,6 +92,7 @@ class GradientGuard:
         group: ProcessGroup | None,
         settings: Gradients,
         *,
+        experts: ProcessGroup | None = None,
         on_record: Callable[[StepRecord], None] | None = None,
         peers: ProcessGroup | None = None,
         randomness: Callable[[int], bytes] = secrets.token_bytes,
@@ -98,24 +107,19 @@ class GradientGuard:
                 raise ValueError(f"unknown guard mode {settings.mode!r}")
         if group is None and dist.is_initialized():
             group = dist.group.WORLD
-        self._group = group
+        self._groups = [g for g in (group, experts) if g is not None and g.size() > 1]
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._ranks = (self._rank,) if group is None else _ranks_of(group)
         self._settings = settings
         self._on_record = on_record
-        self._channel: Channel | None = None
-        if group is not None and group.size() > 1:
-            self._channel = GroupChannel(group)
-        self._peers = GroupChannel(peers) if peers is not None and peers.size() > 1 else None
-        self._size = self._channel.size if self._channel is not None else 1
-        self._shape = shape_for(self._size) if self._size > 1 else _ALONE
+        self._together = peers if peers is not None and peers.size() > 1 else None
+        self._peers: Peers | None = None
         self._randomness = randomness
         self._retain_bytes = retain_bytes
-        self._collector: Collector | None = None
-        self._model: nn.Module | None = None
-        self._layout = b""
+        self._watches: list[Watch] = []
+        self._parts: tuple[nn.Module, ...] = ()
         self._objection: GuardError | None = None
-        self._detector = Detector(
-            self._size, warmup_steps=settings.warmup_steps, threshold=settings.threshold
-        )
+        self._loaded: list[PieceState] = []
         self._totals = Totals()
 
     @property
@@ -123,32 +127,20 @@ class GradientGuard:
         """Counts since the run began."""
         return self._totals
 
-    def attach(self, model: nn.Module) -> None:
-        """Hook a model that is already wrapped by fully_shard or DDP. Collective, once.
+    def attach(self, *parts: nn.Module) -> None:
+        """Hook what this rank holds, already wrapped by fully_shard or DDP: the model, or the
+        stages of a pipeline. Collective, once.
 
         Raises:
             GuardError: ST-GRAD-006, a gradient of the model would not be seen.
         """
-        if self._model is not None:
+        if self._parts:
             raise _unseen("this guard is attached already", "make one guard per model")
-        if self._channel is None:
-            self._model = model
-            return
-        assert self._group is not None
-        beacon = Beacon(self._channel, self._randomness)
-        collector = Collector(beacon, self._channel.rank, self._shape, self._retain_bytes)
-        if isinstance(model, DistributedDataParallel):
-            attach_replicated(model, collector, self._group)
-        elif any(isinstance(module, FSDPModule) for module in model.modules()):
-            attach_sharded(model, collector, self._group, self._object)
-        else:
-            raise _unseen(
-                "the model is neither sharded by fully_shard nor wrapped by "
-                "DistributedDataParallel, so nothing reduces its gradients",
-                "wrap it before attach",
-            )
-        collector.draw_window_seed()
-        self._collector, self._model = collector, model
+        if self._together is not None:
+            self._peers = Peers(self._together, self._ranks)
+        self._watches = self._make_watches(parts)
+        self._parts = parts
+        self._recall()
 
     def judge(self, step: int) -> Verdict:
         """Judge the gradients of the backward pass that just ended. Collective.
@@ -160,26 +152,27 @@ class GradientGuard:
         """
         if self._objection is not None:
             raise self._objection
-        if self._model is None:
+        if not self._parts:
             raise _unseen("the guard is not attached to a model", "call attach first")
-        if self._channel is None:
-            findings, cost = self._judge_alone(self._model), (0, 0)
-        else:
-            findings, cost = self._judge_group(self._channel)
-        self._ask_peers(findings)
+        findings, batches, sent_bytes = Findings(), 0, 0
+        for watch in self._watches:
+            drawn, sent = watch.judge(findings)
+            batches, sent_bytes = batches + drawn, sent_bytes + sent
+        if self._peers is not None:
+            sent_bytes += self._peers.tell(findings)
         verdict, self._totals = findings.verdict(
             step, self._totals, self._settings.response, self._settings.max_refused_steps
         )
         if not verdict.proceed:
-            for parameter in self._model.parameters():
-                parameter.grad = None
+            for part in self._parts:
+                for parameter in part.parameters():
+                    parameter.grad = None
         if self._on_record is not None:
-            batches, sent_bytes = cost
             self._on_record(
                 StepRecord(
                     verdict=verdict,
                     totals=self._totals,
-                    world_size=self._size,
+                    world_size=len(self._ranks),
                     batches=batches,
                     sent_bytes=sent_bytes,
                 )
@@ -187,13 +180,23 @@ class GradientGuard:
         return verdict
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain ints, floats, strings, lists and dicts; equal on every rank."""
-        state = GuardState(totals=self._totals, detector=self._detector.state())
+        """Plain ints, floats, strings, lists and dicts; equal on every rank. Collective where the
+        model lies in pieces.
+        """
+        pieces = [
+            PieceState(ranks=watch.ranks, piece=watch.piece, detector=watch.detector.state())
+            for watch in self._watches
+        ] or self._loaded
+        if self._peers is not None:
+            told = self._peers.share(msgspec.json.encode(pieces))
+            pieces = [one for data in told for one in msgspec.json.decode(data, type=_PIECES)]
+        state = GuardState(totals=self._totals, pieces=pieces)
         result: dict[str, Any] = msgspec.to_builtins(state)
         return result
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`; for another group size the thresholds are learned anew.
+        """Go on from `state_dict`; about pieces that were held otherwise, thresholds are learned
+        anew.
 
         Raises:
             UsageError: ST-USAG-008, the state is not one of this version.
@@ -202,103 +205,80 @@ class GradientGuard:
             loaded = msgspec.convert(state, GuardState, strict=True)
         except msgspec.ValidationError as error:
             raise _bad_state(str(error)) from error
-        if loaded.version != 1:
-            raise _bad_state(f"version {loaded.version} is not 1")
+        if loaded.version != 2:
+            raise _bad_state(f"version {loaded.version} is not 2")
         self._totals = loaded.totals
-        self._detector.restart(loaded.detector)
+        self._loaded = loaded.pieces
+        self._recall()
 
-    # -- one step ----------------------------------------------------------------------------------
+    # -- what there is to watch --------------------------------------------------------------------
+
+    def _make_watches(self, parts: tuple[nn.Module, ...]) -> list[Watch]:
+        if isinstance(parts[0], DistributedDataParallel):
+            if len(parts) > 1 or len(self._groups) != 1:
+                raise _unseen("DDP replicates a model that is in one piece", "use fully_shard")
+            whole = self._group_watch(self._groups[0])
+            whole.watch_replicated(parts[0])
+            return [whole]
+        if not any(isinstance(m, FSDPModule) for part in parts for m in part.modules()):
+            if self._groups:
+                raise _unseen(
+                    "the model is neither sharded by fully_shard nor wrapped by "
+                    "DistributedDataParallel, so nothing reduces its gradients",
+                    "wrap it before attach",
+                )
+            return [self._lone([p for part in parts for p in part.named_parameters()])]
+        return self._sharded_watches(parts)
+
+    def _sharded_watches(self, parts: tuple[nn.Module, ...]) -> list[Watch]:
+        modules, watches = sharded_modules(parts), list[Watch]()
+        alone = [one for one in modules if one.ranks == (self._rank,)]
+        rest = [one for one in modules if one.ranks != (self._rank,)]
+        for group in self._groups:
+            mine = [one for one in rest if one.ranks == tuple(sorted(_ranks_of(group)))]
+            if not mine:
+                raise _unseen(
+                    f"nothing is sharded over ranks {list(_ranks_of(group))}",
+                    "give the guard the group over which fully_shard spreads the model",
+                )
+            rest = [one for one in rest if one not in mine]
+            watch = self._group_watch(group)
+            watch.watch_sharded(mine, self._object)
+            watches.append(watch)
+        if rest:
+            raise _unseen(
+                f"{rest[0].chunk} is sharded over ranks {list(rest[0].ranks)}, about which the"
+                " guard was not told",
+                "give the guard the group over which fully_shard spreads the model",
+            )
+        if alone:
+            named = [(one.chunk, p.sharded_param) for one in alone for p in one.group.fsdp_params]
+            watches.append(self._lone(named))
+        return watches
+
+    def _group_watch(self, group: ProcessGroup) -> GroupWatch:
+        return GroupWatch(group, self._settings, self._randomness, self._retain_bytes)
+
+    def _lone(self, parameters: list[tuple[str, nn.Parameter]]) -> LoneWatch:
+        return LoneWatch(parameters, self._rank, self._settings)
+
+    def _recall(self) -> None:
+        """Use what was loaded about the pieces that this rank holds."""
+        known = {(one.ranks, one.piece): one.detector for one in self._loaded}
+        for watch in self._watches:
+            learned = known.get((watch.ranks, watch.piece))
+            if learned is not None:
+                watch.detector.restart(learned)
 
     def _object(self, error: GuardError) -> None:
         self._objection = self._objection or error
 
-    def _judge_alone(self, model: nn.Module) -> Findings:
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        if not gradients:
-            raise _unseen("no parameter has a gradient", "call judge after backward")
-        square = sum(
-            float(torch.linalg.vector_norm(_local(g), dtype=torch.float64)) ** 2 for g in gradients
-        )
-        row = torch.tensor([[math.sqrt(square)]], dtype=torch.float64)
-        findings = Findings()
-        findings.add_assessment(
-            self._detector.observe(row, torch.zeros_like(row), _ALONE), self._settings.threshold
-        )
-        return findings
 
-    def _judge_group(self, channel: Channel) -> tuple[Findings, tuple[int, int]]:
-        assert self._collector is not None
-        sketches = self._collector.end()
-        if sketches is None:
-            raise _unseen(
-                "no gradient was reduced since the last step",
-                "call judge after backward, with gradient synchronisation on",
-            )
-        row = self._encode(sketches)
-        rows = channel.all_gather(row)
-        before = self._detector.state()
-        findings = self._decide(sketches, rows)
-        agreed = hashlib.sha256(b"".join(rows))
-        agreed.update(msgspec.json.encode((findings.codes, sorted(findings.outliers))))
-        if len(set(channel.all_gather(agreed.digest()))) > 1:
-            findings.add_disagreement()
-            self._detector.restart(before)  # what differs from rank to rank must not be learned
-        cost = (sketches.batches, len(row) + _DIGEST * (1 + sketches.batches))
-        return findings, cost
-
-    def _encode(self, sketches: StepSketches) -> bytes:
-        numbers = torch.cat([sketches.sent.flatten(), sketches.received, sketches.window])
-        accused = bytes(int(rank in sketches.liars) for rank in range(self._size))
-        return sketches.digest + accused + numbers.float().numpy().tobytes()
-
-    def _decide(self, sketches: StepSketches, rows: list[bytes]) -> Findings:
-        findings = Findings()
-        size = self._size
-        findings.add_liars([{r for r in range(size) if row[_DIGEST + r]} for row in rows])
-        if len({row[:_DIGEST] for row in rows}) > 1:
-            # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
-            findings.add_disagreement()
-            return findings
-        numbers = torch.stack(
-            [
-                torch.frombuffer(bytearray(row[_DIGEST + size :]), dtype=torch.float32)
-                for row in rows
-            ]
-        ).double()
-        k = self._shape.size
-        parts = sketches.sent.shape[0]
-        sent = numbers[:, : parts * k].view(size, parts, k)
-        received, window = numbers[:, -2 * k : -k], numbers[:, -k:]
-        if sketches.layout != self._layout:
-            self._detector.forget_history()
-            self._layout = sketches.layout
-        assessment = self._detector.observe(sent.sum(dim=1), window, self._shape)
-        findings.add_assessment(assessment, self._settings.threshold)
-        if not assessment.not_finite:
-            result = check(
-                sent,
-                received,
-                roundoff=sketches.roundoff,
-                shape=self._shape,
-                product_roundoff=sketches.product_roundoff,
-            )
-            findings.add_integrity(result, sharded=parts > 1)
-        return findings
-
-    def _ask_peers(self, findings: Findings) -> None:
-        if self._peers is None:
-            return
-        answers = self._peers.all_gather(bytes([int(bool(findings.codes))]))
-        if not findings.codes and any(answer != b"\0" for answer in answers):
-            findings.add(
-                "ST-GRAD-002",
-                "another piece of the same replica was refused",
-                attributed=False,
-            )
+_PIECES: Final = list[PieceState]
 
 
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+def _ranks_of(group: ProcessGroup) -> tuple[int, ...]:
+    return tuple(dist.get_process_group_ranks(group))
 
 
 def _unseen(what: str, fix: str) -> GuardError:

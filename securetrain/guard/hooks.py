@@ -1,47 +1,53 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Where the guard sees a local gradient before it is reduced: FSDP2 and DDP, public hooks only.
+"""Where the guard sees a local gradient before it is reduced: FSDP2, HSDP and DDP.
 
 ==========  =========================================================  ==========================
 wrapper     hook                                                       what arrives
 ==========  =========================================================  ==========================
 FSDP2       ``FSDPModule.set_custom_reduce_scatter`` on **every**       bit for bit the unreduced
             FSDPModule (it is not recursive)                           gradient, [rank][shard]
+HSDP        the same, and ``set_all_reduce_hook`` for the result of    the same; the result is over
+            the second reduction, over the replicas                    shards and replicas
 DDP         ``register_comm_hook``; the argument must be named          the bucket, not divided
             ``bucket``
 one rank    ``Parameter.grad``, read by judge                          the gradient itself
 ==========  =========================================================  ==========================
 
-Both hooks run the collective that torch would run and change no bit of its result (the tests
+The hooks run the collectives that torch would run and change no bit of their result (the tests
 compare whole trainings): FSDP2 the reduce-scatter it is asked for, DDP a multiplication by 1/n
 and a sum. What the collective does is one function, ``Reduction``, so that another (robust) one
 can take its place.
 
 Rules:
 
-1. a local gradient is sketched only after its collective ended (beacon.py). DDP
+1. a local gradient is sketched only after its last collective ended (beacon.py). DDP
    reduces in place, so the hook reduces into a buffer of its own: extra memory of one model
    gradient; FSDP2's input buffer is merely kept alive, up to collect.py's budget, and its output,
    1/n, copied;
 2. hooks never raise: an exception inside a backward pass would leave the other ranks waiting.
    What they object to is kept, and judge raises it;
-3. a wrapper whose gradient this room would not see is refused by `attach`: HSDP (a second
-   reduction happens behind the hook), several parameter groups in a module, a DDP that has a hook
-   already, trainable parameters outside of the wrapper. A reduction other than AVG and SUM is
-   refused too.
+3. gradients of tensor-parallel parameters arrive with their placements settled: FSDP2 finishes
+   pending sums (Partial, such as those of norms under sequence parallelism) before it reduces, so
+   that what is sketched is the gradient of one data-parallel rank, never a part of a sum;
+4. a gradient may arrive several times a step (a reduction for each microbatch): all of them are
+   sketched, and sketches add up;
+5. a wrapper whose gradient this room would not see is refused by `attach`: several parameter
+   groups in a module, a DDP that has a hook already, trainable parameters outside of the wrapper.
+   A reduction other than AVG and SUM is refused too, and replicas that are not reduced each time.
 
 On an accelerator the wait in rule 1 is a host synchronisation per batch.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
@@ -49,6 +55,27 @@ from securetrain.guard.collect import Collector, Piece
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """The name since torch 2.13, or the one before."""
+
+
+Grid: TypeAlias = tuple[tuple[int, ...], ...]
+"""Ranks of the default group: a row for each replica, in it one rank for each shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """One FSDPModule."""
+
+    chunk: str
+    """Its name, unique on this rank and the same on all that hold this piece."""
+    module: FSDPModule
+    group: Any
+    """Torch's group of its parameters; says how it divides."""
+    grid: Grid
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All ranks that hold a shard of it."""
+        return tuple(sorted(rank for row in self.grid for rank in row))
 
 
 class Reduction(Protocol):
@@ -66,33 +93,45 @@ def mean_reduction(output: Tensor, local: Tensor, group: ProcessGroup, op: Any) 
 class ShardedHook:
     """A custom reduce-scatter for one FSDPModule (torch asks for `allocate` and a call).
 
+    With replicas the reduction ends in torch's all-reduce, and `all_reduced` is told. With a single
+    shard torch only copies and does not call the reduce-scatter; the buffers that it asked for say
+    what was sent all the same.
+
     Args:
-        chunk: name of the module.
+        sharded: the module.
         collector: takes the pieces.
-        group: the group that attach was told about.
-        reduction: what is done.
         object_to: takes an error for judge to raise.
+        reduction: what is done.
     """
 
     def __init__(
         self,
-        chunk: str,
+        sharded: Sharded,
         collector: Collector,
-        group: ProcessGroup,
         object_to: Callable[[GuardError], None],
         reduction: Reduction = mean_reduction,
     ) -> None:
-        self._chunk = chunk
+        self._chunk = sharded.chunk
         self._collector = collector
-        self._ranks = dist.get_process_group_ranks(group)
+        self._shards = len(sharded.grid[0])
+        self._replicas = len(sharded.grid)
+        row = next(row for row in sharded.grid if dist.get_rank() in row)
+        self._ranks = list(row)
+        self._part = row.index(dist.get_rank())
+        self._group = sharded.group
         self._object_to = object_to
         self._reduction = reduction
+        self._buffers: list[Tensor] = []
+        self._scale = 0.0
 
     def allocate(
         self, size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
         """A buffer of its own each time: the guard keeps inputs until they are sketched."""
-        return torch.empty(*size, dtype=dtype, device=device)
+        buffer = torch.empty(*size, dtype=dtype, device=device)
+        if self._replicas > 1:
+            self._buffers.append(buffer)
+        return buffer
 
     def __call__(
         self,
@@ -102,36 +141,66 @@ class ShardedHook:
         op: Any,
         async_op: bool = False,  # noqa: FBT001, FBT002 - torch's signature
     ) -> None:
-        """Reduce, then hand the piece over."""
+        """Reduce; without replicas hand the piece over."""
         del async_op  # torch's caller never asks for it and ignores the result
         self._reduction(output_tensor, input_tensor, group, op)
-        n = group.size()
+        self._scale = self._scale_of(op)
         if dist.get_process_group_ranks(group) != self._ranks:
             self._object_to(_refuse(f"{self._chunk} is sharded over another group of ranks"))
-            return
-        if op == dist.ReduceOp.AVG:
-            scale = 1.0
-        elif op == dist.ReduceOp.SUM:
-            scale = 1.0 / n
-        else:
+        elif self._replicas == 1:
+            self._deliver(input_tensor, output_tensor, self._scale)
+
+    def all_reduced(self, reduced: Tensor) -> None:
+        """The sum over the replicas is there: hand the piece over."""
+        buffers, self._buffers = self._buffers, []
+        if len(buffers) != 2 or buffers[1].data_ptr() != reduced.data_ptr():
             self._object_to(
                 _refuse(
-                    f"{self._chunk} is reduced by {op}, which cannot be checked",
-                    "set_gradient_divide_factor(1.0) and set_force_sum_reduction_for_comms(True)",
+                    f"{self._chunk} was reduced without its replicas",
+                    "leave set_requires_all_reduce alone",
                 )
             )
+            return
+        scale = self._scale if self._shards > 1 else self._lone_shard_scale(reduced.dtype)
+        self._deliver(buffers[0], reduced, scale)
+
+    def _deliver(self, local: Tensor, result: Tensor, scale: float) -> None:
+        if not scale:  # objected to already
             return
         self._collector.add(
             Piece(
                 chunk=self._chunk,
-                local=input_tensor,
-                parts=n,
-                result=output_tensor.clone(),
+                local=local,
+                parts=self._shards,
+                part=self._part,
+                result=result.clone(),
                 result_scale=scale,
                 local_scale=1.0,
-                wait=_waiter(output_tensor.device),
+                wait=_waiter(result.device),
             )
         )
+
+    def _scale_of(self, op: Any) -> float:
+        """What makes the result of `op`, and of the all-reduce after it, a mean; 0 for neither."""
+        if op == dist.ReduceOp.SUM:
+            return 1.0 / (self._shards * self._replicas)
+        if op == dist.ReduceOp.AVG:  # replicas are averaged as well, unless a factor is set
+            return 1.0 if self._group.gradient_divide_factor is None else 1.0 / self._replicas
+        self._object_to(
+            _refuse(
+                f"{self._chunk} is reduced by {op}, which cannot be checked",
+                "set_gradient_divide_factor(1.0) and set_force_sum_reduction_for_comms(True)",
+            )
+        )
+        return 0.0
+
+    def _lone_shard_scale(self, dtype: torch.dtype) -> float:
+        """The same where torch copies: it divides by a factor and sums, or averages."""
+        factor = self._group.gradient_divide_factor
+        narrow = dtype not in {torch.float32, torch.bfloat16}
+        if factor is None and not narrow and not self._group.force_sum_reduction_for_comms:
+            return 1.0
+        return float(factor or 1.0) / self._replicas
 
 
 class BucketHook:
@@ -168,6 +237,7 @@ class BucketHook:
                 chunk=f"bucket-{min(indices)}-{max(indices)}-{len(indices)}",
                 local=local,
                 parts=1,
+                part=0,
                 result=reduced,
                 result_scale=1.0,
                 local_scale=1.0,
@@ -187,40 +257,50 @@ class BucketHook:
         return output
 
 
-def attach_sharded(
-    model: nn.Module,
-    collector: Collector,
-    group: ProcessGroup,
-    object_to: Callable[[GuardError], None],
-    reduction: Reduction = mean_reduction,
-) -> int:
-    """Hook every FSDPModule below `model`; returns how many.
+def sharded_modules(parts: Sequence[nn.Module]) -> list[Sharded]:
+    """Every FSDPModule with parameters below `parts`, in order, and the ranks that hold it.
 
     Raises:
         GuardError: ST-GRAD-006, a gradient would not be seen.
     """
-    modules = [(name, m) for name, m in model.named_modules() if isinstance(m, FSDPModule)]
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if not isinstance(parameter, DTensor):
-            raise _refuse(
-                f"parameter {name} is not sharded, so its gradient is not reduced",
-                "give fully_shard the root module, without ignored_params",
-            )
-    for index, (name, module) in enumerate(modules):
-        if any(g._is_hsdp for g in module._get_fsdp_state()._fsdp_param_groups):  # noqa: SLF001
-            raise _refuse(
-                f"module {name or 'root'} is hybrid sharded: a second reduction follows the hook",
-                "shard over a 1-D mesh, or set the policy's gradients.mode to off",
-            )
-        try:
-            module.set_custom_reduce_scatter(
-                ShardedHook(f"{index}-{name}", collector, group, object_to, reduction)  # type: ignore[arg-type]
-            )
-        except ValueError as error:  # more than one parameter group
-            raise _refuse(f"module {name or 'root'}: {error}") from error
-    return len(modules)
+    found, managed = [], set()
+    for number, part in enumerate(parts):
+        for index, (name, module) in enumerate(part.named_modules()):
+            if not isinstance(module, FSDPModule):
+                continue
+            groups = module._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001
+            if len(groups) > 1:
+                raise _refuse(f"module {name or 'root'} has more than one parameter group")
+            for group in groups:
+                managed |= {id(p.sharded_param) for p in group.fsdp_params}
+                found.append(Sharded(f"{number}-{index}-{name}", module, group, grid_of(group)))
+        for name, parameter in part.named_parameters():
+            if parameter.requires_grad and id(parameter) not in managed:
+                raise _refuse(
+                    f"parameter {name} is not sharded, so its gradient is not reduced",
+                    "give fully_shard the root module, without ignored_params",
+                )
+    return found
+
+
+def grid_of(group: Any) -> Grid:
+    """The ranks over which a group of parameters is spread: a row for each replica."""
+    ranks = group.mesh_info.mesh.mesh
+    return tuple(tuple(row) for row in ranks.reshape(-1, ranks.shape[-1]).tolist())
+
+
+def attach_sharded(
+    modules: Sequence[Sharded],
+    collector: Collector,
+    object_to: Callable[[GuardError], None],
+    reduction: Reduction = mean_reduction,
+) -> None:
+    """Hook modules."""
+    for one in modules:
+        hook = ShardedHook(one, collector, object_to, reduction)
+        one.module.set_custom_reduce_scatter(hook)  # type: ignore[arg-type]
+        if len(one.grid) > 1:
+            one.module.set_all_reduce_hook(hook.all_reduced)
 
 
 def attach_replicated(
@@ -235,7 +315,7 @@ def attach_replicated(
         raise _refuse("the model is replicated over another group of ranks")
     names = {id(parameter): i for i, parameter in enumerate(model.module.parameters())}
     try:
-        model.register_comm_hook(None, _named(BucketHook(collector, group, names)))
+        model.register_comm_hook(None, _named(BucketHook(collector, model.process_group, names)))
     except (RuntimeError, TypeError) as error:
         raise _refuse(f"DDP does not take the guard's hook: {error}") from error
 
@@ -266,5 +346,5 @@ def _refuse(what: str, fix: str = "") -> GuardError:
         "ST-GRAD-006",
         what,
         "the model given to the guard",
-        fix or "wrap the model with fully_shard on a 1-D mesh or with DistributedDataParallel",
+        fix or "wrap the model with fully_shard or with DistributedDataParallel",
     )

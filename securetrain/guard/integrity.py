@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Was the reduction tampered with? The sketch of the reduced gradient is the mean of the sketches.
 
-Both sides are sketched under a seed drawn after the reduction (beacon.py). For each part (a shard
-owner under FSDP, the whole under DDP) and each sketch number the difference must stay below
+Both sides are sketched under a seed drawn after the reduction (beacon.py). For each rank's copy of
+a part (its shard under FSDP and HSDP, the whole under DDP) and each sketch number the difference
+must stay below
 
     limit = (u * 2 * (1 + growth(n)) + 16 * v) * max_i norm(sketch of part, rank i)
     growth(n) = min((n + 1) / 2, 2 * sqrt(n))
@@ -30,6 +31,7 @@ Does not catch:
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,7 +67,7 @@ class IntegrityResult:
     ratio: float
     """The largest difference as a multiple of its limit; the reduction is refused above 1."""
     bad_parts: tuple[int, ...]
-    """FSDP: ranks whose shard is wrong. DDP: ranks whose copy of the result is wrong."""
+    """Ranks whose shard (FSDP, HSDP) or whose copy of the result (DDP) is wrong."""
 
     @property
     def ok(self) -> bool:
@@ -80,25 +82,30 @@ def check(
     roundoff: float,
     shape: SketchShape,
     product_roundoff: float = _UNIT_ROUNDOFF[torch.float32],
+    owners: Sequence[int] | None = None,
 ) -> IntegrityResult:
     """Compare the sketches of the reduced gradient with the mean of the ranks' sketches.
 
     Args:
         sent: (ranks, parts, size) sketches of the local gradients, all finite.
-        received: (ranks, size); row r is part r's (parts == ranks: FSDP) or rank r's copy of the
-            one part (parts == 1: DDP), scaled to be a mean.
+        received: (ranks, size); row r is what rank r received: its part, scaled to be a mean.
         roundoff: of the reduction's dtype.
         shape: of the sketches.
         product_roundoff: of the matrix products that made the sketches.
+        owners: which part each rank receives; by default the one part of all (DDP), or each its own
+            (FSDP). With HSDP every part has a copy in each replica.
     """
     ranks, parts, _ = sent.shape
-    if parts not in (1, ranks):
-        raise ValueError(f"{parts} parts for {ranks} ranks")
-    mean = sent.mean(dim=0)  # (parts, size); broadcasts over ranks when there is one part
-    scale = norms(sent, shape).amax(dim=0)  # (parts,)
+    if owners is None and parts in (1, ranks):
+        owners = [0] * ranks if parts == 1 else range(ranks)
+    if owners is None or len(owners) != ranks or set(owners) != set(range(parts)):
+        raise ValueError(f"{parts} parts for {ranks} ranks, owned {owners}")
+    part_of = torch.tensor(list(owners))
+    mean = sent.mean(dim=0)[part_of]  # (ranks, size)
+    scale = norms(sent, shape).amax(dim=0)[part_of]  # (ranks,)
     growth = min((ranks + 1) / 2, 2 * math.sqrt(ranks))
     relative = 2 * roundoff * (1 + growth) + _SKETCH_ROUNDING * product_roundoff
-    limit = (relative * scale).expand(ranks)
+    limit = relative * scale
     worst = (received - mean).abs().amax(dim=1)  # (ranks,)
     # Not "worst > limit": a NaN must fail, and an all-zero part has nothing to compare.
     wrong = ~(worst <= limit)

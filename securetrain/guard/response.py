@@ -2,11 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """From evidence to a verdict: which codes, what to say, what to do. Pure.
 
+Evidence comes from groups of ranks (watch.py) that count from zero each; a verdict names the ranks
+of the job.
+
+Evidence comes from groups of ranks (watch.py) that count from zero each; a verdict names the ranks
+of the job.
+
 The policy's response decides what a refused step does: `observe` goes on and only records,
 `skip-step` drops the gradients and halts after `max_refused_steps` in a row, `halt` halts at
 once. Statistics refuse steps; they never evict a rank for good.
 """
 
+from collections.abc import Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -46,28 +55,44 @@ class Findings:
         self.reasons.append(reason)
         self.attributed = self.attributed and attributed
 
+    def merge(self, other: "Findings") -> None:
+        """Take over what was found about another piece of the model."""
+        self.codes += [code for code in other.codes if code not in self.codes]
+        self.reasons += [reason for reason in other.reasons if reason not in self.reasons]
+        self.outliers |= other.outliers
+        self.attributed = self.attributed and other.attributed
+        self.table += other.table
+        self.calibrating = self.calibrating or other.calibrating
+        if other.integrity is not None:
+            self.integrity = max(other.integrity, self.integrity or 0.0)
+
     def add_disagreement(self) -> None:
         """The ranks' transcripts or tables differ."""
         self.add("ST-GRAD-004", "the ranks do not hold the same table", attributed=False)
 
-    def add_liars(self, accusations: list[set[int]]) -> None:
+    def add_liars(self, accusations: list[set[int]], ranks: Sequence[int]) -> None:
         """Each rank's set of ranks that did not open their commitment."""
         accused = set().union(*accusations)
-        for rank in sorted(accused):
-            sure = sum(rank in by for by in accusations) > len(accusations) / 2
+        for index in sorted(accused):
+            sure = sum(index in by for by in accusations) > len(accusations) / 2
+            rank = ranks[index]
             if sure:
                 self.outliers.add(rank)
             self.add("ST-GRAD-004", f"rank {rank} did not open its commitment", attributed=sure)
 
-    def add_assessment(self, assessment: Assessment, threshold: float) -> None:
+    def add_assessment(
+        self, assessment: Assessment, threshold: float, ranks: Sequence[int]
+    ) -> None:
         """What the detector found."""
-        self.table = assessment.table
+        self.table += tuple(
+            msgspec.structs.replace(score, rank=ranks[score.rank]) for score in assessment.table
+        )
         self.calibrating = assessment.calibrating
-        for rank in assessment.not_finite:
-            self.outliers.add(rank)
-            self.add("ST-GRAD-001", f"rank {rank}'s gradient is not finite")
-        for rank in assessment.outliers:
-            score = assessment.table[rank]
+        for index in assessment.not_finite:
+            self.outliers.add(ranks[index])
+            self.add("ST-GRAD-001", f"rank {ranks[index]}'s gradient is not finite")
+        for index in assessment.outliers:
+            score, rank = assessment.table[index], ranks[index]
             why = ", ".join(_TEXTS[test] for test in score.flags if test in _TEXTS)
             z = max(v for v in (score.z, score.direction, score.history, 0.0) if v is not None)
             self.outliers.add(rank)
@@ -81,7 +106,7 @@ class Findings:
         if assessment.spike:
             alone = len(assessment.table) == 1
             if alone:
-                self.outliers.add(0)
+                self.outliers.add(ranks[0])
             self.add(
                 "ST-GRAD-002",
                 "the gradient's norm left its own past"
@@ -90,14 +115,16 @@ class Findings:
                 attributed=alone,
             )
 
-    def add_integrity(self, result: IntegrityResult, *, sharded: bool) -> None:
+    def add_integrity(
+        self, result: IntegrityResult, ranks: Sequence[int], *, sharded: bool
+    ) -> None:
         """Whether the reduction is what was sent."""
         self.integrity = finite_or_none(result.ratio)
-        for part in result.bad_parts:
+        for index in result.bad_parts:
             what = "the shard of" if sharded else "the copy at"
             self.add(
                 "ST-GRAD-003",
-                f"{what} rank {part} is not the mean of what the ranks sent",
+                f"{what} rank {ranks[index]} is not the mean of what the ranks sent",
                 attributed=False,
             )
 
@@ -131,7 +158,7 @@ class Findings:
             step=step,
             ok=ok,
             response=act,
-            codes=tuple(codes),
+            codes=tuple(sorted(codes)),
             outliers=tuple(sorted(self.outliers)),
             attributed=self.attributed,
             calibrating=self.calibrating,

@@ -156,14 +156,31 @@ def test_state_survives_a_restart():
     assert not run(other, net, 1)[0].calibrating
 
 
+def piece(detector):
+    return {"ranks": [0], "piece": "", "detector": detector}
+
+
+def test_what_was_learned_of_one_piece_is_not_used_for_another():
+    guard = GradientGuard(None, SETTINGS)
+    net = model()
+    guard.attach(net)
+    run(guard, net, 12)
+    other = GradientGuard(None, SETTINGS)
+    other.attach(nn.Linear(3, 3))
+    other.load_state_dict(guard.state_dict())
+    assert other.totals == guard.totals
+    assert other.state_dict()["pieces"][0]["detector"]["steps"] == 0
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 1},
         {"extra": 1},
         {"totals": {"judged": "many"}},
-        {"detector": {"ranks": 1, "scales": {"norm": [[None]]}}},
-        {"detector": {}},
+        {"pieces": [piece({"ranks": 1, "scales": {"norm": [[None]]}})]},
+        {"pieces": [piece({})]},
+        {"pieces": [{"ranks": [0]}]},
     ],
 )
 def test_a_foreign_state_is_refused(change):
@@ -176,11 +193,11 @@ def test_a_foreign_state_is_refused(change):
 
 def test_accusations_name_a_rank_only_by_majority():
     findings = Findings()
-    findings.add_liars([{2}, {2}, set(), {2}])
-    assert findings.outliers == {2}
+    findings.add_liars([{2}, {2}, set(), {2}], [4, 5, 6, 7])
+    assert findings.outliers == {6}, "named by its number in the job"
     assert findings.attributed
     findings = Findings()
-    findings.add_liars([set(), {0}, set(), set()])
+    findings.add_liars([set(), {0}, set(), set()], [4, 5, 6, 7])
     assert findings.codes == ["ST-GRAD-004"]
     assert findings.outliers == set()
     assert not findings.attributed

@@ -76,10 +76,11 @@ def train(
     micro=1,
     reduce_dtype=None,
     model=None,
+    attached=False,
 ):
     """Losses of this rank, verdicts, and the trained parameters."""
     model = model or build(kind, reduce_dtype=reduce_dtype)
-    if guard is not None:
+    if guard is not None and not attached:
         guard.attach(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses, verdicts = [], []
@@ -229,12 +230,9 @@ def lying_sketch():
 def told_another_table():
     """Rank 1 is told another table than the rest in step 11."""
     guard = GradientGuard(None, SETTINGS)
-    channel = guard._channel
     real, calls = GroupChannel.all_gather, [0]
 
     class Told:
-        rank, size = channel.rank, channel.size
-
         def all_gather(self, row):
             rows = real(channel, row)
             calls[0] += len(row) > 64
@@ -242,8 +240,11 @@ def told_another_table():
                 rows[0] = rows[0][:200] + bytes([rows[0][200] ^ 1]) + rows[0][201:]
             return rows
 
-    guard._channel = Told()
-    _, verdicts, _ = train("ddp", guard)
+    model = build("ddp")
+    guard.attach(model)
+    channel = guard._watches[0].channel
+    guard._watches[0].channel = Told()
+    _, verdicts, _ = train("ddp", guard, model=model, attached=True)
     return data(verdicts)
 
 
@@ -251,7 +252,7 @@ def broken_commitment():
     """Rank 2 reveals something that it was not committed to."""
     model, guard = build("fsdp"), GradientGuard(None, SETTINGS)
     guard.attach(model)
-    chain = guard._collector._beacon._chain
+    chain = guard._watches[0].collector._beacon._chain
     honest = chain.next
     for step, verdicts in guarded_steps(model, guard, 9):  # noqa: B007
         lies = RANK == CULPRIT and step == 7
@@ -285,7 +286,14 @@ def refusals():
     hybrid = nn.Linear(8, 8)
     mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("replicate", "shard"))
     fully_shard(hybrid, mesh=mesh)
-    attempt("hybrid", lambda: GradientGuard(None, SETTINGS).attach(hybrid))
+    shards = mesh.get_group("shard")
+    attempt("other ranks", lambda: GradientGuard(shards, SETTINGS).attach(hybrid))
+    guard = GradientGuard(None, SETTINGS)
+    guard.attach(hybrid)
+    for reduce in (False, True):
+        hybrid.set_requires_all_reduce(reduce)
+        hybrid(torch.ones(1, 8)).sum().backward()
+    attempt("replicas left out", lambda: guard.judge(0))
     half = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     fully_shard(half[0], mesh=init_device_mesh("cpu", (SIZE,)))
     attempt("half sharded", lambda: GradientGuard(None, SETTINGS).attach(half))

@@ -1,0 +1,39 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Attach the guard to a parallel model: who can be compared with whom is what the mesh says."""
+
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+from securetrain.guard import GradientGuard, StepRecord
+from securetrain.parallel.engine import ParallelModel
+from securetrain.policy.schema import Gradients, GuardMode
+
+
+def watch(
+    model: ParallelModel,
+    settings: Gradients,
+    on_record: Callable[[StepRecord], None] | None = None,
+) -> GradientGuard | None:
+    """A guard that sees every gradient of `model` (collective); None when the policy wants none.
+
+    Ranks of one stage and one tensor-parallel coordinate are compared with each other. Where the
+    mesh has several of these groups, what one of them refuses all ranks refuse.
+
+    Raises:
+        GuardError: ST-GRAD-006, a gradient would not be seen.
+    """
+    if settings.mode is GuardMode.OFF:
+        return None
+    mesh = model.mesh
+    pieces = mesh.equals.size() < dist.get_world_size()
+    guard = GradientGuard(
+        mesh.equals,
+        settings,
+        experts=mesh.equal_experts,
+        on_record=on_record,
+        peers=dist.group.WORLD if pieces else None,
+    )
+    guard.attach(*model.parts)
+    return guard
