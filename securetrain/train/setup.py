@@ -25,7 +25,6 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
-from securetrain.guard import GradientGuard
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
@@ -33,7 +32,7 @@ from securetrain.parallel.mesh import Mesh, make_mesh
 from securetrain.parallel.parallelize import Description, parallelize
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
-from securetrain.policy.schema import Gradients, GuardMode
+from securetrain.policy.schema import Gradients
 from securetrain.train.agree import rank_zero_decides, recorded, together
 from securetrain.train.checkpointing import Checkpoints
 from securetrain.train.composition import check_world
@@ -48,6 +47,7 @@ from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.optim import make_optimizer
 from securetrain.train.records import SketchWriter
 from securetrain.train.trainer import Stop, Trainer
+from securetrain.train.watching import watch
 from securetrain.train.weights import open_weights
 
 Clock = Callable[[], datetime]
@@ -224,12 +224,7 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
         plan=LlamaPlan(),
     )
     parallel = parallelize(model, mesh, settings_of(job), worker.device)
-    guard = None
-    if settings.mode is not GuardMode.OFF:
-        guard = GradientGuard(
-            mesh.dp_group, settings, on_record=None if sketches is None else sketches.write
-        )
-        guard.attach(parallel.parts[0])
+    guard = watch(parallel, settings, None if sketches is None else sketches.write)
     train, held_out = rows
     return Trainer(
         job=job,
