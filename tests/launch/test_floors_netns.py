@@ -70,13 +70,13 @@ Path(sys.argv[1], f"node-{os.environ['RANK']}.json").write_text(json.dumps(found
 class Apart(TwoNodes):
     """Each node has its own disk: a copy of the run's directory, and what it remembers."""
 
-    def start(self, node, run_id="", **_):
+    def start(self, node, *options, **_):
         command = self._run_command(
             self.folder / f"run-{node}",
             *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "2"),
             *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
             *("--rdzv-conf", f"identity={self.folder / node}"),
-            *(str(self.folder / "train.py"), str(self.folder), run_id),
+            *(str(self.folder / "train.py"), str(self.folder), *options),
         )
         env = {**self._env, "SECURETRAIN_STATE": str(self.folder / f"state-{node}")}
         with (self.folder / f"{node}.err").open("w") as err:
