@@ -86,16 +86,6 @@ def test_our_store_listens_on_one_address():
     assert hosted.store.get("k") == b"v"
 
 
-def test_an_address_of_another_machine():
-    with pytest.raises(UsageError, match="ST-USAG-002"):
-        host_store("192.0.2.1", _SOON)
-
-
-def test_a_store_that_is_not_there():
-    with pytest.raises(AdmissionError, match="ST-ADMN-007"):
-        connect_store("127.0.0.1", 1, timedelta(seconds=1))
-
-
 def test_one_node(job, handlers):
     job.start()
     handler = handlers()
