@@ -66,8 +66,9 @@ def command(
     from securetrain.train.config import load_job
     from securetrain.train.planning.devices import Device, device_named
     from securetrain.train.planning.plan import make_plan
+    from securetrain.train.weights import with_unverified_sizes
 
-    job = load_job(file)
+    job = with_unverified_sizes(load_job(file), str(file))
     name = device or job.launch.device
     found = None if name is None else device_named(name, f"{file}: launch.device")
     if memory is not None:

@@ -36,6 +36,7 @@ class DatasetOptions:
     sources: tuple[str, ...]
     scan_reports: tuple[str, ...]
     croissant: Path | None
+    metadata: tuple[str, ...]
     remove: tuple[str, ...]
 
 
@@ -79,6 +80,13 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
             help="--dataset: its Croissant description, whose digest is signed.",
         ),
         click.option(
+            "--metadata",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="--dataset: anything else to sign; token_bytes=2 or 4 says how wide the numbers of"
+            " a token file are.",
+        ),
+        click.option(
             "--remove",
             multiple=True,
             metavar="FILE:OFFSET:LENGTH[:REASON]",
@@ -119,6 +127,7 @@ def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> int:
         sources=given.sources,
         scans=[_scan(text) for text in given.scan_reports],
         croissant=croissant,
+        metadata=dict(_pair(text) for text in given.metadata),
         with_samples=given.samples,
         removed=[_removed(text) for text in given.remove],
     )
@@ -165,6 +174,15 @@ def _scan(text: str) -> "Scan":
     tool, version, verdict, file = parts
     digest = digest_of_report(read_file(Path(file), REPORT_LIMIT))
     return Scan(tool=tool, version=version, verdict=Verdict(verdict), result=digest)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    from securetrain.core.errors import UsageError
+
+    key, found, value = text.partition("=")
+    if not (key and found):
+        raise UsageError("ST-USAG-001", f"{text!r} is no pair", "--metadata", "KEY=VALUE")
+    return key, value
 
 
 def _removed(text: str) -> "Removed":

@@ -24,7 +24,7 @@ from securetrain.train.agree import rank_zero_decides, recorded
 from securetrain.train.baseline import Baselines, baselines
 from securetrain.train.config import JobConfig
 from securetrain.train.metrics import MetricsWriter, peak_flops
-from securetrain.train.models.hf import load_weights
+from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.shape import num_parameters
 from securetrain.train.setup import Session, Worker, open_session
 from securetrain.train.trainer import StepResult

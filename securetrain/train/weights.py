@@ -13,10 +13,12 @@ from pathlib import Path
 import msgspec
 
 from securetrain.artifacts.signed_model import SignedModel, open_model
+from securetrain.core.files import read_file
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy
 from securetrain.train.config import JobConfig, ModelJob, bad_field
 from securetrain.train.models import hf
+from securetrain.train.models.shape import ModelShape
 
 
 def open_weights(
@@ -46,8 +48,25 @@ def open_weights(
     model = open_model(path, trust=trust, policy=policy, now=now)
     shape = hf.shape_of(model.document(hf.CONFIG), str(path / hf.CONFIG))
     hf.check_tensors(model, shape)
+    return _sized(job, shape, where), model
+
+
+def with_unverified_sizes(job: JobConfig, where: str) -> JobConfig:
+    """The job with the sizes that config.json of its weights says, whoever wrote it: for planning,
+    where nothing is loaded and nobody has said whom to trust.
+
+    Raises:
+        UsageError: ST-USAG-002 without the file, ST-USAG-007, ST-USAG-016.
+    """
+    if job.model.weights is None:
+        return job
+    path = Path(job.model.weights) / hf.CONFIG
+    return _sized(job, hf.shape_of(read_file(path, hf.CONFIG_LIMIT), str(path)), where)
+
+
+def _sized(job: JobConfig, shape: ModelShape, where: str) -> JobConfig:
     sizes = ModelJob(
-        weights=name,
+        weights=job.model.weights,
         dim=shape.dim,
         layers=shape.layers,
         heads=shape.heads,
@@ -60,7 +79,7 @@ def open_weights(
         tied=shape.tied,
     )
     _check_same(job.model, sizes, where)
-    return msgspec.structs.replace(job, model=sizes), model
+    return msgspec.structs.replace(job, model=sizes)
 
 
 def _check_same(given: ModelJob, found: ModelJob, where: str) -> None:

@@ -15,6 +15,7 @@ from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.export import export
 from securetrain.train.models import hf
+from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.initial import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape
@@ -85,7 +86,7 @@ def test_it_is_signed_and_reads_back_as_weights(tmp_path):
     shape = hf.shape_of(opened.document(hf.CONFIG), "")
     hf.check_tensors(opened, shape)
     again = Llama(shape)
-    hf.load_weights(again.named_parameters(), opened)
+    load_weights(again.named_parameters(), opened)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
 

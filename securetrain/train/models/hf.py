@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in the format of Hugging Face: config.json and safetensors under the names of Llama.
+"""The format of Hugging Face: config.json, and safetensors under the names of Llama. Free of torch.
 
 Rules for reading, in order:
 
@@ -10,26 +10,22 @@ Rules for reading, in order:
    model does not compute: what would be another model is refused by name, never approximated;
 3. the tensors must be exactly those of the configuration, of its shapes, in a floating type; only
    what such a model recomputes or does not use may be there besides;
-4. each rank reads its own part of each tensor, whatever the mesh, and verifies what it reads.
+4. each rank reads its own part of each tensor, whatever the mesh, and verifies what it reads
+   (`hf_weights`).
 
 Names: `theirs`. Matrices need no permutation: the format stores queries and keys for rotating
 element i with element i + K/2 of a head, which is what our `rotate` does (Meta's own files, which
 rotate neighbours, differ).
 """
 
-from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final
 
 import msgspec
-import torch
 from msgspec import Meta
-from torch import nn
 
-from securetrain.artifacts.checkpoint.load import load
 from securetrain.artifacts.signed_model import SignedModel
-from securetrain.artifacts.statements import digest_of
 from securetrain.core import canonical
-from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.errors import UsageError
 from securetrain.train.models.shape import ModelShape
 
 CONFIG: Final = "config.json"
@@ -39,7 +35,7 @@ FLOATS: Final = frozenset({"float32", "bfloat16", "float16"})
 HEAD: Final = "lm_head.weight"
 UNUSED: Final = ".rotary_emb.inv_freq"
 """What older files store and everybody recomputes."""
-_LIMIT: Final = 1 << 20
+CONFIG_LIMIT: Final = 1 << 20
 
 _OUTER: Final = {
     "tok_embeddings.weight": "model.embed_tokens.weight",
@@ -99,7 +95,7 @@ def shape_of(config: bytes, where: str) -> ModelShape:
         UsageError: ST-USAG-016 naming what is not supported.
     """
     try:
-        value = canonical.loads(config, limit=_LIMIT, where=where)
+        value = canonical.loads(config, limit=CONFIG_LIMIT, where=where)
         said = msgspec.convert(value, _Config, strict=False)
     except msgspec.ValidationError as error:
         raise _unsupported(str(error), where) from error
@@ -232,44 +228,6 @@ def sizes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     if not shape.tied:
         found["output.weight"] = (shape.vocab, dim)
     return found
-
-
-def load_weights(parameters: Iterable[tuple[str, nn.Parameter]], model: SignedModel) -> None:
-    """Fill this rank's parameters, or its parts of them, under our names; collective.
-
-    Args:
-        parameters: Those of all of the rank's stages, sharded or whole.
-        model: The opened model, whose tensors were checked.
-
-    Raises:
-        IntegrityError: ST-CKPT-100 to 200; also ST-CKPT-130 when it is not any more what was
-            opened.
-    """
-    state: dict[str, Any] = {theirs(name): one.detach() for name, one in parameters}
-    predicate = load(
-        state,
-        model.storage,
-        trust=model.trust,
-        policy=model.policy,
-        now=model.opened_at,
-    )
-    if digest_of(predicate) != model.digest:
-        with torch.no_grad():
-            for tensor in state.values():
-                tensor.zero_()
-        raise IntegrityError(
-            "ST-CKPT-130",
-            "the model was exchanged for another signed one while it was opened",
-            model.storage.name,
-            "find out who replaced it",
-        )
-
-
-def renamed(
-    parameters: Iterable[tuple[str, Any]], rename: Callable[[str], str] = theirs
-) -> dict[str, Any]:
-    """Tensors under other names."""
-    return {rename(name): tensor for name, tensor in parameters}
 
 
 def _unsupported(what: str, where: str) -> UsageError:

@@ -20,6 +20,7 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.train.models import hf
+from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape
 from tests.train.models.hf_files import CONFIG, logits, make, weights, write
@@ -54,7 +55,7 @@ def loaded(root: Path) -> Llama:
     shape = hf.shape_of(model.document(hf.CONFIG), str(root))
     hf.check_tensors(model, shape)
     llama = Llama(shape)
-    hf.load_weights(llama.named_parameters(), model)
+    load_weights(llama.named_parameters(), model)
     return llama
 
 
@@ -183,7 +184,7 @@ def test_bytes_that_change_after_a_bundle_was_verified_are_found(tmp_path):
     llama = Llama(hf.shape_of(model.document(hf.CONFIG), ""))
     attack_weights(root)
     with pytest.raises(IntegrityError) as caught:
-        hf.load_weights(llama.named_parameters(), model)
+        load_weights(llama.named_parameters(), model)
     assert caught.value.code == "ST-CKPT-130"
     attack_config(root)
     with pytest.raises(IntegrityError):
@@ -199,7 +200,7 @@ def test_a_model_that_was_exchanged_for_another_signed_one_is_refused(tmp_path):
     make(root, rms_norm_eps=1e-5)
     sign_ours(root)
     with pytest.raises(IntegrityError) as caught:
-        hf.load_weights(llama.named_parameters(), model)
+        load_weights(llama.named_parameters(), model)
     assert caught.value.code == "ST-CKPT-130"
     assert all(not parameter.any() for parameter in llama.parameters())
 

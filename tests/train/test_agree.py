@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Work that one rank does and others wait for."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.testing.processes import run_ranks
+from securetrain.train import agree
+
+CPU = torch.device("cpu")
+
+
+def pieces(count: int, done: list[int], fails_at: int = -1) -> Iterator[int]:
+    for n in range(count):
+        if n == fails_at:
+            raise UsageError("ST-USAG-015", f"piece {n}")
+        done.append(n)
+        yield n
+
+
+def scenario(fails_at: int) -> tuple[int, str]:
+    """Rank 0 has much to do, rank 1 nothing; every piece is a word to the others."""
+    agree.PULSE = 0.0  # type: ignore[misc]
+    done: list[int] = []
+    work = pieces(5, done, fails_at) if dist.get_rank() == 0 else iter(())
+    try:
+        agree.together(work, CPU)
+    except SecureTrainError as error:
+        return len(done), error.code
+    # Nobody goes on before everybody is done, and the group still works.
+    total = torch.tensor([len(done)])
+    dist.all_reduce(total)
+    return int(total), ""
+
+
+@pytest.mark.dist
+def test_all_go_on_together_or_stop_together():
+    assert run_ranks(scenario, 2, -1) == [(5, ""), (5, "")]
+    assert run_ranks(scenario, 2, 3) == [(3, "ST-USAG-015"), (0, "ST-RUNT-004")]
