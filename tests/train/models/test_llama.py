@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from securetrain.train.models.initial import init_weights, seed_of
+from securetrain.parallel.initial import seed_of
+from securetrain.train.models.initial import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape, flops_per_token, num_parameters
 
