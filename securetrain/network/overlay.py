@@ -408,9 +408,19 @@ def underlay_mtu(host: Namespace, endpoint: IPv4Address | IPv6Address | None) ->
     """
     if endpoint is None:
         return DEFAULT_MTU
+    _, mtu = underlay_device(host, endpoint)
+    return max(mtu, MIN_MTU + OVERHEAD)
+
+
+def underlay_device(host: Namespace, endpoint: IPv4Address | IPv6Address) -> tuple[str, int]:
+    """The name and the MTU of the device that has an address of the underlay.
+
+    Raises:
+        NetworkError: ST-NETW-018 when none has it.
+    """
     for link in json.loads(host.ip("-json", "address", "show")):
         if any(held.get("local") == str(endpoint) for held in link.get("addr_info", ())):
-            return max(int(link["mtu"]), MIN_MTU + OVERHEAD)
+            return str(link["ifname"]), int(link["mtu"])
     raise NetworkError(
         "ST-NETW-018",
         f"no device of this machine has the address {endpoint}",

@@ -12,16 +12,22 @@ until a handler is asked for. ::
 (the IP address where this node's store would listen for the others, by default torchrun's
 ``--local-addr``, else 127.0.0.1), ``local_world`` (workers on this node), ``join_timeout``
 (seconds) and ``attester`` (``auto`` or a settings file: what speaks for this node beside itself).
-None of them is a secret: torchrun prints them. ``securetrain run`` adds ``tunnel``, an object, when
-the job has a network of its own, ``on_epoch``, which hears of every epoch, and ``floors``, which
-says what this node has seen as newest; nobody can write those as text.
+None of them is a secret: torchrun prints them.
+
+torchrun's workers get this process's environment. With a ``bind`` that others can reach, their
+libraries are told to use the device that has it, unless a variable says already which: by the
+machine's own name they would find 127.0.0.1 on many.
+
+``securetrain run`` adds ``tunnel``, an object, when the job has a network of its own,
+``on_epoch``, which hears of every epoch, and ``floors``, which says what this node has seen as
+newest; nobody can write those as text.
 """
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableMapping
 
     from cryptography.x509 import Certificate
     from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
 TUNNEL: Final = "tunnel"
 ON_EPOCH: Final = "on_epoch"
 FLOORS: Final = "floors"
+DEVICE_VARIABLES: Final = frozenset(
+    {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
+)
 _OBJECTS = frozenset({TUNNEL, ON_EPOCH, FLOORS})
 _KNOWN = _OBJECTS | {
     *("identity", "bind", "local_world", "join_timeout", "attester"),
@@ -63,6 +72,9 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         replace_certificate,
     )
     from securetrain.rendezvous.member import Member  # noqa: PLC0415
+
+    if TUNNEL not in params.config and ON_EPOCH not in params.config:
+        _name_device(str(params.get("bind") or params.local_addr or ""), os.environ)
 
     _check_settings(params)
     host, port = parse_endpoint(params.endpoint)
@@ -115,6 +127,29 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         inside=tunnel.entered if tunnel else nullcontext,
         **({ON_EPOCH: params.config[ON_EPOCH]} if ON_EPOCH in params.config else {}),
     )
+
+
+def _name_device(bind: str, environ: "MutableMapping[str, str]") -> None:
+    """Tell the workers' libraries which device to use: that of the address that others reach.
+
+    Raises:
+        NetworkError: ST-NETW-018 when no device has that address, ST-NETW-010 without ``ip``.
+    """
+    from ipaddress import ip_address  # noqa: PLC0415
+
+    from securetrain.network.namespace import Namespace  # noqa: PLC0415
+    from securetrain.network.overlay import underlay_device  # noqa: PLC0415
+
+    try:
+        address = ip_address(bind)
+    except ValueError:
+        return  # none given; what is no address, the handler refuses
+    if address.is_loopback or environ.keys() >= DEVICE_VARIABLES:
+        return
+    device, _ = underlay_device(Namespace(), address)
+    for name in DEVICE_VARIABLES:
+        # A bare name is a prefix for NCCL; '=' asks for exactly this one.
+        environ.setdefault(name, f"={device}" if name.startswith("NCCL_") else device)
 
 
 def _check_settings(params: "RendezvousParameters") -> None:
