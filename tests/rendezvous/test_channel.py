@@ -244,3 +244,17 @@ def test_who_goes_on_talking_does_not_keep_a_closed_channel(ends):
     node._socket.sendall(bytes(64 << 10))
     coordinator.close()
     assert next(times) < 10
+
+
+def test_a_peer_that_has_not_ended_yet_is_listened_to_for_a_moment(ends, tools, monkeypatch):
+    """What it still sends would reset the connection, and with that take back the last word."""
+    monkeypatch.setattr("securetrain.rendezvous.channel._LINGER_SECONDS", tools.PATIENCE)
+    node, coordinator = ends
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(coordinator.close)
+        assert isinstance(tools.answer(node), PeerClosedError)
+        with pytest.raises(TimeoutError):
+            closing.result(0.2)
+        node._socket.sendall(bytes(1000))
+        node._socket.shutdown(socket.SHUT_WR)
+        closing.result(tools.PATIENCE)
