@@ -76,7 +76,8 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     "--log-proof",
     type=click.Path(path_type=Path),
     help="Proof that the statement was logged (securetrain log prove). Given, it must hold, and"
-    " keys that were revoked later still count.",
+    " keys that were revoked later still count. Default, when the policy asks for a log: the one"
+    " beside PATH.",
 )
 @click.option(
     "--bundle",

@@ -330,7 +330,8 @@ class Session:
             self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
             book = self.kept.logbook if self.kept is not None else None
             if book is not None:
-                self._say(f"{book.num_logged} checkpoints logged in {book.folder}")
+                count = f"{book.num_logged} checkpoint{'s' if book.num_logged != 1 else ''}"
+                self._say(f"{count} logged in {book.folder}")
             self._say(f"run directory {self.setup.run.root}")
         if problem is not None and error is problem:
             raise problem

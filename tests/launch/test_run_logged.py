@@ -82,7 +82,7 @@ def start(launch, tmp_path):
 def test_a_run_logs_its_checkpoints_and_keeps_the_proofs(start, tmp_path):
     done = start()
     assert done.code == 0, done.err
-    assert "1 checkpoints logged" in done.err
+    assert "1 checkpoint logged" in done.err
     (event,) = done.events("checkpoint-logged")
     assert (event.subject, event.details["index"]) == ("step-00000001", 0)
     now = datetime.now(UTC)
