@@ -153,6 +153,16 @@ def send_until_it_fails(channel, message, tools):
         return error
 
 
+def test_the_first_message_that_cannot_be_sent_says_so(ends, tools):
+    node, coordinator = ends
+    reset(coordinator)
+    poller = select.poll()
+    poller.register(node._socket, select.POLLIN)
+    assert poller.poll(60_000), "the reset has come"
+    with pytest.raises(PeerClosedError):
+        node.send(Heartbeat(), tools.soon())
+
+
 def test_what_was_said_before_a_reset_can_still_be_read(ends, tools):
     node, coordinator = ends
     coordinator.send(_REFUSAL, tools.soon())
