@@ -120,10 +120,10 @@ def _to_hf(
     as_json: bool,
 ) -> int:
     from securetrain.core.errors import UsageError
-    from securetrain.identity.trust import TrustRoot
+    from securetrain.identity.truststore import load_trust
     from securetrain.train.config import load_job, shape_of
     from securetrain.train.export import export
-    from securetrain.train.weights import open_weights
+    from securetrain.train.weights import open_weights, trust_of_inputs
 
     if job is None or trust_file is None:
         raise UsageError(
@@ -133,8 +133,10 @@ def _to_hf(
             "give --job job.yaml and --trust trust.json",
         )
     now = datetime.now(UTC)
-    trust = TrustRoot.load(trust_file, now)
-    sized, base = open_weights(load_job(job), str(job), trust=trust, policy=None, now=now)
+    trust = load_trust(trust_file, now)
+    described = load_job(job)
+    inputs = trust_of_inputs(described, trust, now)
+    sized, base = open_weights(described, str(job), trust=inputs, policy=None, now=now)
     made = export(old, new, shape_of(sized), trust=trust, key=key, now=now, dtype=dtype, base=base)
     return _print(old, new, made.digest, key, as_json=as_json)
 

@@ -226,6 +226,10 @@ class JobConfig(_Section, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
     steps: Annotated[int, Meta(ge=1, le=1 << 40)]
     precision: Precision = Precision.FP32
+    trust: Annotated[str, Meta(min_length=1)] | None = None
+    """The trust root (a file, or a folder of securetrain trust update) that verifies data.dataset
+    and model.weights; null: the run's own, whose keys are in the run directory.
+    """
     model: ModelJob = ModelJob()
     data: DataJob = DataJob()
     parallel: ParallelJob = ParallelJob()

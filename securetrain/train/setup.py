@@ -48,7 +48,7 @@ from securetrain.train.optim import make_optimizer
 from securetrain.train.records import SketchWriter
 from securetrain.train.trainer import Stop, Trainer
 from securetrain.train.watching import watch
-from securetrain.train.weights import open_weights
+from securetrain.train.weights import open_weights, trust_of_inputs
 
 Clock = Callable[[], datetime]
 RUN_ID_DIGITS: Final = 16
@@ -120,9 +120,11 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         f"rank-{dist.get_rank()}",
         worker.clock,
     )
+    with recorded(ledger, Boundary.IDENTITY, "inputs-refused", str(job.trust)):
+        inputs = trust_of_inputs(job, trust, worker.clock())
     with recorded(ledger, Boundary.CHECKPOINT, "weights-refused", str(job.model.weights)):
         job, weights = open_weights(
-            job, where, trust=trust, policy=policy.policy, now=worker.clock()
+            job, where, trust=inputs, policy=policy.policy, now=worker.clock()
         )
     degrees = check_world(job, world, where)
     path = run.dataset if job.data.dataset is None else Path(job.data.dataset)
@@ -131,10 +133,16 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             "ST-USAG-007",
             f"there is no dataset at {path}",
             f"{where}: data.dataset",
-            "name the directory of a dataset that a key of this run's trust root has signed",
+            "name the directory of a signed dataset, and in trust: who may have signed it",
         )
     with recorded(ledger, Boundary.DATASET, "dataset-refused", str(path)):
-        dataset = VerifiedDataset.open(path, trust=trust, policy=policy.policy, now=worker.clock())
+        dataset = VerifiedDataset.open(
+            path,
+            # The run's own dataset is signed by its own key.
+            trust=trust if job.data.dataset is None else inputs,
+            policy=policy.policy,
+            now=worker.clock(),
+        )
         data = _open_data(job, where, dataset, weights, worker)
     mesh = make_mesh(degrees, worker.device.type)
     sketches = SketchWriter(run.sketches)
@@ -153,6 +161,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             "dataset-opened",
             str(path),
             digest=dataset.digest,
+            signer=min(dataset.key_ids),
             bytes=dataset.split_size(job.data.train_split),
             tokens=data.tokens,
             format=data.format.value,

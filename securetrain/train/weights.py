@@ -15,10 +15,21 @@ import msgspec
 from securetrain.artifacts.signed_model import SignedModel, open_model
 from securetrain.core.files import read_file
 from securetrain.identity.trust import TrustRoot
+from securetrain.identity.truststore import load_trust
 from securetrain.policy.schema import Policy
 from securetrain.train.config import JobConfig, ModelJob, bad_field
 from securetrain.train.models import hf
 from securetrain.train.models.shape import ModelShape
+
+
+def trust_of_inputs(job: JobConfig, own: TrustRoot, now: datetime) -> TrustRoot:
+    """Who may sign what comes from outside of the run.
+
+    Raises:
+        IdentityError: ST-IDEN-008 when the trust root that the job names is not valid.
+        UsageError: ST-USAG-002 when it cannot be read.
+    """
+    return own if job.trust is None else load_trust(Path(job.trust), now)
 
 
 def open_weights(
@@ -42,8 +53,8 @@ def open_weights(
             f"there is no directory {name}",
             where,
             "model.weights",
-            "a directory with config.json and safetensors files that a key of this run's trust"
-            " root has signed",
+            "a signed directory with config.json and safetensors files, and in trust: who may have"
+            " signed it",
         )
     model = open_model(path, trust=trust, policy=policy, now=now)
     shape = hf.shape_of(model.document(hf.CONFIG), str(path / hf.CONFIG))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import torch.distributed as dist
@@ -154,6 +155,30 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_reads_no_weights_again(new_r
     text = cut.ledger.read_text()
     assert text.count("weights-loaded") == 1
     assert text.count("run-resumed") == 1
+
+
+def test_who_may_sign_what_comes_from_outside_stands_in_the_job(new_run, one_rank):
+    """An organisation's own trust root, beside the run's, which trusts nobody else."""
+    run, theirs = new_run().run_dir, new_run("organisation")
+    inputs = theirs.run_dir.root
+    job = job_of(run)
+    outside = msgspec.structs.replace(
+        job,
+        model=msgspec.structs.replace(job.model, weights=str(inputs / "model")),
+        data=msgspec.structs.replace(job.data, dataset=str(theirs.run_dir.dataset)),
+    )
+    with pytest.raises(IntegrityError) as caught:
+        train(run, outside)
+    assert caught.value.code == "ST-CKPT-120"
+    named = msgspec.structs.replace(outside, trust=str(theirs.run_dir.trust))
+    assert train(run, named) is ExitCode.OK
+    # The run's own trust root does not vouch for what is theirs, nor theirs for what is the run's.
+    crossed = msgspec.structs.replace(
+        named, data=msgspec.structs.replace(job.data, dataset=str(run.dataset))
+    )
+    with pytest.raises(IntegrityError) as caught:
+        train(new_run("third").run_dir, crossed)
+    assert caught.value.code == "ST-DATA-120"
 
 
 def spoil_weights(run: RunDir) -> None:
