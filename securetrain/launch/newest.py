@@ -29,7 +29,8 @@ from securetrain.artifacts.floors import Floor, Floors
 from securetrain.artifacts.head import HEAD, ShownHead, shown_head
 from securetrain.artifacts.history import History
 from securetrain.artifacts.storage import LocalStorage
-from securetrain.core.errors import IntegrityError, SecureTrainError
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
+from securetrain.core.nodestate import STATE_VARIABLE
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -142,7 +143,11 @@ class Newest:
             self.ledger.refuse(Boundary.CHECKPOINT, "run-forked", error, who)
             raise error
         floor = Floor(seq=head.seq, digest=head.digest)
-        self.floors.raise_to(self.run_id, floor, shown.key_ids, shown.data)
+        try:
+            self.floors.raise_to(self.run_id, floor, shown.key_ids, shown.data)
+        except UsageError as error:
+            fix = f"set {STATE_VARIABLE} to a folder of this machine that this user may write"
+            raise UsageError(error.code, error.what, error.where, fix) from error
         return before is None or before.seq < head.seq
 
     def _trust(self) -> TrustRoot:

@@ -25,7 +25,7 @@ from securetrain.artifacts.statements import CheckpointPredicate, Parent, open_s
 from securetrain.artifacts.storage import LocalStorage
 from securetrain.artifacts.waivers import Waiver, sign_waiver
 from securetrain.attest.attester import SoftwareAttester
-from securetrain.core.errors import IntegrityError
+from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import (
@@ -333,3 +333,11 @@ def test_what_an_eviction_set_aside_does_not_hold_up_the_run(world):
     node.floors.raise_to(RUN, Floor(seq=3, digest="3" * 64), [world.key.key_id])
     with pytest.raises(IntegrityError, match="ST-CKPT-151"):
         world.load(node, 1)
+
+
+def test_memory_that_cannot_be_written_says_where_it_could_be(world):
+    node = world.node("node-0")
+    (world.folder / "node-0").write_text("a file where a folder should be")
+    with pytest.raises(UsageError, match="ST-USAG-002") as refused:
+        node.look()
+    assert "SECURETRAIN_STATE" in refused.value.fix

@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Two nodes log the checkpoints of one run, and each is a witness for the other."""
+
+import base64
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+
+import pytest
+
+from securetrain.artifacts.verify import verify_path
+from securetrain.core.nodestate import NodeState
+from securetrain.core.rundir import RunDir
+from securetrain.identity.log.checkpoint import LogPolicy
+from securetrain.identity.log.machine import witness_key
+from securetrain.identity.log.store import Log
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.launch.setup import prepare_run
+from securetrain.ledger import verify_ledger
+from securetrain.policy import load_policy
+from securetrain.testing.cluster import NamespaceCluster, missing
+from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
+
+LACKING = missing()
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.dist,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+]
+
+# Two ranks on two machines save three checkpoints onto the disk that they share.
+TRAIN = """
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+import torch
+import torch.distributed as dist
+import securetrain.artifacts as artifacts
+from securetrain.artifacts import SaveContext, head
+from securetrain.artifacts.layout import STATEMENT, Kind
+from securetrain.artifacts.statements import open_statement
+from securetrain.artifacts.storage import LocalStorage
+from securetrain.core.rundir import RunDir
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRole, TrustRoot
+dist.init_process_group("gloo")
+run = RunDir(Path(os.environ["SECURETRAIN_RUN_DIR"]))
+trust = TrustRoot.load(run.trust, datetime.now(UTC))
+run_id = "job-" + trust.document.roles[TrustRole.ROOT].keys[0][:16]
+first = dist.get_rank() == 0
+key = PrivateKey.load(run.key("checkpoint")) if first else None
+for step in (1, 2, 3):
+    now = datetime.now(UTC)
+    context = SaveContext(run_id=run_id, step=step, seq=step, created=now)
+    path = run.checkpoint(step)
+    artifacts.save({"a": torch.full((64,), float(step))}, path, key=key, context=context)
+    if first:
+        opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
+        head.advance(LocalStorage(run.checkpoints), opened.predicate, key, trust, now)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+class Shared(TwoNodes):
+    """One run directory on one disk; each machine keeps its own memory and its own key."""
+
+    def start(self, node, *options, **_):
+        command = self._run_command(
+            self.folder / "run",
+            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "2"),
+            *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
+            *("--rdzv-conf", f"identity={self.folder / node}", *options),
+            str(self.folder / "train.py"),
+        )
+        env = {**self._env, "SECURETRAIN_STATE": str(self.folder / f"state-{node}")}
+        with (self.folder / f"{node}.err").open("w") as err:
+            self.launchers[node] = subprocess.Popen(
+                self.host(node).command(*command), env=env, stderr=err, text=True
+            )
+
+
+def spki(folder, node):
+    key = witness_key(NodeState(folder / f"state-{node}").witness_key)
+    return base64.b64encode(key.public.spki).decode()
+
+
+def test_each_node_is_a_witness_for_the_other(tmp_path, run_command, clean_environment):
+    keys = ", ".join(spki(tmp_path, node) for node in NODES)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(f"{POLICY}checkpoint: {{log: {{witnesses: [{keys}], quorum: 2}}}}\n")
+    (tmp_path / "train.py").write_text(TRAIN)
+    prepare_run(tmp_path / "run", str(policy), datetime.now(UTC))
+    run, env = RunDir(tmp_path / "run"), clean_environment()
+    job = f"job-{os.getpid()}-{tmp_path.name[-8:]}"
+    with (
+        NamespaceCluster.up(2) as cluster,
+        coordinated(
+            cluster=cluster, folder=tmp_path, job=job, run_command=run_command, env=env
+        ) as plain,
+    ):
+        nodes = Shared(
+            cluster=cluster,
+            folder=tmp_path,
+            port=plain.port,
+            job=job,
+            run_command=run_command,
+            env=env,
+        )
+        try:
+            for node in NODES:
+                nodes.start(node)
+            for node in NODES:
+                assert nodes.launchers[node].wait(PATIENCE) == 0, nodes.err(node)[-3000:]
+        finally:
+            nodes.end()
+    now = datetime.now(UTC)
+    trust = TrustRoot.load(run.trust, now)
+    asked = load_policy(str(policy)).policy
+    for step in (1, 2, 3):
+        found = verify_path(run.checkpoint(step), trust=trust, policy=asked, now=now)
+        assert "ST-CKPT-180" not in {problem.code for problem in found.problems}
+        assert found.logged is not None
+        assert len(found.logged.signed.cosigned) == 2
+    # Each once, though both agents may write.
+    assert Log(run.log, LogPolicy.of_trust(trust)).verify_all().size == 3
+    ledger = run.ledger.read_bytes()
+    entries = verify_ledger(ledger, trust.keys_for(TrustRole.LEDGER)).entries
+    logged = [e.body.event.subject for e in entries if e.body.event.event == "checkpoint-logged"]
+    assert set(logged) == {f"step-{step:08d}" for step in (1, 2, 3)}
+    assert json.loads((run.root / "run.json").read_text())["exit_code"] == 0
