@@ -167,6 +167,7 @@ CODES: Final[dict[str, Code]] = _table(
         _X.USAGE,
     ),
     ("ST-RUNT-008", "a peer's pickle is larger than the limit", _X.FAILURE),
+    ("ST-RUNT-009", "a peer announces more rows for experts than it can have", _X.FAILURE),
     # gradients
     ("ST-GRAD-001", "a rank's gradient is not finite", _X.FAILURE),
     ("ST-GRAD-002", "a rank's gradient is an outlier", _X.FAILURE),

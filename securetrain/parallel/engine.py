@@ -83,6 +83,11 @@ class ParallelModel:
         for part in self.parts:
             yield from inner(part).named_parameters()
 
+    def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What this rank's part of the model remembers besides parameters, under the same names."""
+        for part in self.parts:
+            yield from inner(part).named_buffers()
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """The same without names."""
         return (parameter for _, parameter in self.named_parameters())

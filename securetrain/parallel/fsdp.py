@@ -8,7 +8,9 @@ Rules:
 2. the loss is a sum over this rank's tokens divided by the tokens of all ranks, so gradients are
    *summed*, never averaged: a divide factor of one;
 3. Gloo has no PREMUL_SUM, which a factor of its own would pick, so plain SUM is forced;
-4. experts are groups of their own, on the mesh of the experts, replicas included.
+4. experts that ranks share are groups of their own, on the mesh of the experts, replicas included;
+5. a parameter of experts is cut along its second dimension: there are seldom as many experts as
+   ranks, and the first one may be cut already.
 
 Rule 2 cannot be seen in a loss curve (AdamW and clipping do not notice a constant factor); the
 parity tests therefore compare gradient norms as well.
@@ -23,6 +25,7 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import Shard
 
 from securetrain.parallel.mesh import Mesh
 from securetrain.parallel.plan import ParallelPlan, Precision, Settings, Zero
@@ -35,12 +38,20 @@ def apply_fsdp(model: nn.Module, mesh: Mesh, plan: ParallelPlan, settings: Setti
     # A pipeline runs a stage many times a step: gathering each time would cost more than it frees.
     reshard = settings.zero is Zero.PARAMETERS and mesh.degrees.pp == 1
 
+    inside = {
+        parameter
+        for block in plan.blocks(model).values()
+        for experts in plan.experts(block)
+        for parameter in experts.parameters()
+    }
+
     def shard(module: nn.Module, *, experts: bool = False) -> None:
         fully_shard(
             module,
             mesh=mesh.experts if experts else mesh.fsdp,
             mp_policy=precision,
             reshard_after_forward=reshard,
+            shard_placement_fn=lambda parameter: Shard(1) if parameter in inside else None,
             offload_policy=offload if settings.cpu_offload else OffloadPolicy(),
         )
 

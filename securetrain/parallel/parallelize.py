@@ -24,6 +24,7 @@ from securetrain.parallel.compile import apply_compile
 from securetrain.parallel.context import apply_context
 from securetrain.parallel.ddp import apply_ddp
 from securetrain.parallel.engine import ParallelModel, PlainEngine
+from securetrain.parallel.experts import apply_experts
 from securetrain.parallel.fsdp import apply_fsdp
 from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.mesh import Mesh
@@ -99,6 +100,7 @@ def _prepare(
     kind = kind_of(mesh.degrees, settings)
     if mesh.degrees.tp > 1:
         apply_tensor(part, mesh, model.plan)
+    apply_experts(part, mesh, model.plan)
     if mesh.degrees.cp > 1:
         apply_context(part, mesh, model.plan, settings.context)
     apply_recompute(part, model.plan, settings.recompute)

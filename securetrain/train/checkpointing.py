@@ -293,6 +293,8 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
     model = trainer.model
     for name, parameter in model.named_parameters():
         state[f"model.{name}"] = parameter.detach()
+    # Equal on all ranks that have them.
+    state.update((f"model.{name}", buffer) for name, buffer in model.named_buffers())
     state.update((f"optim.{n}", t) for n, t in optimizer_state(model, trainer.optimizer))
     state[PROGRESS] = asdict(trainer.progress)
     # One value: its inner names change from step to step, and torch wants them equal on loading.

@@ -86,10 +86,10 @@ def _check_sequence(job: JobConfig, degrees: Degrees, where: str) -> None:
 
 def _check_tensor(job: JobConfig, degrees: Degrees, where: str) -> None:
     shape, tp = shape_of(job), degrees.tp
-    for name, value in (
-        ("heads", shape.heads), ("kv_heads", shape.keys), ("ffn", shape.ffn),
-        ("vocab", shape.vocab),
-    ):  # fmt: skip
+    cut = {"heads": shape.heads, "kv_heads": shape.keys, "vocab": shape.vocab}
+    if not shape.experts:
+        cut["ffn"] = shape.ffn
+    for name, value in cut.items():
         if value % tp:
             raise bad_field(
                 f"tp {tp} does not divide {name} {value}",
@@ -143,10 +143,10 @@ def _check_pipeline(job: JobConfig, degrees: Degrees, where: str) -> None:
 
 def _check_experts(job: JobConfig, degrees: Degrees, where: str) -> None:
     shape = shape_of(job)
-    if degrees.ep == 1:
-        return
     if not shape.experts:
-        raise bad_field("the model has no experts", where, "parallel.ep", "ep: 1")
+        if degrees.ep > 1:
+            raise bad_field("the model has no experts", where, "parallel.ep", "ep: 1")
+        return
     if shape.experts % degrees.ep:
         raise bad_field(
             f"ep {degrees.ep} does not divide {shape.experts} experts",
@@ -154,6 +154,16 @@ def _check_experts(job: JobConfig, degrees: Degrees, where: str) -> None:
             "parallel.ep",
             f"ep: {nearest_divisor(shape.experts, degrees.ep)}",
         )
+    # FSDP cuts each expert, and evenly only.
+    shards = degrees.efsdp if degrees.ep > 1 else degrees.fsdp
+    for name, value in (("dim", shape.dim), ("ffn", shape.ffn)):
+        if value % shards:
+            raise bad_field(
+                f"each expert is cut among {shards} ranks, which do not divide {name} {value}",
+                where,
+                f"model.{name}",
+                f"{name}: {_above(value, shards)}, or more ep and dp_replicate",
+            )
 
 
 def _check_choices(job: JobConfig, degrees: Degrees, where: str) -> None:

@@ -68,6 +68,12 @@ class ModelJob(_Section, frozen=True, kw_only=True):
     norm_eps: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-5
     tied: bool = False
     """Whether the head is the embedding's matrix."""
+    experts: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
+    """Experts of each layer, each of width ffn; 0 is a dense model."""
+    experts_per_token: Annotated[int, Meta(ge=1, le=1024)] = 2
+    """How many of them compute a token."""
+    expert_balance: Annotated[float, Meta(ge=0.0, le=1.0)] = 1e-3
+    """How far a step moves the bias that evens out the load of experts; 0: not at all."""
 
 
 class Format(StrEnum):
@@ -390,6 +396,13 @@ def _check(job: JobConfig, where: str) -> None:
             where,
             "model.kv_heads",
             f"kv_heads: {nearest_divisor(model.heads, model.kv_heads)}",
+        )
+    if model.experts and model.experts_per_token > model.experts:
+        raise bad_field(
+            f"a token cannot go to {model.experts_per_token} of {model.experts} experts",
+            where,
+            "model.experts_per_token",
+            f"experts_per_token: {model.experts}",
         )
     if not job.checkpoint.resume.strip():
         raise bad_field("empty", where, "checkpoint.resume", "auto, never or a directory")

@@ -68,6 +68,10 @@ class StepMetrics:
     """What byte frequencies alone achieve there; only beside val_bits_per_byte."""
     bigram_bits: float | None = None
     """What the byte before alone achieves there; only beside val_bits_per_byte."""
+    expert_load: float | None = None
+    """Tokens of the busiest expert over the mean, in the layer where that is largest; null for a
+    dense model.
+    """
 
     def line(self) -> str:
         """The JSON text, with a newline."""

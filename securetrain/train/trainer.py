@@ -32,6 +32,7 @@ from securetrain.train.config import JobConfig
 from securetrain.train.data import Rows, share
 from securetrain.train.data.prefetch import Prefetch
 from securetrain.train.metrics import StepMetrics
+from securetrain.train.models.moe import balance
 from securetrain.train.models.shape import ModelShape, flops_per_token
 from securetrain.train.optim import lr_at, set_lr
 
@@ -93,6 +94,8 @@ class StepResult:
     refusal: GuardError | None
     halt: GuardError | None
     stop: bool
+    expert_load: float | None = None
+    """Tokens of the busiest expert over the mean; None for a dense model."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,6 +151,7 @@ class Trainer:
             self.progress.refused += 1
             self.progress.refused_in_a_row += 1
             halt = halt or self._too_many(step, refusal)
+        expert_load = balance(self.model, self.shape, applied=refusal is None)
         self.optimizer.zero_grad(set_to_none=True)
         word = _word(verdict, refusal)
         self.progress.step = step
@@ -163,6 +167,7 @@ class Trainer:
             refusal=refusal,
             halt=halt,
             stop=stop,
+            expert_load=expert_load,
         )
 
     @torch.no_grad()
@@ -206,6 +211,7 @@ class Trainer:
             val_loss=None if bits is None else bits * LN2,
             unigram_bits=shown.unigram if shown else None,
             bigram_bits=shown.bigram if shown else None,
+            expert_load=result.expert_load,
         )
 
     def _share(self, rows: int) -> range:

@@ -47,4 +47,26 @@ BY_CONTEXT = (
     Case("fsdp x cp x tp", 8, "{dp_shard: 2, cp: 2, tp: 2}"),
     Case("pp x cp x tp, ring", 8, "{pp: 2, cp: 2, tp: 2, context: ring}"),
 )
-MATRIX = (*BY_DATA, *BY_TENSOR, *BY_STAGE, *BY_CONTEXT)
+SPARSE = (
+    "{dim: 32, layers: 4, heads: 4, kv_heads: 2, ffn: 32, experts: 4, experts_per_token: 2,"
+    " expert_balance: 0.05}"
+)
+"""The bias moves fast enough to change choices within the steps of a curve."""
+BY_EXPERT = tuple(
+    Case(name, ranks, parallel, SPARSE)
+    for name, ranks, parallel in (
+        ("moe x replicas", 2, "{dp_replicate: 2}"),
+        ("moe x tp", 2, "{tp: 2}"),
+        ("moe x pp", 2, "{pp: 2}"),
+        ("ep", 2, "{dp_shard: 2, ep: 2}"),
+        ("ep x tp, one mesh", 2, "{tp: 2, ep: 2}"),
+        ("ep 2 x fsdp", 4, "{dp_shard: 4, ep: 2}"),
+        ("ep x hsdp", 4, "{dp_replicate: 2, dp_shard: 2, ep: 2}"),
+        ("ep 4 over fsdp x cp", 4, "{dp_shard: 2, cp: 2, ep: 4}"),
+        ("pp x fsdp x ep", 4, "{pp: 2, dp_shard: 2, ep: 2}"),
+        ("ep over fsdp, x tp", 4, "{dp_shard: 2, tp: 2, ep: 2}"),
+        ("ep 4 over fsdp x tp", 8, "{dp_shard: 4, tp: 2, ep: 4}"),
+        ("pp x ep 4 over fsdp x tp", 8, "{pp: 2, dp_shard: 2, tp: 2, ep: 4, microbatches: 2}"),
+    )
+)
+MATRIX = (*BY_DATA, *BY_TENSOR, *BY_STAGE, *BY_CONTEXT, *BY_EXPERT)

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from securetrain.train.models.moe import MoE
 from securetrain.train.models.shape import ModelShape
 
 Attend: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -99,19 +100,26 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward, each behind a norm and around a residual."""
+    """One layer: attention and a feed-forward network, or a mixture of experts, each behind a norm
+    and around a residual.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
+        self.sparse = shape.experts > 0
         self.attention_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
         self.attention = Attention(shape)
         self.ffn_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
-        self.feed_forward = FeedForward(shape)
+        if shape.experts:
+            self.moe = MoE(shape)
+        else:
+            self.feed_forward = FeedForward(shape)
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Add what attention and feed-forward make of `x`."""
         x = x + self.attention(self.attention_norm(x), positions)
-        out: torch.Tensor = x + self.feed_forward(self.ffn_norm(x))
+        network = self.moe if self.sparse else self.feed_forward
+        out: torch.Tensor = x + network(self.ffn_norm(x))
         return out
 
 

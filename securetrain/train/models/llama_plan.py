@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from securetrain.train.models.llama import Llama
+from securetrain.train.models.moe import Experts
 
 
 class LlamaPlan:
@@ -52,7 +53,8 @@ class LlamaPlan:
                 input_layouts=Replicate(), output_layouts=Shard(1)
             )
         for name in self.blocks(model):
-            styles |= {f"{name}.{inner}": style for inner, style in _block_styles().items()}
+            block = _block_styles(sparse=llama.shape.experts > 0)
+            styles |= {f"{name}.{inner}": style for inner, style in block.items()}
         if llama.output is not None:
             styles["norm"] = SequenceParallel()
             styles["output"] = ColwiseParallel(
@@ -65,12 +67,11 @@ class LlamaPlan:
         return (block.get_submodule("attention"),)
 
     def experts(self, block: nn.Module) -> Iterable[nn.Module]:
-        """None: the model is dense."""
-        del block
-        return ()
+        """Those of a mixture."""
+        return (module for module in block.modules() if isinstance(module, Experts))
 
 
-def _block_styles() -> dict[str, ParallelStyle]:
+def _block_styles(*, sparse: bool) -> dict[str, ParallelStyle]:
     return {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(
@@ -81,6 +82,23 @@ def _block_styles() -> dict[str, ParallelStyle]:
         "attention.wv": ColwiseParallel(),
         "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
         "ffn_norm": SequenceParallel(),
+        **(_mixture_styles() if sparse else _network_styles()),
+    }
+
+
+def _mixture_styles() -> dict[str, ParallelStyle]:
+    """Every rank routes its own positions; how experts lie is decided by `parallel.experts`."""
+    return {
+        "moe": PrepareModuleInput(
+            input_layouts=(Shard(1),), desired_input_layouts=(Shard(1),), use_local_output=True
+        ),
+        # It sees tokens, not rows of them.
+        "moe.router": SequenceParallel(sequence_dim=0, use_local_output=True),
+    }
+
+
+def _network_styles() -> dict[str, ParallelStyle]:
+    return {
         "feed_forward": PrepareModuleInput(
             input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
         ),

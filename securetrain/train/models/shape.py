@@ -26,6 +26,8 @@ class ModelShape:
     experts: int = 0
     """Experts of each layer; 0 is a dense model."""
     experts_per_token: int = 2
+    expert_balance: float = 1e-3
+    """How far a step moves the bias that evens out the load of experts; 0: not at all."""
 
     @property
     def keys(self) -> int:

@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A mixture of experts in place of a block's feed-forward network.
+
+Sources: Shazeer et al. 2017, arXiv:1701.06538; Jiang et al. 2024 (Mixtral), arXiv:2401.04088; load
+balancing without an auxiliary loss, Wang et al. 2024, arXiv:2408.15664. Rules:
+
+1. a router gives every token a score for each expert (softmax over all of them, in float32); the
+   token goes to the `experts_per_token` highest, whose outputs are added by their scores, divided
+   by the chosen scores' sum. No token is dropped, and no expert is padded;
+2. which experts are chosen, and nothing else, is decided by score plus a bias. After each step the
+   bias of an expert that had fewer tokens than the mean goes up by `expert_balance`, and down where
+   it had more (`balance`). The tokens of all ranks are counted, so the bias is the same on each;
+3. an expert's matrices are one parameter each for all experts: (experts, out, in). Whoever holds
+   some of the experts replaces `dispatch`, which takes rows to their experts and back.
+
+Names in a layer: ``moe.router.weight``, ``moe.experts.w1``, ``w2``, ``w3`` (as in Mixtral: gate,
+down, up), ``moe.expert_bias``.
+"""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from securetrain.parallel.engine import ParallelModel, inner
+from securetrain.parallel.experts import Dispatch, at_home, own
+from securetrain.train.models.shape import ModelShape
+
+
+class Experts(nn.Module):
+    """SwiGLU networks side by side."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        count, width, inside = shape.experts, shape.dim, shape.ffn
+        self.w1 = nn.Parameter(torch.empty(count, inside, width))
+        self.w2 = nn.Parameter(torch.empty(count, width, inside))
+        self.w3 = nn.Parameter(torch.empty(count, inside, width))
+        self.dispatch: Dispatch = at_home
+
+    def forward(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """What each row's expert makes of it.
+
+        Args:
+            rows: (T, D), sorted by expert.
+            counts: (experts,) int64: how many rows each has.
+        """
+        return self.dispatch(self._compute, rows, counts)
+
+    def _compute(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """The same for the experts whose weights are here."""
+        w1, w2, w3 = (own(weight).transpose(-2, -1) for weight in (self.w1, self.w2, self.w3))
+        ends = counts.cumsum(0).int()
+        x = rows.to(w1.dtype)
+        gate = F.silu(F.grouped_mm(x, w1, offs=ends)) * F.grouped_mm(x, w3, offs=ends)
+        return F.grouped_mm(gate, w2, offs=ends).to(rows.dtype)
+
+
+class MoE(nn.Module):
+    """The router and its experts."""
+
+    expert_bias: torch.Tensor
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.per_token = shape.experts_per_token
+        self.router = nn.Linear(shape.dim, shape.experts, bias=False)
+        self.experts = Experts(shape)
+        self.register_buffer("expert_bias", torch.zeros(shape.experts))
+        self._load: torch.Tensor | None = None
+
+    # How many rows an expert gets is data: nothing that a compiler could keep.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Each token's experts' outputs, added by score; `x` and the result are (B, S, D)."""
+        tokens = x.flatten(0, 1)
+        scores = self.router(tokens).float().softmax(-1)
+        choice = (scores.detach() + self.expert_bias).topk(self.per_token).indices
+        weights = scores.gather(1, choice)
+        weights = weights / weights.sum(-1, keepdim=True)
+        counts = torch.bincount(choice.flatten(), minlength=len(self.expert_bias))
+        self._count(counts)
+        order = choice.flatten().argsort(stable=True)
+        rows = tokens[:, None].expand(-1, self.per_token, -1).flatten(0, 1)[order]
+        found = self.experts(rows, counts)[order.argsort()]
+        each = found.unflatten(0, (-1, self.per_token))
+        out: torch.Tensor = (each * weights[..., None].to(each.dtype)).sum(1)
+        return out.view_as(x)
+
+    def take_load(self) -> torch.Tensor | None:
+        """Rows that this rank gave to each expert since the last call: (experts,) int64.
+
+        Recomputed activations count again, the same number of times for every expert.
+        """
+        load, self._load = self._load, None
+        return load
+
+    def _count(self, counts: torch.Tensor) -> None:
+        if self.training:
+            self._load = counts if self._load is None else self._load + counts
+
+
+@torch.no_grad()
+def balance(model: ParallelModel, shape: ModelShape, *, applied: bool) -> float | None:
+    """After a step: even out the load of experts (collective, over all ranks).
+
+    Args:
+        model: Its parts have seen this step's tokens.
+        shape: Its sizes.
+        applied: Whether the step was taken; otherwise biases stay as they are, too.
+
+    Returns:
+        The rows of the busiest expert over the mean, in the layer where that is largest; the same
+        on every rank. None for a dense model.
+    """
+    if not shape.experts:
+        return None
+    load = torch.zeros(shape.layers, shape.experts, dtype=torch.int64, device=model.device)
+    found = dict(_mixtures(model))
+    for layer, moe in found.items():
+        if (counts := moe.take_load()) is not None:
+            load[layer] = counts
+    # Each rank fills in the layers that it has. Ranks that saw the same tokens count them twice,
+    # for every expert alike.
+    dist.all_reduce(load)
+    means = load.double().mean(1, keepdim=True)
+    for layer, moe in found.items():
+        if applied:
+            moe.expert_bias += shape.expert_balance * (means - load)[layer].sign().float()
+    return float((load.amax(1) / means[:, 0]).max())
+
+
+def _mixtures(model: ParallelModel) -> list[tuple[int, MoE]]:
+    """The mixtures of this rank, by the number of their layer."""
+    return [
+        (int(name.split(".")[1]), module)
+        for part in model.parts
+        for name, module in inner(part).named_modules()
+        if isinstance(module, MoE)
+    ]
