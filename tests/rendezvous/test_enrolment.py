@@ -456,24 +456,25 @@ def test_an_impostor_with_a_good_certificate_would_be_heard(office):
 
 
 @pytest.mark.parametrize(
-    "who",
+    ("who", "why"),
     [
-        "another CA",
-        "another CA that shows ours",
-        "another job of the cluster",
-        "another job by the same CA",
-        "a node of the job",
-        "a member of the job",
-        "an expired desk",
+        ("another CA", "does not show the job CA whose fingerprint"),
+        ("another CA that shows ours", "not issued by the job CA"),
+        ("another job of the cluster", "does not show the job CA whose fingerprint"),
+        ("another job by the same CA", "not of the token's job"),
+        ("a node of the job", "not a certificate for the role"),
+        ("a member of the job", "not a certificate for the role"),
+        ("an expired desk", "valid from"),
     ],
 )
-def test_a_desk_that_is_not_the_tokens(office, who):
+def test_a_desk_that_is_not_the_tokens(office, who, why):
     address, thread, heard = impostor(office, *impostors(office)[who])
     token = msgspec.structs.replace(office.token(), host=address[0], port=address[1])
     with pytest.raises(AdmissionError) as caught:
         office.enrol(token)
     thread.join()
     assert caught.value.code == "ST-ADMN-002"
+    assert why in caught.value.what
     assert heard == [], "the machine said nothing"
     assert not (office.root / "id/node.pem").exists()
     office.enrol(msgspec.structs.replace(token, host=office.address[0], port=office.address[1]))
