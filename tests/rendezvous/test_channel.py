@@ -15,7 +15,14 @@ from securetrain.core.errors import AdmissionError
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.channel import Channel, PeerClosedError, Wakeup
-from securetrain.rendezvous.protocol import Admit, Heartbeat, Refuse, Status
+from securetrain.rendezvous.protocol import (
+    DOCUMENT_LIMIT,
+    HEADER_SIZE,
+    Admit,
+    Heartbeat,
+    Refuse,
+    Status,
+)
 from securetrain.rendezvous.reception import Reception
 from securetrain.rendezvous.tls import PeerCheck, make_connection, make_context
 
@@ -129,6 +136,18 @@ def test_a_send_that_nobody_takes_ends_with_the_verdict(ends, tools):
         tools.wait_until(lambda: coordinator._out, "the socket is full")
         coordinator.halt()
         assert isinstance(stuck.result(tools.PATIENCE / 2), PeerClosedError)
+
+
+def test_a_large_message_waits_until_it_is_taken(ends, tools):
+    node, coordinator = ends
+    node._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    body = bytes(4 << 20)
+    frame = len(body).to_bytes(HEADER_SIZE, "big") + body
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(node.send_frame, frame, tools.soon())
+        tools.wait_until(lambda: node._out, "the socket is full")
+        assert coordinator.receive_frame(tools.soon(), limit=DOCUMENT_LIMIT) == body
+        sent.result()
 
 
 def test_a_peer_that_neither_reads_nor_will_say_any_more_is_gone(ends, tools):
