@@ -31,6 +31,8 @@ from securetrain.artifacts.reading import BLOCK, LeafReader
 
 STRETCH: Final = 4 << 20
 """Bytes that one task reads and hashes."""
+REQUEST: Final = 16 << 20
+"""The same where every task is one request over a network."""
 SCRATCH: Final = 32 << 20
 """Bytes of the two buffers of slabs."""
 
@@ -46,8 +48,7 @@ class Fetch:
     def start(self, offset: int, view: memoryview) -> None:
         """Begin to read a range into `view`; it may be used after `wait`."""
         first, count, before, after = self.reader.split(offset, len(view))
-        leaf = self.reader.file.params.leaf_size
-        step = max(1, STRETCH // leaf)
+        leaf, step = self._steps()
         for start in range(0, count, step):
             leaves = min(step, count - start)
             low = before + start * leaf
@@ -65,8 +66,7 @@ class Fetch:
         """
         size = dtype.itemsize
         first, count, before, after = self.reader.split(offset, flat.numel() * size)
-        leaf = self.reader.file.params.leaf_size
-        step = max(1, STRETCH // leaf)
+        leaf, step = self._steps()
         low, high = before // size, flat.numel() - after // size
         for start in range(0, count, step):
             leaves = min(step, count - start)
@@ -93,6 +93,12 @@ class Fetch:
         for future in self.pending:
             future.cancel()
         wait(self.pending)
+
+    def _steps(self) -> tuple[int, int]:
+        """The size of a leaf, and how many of them one task reads."""
+        file = self.reader.file
+        leaf = file.params.leaf_size
+        return leaf, max(1, (REQUEST if file.source.whole else STRETCH) // leaf)
 
     def _convert_leaves(self, first: int, count: int, dtype: torch.dtype, flat: Tensor) -> None:
         """Way 2; the whole stretch at once where many small requests cost more."""
