@@ -22,6 +22,8 @@ import math
 import os
 import platform
 import random
+import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,6 +32,15 @@ from statistics import median, quantiles
 from typing import Any, Final, Protocol
 
 VERSIONS: Final = ("securetrain", "torch", "numpy", "cryptography", "blake3", "msgspec")
+
+
+def clean_up_when_terminated() -> None:
+    """Have SIGTERM end this process as Ctrl-C does, so that nothing that was made stays behind."""
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 class Side(StrEnum):

@@ -240,6 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="in a block")
     options = parser.parse_args(argv)
+    ab.clean_up_when_terminated()
     rng = random.Random(0)  # noqa: S311 - the order of samples is no secret
     chosen = _benchmarks(options.steps)
     print(ab.table([ab.measure(benchmark, options.pairs, rng) for benchmark in chosen]))

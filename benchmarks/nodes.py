@@ -50,9 +50,9 @@ def settle(namespace: str) -> None:
         _HERE.enter_context(Namespace(namespace).entered())
 
 
-def shape(host: Host) -> None:
-    """Make a host send at most `RATE`."""
-    bucket = ["rate", RATE, "burst", BURST, "latency", LATENCY]
+def shape(host: Host, rate: str = RATE) -> None:
+    """Make a host send at most so much."""
+    bucket = ["rate", rate, "burst", BURST, "latency", LATENCY]
     host.namespace.execute("tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf", *bucket)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import nodes
+from benchmarks import ab, nodes
 from benchmarks.ab import Figure
 from securetrain.core.errors import AdmissionError
 from securetrain.network.namespace import Namespace
@@ -257,6 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--times", type=int, default=TIMES)
     options = parser.parse_args(argv)
+    ab.clean_up_when_terminated()
     for figure in (bring_up(options.times), eviction(options.times)):
         if figure is not None:
             print(figure)

@@ -26,7 +26,17 @@ MODULES: Final = (
     *("step", "guard", "checkpoint", "dataset", "verify", "startup", "attest", "hardware"),
     *("join", "link", "job"),
 )
-FIGURES: Final = ("figures", "dataset", "overlay", "checkpoint", "reshard", "verify")
+FIGURES: Final = (
+    "figures",
+    "dataset",
+    "overlay",
+    "join",
+    "link",
+    "checkpoint",
+    "reshard",
+    "verify",
+    "plan",
+)
 
 
 def benchmarks(names: list[str]) -> list[ab.Benchmark]:
@@ -55,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random order")
     parser.add_argument("--json", type=Path, help="also write the results here")
     options = parser.parse_args(argv)
+    ab.clean_up_when_terminated()
     chosen, wanted = benchmarks(options.names), figures(options.names)
     if not chosen and not wanted:
         parser.error(f"no benchmark is called {' or '.join(options.names)}")

@@ -4,6 +4,8 @@
 
 import json
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -168,3 +170,19 @@ def test_the_command_writes_what_it_prints(monkeypatch, tmp_path, capsys):
     assert "size: MB 1" in shown
     with pytest.raises(SystemExit):
         run_module.main(["nothing"])
+
+
+def test_a_terminated_bench_cleans_up():
+    code = """
+import os, signal, sys
+from benchmarks import ab
+ab.clean_up_when_terminated()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+finally:
+    print("cleaned up")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("cleaned up\n", 143)
