@@ -172,12 +172,16 @@ MODULES: Final = (
     "artifacts/head.py",
     "artifacts/index.py",
     "artifacts/judging.py",
+    "artifacts/logged.py",
     "artifacts/members.py",
     "artifacts/quarantine.py",
     "artifacts/rules.py",
     "artifacts/statements.py",
     "artifacts/waivers.py",
     "drills/registry.py",
+    "launch/keeper.py",
+    "launch/logbook.py",
+    "launch/newest.py",
 )
 
 EQUIVALENT: Final[dict[tuple[str, str], str]] = {
