@@ -31,7 +31,7 @@ from securetrain.parallel.plan import (
 )
 from securetrain.parallel.schedule import Schedule, default_microbatches
 from securetrain.policy.load import parse_yaml
-from securetrain.train.models.shape import ModelShape
+from securetrain.train.models.shape import ModelShape, RopeScaling
 
 API_VERSION: Final = "securetrain.dev/job/v1"
 KIND: Final = "TrainJob"
@@ -65,6 +65,8 @@ class ModelJob(_Section, frozen=True, kw_only=True):
     ffn: Annotated[int, Meta(ge=8, le=1 << 20)] = 512
     vocab: Annotated[int, Meta(ge=2, le=1 << 24)] = 256
     rope_theta: Annotated[float, Meta(gt=1.0, le=1e9)] = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    """Stretched positions, as Llama 3.1 has them: factor, low, high, length."""
     norm_eps: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-5
     tied: bool = False
     """Whether the head is the embedding's matrix."""
@@ -390,6 +392,13 @@ def _check(job: JobConfig, where: str) -> None:
     if model.head_size is not None and model.head_size % 2:
         fix = f"head_size: {model.head_size + 1}"
         raise bad_field("rotary positions turn pairs", where, "model.head_size", fix)
+    if model.rope_scaling is not None and model.rope_scaling.high <= model.rope_scaling.low:
+        raise bad_field(
+            "what turns fast must turn faster than what turns slowly",
+            where,
+            "model.rope_scaling.high",
+            "high: 4.0 and low: 1.0",
+        )
     if model.kv_heads is not None and model.heads % model.kv_heads:
         raise bad_field(
             f"{model.heads} heads cannot share {model.kv_heads} heads of keys evenly",

@@ -86,6 +86,7 @@ def _sized(job: JobConfig, shape: ModelShape, where: str) -> JobConfig:
         ffn=shape.ffn,
         vocab=shape.vocab,
         rope_theta=shape.rope_theta,
+        rope_scaling=shape.rope_scaling,
         norm_eps=shape.norm_eps,
         tied=shape.tied,
     )

@@ -26,7 +26,7 @@ from msgspec import Meta
 from securetrain.artifacts.signed_model import SignedModel
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
-from securetrain.train.models.shape import ModelShape
+from securetrain.train.models.shape import ModelShape, RopeScaling
 
 CONFIG: Final = "config.json"
 ARCHITECTURES: Final = ("LlamaForCausalLM",)
@@ -52,6 +52,13 @@ _INNER: Final = {
     "feed_forward.w2.weight": "mlp.down_proj.weight",
     "attention_norm.weight": "input_layernorm.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
+}
+
+_SCALING: Final = {
+    "factor": "factor",
+    "low": "low_freq_factor",
+    "high": "high_freq_factor",
+    "length": "original_max_position_embeddings",
 }
 
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
@@ -122,6 +129,7 @@ def _sized(said: _Config, where: str) -> ModelShape:
     head = said.head_dim or said.hidden_size // heads
     if head % 2:
         raise _unsupported(f"heads of {head} elements", where)
+    theta, scaling = _rope(said, where)
     return ModelShape(
         dim=said.hidden_size,
         layers=said.num_hidden_layers,
@@ -130,15 +138,16 @@ def _sized(said: _Config, where: str) -> ModelShape:
         head_size=head,
         ffn=said.intermediate_size,
         vocab=said.vocab_size,
-        rope_theta=_theta(said, where),
+        rope_theta=theta,
+        rope_scaling=scaling,
         norm_eps=said.rms_norm_eps,
         tied=said.tie_word_embeddings,
     )
 
 
-def _theta(said: _Config, where: str) -> float:
-    """The base of the rotary positions, from either place where versions of the format have it."""
-    theta = said.rope_theta
+def _rope(said: _Config, where: str) -> tuple[float, RopeScaling | None]:
+    """Base and scaling of the rotary positions, from either place where the format has them."""
+    theta, scaling = said.rope_theta, None
     for field, rope in (
         ("rope_scaling", said.rope_scaling),
         ("rope_parameters", said.rope_parameters),
@@ -147,12 +156,26 @@ def _theta(said: _Config, where: str) -> float:
             continue
         kind = rope.get("rope_type", rope.get("type", "default"))
         inner = rope.get("rope_theta")
-        if kind != "default" or not isinstance(inner, int | float | None):
+        if kind not in {"default", "llama3"} or not isinstance(inner, int | float | None):
             raise _unsupported(f"{field} of type {str(kind)[:40]!r}", where)
+        if kind == "llama3":
+            scaling = _scaling(rope, where)
         if inner is not None and theta not in {None, float(inner)}:
             raise _unsupported(f"two values of rope_theta: {theta} and {inner}", where)
         theta = theta if inner is None else float(inner)
-    return ROPE_THETA if theta is None else theta
+    return ROPE_THETA if theta is None else theta, scaling
+
+
+def _scaling(rope: dict[str, Any], where: str) -> RopeScaling:
+    """Llama 3.1's."""
+    named = {ours: rope.get(name) for ours, name in _SCALING.items()}
+    try:
+        scaling = msgspec.convert(named, RopeScaling, strict=True)
+    except msgspec.ValidationError as error:
+        raise _unsupported(str(error), where) from error
+    if scaling.high <= scaling.low:
+        raise _unsupported(f"high_freq_factor {scaling.high}, low {scaling.low}", where)
+    return scaling
 
 
 def config_of(shape: ModelShape) -> bytes:
@@ -161,6 +184,10 @@ def config_of(shape: ModelShape) -> bytes:
     Raises:
         UsageError: ST-USAG-016 when the format has no such model.
     """
+    scaling = None
+    if shape.rope_scaling is not None:
+        scaling = {name: getattr(shape.rope_scaling, ours) for ours, name in _SCALING.items()}
+        scaling["rope_type"] = "llama3"
     said = {
         "architectures": [ARCHITECTURES[0]],
         "attention_bias": False,
@@ -174,6 +201,7 @@ def config_of(shape: ModelShape) -> bytes:
         "num_hidden_layers": shape.layers,
         "num_key_value_heads": shape.keys,
         "rms_norm_eps": shape.norm_eps,
+        "rope_scaling": scaling,
         "rope_theta": shape.rope_theta,
         "tie_word_embeddings": shape.tied,
         "vocab_size": shape.vocab,
@@ -235,6 +263,6 @@ def _unsupported(what: str, where: str) -> UsageError:
         "ST-USAG-016",
         what,
         where,
-        f"a model of {' or '.join(ARCHITECTURES)} without biases, scaled positions and"
-        " quantisation",
+        f"a model of {' or '.join(ARCHITECTURES)} without biases and quantisation, whose"
+        " positions are plain or Llama 3.1's",
     )

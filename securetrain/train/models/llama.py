@@ -14,6 +14,7 @@ and 2307.09288; Su et al. 2021, arXiv:2104.09864; Ainslie et al. 2023, arXiv:230
 Shapes: B rows, S sequence, D model, H heads, K head size, V vocabulary.
 """
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from securetrain.train.models.moe import MoE
-from securetrain.train.models.shape import ModelShape
+from securetrain.train.models.shape import ModelShape, RopeScaling
 
 Attend: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Queries (B, H, S, K), keys and values (B, G, S, K), positions (S,) to results (B, H, S, K); G
@@ -30,10 +31,16 @@ divides H.
 """
 
 
-def rotary(positions: torch.Tensor, size: int, theta: float) -> tuple[torch.Tensor, torch.Tensor]:
+def rotary(
+    positions: torch.Tensor, size: int, theta: float, scaling: RopeScaling | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of shape (S, 1, K/2), float32, for heads of `size`."""
     half = size // 2
     rates = theta ** (-torch.arange(half, dtype=torch.float32, device=positions.device) / half)
+    if scaling is not None:
+        turns = rates * (scaling.length / (2 * math.pi))
+        kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+        rates = rates * (kept + (1 - kept) / scaling.factor)
     angles = positions.float()[:, None, None] * rates
     return angles.cos(), angles.sin()
 
@@ -62,6 +69,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_size = shape.head
         self.rope_theta = shape.rope_theta
+        self.rope_scaling = shape.rope_scaling
         queries, keys = shape.heads * shape.head, shape.keys * shape.head
         self.wq = nn.Linear(shape.dim, queries, bias=False)
         self.wk = nn.Linear(shape.dim, keys, bias=False)
@@ -77,7 +85,7 @@ class Attention(nn.Module):
             weight(x).view(rows, length, -1, self.head_size)
             for weight in (self.wq, self.wk, self.wv)
         )
-        angles = rotary(positions, self.head_size, self.rope_theta)
+        angles = rotary(positions, self.head_size, self.rope_theta, self.rope_scaling)
         q, k = rotate(q, angles), rotate(k, angles)
         attended = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), positions)
         out: torch.Tensor = self.wo(attended.transpose(1, 2).reshape(rows, length, -1))

@@ -3,6 +3,26 @@
 """The sizes of a model, and what follows from them. Free of torch."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[float, Meta(gt=0.0, le=1e9)]
+
+
+class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rotary positions stretched for longer texts, as Llama 3.1 does ("llama3").
+
+    Pairs that turn slowly (less than `low` turns within the length of before) turn `factor` times
+    slower, those that turn fast (more than `high`) stay, and between them it is interpolated.
+    """
+
+    factor: Annotated[float, Meta(ge=1.0, le=1e6)]
+    low: Positive = 1.0
+    high: Positive = 4.0
+    length: Annotated[int, Meta(ge=1, le=1 << 30)] = 8192
+    """Of the texts that the model had learned from before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +40,7 @@ class ModelShape:
     """Width of the feed-forward network; of each expert, with experts."""
     vocab: int = 256
     rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
     norm_eps: float = 1e-5
     tied: bool = False
     """Whether the head is the embedding's matrix."""

@@ -7,6 +7,7 @@ with its rotation of halves and its repeated heads of keys.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,13 @@ CONFIG: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "transformers_version": "4.46.0",
+}
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
 }
 NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 
@@ -105,6 +113,25 @@ def make(root: Path, *, shards: int = 1, dtype: torch.dtype = torch.float32, **c
     return root
 
 
+def scaled(frequencies: torch.Tensor, rope: dict[str, Any] | None) -> torch.Tensor:
+    """Llama 3.1's rule, pair by pair."""
+    if rope is None or rope.get("rope_type", "default") == "default":
+        return frequencies
+    old = rope["original_max_position_embeddings"]
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    found = []
+    for frequency in frequencies.tolist():
+        wavelength = 2 * math.pi / frequency
+        if wavelength < old / high:
+            found.append(frequency)
+        elif wavelength > old / low:
+            found.append(frequency / rope["factor"])
+        else:
+            smooth = (old / wavelength - low) / (high - low)
+            found.append((1 - smooth) * frequency / rope["factor"] + smooth * frequency)
+    return torch.tensor(found)
+
+
 def logits(
     config: dict[str, Any], w: dict[str, torch.Tensor], tokens: torch.Tensor
 ) -> torch.Tensor:
@@ -113,6 +140,7 @@ def logits(
     head = config.get("head_dim") or config["hidden_size"] // heads
     length = tokens.shape[1]
     frequencies = 1.0 / (config["rope_theta"] ** (torch.arange(0, head, 2).float() / head))
+    frequencies = scaled(frequencies, config.get("rope_scaling"))
     angles = torch.arange(length).float()[:, None] * frequencies
     cos, sin = torch.cat((angles, angles), -1).cos(), torch.cat((angles, angles), -1).sin()
 

@@ -22,8 +22,8 @@ from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.train.models import hf
 from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.llama import Llama
-from securetrain.train.models.shape import ModelShape
-from tests.train.models.hf_files import CONFIG, logits, make, weights, write
+from securetrain.train.models.shape import ModelShape, RopeScaling
+from tests.train.models.hf_files import CONFIG, LLAMA3, logits, make, weights, write
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 KEY = PrivateKey.generate(KeyKind.P256)
@@ -77,6 +77,7 @@ def forward(llama: Llama) -> torch.Tensor:
         {"rope_theta": 500_000.0},
         {"shards": 3},
         {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+        {"rope_scaling": LLAMA3, "rope_theta": 50.0, "head_dim": 16},
     ],
     ids=str,
 )
@@ -87,6 +88,16 @@ def test_logits_are_those_of_the_formats_formula(tmp_path, sign, config):
     wanted = logits(said, weights(said), TOKENS)
     found = forward(loaded(root))
     assert float((found - wanted).abs().max()) < 1e-4 * float(wanted.abs().max())
+
+
+def test_the_stretch_of_positions_matters(tmp_path):
+    """The negative control: without it, it is another model."""
+    config: dict[str, Any] = {"rope_scaling": LLAMA3, "rope_theta": 50.0, "head_dim": 16}
+    root = make(tmp_path / "m", **config)
+    sign_ours(root)
+    said = CONFIG | config
+    plain = logits(said | {"rope_scaling": None}, weights(said), TOKENS)
+    assert float((forward(loaded(root)) - plain).abs().max()) > 0.1
 
 
 def test_the_rotation_matters(tmp_path):
@@ -218,6 +229,9 @@ def test_a_model_that_was_exchanged_for_another_signed_one_is_refused(tmp_path):
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling of type 'linear'"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters of type 'yarn'"),
         ({"rope_parameters": {"rope_theta": 7.0}}, "two values of rope_theta"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "factor"),
+        ({"rope_scaling": LLAMA3 | {"factor": 0.5}}, "factor"),
+        ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "high_freq_factor 1.0, low 1.0"),
         ({"num_key_value_heads": 3}, "4 heads over 3"),
         ({"head_dim": 15}, "heads of 15 elements"),
         ({"hidden_size": 0}, "hidden_size"),
@@ -280,6 +294,10 @@ def test_what_is_recomputed_or_unused_may_be_there(tmp_path):
 def test_a_shape_becomes_a_configuration_and_a_shape_again():
     shape = hf.shape_of(json.dumps(CONFIG).encode(), "")
     assert hf.shape_of(hf.config_of(shape), "") == shape
+    stretched = json.dumps(CONFIG | {"rope_scaling": LLAMA3}).encode()
+    scaled = hf.shape_of(stretched, "")
+    assert scaled.rope_scaling == RopeScaling(factor=8.0, length=16)
+    assert hf.shape_of(hf.config_of(scaled), "") == scaled
     own = ModelShape(dim=32, layers=1, heads=2, ffn=64, tied=True)
     back = hf.shape_of(hf.config_of(own), "")
     assert hf.sizes(back) == hf.sizes(own)
