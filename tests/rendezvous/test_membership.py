@@ -20,9 +20,11 @@ from securetrain.rendezvous.membership import (
     Expected,
     Member,
     Membership,
+    Shown,
     sign_membership,
     verify_membership,
 )
+from securetrain.rendezvous.protocol import FLOOR_LIMIT, MAX_SHOWN
 
 KEY = PrivateKey.generate(KeyKind.P256)
 COORDINATOR = "spiffe://securetrain.local/job/job-1/coordinator"
@@ -99,6 +101,18 @@ def test_an_honest_membership():
     assert verify_membership(sign_membership(MEMBERSHIP, KEY), EXPECTED) == MEMBERSHIP
     after = changed(evicted=(evicted(),))
     assert verify_membership(sign_membership(after, KEY), EXPECTED) == after
+
+
+def test_what_nodes_showed_is_bounded():
+    def shown(count, size):
+        floors = tuple(Shown(node="node-7", floor=bytes([n]) * size) for n in range(count))
+        return sign_membership(changed(floors=floors), KEY)
+
+    found = verify_membership(shown(MAX_SHOWN, FLOOR_LIMIT), EXPECTED)
+    assert len(found.floors) == MAX_SHOWN
+    refused(shown(MAX_SHOWN + 1, 1), "ST-ADMN-006")
+    refused(shown(1, FLOOR_LIMIT + 1), "ST-ADMN-006")
+    refused(shown(1, 0), "ST-ADMN-006")
 
 
 @pytest.mark.parametrize("epoch", [5, 6, 1000])
