@@ -58,6 +58,17 @@ def test_it_verifies_without_a_key_and_loads_with_one(sealed: Path, trust: Any, 
     assert torch.equal(loaded["b"], state()["b"])
 
 
+def test_into_targets_of_another_dtype(tmp_path: Path, keys: Any, trust: Any, now: Any) -> None:
+    context = artifacts.SaveContext(run_id="r", step=1, created=now)
+    saved = {"w": torch.randn(300, 77)}
+    artifacts.save(
+        saved, tmp_path / "c", key=keys.checkpoint, context=context, recipients=[OWNER.recipient]
+    )
+    target = {"w": torch.zeros(300, 77, dtype=torch.float64)}
+    artifacts.load(target, tmp_path / "c", trust=trust, policy=None, now=now, keys=[OWNER])
+    assert torch.equal(target["w"], saved["w"].double())
+
+
 @pytest.mark.parametrize("given", [(), (DecryptionKey.generate(),)])
 def test_without_the_key_nothing_is_loaded(
     given: tuple[DecryptionKey, ...], sealed: Path, trust: Any, now: Any
