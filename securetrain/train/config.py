@@ -173,8 +173,20 @@ class ComputeJob(_Section, frozen=True, kw_only=True):
     """Matrix products of the blocks in float8 (CUDA of capability 8.9 and more)."""
 
 
+class RateSchedule(StrEnum):
+    """How the learning rate goes on after the warm-up."""
+
+    COSINE = "cosine"
+    """Half a cosine over all steps, down to `floor`."""
+    WSD = "wsd"
+    """Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): constant, then linearly down to
+    `floor` in the last `decay_steps`.
+    """
+    CONSTANT = "constant"
+
+
 class OptimizerJob(_Section, frozen=True, kw_only=True):
-    """AdamW with warm-up and a cosine decay to a tenth."""
+    """AdamW, and what its learning rate does."""
 
     lr: Annotated[float, Meta(gt=0.0, le=1.0)] = 3e-3
     warmup_steps: Annotated[int, Meta(ge=0)] = 40
@@ -185,6 +197,12 @@ class OptimizerJob(_Section, frozen=True, kw_only=True):
     ] = (0.9, 0.95)
     clip: Annotated[float, Meta(gt=0.0, le=1e6)] = 1.0
     """The largest norm of a step's gradient."""
+    schedule: RateSchedule = RateSchedule.COSINE
+    """cosine, wsd or constant, after the warm-up."""
+    decay_steps: Annotated[int, Meta(ge=0)] | Literal["auto"] = "auto"
+    """How many steps at the end wsd decays over; auto: a fifth."""
+    floor: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
+    """The last learning rate, as a part of lr."""
 
 
 class CheckpointJob(_Section, frozen=True, kw_only=True):
@@ -196,6 +214,12 @@ class CheckpointJob(_Section, frozen=True, kw_only=True):
     """auto: the run's newest checkpoint, if any; never; or a checkpoint's directory."""
     decryption_key: str = ""
     """X25519 private key file with which an encrypted checkpoint is resumed; empty for none."""
+    background: bool = False
+    """Copy the state and go on; the copy is written meanwhile. One at a time."""
+    keep: Annotated[int, Meta(ge=0)] = 0
+    """How many of the newest checkpoints stay; 0: all."""
+    keep_every: Annotated[int, Meta(ge=0)] = 0
+    """Checkpoints of steps that this divides stay for good; 0: none."""
 
 
 class MetricsJob(_Section, frozen=True, kw_only=True):
@@ -206,6 +230,8 @@ class MetricsJob(_Section, frozen=True, kw_only=True):
     console_every: Annotated[int, Meta(ge=0)] = 10
     """Steps between lines on standard output; 0: none."""
     tensorboard: bool = True
+    prometheus: bool = True
+    """metrics.prom, for node-exporter's textfile collector."""
 
 
 class EvalJob(_Section, frozen=True, kw_only=True):
@@ -214,6 +240,15 @@ class EvalJob(_Section, frozen=True, kw_only=True):
     every: Annotated[int, Meta(ge=0)] = 100
     """Steps between evaluations; the last step always evaluates. 0: only the last."""
     rows: Annotated[int, Meta(ge=1, le=1 << 20)] = 64
+
+
+class ProfileJob(_Section, frozen=True, kw_only=True):
+    """A window of steps under torch's profiler."""
+
+    start: Annotated[int, Meta(ge=1)] = 10
+    """The first step of the window."""
+    steps: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """How many; 0: none."""
 
 
 class LaunchJob(_Section, frozen=True, kw_only=True):
@@ -246,6 +281,7 @@ class JobConfig(_Section, frozen=True, kw_only=True):
     checkpoint: CheckpointJob = CheckpointJob()
     metrics: MetricsJob = MetricsJob()
     eval: EvalJob = EvalJob()
+    profile: ProfileJob = ProfileJob()
     launch: LaunchJob = LaunchJob()
 
 
@@ -412,6 +448,13 @@ def _check(job: JobConfig, where: str) -> None:
             where,
             "model.experts_per_token",
             f"experts_per_token: {model.experts}",
+        )
+    if job.checkpoint.keep_every and not job.checkpoint.keep:
+        raise bad_field(
+            "without keep nothing is removed",
+            where,
+            "checkpoint.keep_every",
+            "keep: 3, or keep_every: 0",
         )
     if not job.checkpoint.resume.strip():
         raise bad_field("empty", where, "checkpoint.resume", "auto, never or a directory")
