@@ -10,7 +10,8 @@ its word alone, so:
    wrote that. Ranks of several nodes enter each checkpoint (`SIGNED`, `SEEN`), so that one of them
    cannot date it back;
 2. its epoch is the one that had begun by then. A launch counts its epochs from anew;
-3. one that was set aside is no longer among them, unless the run has made it again.
+3. one that was set aside, or removed because it was old, is no longer among them, unless the run
+   has made it again.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ SIGNED: Final = "checkpoint-signed"
 SEEN: Final = "checkpoint-seen"
 """The first rank of another node has taken part in it."""
 QUARANTINED: Final = "checkpoint-quarantined"
+REMOVED: Final = "checkpoint-removed"
+"""An old one is gone, because the job keeps only so many."""
 RUN_STARTED: Final = "run-started"
 EPOCH_STARTED: Final = "epoch-started"
 NODE_DISTRUSTED: Final = "node-distrusted"
@@ -96,6 +99,8 @@ def read_history(entries: Sequence[Entry]) -> History:
             )
         elif event.event == QUARANTINED and isinstance(digest, str):
             set_aside.add(digest)
+            made.pop(digest, None)
+        elif event.event == REMOVED and isinstance(digest, str):
             made.pop(digest, None)
     return History(
         made=tuple(made.values()),

@@ -11,17 +11,20 @@
       keys/              private keys, mode 0600 in a 0700 directory
       certs/             the job CA's certificate
       dataset/           the signed dataset
-      index/             how many tokens each document of the dataset has; made again when it is gone
+      index/             how many tokens each document has; made again when it is gone
       checkpoints/       step-00000100/ and so on, one signed directory each
       waivers/           operators' waivers for old checkpoints, one signed file each
       log/               the run's own transparency log, when the policy asks for one
       ledger.jsonl       the signed event log
       attestation.sqlite what the verifier must not forget: clocks of TPMs, revocations
       metrics.jsonl      one line a step, written by rank 0
+      metrics.prom       the last of them, for Prometheus
       sketches.jsonl     one line a step: what the guard saw of every rank
       audit.json         the preflight audit
       run.json           what happened, for the report
       tensorboard/       event files
+      profile/           Chrome traces of the steps that a job asks for, one for each rank
+      flight-recorder/   the last collectives of each rank, when one of them never ended (pickles)
       logs/              output of the workers, with --tee or --redirects
       workers/           each worker's own account: what its shim did, its sockets
       cache/             private compile caches of torch, one owner
@@ -107,6 +110,21 @@ class RunDir:
     def metrics(self) -> Path:
         """Step metrics."""
         return self.root / "metrics.jsonl"
+
+    @property
+    def prometheus(self) -> Path:
+        """The last step, in Prometheus' text format."""
+        return self.root / "metrics.prom"
+
+    @property
+    def profile(self) -> Path:
+        """Traces of profiled steps."""
+        return self.root / "profile"
+
+    @property
+    def flight_recorder(self) -> Path:
+        """What each rank's collectives did last; pickles, which nothing here reads."""
+        return self.root / "flight-recorder"
 
     @property
     def sketches(self) -> Path:

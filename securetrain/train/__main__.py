@@ -88,11 +88,12 @@ def _train(
     # Job file and run directory are checked before this import, which takes seconds.
     import torch.distributed as dist  # noqa: PLC0415
 
-    from securetrain.train.process import start_group  # noqa: PLC0415
+    from securetrain.train.process import record_collectives, start_group  # noqa: PLC0415
     from securetrain.train.run import FIRST_TIMEOUT, run_job  # noqa: PLC0415
     from securetrain.train.setup import Worker  # noqa: PLC0415
 
     state = os.environ.get(STATE_VARIABLE)
+    record_collectives(run.flight_recorder)
     device = start_group(os.environ, FIRST_TIMEOUT)
     try:
         worker = Worker(

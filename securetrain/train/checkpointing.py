@@ -9,7 +9,9 @@ Rules:
    policy, nodes, the verdict on its gradients and the checkpoint before it;
 3. nothing is loaded that the policy and the trust root do not allow, and nothing of it is used
    before it was verified;
-4. resuming gives the run that was not interrupted, bit for bit, on the same number of ranks.
+4. resuming gives the run that was not interrupted, bit for bit, on the same number of ranks;
+5. what is said about a checkpoint (head, ledger) is said when it is there, and old ones go only
+   after that (`artifacts.retention`).
 """
 
 from collections.abc import Callable
@@ -21,9 +23,19 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from securetrain.artifacts import Freshness, RankSigner, SaveContext, head, load, save
+from securetrain.artifacts import (
+    Freshness,
+    RankSigner,
+    SaveContext,
+    async_save,
+    head,
+    load,
+    retention,
+    save,
+)
+from securetrain.artifacts.checkpoint.save import SavedCheckpoint
 from securetrain.artifacts.encryption import DecryptionKey, Recipient
-from securetrain.artifacts.history import SEEN, SIGNED
+from securetrain.artifacts.history import REMOVED, SEEN, SIGNED
 from securetrain.artifacts.layout import Kind
 from securetrain.artifacts.listing import read_statement
 from securetrain.artifacts.statements import (
@@ -47,7 +59,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
 from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
-from securetrain.train.config import AUTO, NEVER
+from securetrain.train.config import AUTO, NEVER, CheckpointJob
 from securetrain.train.lineage import (
     RunHistory,
     check_newest,
@@ -55,6 +67,7 @@ from securetrain.train.lineage import (
     step_of,
 )
 from securetrain.train.optim import optimizer_state
+from securetrain.train.saving import Background
 from securetrain.train.trainer import Progress, Trainer
 
 PROGRESS: Final = "progress"
@@ -90,29 +103,71 @@ class Checkpoints:
     """Whether this is the first rank of its node, which enters what it took part in."""
     clock: Callable[[], datetime]
     device: torch.device
+    job: CheckpointJob
+    """How checkpoints are written, and how many stay."""
     decryption_key: Path | None = None
     """With which an encrypted checkpoint is resumed."""
     freshness: Freshness | None = None
     """What this node has seen of the run, and operators' waivers; asked when the newest one is."""
     _parent: str | None = None
     _seq: int = 0
+    _writing: Background = field(init=False)
     _saved_step: int = field(default=-1)
 
+    def __post_init__(self) -> None:
+        self._writing = Background(self.device)
+
     def save(self, trainer: Trainer) -> None:
-        """Save the state after the trainer's last step, unless that is saved already."""
+        """Save the state after the trainer's last step, unless that is saved already.
+
+        In the background, if the job says so: `settle` tells how it ended.
+        """
         step = trainer.progress.step
         if step == self._saved_step:
             return
-        path = self.run.checkpoint(step)
-        context = self._context(trainer)
-        saved = save(
-            state_of(trainer),
-            path,
-            key=self.key,
-            context=context,
-            signer=self.signer,
-            recipients=[Recipient.parse(key) for key in self.policy.policy.checkpoint.encrypt_to],
-        )
+        self.settle(wait=True)
+        path, context = self.run.checkpoint(step), self._context(trainer)
+        recipients = [Recipient.parse(key) for key in self.policy.policy.checkpoint.encrypt_to]
+        self._saved_step = step
+
+        def there(saved: SavedCheckpoint) -> None:
+            self._committed(path, context, saved.digest)
+
+        state = state_of(trainer)
+        if self.job.background:
+            future = async_save(
+                state,
+                path,
+                key=self.key,
+                context=context,
+                signer=self.signer,
+                recipients=recipients,
+            )
+            self._writing.begin(future, there)
+        else:
+            there(
+                save(
+                    state,
+                    path,
+                    key=self.key,
+                    context=context,
+                    signer=self.signer,
+                    recipients=recipients,
+                )
+            )
+
+    def settle(self, *, wait: bool) -> None:
+        """Note a checkpoint that was written in the background, if it is there; with `wait`, wait.
+
+        Raises:
+            SecureTrainError: it could not be written, here (ST-CKPT-200 and others) or on another
+                rank (ST-RUNT-004).
+        """
+        self._writing.settle(wait=wait)
+
+    def _committed(self, path: Path, context: SaveContext, digest: str) -> None:
+        """A checkpoint is there, whole and signed."""
+        step = context.step
         if self.first:
             self._advance_head(path)
             self.ledger.allow(
@@ -120,14 +175,31 @@ class Checkpoints:
                 SIGNED,
                 path.name,
                 step=step,
-                digest=saved.digest,
+                digest=digest,
                 verdict=context.gradients.verdict.value,
             )
+            self._remove_old()
         elif self.witness:
+            self.ledger.observe(Boundary.CHECKPOINT, SEEN, path.name, step=step, digest=digest)
+        self._parent, self._seq = digest, context.seq + 1
+
+    def _remove_old(self) -> None:
+        if not self.job.keep:
+            return
+        folder = self.run.checkpoints
+        going = retention.removable(
+            retention.checkpoints_of(folder, self.run_id, self.trust),
+            keep=self.job.keep,
+            every=self.job.keep_every,
+            protected=self.history.restart,
+        )
+
+        def tell(old: retention.Old) -> None:
             self.ledger.observe(
-                Boundary.CHECKPOINT, SEEN, path.name, step=step, digest=saved.digest
+                Boundary.CHECKPOINT, REMOVED, old.name, step=old.step, digest=old.digest
             )
-        self._parent, self._seq, self._saved_step = saved.digest, self._seq + 1, step
+
+        retention.remove(folder, self.run_id, self.trust, going, tell)
 
     def resume(self, trainer: Trainer, choice: str) -> CheckpointPredicate | None:
         """Load what `choice` (auto, never or a directory) names; None when there is nothing.

@@ -51,6 +51,8 @@ class RunHistory:
     """Digests of those that were."""
     epoch: int | None = None
     """The membership that is in force; None when nobody said."""
+    restart: str = ""
+    """The digest of the checkpoint that the run went back to last, if it did."""
 
 
 def read_history(run: RunDir, trust: TrustRoot, world: int) -> RunHistory:
@@ -76,6 +78,7 @@ def read_history(run: RunDir, trust: TrustRoot, world: int) -> RunHistory:
         last=past.made[-1] if past.made else None,
         set_aside=past.set_aside,
         epoch=None if past.epoch == NO_EPOCH else past.epoch,
+        restart=past.restart,
     )
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final, Protocol, Self, TextIO
 
 from securetrain.core.errors import os_error
 from securetrain.core.files import write_atomic
@@ -60,6 +60,8 @@ class StepMetrics:
     """clean, refused, observed or unwatched."""
     data_seconds: float = 0.0
     """How much of it rank 0 waited for rows."""
+    memory_bytes: int = 0
+    """The most that rank 0 has used so far: of its GPU's memory, or else of the machine's."""
     val_loss: float | None = None
     """Nats a token on the held-out split; null between evaluations."""
     val_bits_per_byte: float | None = None
@@ -82,6 +84,18 @@ class StepMetrics:
         return json.dumps(values, allow_nan=False) + "\n"
 
 
+class Exporter(Protocol):
+    """Where metrics go besides."""
+
+    def write(self, metrics: StepMetrics) -> None:
+        """Take a step."""
+        ...
+
+    def close(self) -> None:
+        """Write what was held back."""
+        ...
+
+
 class MetricsWriter:
     """Writes for one run; a context manager."""
 
@@ -94,6 +108,7 @@ class MetricsWriter:
         console_every: int,
         steps: int,
         resumed_at: int,
+        prometheus: Exporter | None = None,
     ) -> None:
         """Open the files.
 
@@ -104,7 +119,9 @@ class MetricsWriter:
             console_every: Steps between those lines.
             steps: The run's last step.
             resumed_at: The step that the run starts after; lines of later steps are dropped.
+            prometheus: Takes every step as well, or None.
         """
+        self._prometheus = prometheus
         self._console = console if console_every else None
         self._console_every = console_every
         self._steps = steps
@@ -126,6 +143,8 @@ class MetricsWriter:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+        if self._prometheus is not None:
+            self._prometheus.close()
         if self._board is not None:
             self._board.close()
 
@@ -139,6 +158,8 @@ class MetricsWriter:
             for key, value in asdict(metrics).items():
                 if key != "step" and isinstance(value, int | float) and math.isfinite(value):
                     self._board.add_scalar(f"train/{key}", value, metrics.step)
+        if self._prometheus is not None:
+            self._prometheus.write(metrics)
         evaluated = metrics.val_loss is not None
         if self._console is not None and (evaluated or metrics.step % self._console_every == 0):
             self.say(describe(metrics, self._steps))

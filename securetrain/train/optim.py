@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""AdamW with warm-up and cosine decay, and its state as plain tensors.
+"""AdamW, its learning rate, and its state as plain tensors.
 
 Every hyper-parameter comes from the job file and the step, so the state that a checkpoint carries
 is tensors under names and nothing else: there is no object to unpickle.
@@ -15,10 +15,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from securetrain.parallel.engine import ParallelModel
-from securetrain.train.config import OptimizerJob
+from securetrain.train.config import AUTO, OptimizerJob, RateSchedule
 
-FLOOR: Final = 0.1
-"""The learning rate at the end, as a part of the highest."""
+DECAY: Final = 5
+"""`auto`: one step in so many is one of the decay."""
 STATES: Final = ("exp_avg", "exp_avg_sq")
 
 
@@ -46,8 +46,19 @@ def lr_at(step: int, steps: int, job: OptimizerJob) -> float:
     """The learning rate of step number `step` (from 1) of `steps`."""
     if step <= job.warmup_steps:
         return job.lr * step / job.warmup_steps
-    progress = (step - job.warmup_steps) / max(1, steps - job.warmup_steps)
-    return job.lr * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * progress)))
+    match job.schedule:
+        case RateSchedule.CONSTANT:
+            return job.lr
+        case RateSchedule.COSINE:
+            done = (step - job.warmup_steps) / max(1, steps - job.warmup_steps)
+            return job.lr * (job.floor + (1 - job.floor) * 0.5 * (1 + math.cos(math.pi * done)))
+        case RateSchedule.WSD:
+            asked = steps // DECAY if job.decay_steps == AUTO else int(job.decay_steps)
+            decay = min(asked, steps - job.warmup_steps)
+            left = min(1.0, (steps - step) / decay) if decay else 1.0
+            return job.lr * (job.floor + (1 - job.floor) * left)
+        case _:
+            raise ValueError(f"unknown schedule {job.schedule!r}")
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

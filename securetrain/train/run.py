@@ -3,14 +3,17 @@
 """A whole training run on one rank: resume, steps, and what happens between them.
 
 After every step, in this order: evaluate when due, write the metrics, record a refusal in the
-ledger, halt when the guard says so, save when due. Being asked to stop (a signal on any rank) ends
+ledger, halt when the guard says so, save when due. A checkpoint that is being written in the
+background is settled before the next step, before a halt and at the end.
+
+Being asked to stop (a signal on any rank) ends
 the run after the step that is being done, with a checkpoint: never in the middle of one.
 """
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -26,6 +29,9 @@ from securetrain.train.config import JobConfig
 from securetrain.train.metrics import MetricsWriter, peak_flops
 from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.shape import num_parameters
+from securetrain.train.process import peak_memory
+from securetrain.train.profiling import Profiler
+from securetrain.train.prometheus import PrometheusFile
 from securetrain.train.setup import Session, Worker, open_session
 from securetrain.train.trainer import StepResult
 
@@ -89,6 +95,11 @@ class _Loop:
     baselines: Baselines | None
     bits: float | None = None
     """The last validation result."""
+    profiler: Profiler = field(init=False)
+
+    def __post_init__(self) -> None:
+        folder = self.session.worker.run.profile
+        self.profiler = Profiler(self.session.job.profile, folder, dist.get_rank())
 
     def run(self, last: int) -> ExitCode:
         """Train up to step `last`."""
@@ -103,6 +114,7 @@ class _Loop:
                 self._tighten()
             if step % COLLECT_EVERY == 0:
                 gc.collect()
+        self._settle(wait=True)
         step = self.session.trainer.progress.step
         if step < last:
             self._say(f"stopped after step {step}; the state is saved")
@@ -114,17 +126,23 @@ class _Loop:
     def _step(self, last: int) -> StepResult:
         job, trainer = self.session.job, self.session.trainer
         subject = str(self.session.dataset.path)
+        self._settle(wait=False)
+        self.profiler.begin(trainer.progress.step + 1)
         with recorded(self.session.ledger, Boundary.DATASET, "dataset-refused", subject):
             result = trainer.train_step()
             step = trainer.progress.step
             ends = result.stop or step >= last
+            trace = self.profiler.end(step, ends=ends)
             # Somebody who asks to stop does not want to wait for an evaluation.
             due = _due(job.eval.every, step, ends=step >= last)
             bits = trainer.evaluate() if due else None
         self.bits = self.bits if bits is None else bits
         self._write(result, bits, ends=ends)
         self._record(result)
+        if trace is not None:
+            self._say(f"profiled: {trace.parent}")
         if result.halt is not None:
+            self._settle(wait=True)
             raise result.halt
         if _due(job.checkpoint.every, step, ends=ends):
             self.session.checkpoints.save(trainer)
@@ -139,15 +157,22 @@ class _Loop:
             return
         device = session.worker.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-        self.writer.write(
-            session.trainer.metrics(
-                result,
-                peak=peak_flops(name),
-                world=dist.get_world_size(),
-                bits=bits,
-                baselines=self.baselines,
-            )
+        metrics = session.trainer.metrics(
+            result,
+            peak=peak_flops(name),
+            world=dist.get_world_size(),
+            bits=bits,
+            baselines=self.baselines,
         )
+        self.writer.write(replace(metrics, memory_bytes=peak_memory(device)))
+
+    def _settle(self, *, wait: bool) -> None:
+        """Hear how a checkpoint in the background went (collective while there is one)."""
+        checkpoints = self.session.worker.run.checkpoints
+        with recorded(
+            self.session.ledger, Boundary.CHECKPOINT, "checkpoint-refused", str(checkpoints)
+        ):
+            self.session.checkpoints.settle(wait=wait)
 
     def _record(self, result: StepResult) -> None:
         if result.refusal is None or not self.session.worker.first:
@@ -240,6 +265,11 @@ def _writer(session: Session) -> Iterator[MetricsWriter | None]:
         console_every=job.metrics.console_every,
         steps=job.steps,
         resumed_at=session.trainer.progress.step,
+        prometheus=PrometheusFile(
+            worker.run.prometheus, run=session.checkpoints.run_id, job=job.name
+        )
+        if job.metrics.prometheus
+        else None,
     ) as writer:
         yield writer
 

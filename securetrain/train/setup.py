@@ -189,6 +189,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         if job.checkpoint.decryption_key
         else None,
         freshness=_freshness(worker, run_id_of(trust)),
+        job=job.checkpoint,
     )
     return Session(
         job=job,

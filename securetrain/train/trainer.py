@@ -35,6 +35,7 @@ from securetrain.train.metrics import StepMetrics
 from securetrain.train.models.moe import balance
 from securetrain.train.models.shape import ModelShape, flops_per_token
 from securetrain.train.optim import lr_at, set_lr
+from securetrain.train.randomness import seed_step
 
 LN2 = math.log(2)
 
@@ -128,6 +129,9 @@ class Trainer:
         step = self.progress.step + 1
         lr = lr_at(step, self.job.steps, self.job.optimizer)
         set_lr(self.optimizer, lr)
+        mesh = self.model.mesh
+        stage = mesh.pp.get_local_rank() if mesh.degrees.pp > 1 else 0
+        seed_step(self.job.seed, step, rows=mesh.dp_rank, stage=stage)
         self.optimizer.zero_grad(set_to_none=True)
         local_loss = self._forward_backward(step)
         verdict = self.guard.judge(step) if self.guard is not None else None

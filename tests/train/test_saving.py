@@ -1,0 +1,150 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in the background, and old ones that go."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from securetrain.artifacts import history as ledger_history
+from securetrain.artifacts.checkpoint.save import SavedCheckpoint
+from securetrain.artifacts.history import REMOVED
+from securetrain.artifacts.retention import REMOVING
+from securetrain.core.codes import ExitCode
+from securetrain.core.errors import IntegrityError, RuntimeRefusal
+from securetrain.identity.trust import TrustRole
+from securetrain.ledger import verify_ledger
+from securetrain.testing.processes import run_ranks
+from securetrain.testing.runs import SmallRun
+from securetrain.train.config import parse_job
+from securetrain.train.run import run_job
+from securetrain.train.saving import Background
+from tests.train.jobs import JOB
+from tests.train.test_run import NewRun, curve, set_aside, train, weights, worker
+
+EVERY = JOB.replace("checkpoint: {every: 3}", "checkpoint: {every: 1, %s}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_rank() -> Iterator[None]:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def steps(run: SmallRun) -> list[int]:
+    return sorted(int(p.name.split("-")[1]) for p in run.run_dir.checkpoints.glob("step-*"))
+
+
+def past(run: SmallRun) -> ledger_history.History:
+    data = run.run_dir.ledger.read_bytes()
+    return ledger_history.read_history(
+        verify_ledger(data, run.trust.keys_for(TrustRole.LEDGER)).entries
+    )
+
+
+def test_in_the_background_the_same_is_saved(new_run: NewRun):
+    plain, behind = new_run("plain"), new_run("behind")
+    job = parse_job(EVERY % "background: true", "job.yaml")
+    assert train(plain.run_dir, parse_job(EVERY % "background: false", "job.yaml")) is ExitCode.OK
+    assert train(behind.run_dir, job, stop_after=3) is ExitCode.OK
+    assert train(behind.run_dir, job) is ExitCode.OK
+    assert curve(plain.run_dir) == curve(behind.run_dir)
+    assert steps(plain) == steps(behind) == [1, 2, 3, 4, 5, 6]
+    for step in (1, 6):
+        one, other = (run.run_dir.checkpoint(step) for run in (plain, behind))
+        assert weights(one) == weights(other)
+    assert [made.step for made in past(behind).made] == [1, 2, 3, 4, 5, 6]
+
+
+def test_old_ones_go_and_the_ledger_says_so(new_run: NewRun):
+    run = new_run()
+    job = parse_job(EVERY % "keep: 2, keep_every: 3", "job.yaml")
+    assert train(run.run_dir, job, stop_after=5) is ExitCode.OK
+    assert steps(run) == [3, 4, 5]
+    # A removal that was cut short is finished by the next one; what is not ours stays.
+    left = run.run_dir.checkpoint(3)
+    left.rename(left.with_name(left.name + REMOVING))
+    foreign = run.run_dir.checkpoint(1)
+    foreign.mkdir()
+    (foreign / "statement.json").write_text("{}")
+    assert train(run.run_dir, job) is ExitCode.OK
+    assert foreign.is_dir()
+    assert steps(run) == [1, 5, 6]
+    entries = [json.loads(line) for line in run.run_dir.ledger.read_text().splitlines()]
+    assert sum(REMOVED in json.dumps(entry) for entry in entries) == 4
+    assert [made.step for made in past(run).made] == [5, 6]
+
+
+def test_what_was_removed_is_not_wanted_after_an_eviction(new_run: NewRun):
+    """Everything that is left is set aside: the run begins anew, and does not ask for what went."""
+    run = new_run()
+    job = parse_job(EVERY % "keep: 2", "job.yaml")
+    assert train(run.run_dir, job) is ExitCode.OK
+    set_aside(run, 5)
+    set_aside(run, 6)
+    assert train(run.run_dir, job) is ExitCode.OK
+    assert past(run).made[-1].step == 6
+
+
+def written(name: str) -> SavedCheckpoint:
+    return SavedCheckpoint(path=name, digest=name, save_id="0")
+
+
+def failing() -> tuple[str, list[str]]:
+    """Rank 1 cannot write; both hear of it at the same step."""
+    background, future = Background(torch.device("cpu")), Future[SavedCheckpoint]()
+    seen: list[str] = []
+    background.begin(future, lambda saved: seen.append(saved.digest))
+    background.settle(wait=False)  # nobody is done yet
+    if dist.get_rank() == 0:
+        future.set_result(written("one"))
+    background.settle(wait=False)  # one is
+    if dist.get_rank() == 1:
+        future.set_exception(IntegrityError("ST-CKPT-200", "no space left", "disk", ""))
+    try:
+        background.settle(wait=True)
+    except (IntegrityError, RuntimeRefusal) as error:
+        background.settle(wait=True)  # nothing is under way any more
+        return error.code, seen
+    return "", seen
+
+
+@pytest.mark.dist
+def test_a_failure_is_everybodys_at_the_same_step():
+    assert run_ranks(failing, 2) == [("ST-RUNT-004", []), ("ST-CKPT-200", [])]
+
+
+def test_a_failure_ends_the_run_at_the_next_step(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(*_: Any, **__: Any) -> Future[SavedCheckpoint]:
+        future = Future[SavedCheckpoint]()
+        future.set_exception(IntegrityError("ST-CKPT-200", "no space left", "disk", ""))
+        return future
+
+    monkeypatch.setattr("securetrain.train.checkpointing.async_save", failed)
+    run = new_run()
+    job = parse_job(EVERY % "background: true", "job.yaml")
+    with pytest.raises(IntegrityError) as error:
+        run_job(job, "job.yaml", worker(run.run_dir))
+    assert error.value.code == "ST-CKPT-200"
+    assert [line[0] for line in curve(run.run_dir)] == [1]
+    assert "checkpoint-refused" in run.run_dir.ledger.read_text()
+
+
+def test_a_run_directory_has_what_was_asked_for(new_run: NewRun):
+    run = new_run()
+    text = JOB.replace("metrics: {", "profile: {start: 2, steps: 2}\nmetrics: {")
+    assert train(run.run_dir, parse_job(text, "job.yaml"), stop_after=4) is ExitCode.OK
+    folder = run.run_dir
+    assert [p.name for p in folder.profile.iterdir()] == ["steps-2-3-rank-0.json.gz"]
+    prom = folder.prometheus.read_text()
+    assert 'job="tiny"} 4' in prom.split("securetrain_steps_total{")[1].splitlines()[0]
+    assert "securetrain_memory_bytes{" in prom
