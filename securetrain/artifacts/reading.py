@@ -22,6 +22,9 @@ from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, root_of
 BLOCK: Final = 1 << 20
 """Bytes that are read at once and then hashed, while the processor's cache holds them."""
 
+REQUEST: Final = 16 << 20
+"""The same where each read is one request over a network."""
+
 Namer: TypeAlias = Callable[[str, int, int], Sequence[str]]
 """(file, offset, length) to the names of the tensors there."""
 

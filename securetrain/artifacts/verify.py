@@ -53,6 +53,7 @@ from securetrain.artifacts.problems import (
 )
 from securetrain.artifacts.reading import (
     BLOCK,
+    REQUEST,
     LeafReader,
     SignedFile,
     no_tensors,
@@ -427,8 +428,8 @@ class _FileJob:
     def hash(self, first: int, end: int, ticker: _Ticker) -> None:
         """Hash leaves `first` to `end`; what they should be is judged afterwards."""
         params, leaf = self.file.params, self.file.params.leaf_size
-        step = max(1, BLOCK // leaf)
-        buffer = memoryview(bytearray(step * leaf))
+        step = max(1, (REQUEST if self.file.source.whole else BLOCK) // leaf)
+        buffer = memoryview(bytearray(min(step * leaf, self.file.size)))
         for start in range(first, end, step):
             stop = min(start + step, end)
             block = buffer[: min(stop * leaf, self.file.size) - start * leaf]

@@ -27,12 +27,10 @@ from torch import Tensor
 from securetrain.artifacts.checkpoint.sealing import SealedReader
 from securetrain.artifacts.checkpoint.tensors import can_fill, is_plain, memory
 from securetrain.artifacts.index import Chunk
-from securetrain.artifacts.reading import BLOCK, LeafReader
+from securetrain.artifacts.reading import BLOCK, REQUEST, LeafReader
 
 STRETCH: Final = 4 << 20
 """Bytes that one task reads and hashes."""
-REQUEST: Final = 16 << 20
-"""The same where every task is one request over a network."""
 SCRATCH: Final = 32 << 20
 """Bytes of the two buffers of slabs."""
 

@@ -11,7 +11,13 @@ import msgspec
 import pytest
 
 from securetrain.artifacts.dataset import VerifiedDataset
-from securetrain.artifacts.dataset_predicate import DatasetPredicate, Stage
+from securetrain.artifacts.dataset_predicate import (
+    DataFile,
+    DatasetPredicate,
+    Stage,
+    file_hashes,
+    files_root,
+)
 from securetrain.artifacts.datasets import samples
 from securetrain.artifacts.datasets import sign as signing_module
 from securetrain.artifacts.datasets.sign import About, Signed, sign_in_place
@@ -20,6 +26,8 @@ from securetrain.artifacts.statements import Opened, open_statement, sign
 from securetrain.artifacts.verify import VerifyResult, verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, TreeParams
+from securetrain.identity.log import merkle
+from securetrain.identity.log.memory import hashes_of
 
 SMALL = TreeParams(leaf_size=1024)
 PAGE = PAGE_LEAVES * 1024
@@ -209,6 +217,35 @@ def test_a_false_history_is_refused_even_when_signed(
     assert sign(predicate, "tokens", keys.dataset)
     with pytest.raises(IntegrityError, match="ST-DATA-101"):
         sign(_forged(predicate, change), "tokens", keys.dataset)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_stage_is_checked(
+    number: int, *, tokens: Path, version: Any, check: Any, opening: Any, keys: Any
+) -> None:
+    """A history that fits itself, and not the data."""
+    root = tokens.parent
+    for size in (1000, 2500, 4000):
+        tokens.write_bytes(content(size))
+        predicate = version(root).predicate
+    replace = msgspec.structs.replace
+    (file,) = predicate.files
+    before = list(file.before)
+    before[number] = replace(before[number], root="0" * 64)
+    file = replace(file, before=before)
+    old = DataFile(name=file.name, size=before[1].size, root=before[1].root, added=1)
+    listed = file_hashes([file])
+    previous = replace(
+        predicate.previous,
+        files_root=files_root([replace(old, before=before[:1])]),
+        proof=[one.hex() for one in merkle.consistency_proof(2, 3, hashes_of(listed))],
+    )
+    forged = replace(predicate, files=[file], previous=previous)
+    (root / STATEMENT).write_bytes(sign(forged, "tokens", keys.dataset))
+    assert [problem.code for problem in check(root).problems] == ["ST-DATA-171"]
+    with opening(root) as found, pytest.raises(IntegrityError, match="ST-DATA-171"):
+        found.read("tokens.bin", 3500, 10)
 
 
 # Samples.
