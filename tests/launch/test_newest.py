@@ -183,7 +183,7 @@ def test_a_disk_that_was_put_back_and_a_node_that_remembers(world):
     assert world.remembered(one) == 2
     with pytest.raises(IntegrityError, match="ST-CKPT-151"):
         world.load(one, 1)
-    assert ("node-1", "") in world.codes("floor-raised")
+    assert world.codes("floor-raised") == [("node-1", "")]
     # Operators excuse exactly this checkpoint.
     now = world.clock()
     waiver = Waiver(
