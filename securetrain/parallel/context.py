@@ -34,6 +34,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention.bias import causal_lower_right
+from torch.utils._mode_utils import no_dispatch
 
 from securetrain.parallel.collectives import all_gather, all_to_all
 from securetrain.parallel.mesh import Mesh
@@ -106,9 +107,17 @@ def _attend_up_to(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, end: int) -
         q,
         k[:, :, :end],
         v[:, :, :end],
-        attn_mask=causal_lower_right(q.shape[2], end),
+        attn_mask=_up_to_here(q.shape[2], end),
         enable_gqa=q.shape[1] != k.shape[1],
     )
+
+
+def _up_to_here(queries: int, keys: int) -> torch.Tensor:
+    """A mask that is only a name for a kernel. Torch 2.13 cannot make one while a mode looks on, as
+    that of selective recomputing does.
+    """
+    with no_dispatch():
+        return causal_lower_right(queries, keys)
 
 
 def _ulysses(

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a model parallel: a fixed order, one module for each step.
 
-1. pipeline split: what other stages hold is taken out;
+1. pipeline split: what other stages hold is taken out; float8, which exchanges layers;
 2. tensor and sequence parallelism;
 3. expert parallelism;
 4. context parallelism;
@@ -20,11 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from securetrain.parallel.available import check_device
 from securetrain.parallel.compile import apply_compile
 from securetrain.parallel.context import apply_context
 from securetrain.parallel.ddp import apply_ddp
 from securetrain.parallel.engine import ParallelModel, PlainEngine
 from securetrain.parallel.experts import apply_experts
+from securetrain.parallel.float8 import apply_float8
 from securetrain.parallel.fsdp import apply_fsdp
 from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.mesh import Mesh
@@ -32,7 +34,7 @@ from securetrain.parallel.pipeline import PipelineEngine
 from securetrain.parallel.plan import ParallelPlan, Settings
 from securetrain.parallel.recompute import apply_recompute
 from securetrain.parallel.schedule import layers_of, stages_of, stages_per_rank
-from securetrain.parallel.tensor import apply_tensor
+from securetrain.parallel.tensor import apply_tensor, overlap_messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,13 @@ def parallelize(
         mesh: The ranks.
         settings: What the job asks for.
         device: Where it computes.
+
+    Raises:
+        UsageError: ST-USAG-004 or 007, `device` cannot do what is asked.
     """
+    check_device(settings, device)
+    if settings.async_tp:
+        overlap_messages(mesh)
     kind = kind_of(mesh.degrees, settings)
     stages = {
         number: _prepare(part, model, mesh, settings, device)
@@ -98,6 +106,8 @@ def _prepare(
 ) -> nn.Module:
     """Cut one stage in the fixed order, and give it memory and values."""
     kind = kind_of(mesh.degrees, settings)
+    if settings.float8:
+        apply_float8(part, model.plan)
     if mesh.degrees.tp > 1:
         apply_tensor(part, mesh, model.plan)
     apply_experts(part, mesh, model.plan)
@@ -110,4 +120,6 @@ def _prepare(
         apply_fsdp(part, mesh, model.plan, settings)
     part.to_empty(device=torch.device("cpu") if settings.cpu_offload else device)
     model.fill(part)
-    return apply_ddp(part, mesh, device) if kind is DataParallelism.DDP else part
+    if kind is DataParallelism.DDP:
+        return apply_ddp(part, mesh, device, settings.compression)
+    return part

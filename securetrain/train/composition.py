@@ -6,6 +6,8 @@ Everything that torch would refuse in the middle of a step, or would get wrong i
 refused here, before a process group exists: with the field, the reason and the nearest choice.
 """
 
+from typing import Final
+
 from securetrain.parallel.degrees import Degrees, Wanted, fit, nearest_divisor
 from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.plan import Compression, ContextKind
@@ -14,7 +16,11 @@ from securetrain.parallel.schedule import (
     microbatch_multiple,
     stages_per_rank,
 )
-from securetrain.train.config import AUTO, JobConfig, bad_field, settings_of, shape_of
+from securetrain.policy.schema import GuardMode
+from securetrain.train.config import AUTO, NEVER, JobConfig, bad_field, settings_of, shape_of
+
+FLOAT8_UNIT: Final = 16
+"""What sizes of matrices in float8 are multiples of."""
 
 
 def check_world(job: JobConfig, world: int, where: str) -> Degrees:
@@ -49,6 +55,22 @@ def check_composition(job: JobConfig, degrees: Degrees, where: str) -> None:
     _check_pipeline(job, degrees, where)
     _check_experts(job, degrees, where)
     _check_choices(job, degrees, where)
+    _check_float8(job, degrees, where)
+
+
+def check_guard(job: JobConfig, mode: GuardMode, where: str) -> None:
+    """The guard sketches what a rank sends, and its hook takes the place of one that compresses.
+
+    Raises:
+        UsageError: ST-USAG-007.
+    """
+    if job.parallel.compression is not Compression.NONE and mode is not GuardMode.OFF:
+        raise bad_field(
+            f"the policy has gradients watched ({mode}), and the guard takes them as they are",
+            where,
+            "parallel.compression",
+            "compression: none, or gradients.mode: off in the policy",
+        )
 
 
 def _check_rows(job: JobConfig, degrees: Degrees, where: str) -> None:
@@ -175,6 +197,13 @@ def _check_choices(job: JobConfig, degrees: Degrees, where: str) -> None:
             "parallel.compression",
             "compression: none, or dp_replicate alone",
         )
+    if asked.compression is Compression.POWERSGD and job.checkpoint.resume != NEVER:
+        raise bad_field(
+            "PowerSGD keeps on each rank what it has not sent yet, and no checkpoint holds that",
+            where,
+            "checkpoint.resume",
+            "resume: never, or compression: fp16",
+        )
     if asked.async_tp and not (degrees.tp > 1 and job.compute.compile):
         raise bad_field(
             "there is nothing to overlap without tp, and the compiler does it",
@@ -182,6 +211,24 @@ def _check_choices(job: JobConfig, degrees: Degrees, where: str) -> None:
             "parallel.async_tp",
             "async_tp: false, or tp: 2 and compute.compile: true",
         )
+
+
+def _check_float8(job: JobConfig, degrees: Degrees, where: str) -> None:
+    if not job.compute.float8:
+        return
+    shape, unit = shape_of(job), FLOAT8_UNIT * degrees.tp
+    for name, value in (
+        ("dim", shape.dim), ("ffn", shape.ffn), ("heads x head_size", shape.heads * shape.head),
+        ("kv_heads x head_size", shape.keys * shape.head),
+    ):  # fmt: skip
+        if value % unit:
+            raise bad_field(
+                f"float8 computes in pieces of {FLOAT8_UNIT}, and {name} is {value}"
+                + (f" over tp {degrees.tp}" if degrees.tp > 1 else ""),
+                where,
+                "compute.float8",
+                f"float8: false, or {name}: {_above(value, unit)}",
+            )
 
 
 def _above(value: int, unit: int) -> int:

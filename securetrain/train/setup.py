@@ -35,7 +35,7 @@ from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients
 from securetrain.train.agree import rank_zero_decides, recorded, together
 from securetrain.train.checkpointing import Checkpoints
-from securetrain.train.composition import check_world
+from securetrain.train.composition import check_guard, check_world
 from securetrain.train.config import Format, JobConfig, settings_of, shape_of
 from securetrain.train.data import Rows
 from securetrain.train.data.open import Data, plan_data
@@ -113,6 +113,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
     run = worker.run
     world = dist.get_world_size()
     policy = load_resolved(run.resolved_policy)
+    check_guard(job, policy.policy.gradients.mode, where)
     trust = TrustRoot.load(run.trust, worker.clock())
     ledger = Ledger(
         run.ledger,

@@ -69,4 +69,16 @@ BY_EXPERT = tuple(
         ("pp x ep 4 over fsdp x tp", 8, "{pp: 2, dp_shard: 2, tp: 2, ep: 4, microbatches: 2}"),
     )
 )
-MATRIX = (*BY_DATA, *BY_TENSOR, *BY_STAGE, *BY_CONTEXT, *BY_EXPERT)
+FULL, SELECTIVE = "compute: {recompute: full}", "compute: {recompute: selective}"
+BY_COMPUTE = (
+    Case("ddp, float16 messages", 2, "{dp_replicate: 2, compression: fp16}"),
+    Case("ddp, recompute", 2, "{dp_replicate: 2, microbatches: 2}", extra=SELECTIVE),
+    Case("fsdp, recompute", 2, "{dp_shard: 2}", extra=FULL),
+    Case("tp, recompute", 2, "{tp: 2}", extra=SELECTIVE),
+    Case("cp, recompute", 2, "{cp: 2, context: ring}", extra=FULL),
+    Case("pp, recompute", 2, "{pp: 2, schedule: ZBVZeroBubble}", extra=FULL),
+    Case("pp x tp, recompute", 4, "{pp: 2, tp: 2}", extra=FULL),
+    Case("hsdp, recompute", 4, "{dp_replicate: 2, dp_shard: 2}", extra=SELECTIVE),
+    Case("pp x fsdp x cp, recompute", 8, "{pp: 2, dp_shard: 2, cp: 2}", extra=SELECTIVE),
+)
+MATRIX = (*BY_DATA, *BY_TENSOR, *BY_STAGE, *BY_CONTEXT, *BY_EXPERT, *BY_COMPUTE)
