@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from securetrain.train.config import OptimizerJob
+from securetrain.train.config import OptimizerJob, RateSchedule
 from securetrain.train.optim import lr_at, make_optimizer, optimizer_state, set_lr
 
 JOB = OptimizerJob(lr=1.0, warmup_steps=10)
@@ -77,3 +77,21 @@ def test_norms_and_biases_do_not_decay():
     model, optimizer = make()
     decays = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
     assert [decays[id(p)] for p in model.parameters()] == [JOB.weight_decay, 0.0, 0.0, 0.0]
+
+
+def test_stable_until_the_decay_and_constant_for_good():
+    job = OptimizerJob(lr=1.0, warmup_steps=10, schedule=RateSchedule.WSD, decay_steps=20)
+    rates = [lr_at(step, 100, job) for step in range(1, 101)]
+    assert rates[9:80] == [1.0] * 71
+    assert rates[80:] == sorted(rates[80:], reverse=True)
+    assert rates[89] == pytest.approx(0.55)
+    assert rates[-1] == pytest.approx(0.1)
+    auto = OptimizerJob(lr=1.0, warmup_steps=10, schedule=RateSchedule.WSD, floor=0.0)
+    assert lr_at(80, 100, auto) == 1.0
+    assert lr_at(100, 100, auto) == 0.0
+    constant = OptimizerJob(lr=1.0, warmup_steps=10, schedule=RateSchedule.CONSTANT)
+    assert lr_at(100, 100, constant) == lr_at(11, 100, constant) == 1.0
+    # A decay longer than what the warm-up leaves begins at its end.
+    long = OptimizerJob(lr=1.0, warmup_steps=10, schedule=RateSchedule.WSD, decay_steps=500)
+    assert lr_at(10, 20, long) == 1.0
+    assert lr_at(15, 20, long) == pytest.approx(0.55)
