@@ -125,12 +125,12 @@ def _issue_node(
     from securetrain.rendezvous.identity_dir import new_folder, store_identity
 
     now = datetime.now(UTC)
-    new_folder(out)
-    key = PrivateKey.generate(KeyKind.P256)
-    certificate = cluster.issue(
-        ca, Role.NODE, key.public, now, node=node, lifetime=lifetime, how=How.COMMAND
-    )
-    identity = store_identity(out, key, certificate, ca.certificate, now)
+    with new_folder(out):
+        key = PrivateKey.generate(KeyKind.P256)
+        certificate = cluster.issue(
+            ca, Role.NODE, key.public, now, node=node, lifetime=lifetime, how=How.COMMAND
+        )
+        identity = store_identity(out, key, certificate, ca.certificate, now)
     click.echo(f"{identity.spiffe} in {printable(str(out))}")
     click.echo(f"serial {certificate.serial_number:x}, until {_time(now + lifetime)}")
 

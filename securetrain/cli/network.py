@@ -33,7 +33,9 @@ def command() -> None:
 
 @command.command(name="gc", epilog=EPILOG)
 @click.option(
-    "--state", type=click.Path(path_type=Path), help="The state folder, when it is not the usual."
+    "--state",
+    type=click.Path(path_type=Path, readable=False),
+    help="The state folder, when it is not the usual.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context

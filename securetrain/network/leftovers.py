@@ -14,12 +14,13 @@ Rules:
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from securetrain.core.errors import NetworkError, SecureTrainError
+from securetrain.core.errors import NetworkError, SecureTrainError, UsageError, os_error
 from securetrain.network import record
 from securetrain.network.addresses import Names
 from securetrain.network.commands import Run, run_command
@@ -54,8 +55,20 @@ def collect(
         NetworkError: ST-NETW-022 when the state folder is not only ours.
         UsageError: ST-USAG-002 when it cannot be used at all.
     """
-    if not state.exists():
+    try:
+        owner = state.lstat().st_uid
+    except FileNotFoundError:
         return Collected()
+    except OSError as error:
+        raise os_error(error, str(state)) from error
+    if os.geteuid() not in {0, owner}:
+        raise UsageError(
+            "ST-USAG-002",
+            f"job networks are recorded in a folder that only user {owner} may look into; whether"
+            " anything is left was not looked at",
+            str(state),
+            "run it as that user; as root: sudo securetrain network gc",
+        )
     with record.locked(state):
         return collect_locked(state, machine or Machine.current(), run)
 

@@ -7,10 +7,10 @@ CA of the token, and nothing is written unless the certificate that comes back i
 node and this job.
 """
 
-import contextlib
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -80,30 +80,30 @@ def enrol(
         IdentityError: ST-IDEN-005 or 006 for a certificate that is not what was asked for.
         UsageError: ST-USAG-005 when there is an identity in `folder`, ST-USAG-002.
     """
-    new_folder(folder)
-    now = clock()
-    if now >= token.ends:
-        raise AdmissionError(
-            "ST-ADMN-015",
-            f"it ended at {token.ends:%Y-%m-%dT%H:%M:%SZ}, and it is {now:%Y-%m-%dT%H:%M:%SZ}",
-            str(token.spiffe),
-            "ask for a new token, or correct the clock",
-        )
-    channel = _connect(token, timeout, monotonic)
-    try:
-        channel.shake_hands(monotonic() + timeout)
-        talk = _Talk(channel, timeout, monotonic)
-        ca = _check_desk(channel.connection, token, clock())
-        key = PrivateKey.generate(KeyKind.P256)
-        certificate = _apply(talk, token, key)
-        _check_grant(certificate, ca, key, token, clock())
-        identity = store_identity(folder, key, certificate, ca, clock())
-        if report:
+    with ExitStack() as stack:
+        with new_folder(folder):
+            now = clock()
+            if now >= token.ends:
+                raise AdmissionError(
+                    "ST-ADMN-015",
+                    f"it ended at {token.ends:%Y-%m-%dT%H:%M:%SZ}, and it is"
+                    f" {now:%Y-%m-%dT%H:%M:%SZ}",
+                    str(token.spiffe),
+                    "ask for a new token, or correct the clock",
+                )
+            channel = _connect(token, timeout, monotonic)
+            stack.callback(channel.close)
+            channel.shake_hands(monotonic() + timeout)
+            talk = _Talk(channel, timeout, monotonic)
+            ca = _check_desk(channel.connection, token, clock())
+            key = PrivateKey.generate(KeyKind.P256)
+            certificate = _apply(talk, token, key)
+            _check_grant(certificate, ca, key, token, clock())
+            identity = store_identity(folder, key, certificate, ca, clock())
+        if report:  # what is refused now does not undo an enrolment whose token is spent
             filed = talk.ask(Report(body=report))
             if not isinstance(filed, Filed):
                 raise unexpected(filed, "Filed")
-    finally:
-        channel.close()
     return identity
 
 
@@ -122,7 +122,7 @@ class _Talk:
             SecureTrainError: what the desk refused it with.
         """
         deadline = self._monotonic() + self._timeout
-        with contextlib.suppress(AdmissionError):  # it may have refused already, and says why
+        with suppress(AdmissionError):  # it may have refused already, and says why
             self.channel.send_frame(encode_enrolment(message), deadline)
         body = self.channel.receive_frame(deadline, limit=FRAME_LIMIT)
         assert body is not None, "nobody wakes a machine that enrols"

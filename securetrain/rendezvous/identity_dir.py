@@ -6,6 +6,8 @@ This is the only thing that a node needs to join, and the only secret in it is t
 belongs to this node and this job and lives at most a day.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -69,8 +71,9 @@ def write_identity(
     return store_identity(folder, key, certificate, ca.certificate, now)
 
 
-def new_folder(folder: Path) -> None:
-    """Make a folder for an identity.
+@contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """Make a folder for an identity. When the block fails, it goes again, if it is empty.
 
     Raises:
         UsageError: ST-USAG-005 when there is one in it, ST-USAG-002.
@@ -83,7 +86,15 @@ def new_folder(folder: Path) -> None:
             str(taken[0]),
             "choose another --out",
         )
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     make_private_dir(folder)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # there is something in it
+            for path in made:
+                path.rmdir()
+        raise
 
 
 def store_identity(
@@ -93,17 +104,23 @@ def store_identity(
     ca: x509.Certificate,
     now: datetime,
 ) -> NodeIdentity:
-    """Write an identity folder (0700), and read it again.
+    """Write an identity folder (0700), and read it again. What cannot be, is not left in part.
 
     Raises:
         IdentityError: ST-IDEN-005 or ST-IDEN-006.
         UsageError: ST-USAG-002 when the folder cannot be written.
     """
     make_private_dir(folder)
+    files = {CERTIFICATE_FILE: certificate_pem(certificate), CA_FILE: certificate_pem(ca)}
     key.save(folder / KEY_FILE)
-    write_atomic(folder / CERTIFICATE_FILE, certificate_pem(certificate))
-    write_atomic(folder / CA_FILE, certificate_pem(ca))
-    return load_identity(folder, now)
+    try:
+        for name, data in files.items():
+            write_atomic(folder / name, data)
+        return load_identity(folder, now)
+    except BaseException:
+        for name in (KEY_FILE, *files):
+            (folder / name).unlink(missing_ok=True)
+        raise
 
 
 def replace_certificate(folder: Path, certificate: x509.Certificate) -> None:

@@ -94,7 +94,8 @@ def _judge(
     failed = [finding for finding in findings if finding.state is State.FAIL]
     undecided = [finding for finding in findings if finding.state is State.UNKNOWN]
     waived = [finding for finding in findings if finding.state is State.WAIVED]
-    passed = sum(finding.state is State.PASS for finding in findings)
+    good_checks = {finding.check for finding in findings if finding.state is State.PASS}
+    passed = len(good_checks - {finding.check for finding in (*failed, *undecided, *waived)})
 
     reasons = [f"{p.code}: {p.what}" for p in bad]
     reasons += [_refusal(entry) for entry in entries if _is_refusal(entry)]

@@ -93,15 +93,16 @@ def _evidence(record: RunRecord) -> list[str]:
     if record.audit is None:
         found.append("No preflight audit is recorded.")
     else:
-        unknown = sum(f.state is State.UNKNOWN for f in record.audit.findings)
-        failed = sum(f.state is State.FAIL for f in record.audit.findings)
+        # Checks, as everywhere: one that fails for two subjects is one.
+        unknown = record.audit.counts.get(State.UNKNOWN, 0)
+        failed = record.audit.counts.get(State.FAIL, 0)
         if unknown:
             found.append(
-                f"The audit has {count(unknown, 'finding')} without evidence: unknown is no pass."
+                f"The audit has {count(unknown, 'check')} without evidence: unknown is no pass."
             )
         if failed:
             found.append(
-                f"The audit has {count(failed, 'failed finding')}; the policy let the run go on."
+                f"The audit has {count(failed, 'failed check')}; the policy let the run go on."
             )
     missing = [
         view.boundary.value for view in record.boundaries if view.state is BoundaryState.NOT_CROSSED

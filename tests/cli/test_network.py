@@ -24,6 +24,24 @@ def test_nothing_is_left(tmp_path, capsys):
     assert capsys.readouterr().out == "no job networks on this machine\n"
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_who_may_not_look_is_told_that_nothing_was_looked_at(
+    tmp_path, capsys, monkeypatch, options
+):
+    monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert main(["network", "gc", "--state", str(tmp_path), *options]) == 20
+    said = "".join(capsys.readouterr())
+    assert "ST-USAG-002" in said
+    assert "was not looked at" in said
+    assert str(tmp_path.stat().st_uid) in said
+
+
+def test_a_folder_that_cannot_even_be_looked_for(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["network", "gc", "--state", str(tmp_path / "file" / "state")]) == 20
+    assert "ST-USAG-002" in capsys.readouterr().err
+
+
 def test_everything_is_named(found, capsys):
     found(FOUND)
     assert main(["network", "gc"]) == 1

@@ -217,6 +217,38 @@ def test_many_at_once_get_one_certificate(office):
     assert len(office.cluster.register.issued()) == 1
 
 
+@pytest.mark.parametrize("name", ["id", "some/where/id", "there/id"])
+def test_who_is_refused_is_left_nothing(office, tmp_path, name):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").touch()
+    token = office.token()
+    office.enrol(token, "first")
+    before = sorted(office.root.rglob("*"))
+    with pytest.raises(AdmissionError):
+        office.enrol(token, name)
+    assert sorted(office.root.rglob("*")) == before
+
+
+def test_what_could_not_be_written_whole_is_not_left(office, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("securetrain.rendezvous.identity_dir.write_atomic", full)
+    with pytest.raises(OSError, match="No space"):
+        office.enrol(office.token())
+    assert not (office.root / "id").exists()
+
+
+def test_a_folder_with_something_else_in_it_stays(office):
+    token, folder = office.token(), office.root / "id"
+    office.enrol(token, "first")
+    folder.mkdir()
+    (folder / "mine").touch()
+    with pytest.raises(AdmissionError):
+        office.enrol(token)
+    assert [path.name for path in folder.iterdir()] == ["mine"]
+
+
 def test_a_token_that_has_ended(office, job):
     token = office.token(minutes=2)
     office.skew = timedelta(minutes=3)  # the desk's clock; the machine's is behind
