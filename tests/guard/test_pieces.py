@@ -35,7 +35,13 @@ FOUR = (
     Case("pp x fsdp", 4, "{pp: 2, dp_shard: 2}", SMALL),
     Case("replicas x tp", 4, "{dp_replicate: 2, tp: 2}", SMALL),
     Case("pp x replicas", 4, "{pp: 2, dp_replicate: 2, schedule: Interleaved1F1B}"),
+    Case("cp x tp, ring", 4, "{cp: 2, tp: 2, context: ring}", SMALL),
     Case("fsdp 4, zero-2", 4, "{dp_shard: 4, zero: 2, microbatches: 2}", SMALL),
+)
+SPARSE = SMALL.replace("}", ", experts: 4, experts_per_token: 2}")
+EXPERTS = (
+    Case("ep x fsdp", 4, "{dp_shard: 4, ep: 2}", SPARSE),
+    Case("ep 4", 4, "{dp_shard: 4, ep: 4}", SPARSE),
 )
 
 
@@ -78,10 +84,11 @@ def scenarios(cases: list[Case], culprit: int) -> dict[str, Any]:
 
 @pytest.mark.dist
 @pytest.mark.slow
-def test_a_poisoned_rank_is_refused_by_all_and_named():
+@pytest.mark.parametrize("cases", [FOUR, EXPERTS], ids=["dense", "experts"])
+def test_a_poisoned_rank_is_refused_by_all_and_named(cases):
     culprit = 3
-    seen = run_ranks(scenarios, 4, list(FOUR), culprit, timeout=200)
-    for case in FOUR:
+    seen = run_ranks(scenarios, 4, list(cases), culprit, timeout=200)
+    for case in cases:
         for rank, (plain, guarded) in enumerate(result[case.name] for result in seen):
             where = (case.name, rank, guarded["refused"])
             # The guard looks and does not touch: to the last bit, until there is something to see.
