@@ -3,6 +3,7 @@
 """T26, T27, T28: attested keys as signers, and everything that is not quite one."""
 
 import base64
+import string
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -18,7 +19,13 @@ from securetrain.identity.ca import JobCA
 from securetrain.identity.cluster import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
-from securetrain.identity.svid import Chain, SvidSigner, check_chain, verify_attested
+from securetrain.identity.svid import (
+    Chain,
+    SvidSigner,
+    check_chain,
+    parse_certificate,
+    verify_attested,
+)
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -173,7 +180,13 @@ def test_a_ca_is_no_signer(cluster, job):
 
 
 def built(
-    job, *, usage=True, extended=(ExtendedKeyUsageOID.CLIENT_AUTH,), names=None, lifetime=MINUTES
+    job,
+    *,
+    usage=True,
+    extended=(ExtendedKeyUsageOID.CLIENT_AUTH,),
+    names=None,
+    begins=NOW,
+    lifetime=MINUTES,
 ):
     """A leaf that the job's CA signed, with something missing or more than it should have."""
     name = x509.UniformResourceIdentifier(f"spiffe://{DOMAIN}/job/{JOB}/member/node-0")
@@ -183,8 +196,8 @@ def built(
         .issuer_name(job.certificate.subject)
         .public_key(KEY.public.native)
         .serial_number(7)
-        .not_valid_before(NOW)
-        .not_valid_after(NOW + lifetime)
+        .not_valid_before(begins)
+        .not_valid_after(begins + lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names or [name]), critical=True)
     )
@@ -205,6 +218,15 @@ def test_a_leaf_that_outlives_its_authority():
     chain, root = [built(alone, extended=BOTH, lifetime=30 * DAY)], trust(alone.certificate)
     check_chain(Chain.of(chain), root, TrustRole.CHECKPOINT, NOW + 6 * DAY)
     refused("ST-IDEN-005", chain, root, at=NOW + 8 * DAY)
+
+
+@pytest.mark.forgery
+def test_a_leaf_that_is_older_than_its_authority():
+    alone = JobCA.create(DOMAIN, JOB, NOW)
+    leaf = built(alone, extended=BOTH, begins=NOW - 30 * DAY, lifetime=31 * DAY)
+    chain, root = [leaf], trust(alone.certificate)
+    check_chain(Chain.of(chain), root, TrustRole.CHECKPOINT, NOW)
+    refused("ST-IDEN-005", chain, root, at=NOW - DAY)
 
 
 @pytest.mark.forgery
@@ -280,6 +302,44 @@ def test_what_is_no_certificate(text, cluster, job):
     for chain in (Chain([text]), Chain([der(leaf(job)), text]), Chain([der(leaf(job)) + "\n"])):
         with pytest.raises(IdentityError, match="ST-IDEN-005"):
             check_chain(chain, root, TrustRole.CHECKPOINT, NOW)
+
+
+@pytest.mark.parametrize("text", ["", "?", "AAAA", "Zm9v"])
+def test_each_certificate_is_read_by_itself(text):
+    with pytest.raises(IdentityError, match="ST-IDEN-005: not a certificate"):
+        parse_certificate(text, "here")
+
+
+def test_a_certificate_of_more_than_eight_kilobytes_is_none(job):
+    def padded(size):
+        blob = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.6.1.4.1.99999.1"), bytes(size))
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([]))
+            .issuer_name(job.certificate.subject)
+            .public_key(KEY.native.public_key())
+            .serial_number(7)
+            .not_valid_before(NOW)
+            .not_valid_after(NOW + MINUTES)
+            .add_extension(blob, critical=False)
+            .sign(job.key.native, hashes.SHA256())
+        )
+
+    assert parse_certificate(der(padded(7000))).serial_number == 7
+    with pytest.raises(IdentityError, match="too long, or not canonical"):
+        parse_certificate(der(padded(8192)))
+
+
+def test_a_certificate_is_written_in_one_way_only(job):
+    """The bits that base64 leaves unused at its end are zero."""
+    text = next(t for t in iter(lambda: der(leaf(job)), "") if t.endswith("="))
+    last = len(text.rstrip("=")) - 1
+    alphabet = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+    other = text[:last] + alphabet[alphabet.index(text[last]) + 1] + text[last + 1 :]
+    assert base64.b64decode(other, validate=True) == base64.b64decode(text, validate=True)
+    parse_certificate(text)
+    with pytest.raises(IdentityError, match="too long, or not canonical"):
+        parse_certificate(other)
 
 
 def test_a_chain_of_another_length():
