@@ -107,6 +107,12 @@ def test_malformed(data):
     refused(data)
 
 
+def test_a_file_that_is_too_large_is_not_even_decoded(monkeypatch):
+    monkeypatch.setattr(base64, "b64decode", lambda *_, **__: pytest.fail("it decoded"))
+    large = SEALED + b"x" * 20_000
+    assert refused(large).what.endswith(f"{len(large)} bytes")
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(10, len(body(SEALED)) - 1), st.integers(1, 255))
 def test_no_byte_can_change(position, flip):
