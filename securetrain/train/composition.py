@@ -6,6 +6,7 @@ Everything that torch would refuse in the middle of a step, or would get wrong i
 refused here, before a process group exists: with the field, the reason and the nearest choice.
 """
 
+import math
 from typing import Final
 
 from securetrain.parallel.degrees import Degrees, Wanted, fit, nearest_divisor
@@ -117,7 +118,7 @@ def _check_tensor(job: JobConfig, degrees: Degrees, where: str) -> None:
                 f"tp {tp} does not divide {name} {value}",
                 where,
                 "parallel.tp",
-                f"tp: {nearest_divisor(value, tp)}",
+                f"tp: {nearest_divisor(math.gcd(degrees.dp_shard * tp, *cut.values()), tp)}",
             )
     if job.parallel.context is ContextKind.ULYSSES and degrees.cp > 1:
         for name, value in (("heads", shape.heads // tp), ("kv_heads", shape.keys // tp)):
@@ -169,12 +170,13 @@ def _check_experts(job: JobConfig, degrees: Degrees, where: str) -> None:
         if degrees.ep > 1:
             raise bad_field("the model has no experts", where, "parallel.ep", "ep: 1")
         return
+    borrowed = degrees.fsdp * degrees.tp
     if shape.experts % degrees.ep:
         raise bad_field(
             f"ep {degrees.ep} does not divide {shape.experts} experts",
             where,
             "parallel.ep",
-            f"ep: {nearest_divisor(shape.experts, degrees.ep)}",
+            f"ep: {nearest_divisor(math.gcd(shape.experts, borrowed), degrees.ep)}",
         )
     # FSDP cuts each expert, and evenly only.
     shards = degrees.efsdp if degrees.ep > 1 else degrees.fsdp
