@@ -4,10 +4,11 @@ import base64
 import struct
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securetrain.core.errors import IdentityError
+from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity import keyfile
 from securetrain.identity.keyfile import LABEL, Cost, is_sealed, seal, unseal
 
@@ -105,6 +106,24 @@ def test_the_cost_is_bound_to_the_key():
 )
 def test_malformed(data):
     refused(data)
+
+
+@pytest.mark.parametrize("size", [53, 9000])
+def test_a_body_of_a_size_that_none_has_is_not_deciphered(size, monkeypatch):
+    monkeypatch.setattr(keyfile, "Argon2id", lambda **_: pytest.fail("it derived"))
+    found = refused(container((body(SEALED) + bytes(size))[:size]))
+    assert f"a body of {size} bytes" in found.what
+
+
+def test_an_openssl_without_argon2id_is_said(monkeypatch):
+    def missing(**_):
+        raise UnsupportedAlgorithm("no Argon2id")
+
+    monkeypatch.setattr(keyfile, "Argon2id", missing)
+    for use in (lambda: seal(PLAIN, SECRET, CHEAP), lambda: unseal(SEALED, SECRET)):
+        with pytest.raises(UsageError) as caught:
+            use()
+        assert caught.value.code == "ST-USAG-004"
 
 
 def test_a_file_that_is_too_large_is_not_even_decoded(monkeypatch):
