@@ -80,8 +80,7 @@ class Peers:
         unsure = any(row[0] and row[1] for row in rows)
         for bit, code in enumerate(_CODES):
             if any(row[0] >> bit & 1 for row in rows) and code not in findings.codes:
-                who = ", ".join(map(str, outliers)) or "none that can be named"
-                findings.add(code, f"another piece of the model was refused (ranks: {who})")
+                findings.add(code, "another piece of the model was refused")
         findings.outliers = set(outliers)
         findings.attributed = bool(outliers) and not unsure
         return len(row)

@@ -14,8 +14,6 @@ once. Statistics refuse steps; they never evict a rank for good.
 """
 
 from collections.abc import Sequence
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec

@@ -8,6 +8,7 @@ the rank is named, and a guard that has nothing to refuse changes no bit.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +17,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
+from torch.distributed.tensor import DTensor
 
 from securetrain.testing.processes import run_ranks
+from securetrain.train.trainer import Trainer
 from tests.parallel.curves import Case, make_trainer
 
 STEPS = 11
@@ -100,3 +103,51 @@ def test_a_poisoned_rank_is_refused_by_all_and_named(cases):
             for step, (code, what) in guarded["refused"].items():
                 assert code == ("ST-GRAD-001" if step == 10 else "ST-GRAD-002"), where
                 assert f"(ranks: {culprit})" in what, where
+
+
+FORWARD_BACKWARD = Trainer._forward_backward
+LONE = (Case("pp", 2, "{pp: 2}", SMALL), Case("tp", 2, "{tp: 2}", SMALL))
+
+
+def alone_with_their_pieces() -> dict[str, Any]:
+    """Nobody to compare with: what is not finite is refused by all ranks, and whose it was is said.
+
+    The gradient of rank 1 is changed before anybody looks: first in a matrix that it alone holds,
+    then, under tensor parallelism, in a norm's pending sum, which ends up in everybody's gradient.
+    """
+    found = {}
+    for case in LONE:
+        plain, trainer = make_trainer(case), make_trainer(dataclasses.replace(case, guard=True))
+        steps = [plain.train_step().loss for _ in range(3)]
+        assert steps == [trainer.train_step().loss for _ in range(3)]
+        refused = []
+        for name in ("layers.1.feed_forward.w1.weight", "layers.1.ffn_norm.weight"):
+
+            def spoiled(self: Trainer, step: int, name: str = name) -> torch.Tensor:
+                loss = FORWARD_BACKWARD(self, step)
+                grad = dict(self.model.named_parameters())[name].grad if dist.get_rank() else None
+                if grad is not None:
+                    (grad.to_local() if isinstance(grad, DTensor) else grad).fill_(math.nan)
+                return loss
+
+            Trainer._forward_backward = spoiled  # type: ignore[method-assign]
+            try:
+                refusal = trainer.train_step().refusal
+            finally:
+                Trainer._forward_backward = FORWARD_BACKWARD  # type: ignore[method-assign]
+            assert refusal is not None
+            refused.append((refusal.code, refusal.what.rsplit("(ranks: ")[-1]))
+        assert trainer.train_step().refusal is None
+        state = trainer.guard.state_dict() if trainer.guard is not None else {}
+        found[case.name] = [refused, state["pieces"]]
+    return found
+
+
+@pytest.mark.dist
+def test_ranks_that_are_alone_with_their_piece_decide_together():
+    first, second = run_ranks(alone_with_their_pieces, 2, timeout=100)
+    assert first == second, "the state is the same everywhere: every piece's"
+    assert first["pp"][0] == [("ST-GRAD-001", "1)"), ("ST-GRAD-001", "1)")]
+    assert first["tp"][0] == [("ST-GRAD-001", "1)"), ("ST-GRAD-001", "0, 1)")]
+    assert [piece["ranks"] for piece in first["pp"][1]] == [(0,), (1,)]
+    assert len({piece["piece"] for piece in first["pp"][1]}) == 2
