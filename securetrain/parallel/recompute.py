@@ -9,7 +9,10 @@ Rules (Chen et al. 2016, arXiv:1604.06174; selective: Korthikanti et al. 2022, a
    from other ranks. The rest (norms, rotary positions, activations) is cheap to compute again;
 3. a block's `forward` is replaced and nothing is wrapped, so that parameters keep their names on
    every setting and checkpoints fit all of them;
-4. random numbers are not recorded: no built-in model draws any, and reading a generator's state
+4. in a block with experts, `selective` is about attention, and the experts keep what enters them
+   only. They may be a sharded group of their own, whose gathering does not happen the same way
+   twice, as torch's selective checkpointing demands of everything inside it;
+5. random numbers are not recorded: no built-in model draws any, and reading a generator's state
    waits for the GPU.
 """
 
@@ -51,17 +54,26 @@ KEPT: Final = frozenset(
 
 def apply_recompute(model: nn.Module, plan: ParallelPlan, recompute: Recompute) -> None:
     """Make every block of `model` forget what the backward pass can compute again, in place."""
-    match recompute:
-        case Recompute.NONE:
-            return
-        case Recompute.SELECTIVE:
-            again: Callable[..., Any] = partial(checkpoint, context_fn=_contexts)
-        case Recompute.FULL:
-            again = checkpoint
-        case _:
-            raise ValueError(f"unknown recompute {recompute!r}")
+    if recompute is Recompute.NONE:
+        return
+    keeping_some = partial(checkpoint, context_fn=_contexts)
     for block in plan.blocks(model).values():
-        block.forward = _again(block.forward, again)
+        match recompute:
+            case Recompute.FULL:
+                _replace(block, checkpoint)
+            case Recompute.SELECTIVE if experts := list(plan.experts(block)):
+                for attention in plan.attentions(block):
+                    _replace(attention, keeping_some)
+                for some in experts:
+                    _replace(some, checkpoint)
+            case Recompute.SELECTIVE:
+                _replace(block, keeping_some)
+            case _:
+                raise ValueError(f"unknown recompute {recompute!r}")
+
+
+def _replace(module: nn.Module, again: Callable[..., Any]) -> None:
+    module.forward = _again(module.forward, again)
 
 
 def _again(forward: Callable[..., Any], again: Callable[..., Any]) -> Callable[..., Any]:
