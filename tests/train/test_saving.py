@@ -5,6 +5,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from securetrain.artifacts.history import REMOVED
 from securetrain.artifacts.retention import REMOVING
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
+from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole
 from securetrain.ledger import verify_ledger
 from securetrain.testing.processes import run_ranks
@@ -148,3 +150,20 @@ def test_a_run_directory_has_what_was_asked_for(new_run: NewRun):
     prom = folder.prometheus.read_text()
     assert 'job="tiny"} 4' in prom.split("securetrain_steps_total{")[1].splitlines()[0]
     assert "securetrain_memory_bytes{" in prom
+
+
+def two_ranks(plain: str, behind: str) -> None:
+    for folder, mode in ((plain, "false"), (behind, "true")):
+        job = parse_job(EVERY % f"keep: 2, background: {mode}", "job.yaml")
+        assert train(RunDir(Path(folder)), job) is ExitCode.OK
+
+
+@pytest.mark.dist
+def test_two_ranks_save_in_the_background(new_run: NewRun):
+    plain, behind = new_run("plain"), new_run("behind")
+    run_ranks(two_ranks, 2, str(plain.run_dir.root), str(behind.run_dir.root), timeout=120)
+    assert curve(plain.run_dir) == curve(behind.run_dir)
+    assert steps(plain) == steps(behind) == [5, 6]
+    saved = [weights(run.run_dir.checkpoint(6)) for run in (plain, behind)]
+    assert saved[0] == saved[1]
+    assert len(saved[0]) == 2
