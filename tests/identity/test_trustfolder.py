@@ -55,6 +55,14 @@ def test_no_chain_that_a_client_would_refuse(made):
     assert made.newest().version == 1
 
 
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    folder = TrustFolder(tmp_path / "file" / "trust")
+    with pytest.raises(UsageError) as caught:
+        folder.begin(FIRST, OLD, NOW)
+    assert (caught.value.code, caught.value.where) == ("ST-USAG-002", str(folder.folder))
+
+
 def test_the_first_version_is_the_first(folder):
     with pytest.raises(UsageError, match="ST-USAG-001"):
         folder.propose(change(), OLD, NOW)
