@@ -19,27 +19,11 @@ from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.initial import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape
-from tests.train.models.hf_files import logits, make
+from tests.train.models.hf_files import logits, make, read_plainly
 from tests.train.models.test_hf import KEY, NOW, TRUST, sign_ours
 
 SHAPE = ModelShape(dim=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=300)
 TOKENS = torch.arange(24).view(1, 24) * 11 % 300
-FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16}
-
-
-def read_plainly(root: Path) -> dict[str, torch.Tensor]:
-    """As a tool that knows nothing of us."""
-    found = {}
-    for path in sorted(root.glob("*.safetensors")):
-        data = path.read_bytes()
-        size = int.from_bytes(data[:8], "little")
-        header, body = json.loads(data[8 : 8 + size]), bytearray(data[8 + size :])
-        for name, said in header.items():
-            if name != "__metadata__":
-                begin, end = said["data_offsets"]
-                flat = torch.frombuffer(body[begin:end], dtype=FLOATS[said["dtype"]])
-                found[name] = flat.reshape(said["shape"])
-    return found
 
 
 def trained(path: Path, shape: ModelShape = SHAPE) -> Llama:

@@ -43,6 +43,7 @@ LLAMA3: dict[str, Any] = {
     "original_max_position_embeddings": 16,
 }
 NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
+FLOATS = {name: dtype for dtype, name in NAMES.items()}
 
 
 def weights(config: dict[str, Any], dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
@@ -111,6 +112,21 @@ def make(root: Path, *, shards: int = 1, dtype: torch.dtype = torch.float32, **c
         json.dumps({"metadata": {}, "weight_map": where})
     )
     return root
+
+
+def read_plainly(root: Path) -> dict[str, torch.Tensor]:
+    """As a tool that knows nothing of us."""
+    found = {}
+    for path in sorted(root.glob("*.safetensors")):
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header, body = json.loads(data[8 : 8 + size]), bytearray(data[8 + size :])
+        for name, said in header.items():
+            if name != "__metadata__":
+                begin, end = said["data_offsets"]
+                flat = torch.frombuffer(body[begin:end], dtype=FLOATS[said["dtype"]])
+                found[name] = flat.reshape(said["shape"])
+    return found
 
 
 def scaled(frequencies: torch.Tensor, rope: dict[str, Any] | None) -> torch.Tensor:

@@ -23,7 +23,7 @@ from securetrain.train.models import hf
 from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape, RopeScaling
-from tests.train.models.hf_files import CONFIG, LLAMA3, logits, make, weights, write
+from tests.train.models.hf_files import CONFIG, LLAMA3, logits, make, read_plainly, weights, write
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 KEY = PrivateKey.generate(KeyKind.P256)
@@ -133,6 +133,19 @@ def attack_weights(root: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
+
+
+def test_a_plain_reader_takes_what_was_changed(tmp_path):
+    """The positive control of the attacks below: the format itself notices nothing."""
+    root = make(tmp_path / "m")
+    sign_ours(root)
+    attack_weights(root)
+    found, true = read_plainly(root), weights(CONFIG)
+    assert found.keys() == true.keys()
+    changed = [name for name in true if not torch.equal(found[name], true[name])]
+    assert len(changed) == 1
+    attack_config(root)
+    assert json.loads((root / "config.json").read_text())["rope_theta"] == 6000.0
 
 
 def attack_config(root: Path) -> None:
