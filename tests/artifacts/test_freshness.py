@@ -369,6 +369,11 @@ def test_what_a_run_went_back_to_is_excused_and_nothing_else(run, codes, tmp_pat
 def test_a_head_beside_it_is_asked_unless_the_caller_goes_by_its_own_ledger(codes):
     assert codes("c1", Freshness()) == ["ST-CKPT-151"]
     assert codes("c1", Freshness(head=False)) == []
+    policy = load_policy("dev").policy
+    asked = msgspec.structs.replace(policy.checkpoint, require_head=True)
+    policy = msgspec.structs.replace(policy, checkpoint=asked)
+    assert codes("c2", Freshness(head=False), policy=policy) == []
+    assert codes("c1", Freshness(head=False), policy=policy) == ["ST-CKPT-151"]
 
 
 def test_waivers_in_a_folder(tmp_path):
