@@ -8,7 +8,8 @@ Rules:
    (`network.profile.achieve`), and never as root. Everything else stays as it was started, and is
    judged, and refused, where a ledger records it (`session`);
 2. nothing but the policy is read before: the launcher inside starts from the beginning, under the
-   same command line, with the same rights over files;
+   same command line, with the same rights over files. Which of them belong to the machine's root,
+   this one says, because nobody inside could see it (`audit.collect.owners`);
 3. the way in is rehearsed, so that what does not work has its reason and not just an exit code;
 4. this process stays, hands signals on to the launcher inside, and ends as it does. When it is
    killed, the kernel ends what is inside (`network.rootless`).
@@ -25,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from securetrain.audit.collect.node import told_inside
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
@@ -84,7 +86,7 @@ def run_inside(argv: Sequence[str], scanned: Scan, environ: Mapping[str, str]) -
     # A session of its own: what a terminal sends reaches the launcher inside once, through us.
     with subprocess.Popen(
         rootless.command(program, udp=udp, device=device, mtu=mtu),
-        env=rootless.inherited(environ, udp),
+        env=rootless.inherited(environ, udp) | told_inside(environ),
         start_new_session=True,
     ) as process:
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from securetrain import __version__
-from securetrain.audit.collect import accounts, network, paths, software, system
+from securetrain.audit.collect import accounts, network, owners, paths, software, system
 from securetrain.audit.collect.reading import Host, section
 from securetrain.audit.facts import Collected, Facts, Job, Node
 
@@ -34,15 +34,7 @@ def collect_node(
         root: Where the machine's tree begins.
         seconds: The time limit of each collector.
     """
-    host = Host(
-        environ=environ,
-        search_path=tuple(sys.path if search_path is None else search_path),
-        uid=os.geteuid(),
-        gid=os.getegid(),
-        user=_user(),
-        home=Path(environ.get("HOME") or _home()),
-        root=root,
-    )
+    host = _host(environ, search_path, root)
     return Facts(
         collected=Collected(
             at=now,
@@ -70,6 +62,26 @@ def collect_node(
             python=section(software.python, host, seconds),
             hardware=section(system.hardware, host, seconds),
         ),
+    )
+
+
+def told_inside(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variable by which a launcher that goes into a user namespace says what root owns."""
+    return owners.tell(paths.seen(_host(environ, None, Path("/"))))
+
+
+def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: Path) -> Host:
+    from securetrain.network.rootless import is_inside  # noqa: PLC0415 - an audit needs no network
+
+    return Host(
+        environ=environ,
+        search_path=tuple(sys.path if search_path is None else search_path),
+        uid=os.geteuid(),
+        gid=os.getegid(),
+        user=_user(),
+        home=Path(environ.get("HOME") or _home()),
+        root=root,
+        root_owned=owners.told(os.environ, inside=is_inside()),
     )
 
 

@@ -7,9 +7,12 @@ Which directories those are follows what torch, Triton and NCCL do themselves:
 ``triton/runtime/cache.py`` and NCCL's ``src/misc/param.cc``.
 """
 
+import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, Literal
 
 from securetrain.audit.collect.reading import Host, TooMuchError, outcome_of
@@ -90,6 +93,15 @@ def nccl_conf_files(host: Host) -> tuple[str, ...]:
     return (own.replace("~", str(host.home), 1) if own.startswith("~") else own, "/etc/nccl.conf")
 
 
+def seen(host: Host) -> Iterator[os.stat_result]:
+    """What is on the ways to those paths, and to the working directory."""
+    groups = _Groups(host)
+    for path in {*(path for _, path, _ in _wanted(host)), str(Path.cwd())}:
+        with suppress(OSError, TooMuchError):
+            for link in _walk(host, groups, path) if path.startswith("/") else ():
+                yield host.at(link.path).lstat()
+
+
 def _path_fact(host: Host, groups: "_Groups", role: PathRole, path: str, origin: str) -> PathFact:
     chain: list[Link] = []
     if not path.startswith("/"):
@@ -143,7 +155,7 @@ def _link(host: Host, groups: "_Groups", path: str) -> Link:
     return Link(
         path=path,
         kind=_kind(info.st_mode),
-        uid=info.st_uid,
+        uid=host.owner(info),
         mode=octal(info.st_mode),
         group_uids=groups.members(info.st_gid) if shared else (),
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from securetrain.audit.collect import owners
 from securetrain.audit.facts import Outcome, Reading, Section
 
 FILE_LIMIT: Final = 1 << 20
@@ -43,6 +44,13 @@ class Host:
     home: Path
     root: Path = Path("/")
     """Where the tree of the machine begins; tests give one of their own."""
+    root_owned: frozenset[str] = frozenset()
+    """Files of the machine's root that look like a stranger's from here (`owners`)."""
+
+    def owner(self, info: os.stat_result) -> int:
+        """The uid that a file belongs to."""
+        is_roots = self.root_owned and owners.name(info) in self.root_owned
+        return 0 if is_roots and info.st_uid == owners.overflow_uid() else info.st_uid
 
     def at(self, path: str | Path) -> Path:
         """An absolute path of the machine, below `root`."""
