@@ -201,6 +201,19 @@ def test_a_store_that_sends_other_bytes_each_time(store, read, monkeypatch):
     assert set(asked.values()) == {1}
 
 
+def test_a_store_that_calls_a_link_a_file(store, read, monkeypatch):
+    """As file systems behind fsspec do; the statement is opened before anything is listed."""
+    place = store().path
+    fs = fs_of(place).fs
+    real = type(fs).info
+
+    def info(self, path, **options):
+        return {**real(self, path, **options), "islink": path.endswith(STATEMENT)}
+
+    monkeypatch.setattr(type(fs), "info", info)
+    assert read(place)[1] == "ST-CKPT-142"
+
+
 def test_places():
     assert isinstance(storage_of("a/b"), LocalStorage)
     assert storage_of("memory://x/y/z/").name == "memory://x/y/z"

@@ -12,11 +12,10 @@ import pytest
 
 from securetrain.artifacts.dataset import VerifiedDataset
 from securetrain.artifacts.dataset_predicate import (
-    DataFile,
     DatasetPredicate,
     Stage,
+    entries,
     file_hashes,
-    files_root,
 )
 from securetrain.artifacts.datasets import samples
 from securetrain.artifacts.datasets import sign as signing_module
@@ -142,8 +141,9 @@ def test_a_file_that_shrank_is_refused(tokens: Path, version: Any) -> None:
     tokens.write_bytes(content(2500))
     version(tokens.parent)
     tokens.write_bytes(content(2499))
-    with pytest.raises(IntegrityError, match="ST-DATA-171"):
+    with pytest.raises(IntegrityError, match="has 2499 bytes, 2500 were signed") as error:
         version(tokens.parent)
+    assert error.value.code == "ST-DATA-171"
 
 
 @pytest.mark.forgery
@@ -219,6 +219,59 @@ def test_a_false_history_is_refused_even_when_signed(
         sign(_forged(predicate, change), "tokens", keys.dataset)
 
 
+def _with_history(
+    predicate: DatasetPredicate, before: list[Stage], known: int = 0
+) -> DatasetPredicate:
+    """Another history of the only file, and a proof of growth that fits it."""
+    replace = msgspec.structs.replace
+    file = replace(predicate.files[0], before=before)
+    hashes = file_hashes([file])
+    count = known or sum(entry.added < predicate.seq for entry in entries([file]))
+    assert predicate.previous is not None
+    previous = replace(
+        predicate.previous,
+        num_files=count,
+        files_root=merkle.root_hash(count, hashes_of(hashes[:count])).hex(),
+        proof=[
+            one.hex() for one in merkle.consistency_proof(count, len(hashes), hashes_of(hashes))
+        ],
+    )
+    return replace(predicate, files=[file], previous=previous)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("sizes", "added", "known", "what"),
+    [
+        ((1000, 2500), (0, 1), 0, ""),
+        ((2500, 1000), (0, 1), 0, "not one of growth"),
+        ((2500, 2500), (0, 1), 0, "not one of growth"),
+        ((1000, 4000), (0, 1), 0, "not one of growth"),
+        ((1000, 2500), (0, 0), 0, "not one of growth"),
+        ((1000, 2500), (1, 0), 0, "not one of growth"),
+        ((1000, 2500), (0, 1), 1, "not all there"),
+        ((1000, 2500), (0, 1), 3, "not all there"),
+    ],
+)
+def test_a_history_that_proves_itself_and_is_none(
+    sizes: Any, added: Any, known: int, what: str, *, tokens: Path, version: Any, keys: Any
+) -> None:
+    for size in (1000, 2500, 4000):
+        tokens.write_bytes(content(size))
+        predicate = version(tokens.parent).predicate
+    before = [
+        msgspec.structs.replace(stage, size=size, added=number)
+        for stage, size, number in zip(predicate.files[0].before, sizes, added, strict=True)
+    ]
+    forged = _with_history(predicate, before, known)
+    if not what:
+        assert sign(forged, "tokens", keys.dataset)
+        return
+    with pytest.raises(IntegrityError, match=what) as error:
+        sign(forged, "tokens", keys.dataset)
+    assert error.value.code == "ST-DATA-101"
+
+
 @pytest.mark.forgery
 @pytest.mark.parametrize("number", [0, 1])
 def test_every_stage_is_checked(
@@ -229,19 +282,9 @@ def test_every_stage_is_checked(
     for size in (1000, 2500, 4000):
         tokens.write_bytes(content(size))
         predicate = version(root).predicate
-    replace = msgspec.structs.replace
-    (file,) = predicate.files
-    before = list(file.before)
-    before[number] = replace(before[number], root="0" * 64)
-    file = replace(file, before=before)
-    old = DataFile(name=file.name, size=before[1].size, root=before[1].root, added=1)
-    listed = file_hashes([file])
-    previous = replace(
-        predicate.previous,
-        files_root=files_root([replace(old, before=before[:1])]),
-        proof=[one.hex() for one in merkle.consistency_proof(2, 3, hashes_of(listed))],
-    )
-    forged = replace(predicate, files=[file], previous=previous)
+    before = list(predicate.files[0].before)
+    before[number] = msgspec.structs.replace(before[number], root="0" * 64)
+    forged = _with_history(predicate, before)
     (root / STATEMENT).write_bytes(sign(forged, "tokens", keys.dataset))
     assert [problem.code for problem in check(root).problems] == ["ST-DATA-171"]
     with opening(root) as found, pytest.raises(IntegrityError, match="ST-DATA-171"):
