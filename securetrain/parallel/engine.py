@@ -76,7 +76,12 @@ class ParallelModel:
     def loss_sum(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """This rank's part of the sum of losses (collective); as in `forward_backward`."""
         inputs, targets, positions = self._mine(inputs, targets)
-        return self.engine.forward(inputs, targets, positions)
+        loss = self.engine.forward(inputs, targets, positions)
+        for module in self._sharded():
+            # No backward pass follows that would do it, and whoever looks at parameters now (a
+            # checkpoint, the optimizer) must find the shards.
+            module.reshard()
+        return loss
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of this rank under the names of the model without its wrappers."""
@@ -96,6 +101,10 @@ class ParallelModel:
         """Training or evaluation mode."""
         for part in self.parts:
             part.train(mode)
+
+    def _sharded(self) -> Iterator[FSDPModule]:
+        for part in self.parts:
+            yield from (module for module in part.modules() if isinstance(module, FSDPModule))
 
     def _mine(
         self, inputs: torch.Tensor, targets: torch.Tensor

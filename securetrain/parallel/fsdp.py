@@ -10,11 +10,15 @@ Rules:
 3. Gloo has no PREMUL_SUM, which a factor of its own would pick, so plain SUM is forced;
 4. experts that ranks share are groups of their own, on the mesh of the experts, replicas included;
 5. a parameter of experts is cut along its second dimension: there are seldom as many experts as
-   ranks, and the first one may be cut already.
+   ranks, and the first one may be cut already;
+6. the root is gathered once a step: it holds the head, which the backward pass begins with.
 
 Rule 2 cannot be seen in a loss curve (AdamW and clipping do not notice a constant factor); the
 parity tests therefore compare gradient norms as well.
 """
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -50,7 +54,8 @@ def apply_fsdp(model: nn.Module, mesh: Mesh, plan: ParallelPlan, settings: Setti
             module,
             mesh=mesh.experts if experts else mesh.fsdp,
             mp_policy=precision,
-            reshard_after_forward=reshard,
+            # The root's are the first that the backward pass needs again.
+            reshard_after_forward=reshard and module is not model,
             shard_placement_fn=lambda parameter: Shard(1) if parameter in inside else None,
             offload_policy=offload if settings.cpu_offload else OffloadPolicy(),
         )
@@ -61,10 +66,27 @@ def apply_fsdp(model: nn.Module, mesh: Mesh, plan: ParallelPlan, settings: Setti
                 shard(experts, experts=True)
         shard(block)
     shard(model)
+    if mesh.degrees.ep > 1:
+        _prefetch(list(plan.blocks(model).values()), plan)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(enable=True)
+
+
+def _prefetch(blocks: Sequence[nn.Module], plan: ParallelPlan) -> None:
+    """Say which block comes next. FSDP guesses it from the order in which the host issues work, and
+    routing to experts makes the host wait for the device in every block.
+    """
+
+    def units(block: nn.Module) -> list[FSDPModule]:
+        return [m for m in (block, *plan.experts(block)) if isinstance(m, FSDPModule)]
+
+    for block, following in pairwise(blocks):
+        assert isinstance(block, FSDPModule)
+        assert isinstance(following, FSDPModule)
+        block.set_modules_to_forward_prefetch(units(following))
+        following.set_modules_to_backward_prefetch(units(block))
 
 
 def _mixed_precision(precision: Precision) -> MixedPrecisionPolicy:

@@ -30,6 +30,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
 from securetrain.parallel.mesh import Mesh, make_mesh
 from securetrain.parallel.parallelize import Description, parallelize
+from securetrain.parallel.placement import tensor_machines, this_machine
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients
@@ -146,6 +147,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         )
         data = _open_data(job, where, dataset, weights, worker)
     mesh = make_mesh(degrees, worker.device.type)
+    _look_at_placement(mesh, worker, ledger)
     sketches = SketchWriter(run.sketches)
     trainer = build(
         job,
@@ -248,6 +250,21 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
         max_refused=settings.max_refused_steps,
         stop=worker.stop,
     )
+
+
+def _look_at_placement(mesh: Mesh, worker: Worker, ledger: Ledger) -> None:
+    """Warn when ranks that share matrices do not share a machine: it works, slowly (collective)."""
+    machines = tensor_machines(mesh, this_machine(), worker.device)
+    if machines == 1 or not worker.first:
+        return
+    ledger.observe(
+        Boundary.FABRIC, "tensor-group-spans-machines", str(mesh.degrees), machines=machines
+    )
+    if worker.console is not None:
+        worker.console.write(
+            f"warning: tensor-parallel groups lie over {machines} machines, and every layer waits"
+            " for the network between them; start ranks so that tp divides the ranks of each node\n"
+        )
 
 
 def run_id_of(trust: TrustRoot) -> str:
