@@ -232,9 +232,9 @@ def test_what_is_no_checkpoint_of_the_run_is_not_logged(world):
     forged.mkdir()
     (forged / STATEMENT).write_bytes(b"{}")
     (world.run.checkpoints / "step-00000003.tmp-abc").mkdir()
-    aside = world.run.checkpoints / "step-00000004.quarantined-abc"
-    aside.mkdir()
-    shutil.copy(world.run.checkpoint(1) / STATEMENT, aside)
+    for step, name in ((4, "step-00000004.quarantined-abc"), (5, "step-00000005.tmp-abc")):
+        world.save(step)
+        world.run.checkpoint(step).rename(world.run.checkpoints / name)
     (world.run.checkpoints / "notes").write_text("x")
     one = world.agent(0)
     one.turn()
@@ -323,6 +323,23 @@ def test_a_log_that_lies_is_believed_by_a_plain_reader_and_not_by_a_node(world, 
     _, signed = Log(world.run.log, world.log.policy).state()
     assert len(signed.lines) == 1
     assert world.codes(1) == set()  # what was proven stays proven
+
+
+def turn_both(*agents):
+    for agent in agents:
+        agent.turn()
+
+
+@pytest.mark.forgery
+def test_a_witness_of_the_future(world):
+    """No reader would take such a proof, so it is not just too few."""
+    one, two = world.agent(0), world.agent(1)
+    world.save(1)
+    one.turn()
+    two.clock = lambda: world.now + timedelta(hours=1)
+    with pytest.raises(IdentityError, match="ST-IDEN-040"):
+        turn_both(two, one)
+    assert world.codes(1) == {"ST-CKPT-180"}
 
 
 def test_a_log_whose_files_are_gone(world):
