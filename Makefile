@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-gpu lint types bench docs fuzz mutate clean system-packages
+.PHONY: help quickstart test test-fast test-slow test-gpu lint types bench docs fuzz mutate clean system-packages
 
 help:  ## Show this text
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -44,10 +44,13 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 test: $(VENV)/.dev system-packages lint types  ## Lint, type-check, check the layers, run all tests
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -m "not gpu and not many"
 
 test-fast: $(VENV)/.dev  ## The tests that start no processes (under three minutes)
 	$(BIN)/python -m pytest -m "not gpu and not dist and not slow and not netns and not tpm" -q
+
+test-slow: $(VENV)/.dev  ## What make test leaves out: meshes of sixteen ranks, compiled ones
+	$(BIN)/python -m pytest -m many
 
 test-gpu: $(VENV)/.dev  ## The tests that need a GPU
 	$(BIN)/python -m pytest -m gpu

@@ -79,6 +79,18 @@ BY_COMPUTE = (
     Case("pp, recompute", 2, "{pp: 2, schedule: ZBVZeroBubble}", extra=FULL),
     Case("pp x tp, recompute", 4, "{pp: 2, tp: 2}", extra=FULL),
     Case("hsdp, recompute", 4, "{dp_replicate: 2, dp_shard: 2}", extra=SELECTIVE),
+    Case("ep, recompute", 2, "{dp_shard: 2, ep: 2}", SPARSE, FULL),
+    Case("ep x tp, recompute", 2, "{tp: 2, ep: 2}", SPARSE, SELECTIVE),
     Case("pp x fsdp x cp, recompute", 8, "{pp: 2, dp_shard: 2, cp: 2}", extra=SELECTIVE),
 )
+COMPILED = "compute: {compile: true}"
+MANY = (
+    Case("four dimensions", 16, "{pp: 2, dp_shard: 2, cp: 2, tp: 2}"),
+    Case("four dimensions, ring", 16, "{pp: 2, dp_shard: 2, cp: 2, tp: 2, context: ring}"),
+    Case("and experts", 16, "{pp: 2, dp_shard: 2, cp: 2, tp: 2, ep: 4}", SPARSE),
+    Case("cp, compiled", 2, "{cp: 2, context: ring}", extra=COMPILED),
+    Case("ep, compiled", 2, "{dp_shard: 2, ep: 2}", SPARSE, COMPILED),
+    Case("ep x tp, compiled", 2, "{tp: 2, ep: 2}", SPARSE, COMPILED),
+)
+"""Too many processes, or too long, for every day."""
 MATRIX = (*BY_DATA, *BY_TENSOR, *BY_STAGE, *BY_CONTEXT, *BY_EXPERT, *BY_COMPUTE)

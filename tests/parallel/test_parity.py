@@ -21,7 +21,7 @@ from tests.parallel.curves import (
     make_trainer,
     passes,
 )
-from tests.parallel.matrix import MATRIX
+from tests.parallel.matrix import MANY, MATRIX
 
 MODELS = tuple(dict.fromkeys(case.model for case in MATRIX))
 
@@ -43,7 +43,19 @@ def references() -> dict[str, Curve]:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", sorted({case.ranks for case in MATRIX}))
 def test_every_mesh_equals_one_process(ranks, references):
-    cases = [case for case in MATRIX if case.ranks == ranks]
+    compare([case for case in MATRIX if case.ranks == ranks], references)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.many
+@pytest.mark.parametrize("ranks", sorted({case.ranks for case in MANY}))
+def test_and_so_do_large_and_compiled_ones(ranks, references):
+    compare([case for case in MANY if case.ranks == ranks], references)
+
+
+def compare(cases: list[Case], references: dict[str, Curve]) -> None:
+    ranks = cases[0].ranks
     found = run_ranks(curves, ranks, cases, timeout=60 + 20 * len(cases))
     assert all(rank == found[0] for rank in found), "ranks must agree to the last bit"
     for case in cases:
