@@ -114,8 +114,8 @@ def test_every_proof_of_every_small_tree():
             merkle.check_consistency(old, size, root(entries[:old]), whole, proof)
 
 
-def refused(code, function, *arguments):
-    with pytest.raises(IdentityError) as caught:
+def refused(code, function, *arguments, why="."):
+    with pytest.raises(IdentityError, match=why) as caught:
         function(*arguments)
     assert caught.value.code == code, caught.value
     assert caught.value.exit_code == 18
@@ -175,10 +175,12 @@ def test_no_consistency_proof_can_be_bent(one, two, data):
 def test_numbers_that_make_no_sense():
     leaf = merkle.leaf_hash(b"")
     for index, size in ((-1, 1), (1, 1), (0, 0), (0, -1), (0, merkle.MAX_SIZE + 1)):
-        refused("ST-IDEN-041", merkle.check_inclusion, leaf, index, size, [], leaf)
+        refused("ST-IDEN-041", merkle.check_inclusion, leaf, index, size, [], leaf, why="in a tree")
     for old, new in ((0, 1), (-1, 1), (1, merkle.MAX_SIZE + 1), (1, -1)):
-        refused("ST-IDEN-041", merkle.check_consistency, old, new, leaf, leaf, [leaf])
-    refused("ST-IDEN-041", merkle.check_inclusion, leaf, 0, 2, [leaf] * 1000, leaf)
+        arguments = (old, new, leaf, leaf, [leaf])
+        refused("ST-IDEN-041", merkle.check_consistency, *arguments, why="a proof from size")
+    many = [leaf] * 1000
+    refused("ST-IDEN-041", merkle.check_inclusion, leaf, 0, 2, many, leaf, why="1002 hashes")
     _, hashes = tree(ENTRIES)
     for index, size in ((8, 8), (-1, 8)):
         with pytest.raises(ValueError, match="no entry"):
@@ -186,6 +188,23 @@ def test_numbers_that_make_no_sense():
     for old, new in ((0, 8), (9, 8)):
         with pytest.raises(ValueError, match="no proof"):
             merkle.consistency_proof(old, new, hashes)
+
+
+@pytest.mark.forgery
+def test_a_proof_of_another_length_is_refused_though_its_hashes_fit():
+    """The size that was signed says how high the tree is."""
+    a, b, c, d = (merkle.leaf_hash(bytes([n])) for n in range(4))
+    both, bad, check = merkle.node_hash(a, b), "ST-IDEN-041", merkle.check_inclusion
+    check(a, 0, 2, [b], both)
+    refused(bad, check, b, 0, 1, [a], both, why="longer than the tree")
+    refused(bad, check, a, 0, 4, [b], both, why="shorter than the tree")
+    second = merkle.node_hash(a, b)
+    roots, grow = (merkle.node_hash(c, a), merkle.node_hash(c, second)), merkle.check_consistency
+    grow(3, 4, *roots, [a, b, c])
+    refused(bad, grow, 3, 4, a, second, [a, b], why="shorter than it must be")
+    roots = merkle.node_hash(d, roots[0]), merkle.node_hash(d, roots[1])
+    refused(bad, grow, 3, 4, *roots, [a, b, c, d], why="longer than it can be")
+    refused(bad, grow, 1, 2, a, both, [], why="an empty proof")
 
 
 @pytest.mark.forgery
