@@ -44,7 +44,7 @@ class Description:
     make: Callable[[], nn.Module]
     """Describes it; called on the meta device, once for each stage of this rank."""
     fill: Callable[[nn.Module], None]
-    """Gives every parameter of a stage its first value; sees them already cut."""
+    """Gives every parameter and buffer of a stage its first value; sees them already cut."""
     plan: ParallelPlan
     """What it says about itself."""
 
@@ -120,6 +120,15 @@ def _prepare(
         apply_fsdp(part, mesh, model.plan, settings)
     part.to_empty(device=torch.device("cpu") if settings.cpu_offload else device)
     model.fill(part)
+    if settings.cpu_offload:
+        move_buffers(part, device)
     if kind is DataParallelism.DDP:
         return apply_ddp(part, mesh, device, settings.compression)
     return part
+
+
+def move_buffers(part: nn.Module, device: torch.device) -> None:
+    """Offloaded parameters travel to the device when they are needed. Buffers stay there."""
+    for module in part.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, buffer.to(device))

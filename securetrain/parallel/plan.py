@@ -121,11 +121,13 @@ class ParallelPlan(Protocol):
 
     def attentions(self, block: nn.Module) -> Iterable[nn.Module]:
         """The modules whose attribute `attend` computes attention:
-        ``attend(q, k, v, positions)`` of shapes (B, H, S, K) and (S,) int64. Context parallelism
-        replaces it.
+        ``attend(q, k, v, positions)`` of shapes (B, H, S, K) and (S,) int64, causally. Context
+        parallelism replaces it.
         """
 
     def experts(self, block: nn.Module) -> Iterable[nn.Module]:
-        """The modules whose parameters' first dimension counts experts: `dispatch` is replaced by
-        expert parallelism. Empty for a dense block.
+        """The modules whose parameters count experts in their first dimension, and are cut along
+        their second one by FSDP. Their attribute `dispatch` is called with what computes the
+        experts that are here, rows (T, D) sorted by expert and how many each expert has (see
+        `securetrain.parallel.experts`); expert parallelism replaces it. Empty for a dense block.
         """

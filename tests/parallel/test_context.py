@@ -101,6 +101,22 @@ def test_parts_merge_to_the_whole():
     torch.testing.assert_close(so_far.lse, lse)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_cuda_kernel_gives_what_matrix_products_give(causal):
+    q, k, v, grad = (x.cuda() for x in made(torch.bfloat16))
+    wide_k, wide_v = (x.repeat_interleave(H // G, dim=1) for x in (k, v))
+    out, lse = blockwise.attend(q, k, v, causal=causal)
+    want_out, want_lse = blockwise._attend_by_products(q, wide_k, wide_v, causal=causal)
+    torch.testing.assert_close(out, want_out, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(lse, want_lse, rtol=0.02, atol=0.02)
+    got = blockwise.gradients(grad, q, k, v, (out, lse), causal=causal)
+    want = blockwise._gradients_by_products(grad, q, wide_k, wide_v, (out, lse), causal=causal)
+    narrow = (want[0], *(blockwise._for_each_key(x, G) for x in want[1:]))
+    for a, b in zip(got, narrow, strict=True):
+        torch.testing.assert_close(a.float(), b.float(), rtol=0.05, atol=0.05)
+
+
 class Largest(torch.utils._python_dispatch.TorchDispatchMode):
     """Remembers the size of the largest tensor that was made."""
 

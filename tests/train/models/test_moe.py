@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.mesh import make_mesh
-from securetrain.parallel.parallelize import Description, parallelize
+from securetrain.parallel.parallelize import Description, move_buffers, parallelize
 from securetrain.parallel.plan import Settings
 from securetrain.train.models.initial import init_weights
 from securetrain.train.models.llama import Llama
@@ -124,6 +124,15 @@ def test_biases_move_towards_an_even_load_when_a_step_was_taken():
     assert load >= 40 / 32
     dense = ModelShape(dim=16, heads=2)
     assert balance(model, dense, applied=True) is None
+
+
+def test_biases_of_an_offloaded_model_are_where_it_computes():
+    with torch.device("cpu"):
+        moe = MoE(SHAPE)
+    move_buffers(moe, torch.device("meta"))
+    assert moe.expert_bias.device.type == "meta"
+    assert "expert_bias" in moe.state_dict()
+    assert {p.device.type for p in moe.parameters()} == {"cpu"}
 
 
 def test_what_is_counted_is_what_there_is():
