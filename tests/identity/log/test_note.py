@@ -75,6 +75,10 @@ def test_a_line_that_claims_a_known_key_must_verify():
         refused(note.cosigned_by, note.Note(TEXT, (line,)), KEY.public)
     zero = note.Line(time.name, time.id, bytes(8) + time.signature[8:])
     refused(note.cosigned_by, note.Note(TEXT, (zero,)), KEY.public, match="time 0")
+    late = note.MAX_TIME + 1
+    signature = KEY.sign(f"cosignature/v1\ntime {late}\n{TEXT}".encode())
+    line = note.Line(time.name, time.id, late.to_bytes(8, "big") + signature)
+    refused(note.cosigned_by, note.Note(TEXT, (line,)), KEY.public, match=f"time {late}")
 
 
 def test_lines_of_strangers_are_passed_over():
