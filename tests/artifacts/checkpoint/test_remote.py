@@ -210,7 +210,17 @@ def test_a_store_that_calls_a_link_a_file(store, read, monkeypatch):
     def info(self, path, **options):
         return {**real(self, path, **options), "islink": path.endswith(STATEMENT)}
 
-    monkeypatch.setattr(type(fs), "info", info)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(fs), "info", info)
+        assert read(place)[1] == "ST-CKPT-142"
+
+    real_find = type(fs).find
+
+    def find(self, path, **options):
+        found = real_find(self, path, **options)
+        return {name: {**entry, "islink": name.endswith(DATA)} for name, entry in found.items()}
+
+    monkeypatch.setattr(type(fs), "find", find)
     assert read(place)[1] == "ST-CKPT-142"
 
 

@@ -231,3 +231,14 @@ def test_a_header_of_which_the_index_knows_nothing(model, sign, trust, now, monk
         ("ST-CKPT-191", "b"),
         ("ST-CKPT-191", "x"),
     }
+
+
+def test_tensors_at_odd_places_go_into_targets_of_another_dtype(keys, trust, now, tmp_path):
+    """They lie without gaps, so that leaves begin in the middle of elements."""
+    saved = {"a": torch.tensor([1, 2, 3], dtype=torch.uint8), "w": torch.randn(50, 60)}
+    context = SaveContext(run_id="r", step=7, created=now)
+    path = tmp_path / "c"
+    save_safetensors(saved, path, key=keys.checkpoint, context=context, params=SMALL)
+    target = {"w": torch.zeros(50, 60, dtype=torch.float64)}
+    load(target, path, trust=trust, policy=None, now=now)
+    assert torch.equal(target["w"], saved["w"].double())
