@@ -14,7 +14,6 @@ it. Rules:
 5. claiming and cleaning up happen under one lock, so that nobody removes what was made anew.
 """
 
-import fcntl
 import os
 import shutil
 import stat
@@ -27,8 +26,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from securetrain.core import canonical
-from securetrain.core.errors import NetworkError, UsageError, os_error
+from securetrain.core import canonical, files
+from securetrain.core.errors import NetworkError, UsageError
 from securetrain.core.files import make_private_dir, read_file, staged_dir, write_atomic
 from securetrain.network.addresses import Names
 from securetrain.network.processes import Owner
@@ -85,17 +84,8 @@ def locked(state: Path) -> Iterator[None]:
     Raises:
         UsageError: ST-USAG-002 when the state folder cannot be made.
     """
-    path = make_private_dir(state) / LOCK
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        lock = os.open(path, flags, 0o600)
-    except OSError as error:
-        raise os_error(error, str(path)) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with files.locked(make_private_dir(state) / LOCK):
         yield
-    finally:
-        os.close(lock)
 
 
 def claim(state: Path, record: Record) -> Path:
