@@ -17,7 +17,8 @@ same text otherwise.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
@@ -85,6 +86,7 @@ class FileTokenizer:
             UsageError: ST-USAG-004 without the library, ST-USAG-007 when it is no tokenizer or its
                 end token is not known.
         """
+        self._where = where
         self._tokenizer = _parse(data, where)
         self.eos = _end_token(self._tokenizer, eos, where)
         ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
@@ -103,9 +105,17 @@ class FileTokenizer:
         }
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, with what the file puts around a text (a beginning, say)."""
-        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=True)
-        return [_without_end(one.ids, self.eos) for one in found]
+        """The tokens of each text, with what the file puts around a text (a beginning, say).
+
+        Raises:
+            UsageError: ST-USAG-007 when the file contradicts itself.
+        """
+        with _answering(self._where):
+            found = self._tokenizer.encode_batch(list(texts), add_special_tokens=True)
+        ids = [one.ids for one in found]
+        if max(map(max, filter(None, ids)), default=0) >= self.vocab:
+            raise _contradiction("a token beyond its own vocabulary", self._where)
+        return [_without_end(one, self.eos) for one in ids]
 
 
 def check_named(data: bytes, sha256: str, where: str) -> None:
@@ -143,7 +153,8 @@ def _parse(data: bytes, where: str) -> Any:
             "ST-USAG-004", "the package tokenizers is not installed", where, _EXTRA
         ) from error
     try:
-        tokenizer = tokenizers.Tokenizer.from_buffer(data)
+        with _answering(where):
+            tokenizer = tokenizers.Tokenizer.from_buffer(data)
     except ValueError as error:
         raise UsageError(
             "ST-USAG-007",
@@ -155,6 +166,26 @@ def _parse(data: bytes, where: str) -> Any:
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+@contextmanager
+def _answering(where: str) -> Iterator[None]:
+    """The library's panics, which are not Exceptions, as refusals."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException" and type(error) is not Exception:
+            raise
+        raise _contradiction(str(error)[:200], where) from error
+
+
+def _contradiction(what: str, where: str) -> UsageError:
+    return UsageError(
+        "ST-USAG-007",
+        f"the tokenizer contradicts itself: {what}",
+        where,
+        "data.tokenizer: a file as the tokenizers library writes it",
+    )
 
 
 def _end_token(tokenizer: Any, name: str | None, where: str) -> int:

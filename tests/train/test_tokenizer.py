@@ -3,6 +3,8 @@
 import hashlib
 import json
 import sys
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -85,6 +87,45 @@ def test_what_is_no_tokenizer_is_refused(bad):
     with pytest.raises(UsageError) as caught:
         FileTokenizer(bad, None, "job")
     assert caught.value.code == "ST-USAG-007"
+
+
+def contradicting(change) -> FileTokenizer:
+    said = json.loads(bpe(begins=True))
+    change(said)
+    return FileTokenizer(json.dumps(said).encode(), "</s>", "job")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # A token beyond the vocabulary, which an embedding has no row for.
+        lambda said: said["post_processor"]["special_tokens"]["<s>"].update(ids=[400]),
+        # The library panics, which no handler of Exceptions sees.
+        lambda said: said["post_processor"]["special_tokens"].clear(),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(change):
+    with pytest.raises(UsageError) as caught:
+        contradicting(change).encode(["the run"])
+    assert caught.value.code == "ST-USAG-007"
+    assert "contradicts itself" in caught.value.what
+
+
+def test_mutated_files_are_tokenizers_or_refused():
+    good, random = json.loads(bpe(begins=True)), Random(1)
+    values: list[Any] = [None, -1, 0, 300, 10**30, "", "x", [], {}, True, [1]]
+    parts = [good["post_processor"], good["pre_tokenizer"], good["model"], good["added_tokens"][0]]
+    for _ in range(300):
+        part = random.choice(parts)
+        key = random.choice(list(part))
+        kept, part[key] = part[key], random.choice(values)
+        try:
+            one = FileTokenizer(json.dumps(good).encode(), "</s>", "job")
+            assert all(n < one.vocab for n in ids(one, "the run signs </s>"))
+        except UsageError:
+            pass
+        finally:
+            part[key] = kept
 
 
 def test_the_digest_says_how_text_is_cut(data):

@@ -29,6 +29,8 @@ from securetrain.train.data.source import ByteSource, Place
 GROUP_LIMIT: Final = 1 << 30
 METADATA_LIMIT: Final = 64 << 20
 KEPT: Final = 4
+_LIBRARY: Final = (OSError, ValueError, TypeError, KeyError, IndexError, NotImplementedError)
+"""What pyarrow's own exceptions are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +161,11 @@ class _Opened:
                 thrift_string_size_limit=METADATA_LIMIT,
                 thrift_container_size_limit=METADATA_LIMIT,
             )
-        except (OSError, ValueError) as error:
+        except _LIBRARY as error:
             raise self._bad(error) from error
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, (OSError, ValueError)):
+        if isinstance(error, _LIBRARY):
             raise self._bad(error) from error
 
     def _bad(self, error: BaseException) -> UsageError:

@@ -156,7 +156,8 @@ def _rope(said: _Config, where: str) -> tuple[float, RopeScaling | None]:
             continue
         kind = rope.get("rope_type", rope.get("type", "default"))
         inner = rope.get("rope_theta")
-        if kind not in {"default", "llama3"} or not isinstance(inner, int | float | None):
+        known = isinstance(kind, str) and kind in {"default", "llama3"}
+        if not known or not isinstance(inner, int | float | None):
             raise _unsupported(f"{field} of type {str(kind)[:40]!r}", where)
         if kind == "llama3":
             scaling = _scaling(rope, where)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -265,6 +266,40 @@ def test_what_would_be_another_model_is_refused_by_name(change, what):
 def test_what_is_no_configuration_is_refused(data):
     with pytest.raises(UsageError, match="ST-USAG-016"):
         hf.shape_of(data, "m")
+
+
+def test_mutated_configurations_are_shapes_or_refused():
+    random, said = Random(3), CONFIG | {"rope_scaling": LLAMA3, "rope_parameters": None}
+    values: list[Any] = [
+        None,
+        -1,
+        0,
+        1,
+        2,
+        10**30,
+        1e308,
+        "",
+        "x",
+        [],
+        {},
+        {"rope_type": []},
+        True,
+        [1],
+    ]
+    shapes = 0
+    for _ in range(3000):
+        changed = said | {random.choice(list(said)): random.choice(values) for _ in range(2)}
+        changed["rope_scaling"] = random.choice(
+            [None, LLAMA3, LLAMA3 | {random.choice(list(LLAMA3)): random.choice(values)}]
+        )
+        try:
+            shape = hf.shape_of(json.dumps(changed).encode(), "m")
+        except UsageError:
+            continue
+        shapes += 1
+        assert 0 < shape.dim <= 1 << 24
+        assert 0 < shape.layers <= 1024
+    assert shapes > 100
 
 
 Change = Callable[[dict[str, torch.Tensor]], Any]
