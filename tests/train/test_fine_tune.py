@@ -25,6 +25,7 @@ from securetrain.identity.trust import TrustRole
 from securetrain.ledger import verify_ledger
 from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun, make_run
+from securetrain.train import setup
 from securetrain.train.config import JobConfig, override, parse_job
 from securetrain.train.data.open import open_data
 from securetrain.train.run import run_job
@@ -225,6 +226,16 @@ def test_a_size_that_contradicts_the_weights_is_refused(new_run, one_rank):
         train(run, parse_job(text.replace("MESH", "{}"), "job.yaml"))
     assert caught.value.where == "job.yaml: model.layers"
     assert "config.json of the weights says 2" in caught.value.what
+
+
+def test_ranks_that_would_read_other_rows_refuse_each_other(new_run, one_rank, monkeypatch):
+    """Rank 0 has another version of the tokenizer's library, say."""
+    run = new_run().run_dir
+    monkeypatch.setattr(setup, "rank_zero_decides", lambda decide, device: decide() ^ 1)
+    with pytest.raises(IntegrityError) as caught:
+        train(run)
+    assert caught.value.code == "ST-DATA-133"
+    assert "not that of rank 0" in caught.value.what
 
 
 def test_a_folder_that_is_not_there_is_named(new_run, one_rank):

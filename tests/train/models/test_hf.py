@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -20,6 +21,7 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.policy import load_policy
 from securetrain.train.models import hf
 from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.llama import Llama
@@ -358,16 +360,33 @@ def test_the_names_are_those_of_the_model():
         assert hf.sizes(shape) == named
 
 
-def test_a_bundle_says_no_time(
-    tmp_path,
-):
-    import msgspec
+@pytest.mark.parametrize("name", ["dev", "baseline", "hardened"])
+def test_shipped_policies_ask_of_other_peoples_weights_what_can_be_asked(tmp_path, name):
+    """Nobody watched their gradients, and no run is named; their age and hash are asked for."""
+    root = make(tmp_path / "m")
+    sign_ours(root)
+    policy = load_policy(name).policy
+    model = open_model(root, trust=TRUST, policy=policy, now=NOW)
+    llama = Llama(hf.shape_of(model.document(hf.CONFIG), ""))
+    load_weights(llama.named_parameters(), model)
+    aged = msgspec.structs.replace(policy.checkpoint, max_age_days=3)
+    with pytest.raises(IntegrityError) as caught:
+        open_model(
+            root,
+            trust=TRUST,
+            policy=msgspec.structs.replace(policy, checkpoint=aged),
+            now=NOW + timedelta(days=4),
+        )
+    assert caught.value.code == "ST-CKPT-150"
 
-    from securetrain.policy import load_policy
 
+def test_a_bundle_says_no_time(tmp_path):
     root = make(tmp_path / "m")
     sign_theirs(root)
-    policy = load_policy("dev").policy
+    policy = msgspec.structs.replace(
+        load_policy("dev").policy,
+        checkpoint=msgspec.structs.replace(load_policy("dev").policy.checkpoint, max_age_days=None),
+    )
     open_model(root, trust=TRUST, policy=policy, now=NOW)
     aged = msgspec.structs.replace(policy.checkpoint, max_age_days=3)
     with pytest.raises(IntegrityError) as caught:
