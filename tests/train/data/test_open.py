@@ -85,7 +85,7 @@ def test_bytes_are_read_as_ever(signed):
 @pytest.mark.parametrize("who", ["statement", "job"])
 def test_token_bins(signed, width, who):
     said = {"metadata": {"token_bytes": str(width)}} if who == "statement" else {}
-    asked = {} if who == "statement" else {"token_bytes": width}
+    asked: dict[str, Any] = {} if who == "statement" else {"token_bytes": width}
     data = open_data(job(**asked), "job.yaml", signed(bins(width), **said))
     assert data.format is Format.TOKENS
     assert data.tokens == 900
@@ -229,7 +229,7 @@ def test_a_tokenizer_of_the_model(signed, tokenizer_json):
 
     def model_file(name: str) -> bytes:
         asked.append(name)
-        return tokenizer_json
+        return bytes(tokenizer_json)
 
     dataset = signed(json_files())
     chosen = job(tokenizer="model:tokenizer.json")
@@ -244,7 +244,10 @@ def test_a_tokenizer_from_elsewhere_needs_its_digest(signed, tokenizer_json, tmp
     path.write_bytes(tokenizer_json)
     good = hashlib.sha256(tokenizer_json).hexdigest()
     open_data(job(tokenizer=str(path), tokenizer_sha256=good), "job.yaml", dataset)
-    cases = [({}, "ST-USAG-007"), ({"tokenizer_sha256": "0" * 64}, "ST-DATA-134")]
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "ST-USAG-007"),
+        ({"tokenizer_sha256": "0" * 64}, "ST-DATA-134"),
+    ]
     for more, code in cases:
         with pytest.raises(SecureTrainError) as caught:
             open_data(job(tokenizer=str(path), **more), "job.yaml", dataset)
