@@ -120,7 +120,7 @@ def test_documents_of_every_format_make_the_same_stream(signed, kind, tmp_path):
         "text": {f"train/{n:03}.txt": text.encode() for n, text in enumerate(TEXTS)}
         | {f"validation/{n:03}.txt": text.encode() for n, text in enumerate(HELD)},
     }[kind]  # fmt: skip
-    asked = {"format": "text"} if kind == "text" else {}
+    asked: dict[str, Any] = {"format": "text"} if kind == "text" else {}
     data = open_data(job(**asked), "job.yaml", signed(files), folder=tmp_path / "index")
     assert data.format is Format(kind)
     assert data.tokens == sum(len(text) + 1 for text in TEXTS)
