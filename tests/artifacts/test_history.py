@@ -92,3 +92,14 @@ def test_evictions_that_were_dealt_with():
 def test_entries_that_say_less_than_they_should_say_nothing():
     empty = ["checkpoint-signed", "checkpoint-seen", "checkpoint-quarantined", "epoch-started"]
     assert read_history([entry(name) for name in empty]) == History()
+
+
+def test_what_the_run_went_back_to_last():
+    def point(at, digest):
+        return entry("restart-point", at, "step", digest=digest, step=1)
+
+    first, second = point(1, "a" * 64), point(2, "b" * 64)
+    assert read_history([]).restart == ""
+    assert read_history([first, second]).restart == "b" * 64
+    assert read_history([second, first]).restart == "a" * 64
+    assert read_history([first, point(2, "")]).restart == ""  # the beginning
