@@ -102,6 +102,7 @@ def test_parts_merge_to_the_whole():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_cuda_kernel_gives_what_matrix_products_give(causal):
     q, k, v, grad = (x.cuda() for x in made(torch.bfloat16))
