@@ -13,10 +13,6 @@ through them. Certificates were issued before, as `securetrain enroll` does, and
 a process of its own that listens already, as `securetrain coordinator` does. Stock, in that time:
 node 0 opens the store, as torchrun does, and all agree through it.
 
-What of the time is whose, `parts` says: the processor time of a node's process, of the system's
-tools that it runs and of its engine, beside the seconds that as many engines take to start without
-anything else of ours.
-
 ``python benchmarks/join.py [NODES] [--tls-only] [--tpm] [--pairs N]`` runs one.
 """
 
@@ -24,7 +20,6 @@ import argparse
 import multiprocessing
 import os
 import random
-import resource
 import secrets
 import socket
 import sys
@@ -45,11 +40,8 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import ab
-from securetrain.network.addresses import Names
 from securetrain.network.engines import missing_here
 from securetrain.network.namespace import Namespace
-from securetrain.network.processes import running
-from securetrain.network.wireguard_go import PROGRAM, WireGuardGo
 from securetrain.testing.cluster import NamespaceCluster
 from securetrain.testing.swtpm import missing_commands
 
@@ -132,7 +124,7 @@ class Join:
     def run(self, order: Sequence[ab.Side]) -> list[float]:
         """Form the job once for each entry."""
         with ExitStack() as stack:
-            folder = _folder(stack)
+            folder = folder_in_memory(stack)
             attesters = (
                 stack.enter_context(_machines(folder, self.nodes))
                 if self.tpm
@@ -168,7 +160,7 @@ class Join:
                 ):
                     calls = [
                         Call(
-                            _ours,
+                            ours,
                             (folder, job, n, self.nodes, meeting, attester)
                             + ((place.address,) if self.tunnels else ()),
                             place.namespace,
@@ -180,7 +172,7 @@ class Join:
                 raise ValueError(f"unknown side {side!r}")
 
 
-def _folder(stack: ExitStack) -> Path:
+def folder_in_memory(stack: ExitStack) -> Path:
     """A folder in memory, as /run is."""
     return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="join-", dir="/dev/shm")))
 
@@ -198,77 +190,6 @@ def nothing_left(folder: Path) -> Iterator[None]:
                 print(f"{name} IS LEFT BEHIND: {problem}", file=sys.stderr)
 
 
-def parts(nodes: int) -> ab.Figure | None:
-    """Whose the time is that nodes take to join with WireGuard."""
-    if missing_here():
-        return None
-    with ExitStack() as stack:
-        folder = _folder(stack)
-        cluster = stack.enter_context(NamespaceCluster.up(nodes, switched=True))
-        places = [Place(host.name, str(host.address)) for host in cluster.hosts]
-        job = f"join-{secrets.token_hex(4)}"
-        with nothing_left(folder), coordinator(folder, job, nodes, "", places[0]) as meeting:
-            calls = [
-                Call(_timed, (folder, job, n, nodes, meeting, "", place.address), place.namespace)
-                for n, place in enumerate(places)
-            ]
-            whole = together(calls, LIMIT_SECONDS)
-        with nothing_left(folder):
-            alone = together(
-                [Call(_engine_alone, (folder, n), p.namespace) for n, p in enumerate(places)],
-                LIMIT_SECONDS,
-            )
-        found = [msgspec.json.decode(file.read_bytes()) for file in folder.glob("parts-*")]
-    mean = [1000 * sum(part) / len(found) for part in zip(*found, strict=True)]
-    return ab.Figure(
-        name=f"join-parts-{nodes}",
-        title=f"{nodes} nodes join with WireGuard: whose the processor time of a node is",
-        values={
-            "s": whole,
-            "s of starting as many engines alone": alone,
-            "ms of its process": mean[0],
-            "ms of ip, nft and others": mean[1],
-            "ms of its engine": mean[2],
-            "s of all on all cores": sum(mean) * nodes / 1000 / (os.cpu_count() or 1),
-        },
-        goal="none: it says whose the time is",
-        goal_met=True,
-    )
-
-
-def _timed(folder: Path, job: str, number: int, *arguments: Any) -> Callable[[], None]:
-    """`_ours`, and what it cost: this process, what it waited for, its engine."""
-
-    def spent(who: int) -> float:
-        used = resource.getrusage(who)
-        return used.ru_utime + used.ru_stime
-
-    before = [spent(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    leave = _ours(folder, job, number, *arguments)
-    after = [spent(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    took = [late - early for late, early in zip(after, before, strict=True)]
-    took.append(
-        sum(engine_seconds(pid) for pid in running(PROGRAM, Names.of(job, _node(number)).device))
-    )
-    (folder / f"parts-{number}").write_bytes(msgspec.json.encode(took))
-    return leave
-
-
-def engine_seconds(pid: int) -> float:
-    """Processor seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _engine_alone(folder: Path, number: int) -> Callable[[], None]:
-    """An engine that can be configured, and nothing else."""
-    place = folder / f"alone-{number}"
-    place.mkdir()
-    device = WireGuardGo().start(Namespace(), "stalone", place)
-    device.wait_ready()
-    return device.close
-
-
 @contextmanager
 def _machines(folder: Path, nodes: int) -> Iterator[list[str]]:
     """Machines with software TPMs that have booted; the settings of their attesters."""
@@ -277,7 +198,7 @@ def _machines(folder: Path, nodes: int) -> Iterator[list[str]]:
 
     with ExitStack() as stack:
         machines = [
-            stack.enter_context(Machine(folder / f"machine-{n}", _node(n), ca=folder / "ca"))
+            stack.enter_context(Machine(folder / f"machine-{n}", node_name(n), ca=folder / "ca"))
             for n in range(nodes)
         ]
         for machine in machines:
@@ -288,7 +209,7 @@ def _machines(folder: Path, nodes: int) -> Iterator[list[str]]:
         yield [str(m.write_settings(folder / f"{m.name}.json")) for m in machines]
 
 
-def _node(number: int) -> str:
+def node_name(number: int) -> str:
     return f"node-{number}"
 
 
@@ -415,7 +336,7 @@ def _keep(*_: object) -> None:
     """Hold what must not end before the last node is in: a store ends with its last reference."""
 
 
-def _ours(  # noqa: PLR0917 - a Call has no names
+def ours(  # noqa: PLR0917 - a Call has no names
     folder: Path,
     job: str,
     number: int,
@@ -432,13 +353,13 @@ def _ours(  # noqa: PLR0917 - a Call has no names
     from securetrain.rendezvous.entry import TUNNEL, create_handler
     from securetrain.rendezvous.tunnel import Tunnel
 
-    config: dict[str, Any] = {"identity": str(folder / _node(number))}
+    config: dict[str, Any] = {"identity": str(folder / node_name(number))}
     if attester:
         config["attester"] = attester
     overlay = None
     if address:
         key, endpoint = WireGuardKey.generate(), ip_address(address)
-        plan = Plan(job=job, node=_node(number), key=key, endpoint=endpoint)
+        plan = Plan(job=job, node=node_name(number), key=key, endpoint=endpoint)
         overlay = Overlay.up(plan, state=folder / f"state-{number}")
         config[TUNNEL] = Tunnel(overlay=overlay, endpoint=endpoint)
     try:
@@ -515,7 +436,7 @@ def _coordinate(  # noqa: PLR0917 - a Process passes them by position
     loaded = load_policy(policy) if policy else lenient(nodes)
     ca = JobCA.create(loaded.policy.identity.trust_domain, job, clock())
     for number in range(nodes):
-        write_identity(folder / _node(number), ca, _node(number), clock())
+        write_identity(folder / node_name(number), ca, node_name(number), clock())
     ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", clock)
     made = Coordinator(job, ca, loaded, ledger, min_nodes=nodes, max_nodes=nodes, clock=clock)
     host, port = made.start(place.address)
@@ -553,9 +474,6 @@ def _benchmarks() -> Iterator[ab.Benchmark]:
 
 
 BENCHMARKS: Final[tuple[ab.Benchmark, ...]] = tuple(_benchmarks())
-FIGURES: Final[dict[str, Callable[[], ab.Figure | None]]] = {
-    f"join-parts-{nodes}": partial(parts, nodes) for nodes in (8, 64)
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -564,13 +482,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("nodes", nargs="?", type=int, default=2)
     parser.add_argument("--tls-only", action="store_true", help="without WireGuard")
     parser.add_argument("--tpm", action="store_true", help="software TPMs speak for the nodes")
-    parser.add_argument("--parts", action="store_true", help="whose the time is, with WireGuard")
     parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args(argv)
     ab.clean_up_when_terminated()
-    if options.parts:
-        print(parts(options.nodes))
-        return 0
     benchmark = Join(nodes=options.nodes, tunnels=not options.tls_only, tpm=options.tpm)
     rng = random.Random(0)  # noqa: S311 - the order of samples is no secret
     print(ab.table([ab.measure(benchmark, options.pairs, rng)]))

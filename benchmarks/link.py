@@ -28,7 +28,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import ab, nodes
-from benchmarks.join import engine_seconds
+from benchmarks.joinparts import engine_seconds
 from securetrain.network.addresses import DEVICE as TUNNEL_DEVICE
 from securetrain.network.processes import running
 from securetrain.network.wireguard_go import PROGRAM

@@ -30,7 +30,7 @@ FIGURES: Final = (
     "figures",
     "dataset",
     "overlay",
-    "join",
+    "joinparts",
     "link",
     "checkpoint",
     "reshard",

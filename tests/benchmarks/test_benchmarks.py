@@ -7,7 +7,20 @@ from functools import partial
 
 import pytest
 
-from benchmarks import ab, attest, cpu, figures, hardware, job, join, link, nodes, overlay, run
+from benchmarks import (
+    ab,
+    attest,
+    cpu,
+    figures,
+    hardware,
+    job,
+    join,
+    joinparts,
+    link,
+    nodes,
+    overlay,
+    run,
+)
 from tests.attest.swtpms import needs_swtpm
 from tests.attest.tee import test_appraisal as cpus
 
@@ -137,7 +150,7 @@ def test_joining():
 @pytest.mark.netns
 @needs_hosts
 def test_whose_the_time_of_joining_is():
-    figure = join.parts(2)
+    figure = joinparts.parts(2)
     assert figure is not None
     assert 0 < figure.values["s of starting as many engines alone"] < join.LIMIT_SECONDS
     assert figure.values["ms of its process"] > 0
