@@ -28,6 +28,7 @@ from securetrain.artifacts.waivers import (
     Waiver,
     excused,
     open_waiver,
+    read_unverified,
     read_waivers,
     sign_waiver,
 )
@@ -374,6 +375,13 @@ def test_a_head_beside_it_is_asked_unless_the_caller_goes_by_its_own_ledger(code
     policy = msgspec.structs.replace(policy, checkpoint=asked)
     assert codes("c2", Freshness(head=False), policy=policy) == []
     assert codes("c1", Freshness(head=False), policy=policy) == ["ST-CKPT-151"]
+
+
+@pytest.mark.parametrize("data", [b"", b"please", b"{}"])
+def test_an_operator_is_not_shown_what_is_no_waiver(data):
+    with pytest.raises(IntegrityError, match="malformed") as caught:
+        read_unverified(data)
+    assert caught.value.code == "ST-CKPT-123"
 
 
 def test_waivers_in_a_folder(tmp_path):

@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 from datetime import timedelta
 
 import msgspec
@@ -52,6 +53,15 @@ def test_a_checkpoint_that_was_set_aside_is_intact_and_refused(opened, why, keys
     assert result.exit_code is ExitCode.REVOKED
     assert "node node-b was evicted (ST-ATTS-007)" in result.problems[0].what
     assert result.num_files == 2  # it was checked all the same
+
+
+def test_only_a_checkpoint_is_set_aside(opened, trust):
+    """Whatever else has a file of that name in it."""
+    path, found = opened()
+    (path / QUARANTINE).write_bytes(b"")
+    assert [problem.code for problem in check(path, found, trust)] == ["ST-CKPT-160"]
+    other = dataclasses.replace(found, kind=Kind.DATASET)
+    assert check(path, other, trust) == []
 
 
 def test_another_name_does_not_help(opened, why, keys, trust, now):

@@ -178,7 +178,7 @@ def _check_age(
 ) -> None:
     # The newest times that reach the quorum: a witness that cosigned again is current.
     times = sorted(found.cosigned.values(), reverse=True)
-    seen = times[policy.quorum - 1] if 1 <= policy.quorum <= len(times) else None
+    seen = times[policy.quorum - 1] if policy.quorum else None
     if seen is None or now - seen > max_age:
         raise IdentityError(
             "ST-IDEN-047",

@@ -189,3 +189,17 @@ def test_a_trust_root_that_names_no_log_or_no_witnesses():
         with pytest.raises(IdentityError) as caught:
             LogPolicy.of_trust(trust(**changes))
         assert caught.value.code == code
+
+
+@pytest.mark.forgery
+def test_a_cosignature_of_a_time_that_no_clock_has():
+    """In seconds it is a number like any other; it is the year 142 million."""
+    line = note.cosign(HEAD.text, "w0", WITNESSES[0], 1 << 52)
+    found = refused("ST-IDEN-040", sign(HEAD, LOG).with_lines((line,)).encode())
+    assert found.what == f"a cosignature of time {1 << 52}"
+
+
+def test_an_age_without_a_quorum_is_a_refusal():
+    """Nobody says how old it is."""
+    policy = replace(POLICY, quorum=0, max_age=timedelta(hours=1))
+    refused("ST-IDEN-047", cosigned(*WITNESSES), policy)
