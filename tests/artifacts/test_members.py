@@ -140,6 +140,11 @@ def test_a_rank_of_another_node(predicate, signers, trust):
 def test_a_node_that_the_statement_does_not_name(predicate, signers, trust, keys, now):
     other = issue("run-1", "spiffe://t/job/r/node/z", (now - timedelta(days=1), now), keys.admitter)
     assert codes(signed(predicate, signers, by={0: other}), trust) == ["ST-CKPT-122"]
+    # Nor does it help that the statement does not say which ranks ran where.
+    nodes = [replace(node, ranks=[]) for node in predicate.nodes]
+    unplaced = replace(predicate, nodes=nodes)
+    assert codes(signed(unplaced, signers), trust) == []
+    assert codes(signed(unplaced, signers, by={0: other}), trust) == ["ST-CKPT-122"]
 
 
 @pytest.mark.parametrize("how", ["stranger", "checkpoint key", "run", "early", "late", "none"])

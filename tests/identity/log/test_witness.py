@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from securetrain.core.errors import IdentityError
+from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log import note
 from securetrain.identity.log.checkpoint import open_checkpoint, sign
@@ -69,6 +69,21 @@ def test_it_remembers_across_processes(world):
     world.append("a")
     world.cosign(0)
     assert world.witness(0).seen(ORIGIN) == 1
+
+
+def test_what_cannot_be_remembered_is_not_cosigned(world, monkeypatch):
+    """It would sign another history of that size the next time."""
+
+    def full(path, *_, **__):
+        raise UsageError("ST-USAG-006", "no space left on the device", str(path))
+
+    world.append("a")
+    request = request_for(world.log, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("securetrain.identity.log.witness.write_atomic", full)
+        refused("ST-IDEN-046", world.witnesses[0].cosign, request, NOW, exit_code=20)
+    assert world.witnesses[0].seen(ORIGIN) == 0
+    world.witnesses[0].cosign(request, NOW)
 
 
 @pytest.mark.forgery
