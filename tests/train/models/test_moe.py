@@ -90,6 +90,17 @@ def test_experts_without_tokens_have_gradients_of_zero():
     assert moe.take_load() is None
 
 
+def test_a_rank_to_which_nobody_sends_a_row():
+    experts = mixture().experts
+    rows, none = torch.randn(0, 16, requires_grad=True), torch.zeros(4, dtype=torch.int64)
+    out = experts(rows, none)[torch.empty(0, dtype=torch.int64)]
+    assert out.shape == (0, 16)
+    out.sum().backward()
+    for parameter in experts.parameters():
+        assert parameter.grad is not None, "the other ranks wait for its part of the sum"
+        assert not parameter.grad.any()
+
+
 def test_evaluation_does_not_count():
     moe = mixture().eval()
     moe(torch.randn(1, 6, 16))
