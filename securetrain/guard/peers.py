@@ -69,14 +69,14 @@ class Peers:
         """Tell the others and hear them; codes and names are the same on every rank then. Returns
         the bytes sent. Collective.
         """
-        named = sorted(findings.outliers)[:_NAMED] if len(findings.outliers) <= _NAMED else []
-        named += [_NOBODY] * (_NAMED - len(named))
+        mine = sorted(findings.outliers) if len(findings.outliers) <= _NAMED else []
+        mine += [_NOBODY] * (_NAMED - len(mine))
         codes = sum(1 << bit for bit, code in enumerate(_CODES) if code in findings.codes)
-        row = bytes([codes, int(not findings.attributed)]) + b"".join(map(_bytes, named))
+        row = bytes([codes, int(not findings.attributed)]) + b"".join(map(_bytes, mine))
         rows = self._channel.all_gather(row)
         if not any(row[0] for row in rows):
             return len(row)
-        outliers = self._named(rows)
+        outliers = named(self._groups, [_numbers(row[2:]) for row in rows])
         unsure = any(row[0] and row[1] for row in rows)
         for bit, code in enumerate(_CODES):
             if any(row[0] >> bit & 1 for row in rows) and code not in findings.codes:
@@ -97,19 +97,23 @@ class Peers:
             raise ValueError(f"more than {_LIMIT} bytes")
         return [self._channel.broadcast(mine, lengths[place], place) for place in leaders]
 
-    def _named(self, rows: Sequence[bytes]) -> list[int]:
-        votes: dict[int, int] = {}
-        voters: dict[tuple[int, ...], int] = {}
-        for group, row in zip(self._groups, rows, strict=True):
-            voters[group] = voters.get(group, 0) + 1
-            for rank in set(_numbers(row[2:])) & set(group):
-                votes[rank] = votes.get(rank, 0) + 1
-        return sorted(
-            rank
-            for group, count in voters.items()
-            for rank in group
-            if votes.get(rank, 0) > count / 2
-        )
+
+def named(groups: Sequence[tuple[int, ...]], said: Sequence[Sequence[int]]) -> list[int]:
+    """The ranks that more than half of their own group name (rule 2).
+
+    Args:
+        groups: For every rank that speaks, who holds its piece.
+        said: And whom it names.
+    """
+    votes: dict[int, int] = {}
+    voters: dict[tuple[int, ...], int] = {}
+    for group, ranks in zip(groups, said, strict=True):
+        voters[group] = voters.get(group, 0) + 1
+        for rank in set(ranks) & set(group):
+            votes[rank] = votes.get(rank, 0) + 1
+    return sorted(
+        rank for group, count in voters.items() for rank in group if votes.get(rank, 0) > count / 2
+    )
 
 
 def _bytes(number: int) -> bytes:

@@ -115,6 +115,9 @@ class StepPoint(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_second: float | None = None
     mfu: float | None = None
     seconds: float | None = None
+    data_seconds: float | None = None
+    """How much of them rank 0 waited for rows."""
+    memory_bytes: int | None = None
 
 
 class RankPoint(msgspec.Struct, frozen=True, kw_only=True):

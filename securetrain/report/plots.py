@@ -52,7 +52,7 @@ def draw(metrics: Sequence[StepPoint], guard: GuardView | None) -> tuple[Plot, .
     Raises:
         UsageError: ST-USAG-004 when matplotlib is not installed.
     """
-    plots = [_bits(metrics), _norm(metrics), *_guard(guard)]
+    plots = [_bits(metrics), _norm(metrics), _time(metrics), *_guard(guard)]
     return tuple(plot for plot in plots if plot is not None)
 
 
@@ -148,6 +148,32 @@ def _norm(metrics: Sequence[StepPoint]) -> Plot | None:
         f"Median {_median(values):.3g}, largest {max(values):.3g}.",
         paint,
     )
+
+
+def _time(metrics: Sequence[StepPoint]) -> Plot | None:
+    """How long steps took, and how much of that rank 0 waited for data."""
+    seconds = _series(metrics, lambda point: point.seconds)
+    waiting = _series(metrics, lambda point: point.data_seconds)
+    if not seconds:
+        return None
+
+    def paint(axes: "Axes") -> None:
+        axes.plot(*zip(*seconds, strict=True), color=_SERIES[3], linewidth=1.3, label="step")
+        if waiting:
+            axes.plot(*zip(*waiting, strict=True), color=_SERIES[4], linewidth=1.3, label="data")
+            _legend(axes, 2)
+        axes.set_xlabel("step")
+        axes.set_ylabel("seconds")
+        axes.set_ylim(bottom=0)
+
+    caption = f"Median step {_median([value for _, value in seconds]):.3g} s."
+    speeds = [value for _, value in _series(metrics, lambda point: point.tokens_per_second)]
+    if speeds:
+        caption += f" Median {_median(speeds):,.0f} tokens a second."
+    memory = [point.memory_bytes for point in metrics if point.memory_bytes]
+    if memory:
+        caption += f" Rank 0 used at most {max(memory) / (1 << 30):.2f} GiB."
+    return _plot("time", "Time of a step", caption, paint)
 
 
 def _guard(guard: GuardView | None) -> list[Plot | None]:

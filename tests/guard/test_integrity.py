@@ -168,6 +168,24 @@ def test_all_zero_gradients_are_fine_and_a_number_out_of_nothing_is_not():
     assert check(sent, received, roundoff=2.0**-24, shape=shape).bad_parts == (2,)
 
 
+def test_every_replicas_copy_of_a_shard_is_checked():
+    """Two replicas of two shards: ranks 0 and 2 own the first, 1 and 3 the second."""
+    x = gradients("dense", 4, torch.Generator().manual_seed(9))
+    y = reduce(x, torch.float32)
+    shape, owners = shape_for(4), (0, 1, 0, 1)
+    parts = derive(b"s" * 32, "c", numel=D // 2, parts=2, shape=shape)
+    whole = torch.stack([sketch(row, parts) for row in x])
+    received = torch.stack(
+        [sketch_part(y.view(2, -1)[part].contiguous(), parts, part) for part in owners]
+    )
+    assert check(whole, received, roundoff=2.0**-24, shape=shape, owners=owners).ok
+    received[2] *= 1.001  # what reached the second replica is another sum
+    result = check(whole, received, roundoff=2.0**-24, shape=shape, owners=owners)
+    assert result.bad_parts == (2,)
+    with pytest.raises(ValueError, match="owned"):
+        check(whole, received, roundoff=2.0**-24, shape=shape, owners=(0, 0, 0, 0))
+
+
 def test_what_cannot_be_checked_is_refused():
     with pytest.raises(ValueError, match="cannot be checked"):
         unit_roundoff(torch.int8)

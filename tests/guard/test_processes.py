@@ -167,7 +167,7 @@ def test_a_rank_that_does_not_open_its_commitment_is_named(seen):
 
 def test_what_the_guard_would_not_see_is_refused(seen):
     assert seen[0]["refusals"] == dict.fromkeys(seen[0]["refusals"], "ST-GRAD-006")
-    assert len(seen[0]["refusals"]) == 8
+    assert len(seen[0]["refusals"]) == 9
 
 
 def test_accumulation_narrow_reduction_and_observe_change_nothing(seen):

@@ -287,6 +287,13 @@ def refusals():
     mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("replicate", "shard"))
     fully_shard(hybrid, mesh=mesh)
     shards = mesh.get_group("shard")
+    pair = dist.new_group([0, 1])
+    attempt(
+        "groups that differ",
+        lambda: GradientGuard(pair if RANK < 2 else None, SETTINGS, peers=dist.group.WORLD).attach(
+            nn.Linear(4, 4)
+        ),
+    )
     attempt("other ranks", lambda: GradientGuard(shards, SETTINGS).attach(hybrid))
     guard = GradientGuard(None, SETTINGS)
     guard.attach(hybrid)

@@ -87,6 +87,7 @@ def test_all_sections_and_curves_are_there(full):
     text = page_of(full)
     for words in (
         "What this run did not prove", "Loss in bits per byte", "Gradient norm", "bigram 3.77",
+        "Time of a step",
         "Distance of each rank", "Outlier score", "step-00000300", "D-RDZ-PICKLE",
         "refused ST-ADMN-002", "attack succeeded", "ST-HST-001", "ulimit -c 0", "node-admitted",
     ):  # fmt: skip
