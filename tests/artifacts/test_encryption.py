@@ -8,8 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from nacl.public import PublicKey, SealedBox
 
 from securetrain.artifacts.encryption import (
+    MAX_RECIPIENTS,
     TAG,
     DecryptionKey,
     FileCipher,
@@ -93,6 +96,18 @@ def test_an_exchanged_wrapped_key_is_refused() -> None:
         assert error.value.code == "ST-CKPT-133"
 
 
+@pytest.mark.forgery
+def test_a_wrapped_key_of_another_size_is_refused() -> None:
+    one = DecryptionKey.generate()
+    for size in (16, 33):
+        wrapped = SealedBox(PublicKey(one.recipient.public)).encrypt(bytes(size))
+        text = base64.b64encode(wrapped).decode()
+        sealed = Sealed(size=0, keys={one.recipient.id: text})
+        with pytest.raises(IntegrityError, match="has another size") as error:
+            open_key(sealed, [one], "f", "w")
+        assert error.value.code == "ST-CKPT-133"
+
+
 def test_the_signed_form_is_closed() -> None:
     one = DecryptionKey.generate()
     _, sealed = new_key([one.recipient])
@@ -113,8 +128,12 @@ def test_recipients_are_named_sensibly() -> None:
     for text in ("", "zz", "00" * 31):
         with pytest.raises(UsageError):
             Recipient.parse(text)
-    with pytest.raises(UsageError):
-        new_key([])
+    many = [DecryptionKey.generate().recipient for _ in range(MAX_RECIPIENTS + 1)]
+    assert len(new_key([*many[1:], many[1]])[1].keys) == MAX_RECIPIENTS
+    for recipients in ([], many):
+        with pytest.raises(UsageError) as error:
+            new_key(recipients)
+        assert error.value.code == "ST-USAG-001"
 
 
 def test_a_private_key_file_is_private(tmp_path: Path) -> None:
@@ -133,10 +152,16 @@ def test_a_private_key_file_is_private(tmp_path: Path) -> None:
     assert error.value.code == "ST-IDEN-010"
     path.chmod(0o600)
     assert DecryptionKey.load(path).recipient == key.recipient
-    path.write_text("nothing")
-    with pytest.raises(IdentityError) as error:
-        DecryptionKey.load(path)
-    assert error.value.code == "ST-IDEN-001"
+    signing = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    for data, why in ((b"nothing", "not a private key"), (signing, "not an X25519 key")):
+        path.write_bytes(data)
+        with pytest.raises(IdentityError, match=why) as error:
+            DecryptionKey.load(path)
+        assert error.value.code == "ST-IDEN-001"
 
 
 def test_sizes() -> None:

@@ -12,7 +12,7 @@ import pytest
 from securetrain.artifacts import members
 from securetrain.artifacts.members import RankSigner, issue, messages_of, signature_of
 from securetrain.artifacts.statements import CheckpointPredicate, NodeRef, RankFile
-from securetrain.core.errors import IntegrityError
+from securetrain.core.errors import IdentityError, IntegrityError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
@@ -192,6 +192,10 @@ def test_a_signer_is_kept_in_two_private_files(signers, tmp_path):
 def test_the_keys_in_certificates_can_be_read_before_they_are_believed(signers):
     found = members.keys_named([signer.certificate for signer in signers])
     assert set(found) == {signer.key.key_id for signer in signers}
+    damaged = msgspec.json.decode(signers[0].certificate)
+    damaged["payload"] = "?" + damaged["payload"][1:]
+    with pytest.raises(IdentityError, match="bad base64"):
+        members.keys_named([msgspec.json.encode(damaged).decode()])
     with pytest.raises(Exception, match="ST-"):
         members.keys_named(["nonsense"])
 

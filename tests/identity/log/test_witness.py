@@ -71,7 +71,8 @@ def test_it_remembers_across_processes(world):
     assert world.witness(0).seen(ORIGIN) == 1
 
 
-def test_what_cannot_be_remembered_is_not_cosigned(world, monkeypatch):
+@pytest.mark.parametrize("step", ["make_private_dir", "locked", "write_atomic"])
+def test_what_cannot_be_remembered_is_not_cosigned(world, monkeypatch, step):
     """It would sign another history of that size the next time."""
 
     def full(path, *_, **__):
@@ -80,7 +81,7 @@ def test_what_cannot_be_remembered_is_not_cosigned(world, monkeypatch):
     world.append("a")
     request = request_for(world.log, 0)
     with monkeypatch.context() as patched:
-        patched.setattr("securetrain.identity.log.witness.write_atomic", full)
+        patched.setattr(f"securetrain.identity.log.witness.{step}", full)
         refused("ST-IDEN-046", world.witnesses[0].cosign, request, NOW, exit_code=20)
     assert world.witnesses[0].seen(ORIGIN) == 0
     world.witnesses[0].cosign(request, NOW)
