@@ -23,7 +23,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.setup import prepare_run
 from securetrain.ledger import verify_ledger
 from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes
+from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
 from tests.train.jobs import JOB, documents
 
 LACKING = missing()
@@ -35,37 +35,6 @@ pytestmark = [
 ]
 
 STEPS, EVERY, LEASE = 400, 4, 12.0
-
-# argv: folder, policy, address, job, lease. Each line of its input names a node that is revoked.
-COORDINATE = """
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
-from securetrain.core.errors import AdmissionError
-from securetrain.identity.ca import JobCA
-from securetrain.identity.keys import PrivateKey
-from securetrain.ledger import Ledger
-from securetrain.policy import load_policy
-from securetrain.rendezvous.coordinator import Coordinator
-from securetrain.rendezvous.identity_dir import write_identity
-folder, now, revoked = Path(sys.argv[1]), lambda: datetime.now(UTC), set()
-policy = load_policy(sys.argv[2])
-ca = JobCA.create(policy.policy.identity.trust_domain, sys.argv[4], now())
-for node in ("node-a", "node-b"):
-    write_identity(folder / node, ca, node, now())
-def check(peer, certificate):
-    if peer.node in revoked:
-        raise AdmissionError("ST-ADMN-013", f"{peer.node} was revoked")
-ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
-coordinator = Coordinator(
-    sys.argv[4], ca, policy, ledger, clock=now, lease=float(sys.argv[5]), revoked=check,
-    min_nodes=1, max_nodes=2, last_call=1.0)
-print(coordinator.start(sys.argv[3])[1], flush=True)
-for line in sys.stdin:
-    revoked.add(line.strip())
-    coordinator.recheck()
-coordinator.stop()
-"""
 
 # The built-in trainer, slowly until there is a file called "go".
 TRAIN = """
@@ -144,32 +113,20 @@ def started(folder, run_command, env):
     key = PrivateKey.load(made.run.key("dataset"))
     sign_documents(rows, made.run.dataset, name="prose", key=key, now=now)
     name = f"job-{os.getpid()}-{folder.name[-8:]}"
-    with NamespaceCluster.up(2) as cluster:
-        host = cluster.hosts[0]
-        arguments = [folder, folder / "policy.yaml", host.address, name, LEASE]
-        with subprocess.Popen(
-            host.command(sys.executable, "-c", COORDINATE, *map(str, arguments)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+    with (
+        NamespaceCluster.up(2) as cluster,
+        coordinated(
+            cluster=cluster,
+            folder=folder,
+            job=name,
+            run_command=run_command,
             env=env,
-        ) as coordinator:
-            try:
-                assert coordinator.stdout is not None
-                nodes = SharedRun(
-                    cluster=cluster,
-                    folder=folder,
-                    port=int(coordinator.stdout.readline()),
-                    job=name,
-                    run_command=run_command,
-                    env=env,
-                )
-                try:
-                    yield nodes, coordinator
-                finally:
-                    nodes.end()
-            finally:
-                coordinator.kill()
+            fewest=1,
+            lease=LEASE,
+            kind=SharedRun,
+        ) as nodes,
+    ):
+        yield nodes
 
 
 def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(
@@ -178,7 +135,7 @@ def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(
     # The trainer would end its step first, which it cannot without the other node.
     more = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "2"}
     env = clean_environment(**more)
-    with started(tmp_path, run_command, env) as (nodes, coordinator):
+    with started(tmp_path, run_command, env) as nodes:
         for node in NODES:
             nodes.start(node)
         nodes.poll(nodes.steps, "both nodes save checkpoints")
@@ -193,8 +150,7 @@ def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(
             if renewals == nodes.renewals("node-b"):
                 break
         newest = nodes.steps()[-1]
-        coordinator.stdin.write("node-b\n")
-        coordinator.stdin.flush()
+        nodes.revoke("node-b")
         assert nodes.launchers["node-b"].wait(PATIENCE) != 0
         del nodes.launchers["node-b"]
         nodes.poll(

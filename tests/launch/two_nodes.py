@@ -85,28 +85,36 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
-# argv: folder, policy, address, job, fewest nodes, names. Serves until its input ends.
+# argv: folder, policy, address, job, fewest nodes, lease (0: the policy's), names. Each line of its
+# input names a node that is revoked; it serves until the input ends.
 COORDINATE = """
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from securetrain.core.errors import AdmissionError
 from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import Ledger
 from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator import Coordinator
 from securetrain.rendezvous.identity_dir import write_identity
-folder, now = Path(sys.argv[1]), lambda: datetime.now(UTC)
+folder, now, revoked = Path(sys.argv[1]), lambda: datetime.now(UTC), set()
 policy = load_policy(sys.argv[2])
 ca = JobCA.create(policy.policy.identity.trust_domain, sys.argv[4], now())
-for node in sys.argv[6:]:
+for node in sys.argv[7:]:
     write_identity(folder / node, ca, node, now())
+def check(peer, certificate):
+    if peer.node in revoked:
+        raise AdmissionError("ST-ADMN-013", f"{peer.node} was revoked")
+lease = {"lease": float(sys.argv[6])} if float(sys.argv[6]) else {}
 ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
 coordinator = Coordinator(
-    sys.argv[4], ca, policy, ledger, clock=now,
-    min_nodes=int(sys.argv[5]), max_nodes=len(sys.argv[6:]), last_call=1.0)
+    sys.argv[4], ca, policy, ledger, clock=now, revoked=check, **lease,
+    min_nodes=int(sys.argv[5]), max_nodes=len(sys.argv[7:]), last_call=1.0)
 print(coordinator.start(sys.argv[3])[1], flush=True)
-sys.stdin.read()
+for line in sys.stdin:
+    revoked.add(line.strip())
+    coordinator.recheck()
 coordinator.stop()
 """
 
@@ -114,12 +122,15 @@ coordinator.stop()
 class TwoNodes:
     """A coordinator on the first host, and whatever `start` starts."""
 
-    def __init__(self, *, cluster, folder, port, job, run_command, env, names=NODES) -> None:
+    def __init__(
+        self, *, cluster, folder, port, job, run_command, env, names=NODES, told=None
+    ) -> None:
         self.cluster = cluster
         self.folder = folder
         self.port = port
         self.job = job
         self.names = names
+        self._told = told
         self._run_command = run_command
         self._env = env
         self.launchers: dict[str, subprocess.Popen[str]] = {}
@@ -146,6 +157,11 @@ class TwoNodes:
             self.launchers[node] = subprocess.Popen(
                 host.command(*command), env=self._env, stderr=err, text=True
             )
+
+    def revoke(self, node):
+        """Have the coordinator let a node in no more, and put it out."""
+        self._told.write(f"{node}\n")
+        self._told.flush()
 
     def wait(self, node):
         return self.launchers[node].wait(PATIENCE)
@@ -204,14 +220,15 @@ class TwoNodes:
 
 @contextmanager
 def coordinated(
-    *, cluster, folder, job, run_command, env, fewest=2, names=NODES
+    *, cluster, folder, job, run_command, env, fewest=2, lease=0, names=NODES, kind=TwoNodes
 ) -> Iterator[TwoNodes]:
     """A coordinator on the first host, under `folder`'s policy; what is started ends with it.
 
-    The folder holds ``policy.yaml`` and the script, ``train.py``.
+    The folder holds ``policy.yaml`` and the script, ``train.py``. A lease of 0 seconds is the
+    policy's; `kind` makes what is yielded.
     """
     host = cluster.hosts[0]
-    arguments = [folder, folder / "policy.yaml", host.address, job, fewest, *names]
+    arguments = [folder, folder / "policy.yaml", host.address, job, fewest, lease, *names]
     with subprocess.Popen(
         host.command(sys.executable, "-c", COORDINATE, *map(str, arguments)),
         stdin=subprocess.PIPE,
@@ -221,7 +238,7 @@ def coordinated(
     ) as coordinator:
         try:
             assert coordinator.stdout is not None
-            nodes = TwoNodes(
+            nodes = kind(
                 cluster=cluster,
                 folder=folder,
                 port=int(coordinator.stdout.readline()),
@@ -229,6 +246,7 @@ def coordinated(
                 run_command=run_command,
                 env=env,
                 names=names,
+                told=coordinator.stdin,
             )
             try:
                 yield nodes
