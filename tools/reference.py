@@ -1,12 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Write the reference pages that are made from the code: codes, policy fields, checks, commands.
+"""Write the reference pages that are made from the code: codes, policy and job fields,
+checks, commands.
 
 ``python tools/reference.py`` writes them; ``--check`` exits with 1 when one is out of date.
 """
 
+import ast
+import inspect as python_inspect
 import sys
+import textwrap
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +24,7 @@ from securetrain.cli.main import VERBS, LazyGroup
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.vocabulary import Boundary
 from securetrain.policy.schema import SECTIONS, Policy
+from securetrain.train.config import JobConfig
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTE: Final = "<!-- Made by tools/reference.py; edit the code, not this page. -->\n\n"
@@ -100,6 +106,74 @@ def _policy_row(entry: inspect.Field) -> str:
     return f"| `{entry.name}` | `{default}` | {', '.join(extra['enforced_by'])} | {description} |"
 
 
+JOB_INTRO: Final = """\
+`securetrain train job.yaml` runs the built-in trainer; `securetrain run ... -m securetrain.train
+job.yaml` is the same with the flags spelled out, and `securetrain plan job.yaml` says what it needs
+without starting it. Unknown fields are errors that name the file and the field. A field that is
+left out has its default; `apiVersion`, `kind`, `name` and `steps` have none.
+[Train a job](../how-to/train-a-job.md) leads through it, and `examples/` has recipes from a laptop
+to 64 GPUs.
+
+```yaml
+apiVersion: securetrain.dev/job/v1
+kind: TrainJob
+name: my-model
+seed: 0
+steps: 400
+precision: bf16
+model: {dim: 192, layers: 4, heads: 6, ffn: 512}
+data: {seq_len: 128, batch_rows: 16}
+parallel: {dp_shard: auto}
+launch: {nproc_per_node: 2}
+```
+
+Each step: forward and backward, the guard's verdict, the finite check, clipping, the optimizer. A
+refused step drops its gradients and is recorded; what happens next is the policy's
+`gradients.response`.
+"""
+"""The part of the job page that is not in the schema."""
+
+
+def job_page() -> str:
+    """Every field of the job file, described by the docstrings below the fields."""
+    lines = ["# Job file\n", NOTE, JOB_INTRO]
+    lines += ["\n## At the top\n", *_job_table(JobConfig)]
+    for field in msgspec.structs.fields(JobConfig):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            doc = python_inspect.getdoc(field.type) or ""
+            lines += [f"\n## {field.name}\n", f"{doc}\n", *_job_table(field.type)]
+    return "\n".join(lines) + "\n"
+
+
+def _job_table(section: type[msgspec.Struct]) -> list[str]:
+    described = _described(section)
+    rows = ["| field | default | meaning |", "| --- | --- | --- |"]
+    for field in msgspec.structs.fields(section):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            continue
+        required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
+        default = "" if required else f"`{msgspec.json.encode(field.default).decode()}`"
+        rows.append(f"| `{field.name}` | {default} | {described.get(field.name, '')} |")
+    return rows
+
+
+def _described(section: type[msgspec.Struct]) -> dict[str, str]:
+    """The string below each field of a class."""
+    (definition,) = ast.parse(textwrap.dedent(python_inspect.getsource(section))).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, below in pairwise(definition.body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split()).replace("|", "\\|")
+            case _:
+                pass
+    return found
+
+
 def checks_page() -> str:
     """The audit's catalogue."""
     lines = ["# Checks\n", NOTE]
@@ -152,6 +226,7 @@ def _help(command: click.Command, name: str) -> list[str]:
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes_page,
     "policy.md": policy_page,
+    "job.md": job_page,
     "checks.md": checks_page,
     "commands.md": commands_page,
 }

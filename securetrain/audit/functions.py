@@ -281,7 +281,7 @@ def _fabric_in_clear(view: View, _: _NoArgs) -> list[Judgement]:
         Judgement(
             label="",
             good=FALSE,
-            why=f"rdma-trusted, DEGRADED: {said}",
+            why=f"{' or '.join(p for p in network.require if p.degraded)}, DEGRADED: {said}",
             evidence={"infiniband": shown},
         )
     ]

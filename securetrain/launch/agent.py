@@ -20,8 +20,9 @@ from typing import Any, Final, TypeAlias
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.options import BACKEND, RunOptions
 from securetrain.policy.schema import Policy, UnpickleMode
-from securetrain.rendezvous.entry import FLOORS, ON_EPOCH, TUNNEL
+from securetrain.rendezvous.entry import CARRIER, FLOORS, ON_EPOCH, TUNNEL
 from securetrain.rendezvous.membership import Membership
+from securetrain.rendezvous.relay import Carrier
 from securetrain.rendezvous.tunnel import Tunnel
 
 WORKER: Final = "securetrain.launch.worker"
@@ -160,6 +161,7 @@ def run_agent(
     identity: Path | None,
     attester: str = "",
     tunnel: Tunnel | None = None,
+    carrier: Carrier | None = None,
     on_epoch: OnEpoch | None = None,
     floors: Callable[[], Sequence[bytes]] | None = None,
 ) -> AgentResult:
@@ -172,6 +174,7 @@ def run_agent(
         identity: The node's identity folder; None keeps what ``--rdzv-conf`` says.
         attester: What speaks for the node (`attest.settings.settings_for`); empty keeps that too.
         tunnel: This node's end of the job network, when the job has one.
+        carrier: Carries the store over TLS, when several nodes have none (store-tls).
         on_epoch: Hears of every epoch before its workers start.
         floors: What to show the other nodes of the newest checkpoints, before every round.
 
@@ -193,12 +196,8 @@ def run_agent(
         config.rdzv_configs["identity"] = str(identity)
     if attester:
         config.rdzv_configs["attester"] = attester
-    if tunnel is not None:
-        config.rdzv_configs[TUNNEL] = tunnel
-    if on_epoch is not None:
-        config.rdzv_configs[ON_EPOCH] = on_epoch
-    if floors is not None:
-        config.rdzv_configs[FLOORS] = floors
+    objects = {TUNNEL: tunnel, CARRIER: carrier, ON_EPOCH: on_epoch, FLOORS: floors}
+    config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
     try:
         elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:

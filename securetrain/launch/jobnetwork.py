@@ -64,6 +64,8 @@ def prober(
                 f"the job may have {max_nodes} nodes, and they need one coordinator that each"
                 " reaches (--rdzv-endpoint)"
             )
+        if profile is NetworkProfile.STORE_TLS:
+            return ""
         if profile in {NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS}:
             return engines.probe(profile)
         return engines.probe(NetworkProfile.OVERLAY) or beside(profile)

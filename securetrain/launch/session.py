@@ -28,6 +28,7 @@ from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile, de
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import agent, failures, recording, summary, workerlog
+from securetrain.launch.address import announced_address
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.launch.keeper import Keeper
@@ -48,12 +49,15 @@ from securetrain.network.environment import (
     WorkerEnvironment,
     worker_environment,
 )
+from securetrain.network.namespace import Namespace
+from securetrain.network.overlay import underlay_device
 from securetrain.network.profile import achieve, label
 from securetrain.network.variables import CACHES
 from securetrain.network.verbs import Verbs
 from securetrain.network.wireguard import Endpoint
 from securetrain.rendezvous.coordinator import Admission, Coordinator
 from securetrain.rendezvous.identity_dir import load_identity
+from securetrain.rendezvous.relay import Carrier
 
 
 def agent_ledger(setup: RunSetup, clock: Callable[[], datetime], writer: str = "agent") -> Ledger:
@@ -154,6 +158,7 @@ class Session:
                 run.root,
                 state=state.root,
                 verbs=self.verbs.place.variables if self.verbs else None,
+                device=self._device(),
                 pass_env=self.options.pass_env,
             )
         recording.record_environment(self.environment, self.options.pass_env, self.ledger)
@@ -187,6 +192,7 @@ class Session:
                     identity=identity,
                     attester=self._attester(),
                     tunnel=self.network.tunnel if self.network else None,
+                    carrier=self._carrier(endpoint),
                     on_epoch=Restart(
                         run=run,
                         ledger=self.ledger,
@@ -197,6 +203,19 @@ class Session:
                     ).begin,
                     floors=self.kept.newest.show,
                 )
+
+    def _device(self) -> str:
+        """By which the other nodes reach this one, when there is no job network."""
+        if self.profile is not NetworkProfile.STORE_TLS:
+            return ""
+        address = announced_address(self.options.coordinator, self.options.bind)
+        return underlay_device(Namespace(), address)[0]
+
+    def _carrier(self, endpoint: str) -> Carrier | None:
+        if self.profile is not NetworkProfile.STORE_TLS:
+            return None
+        address = announced_address(endpoint, self.options.bind)
+        return Carrier(address=str(address), clock=self.clock)
 
     @property
     def _fabric(self) -> Fabric:

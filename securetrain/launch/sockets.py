@@ -77,6 +77,10 @@ def check_sockets(profile: NetworkProfile, proc: Path = Path("/proc")) -> Socket
         case NetworkProfile.LOOPBACK:
             others: tuple[str, ...] = ()
             outside = tuple(entry for entry in found if not _is_loopback(entry))
+        case NetworkProfile.STORE_TLS:
+            # Libraries listen at the node's own address; nothing may listen at all of them.
+            others = ()
+            outside = tuple(entry for entry in found if _is_everywhere(entry))
         case _ if profile in TUNNELLED:
             others = _ways_out(proc)
             outside = found if others else ()
@@ -124,6 +128,10 @@ def violation(check: SocketCheck) -> NetworkError:
         "torch.distributed, or a server that the script started",
         "initialise with init_method='env://' and bind servers to 127.0.0.1",
     )
+
+
+def _is_everywhere(entry: Listener) -> bool:
+    return ipaddress.ip_address(entry.address).is_unspecified
 
 
 def _is_loopback(entry: Listener) -> bool:

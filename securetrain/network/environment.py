@@ -103,6 +103,7 @@ def worker_environment(
     run_dir: Path,
     *,
     verbs: Mapping[str, str] | None = None,
+    device: str = "",
     state: Path | None = None,
     pass_env: Collection[str] = (),
     judge: PathJudge = path_problem,
@@ -116,6 +117,7 @@ def worker_environment(
         profile: The achieved network profile.
         run_dir: The run directory, absolute.
         verbs: NCCL's settings for the RDMA port of this node (`rdma.Place`), when it has one.
+        device: The device that other nodes reach this one by, under store-tls.
         state: The folder that this machine keeps between runs (`nodestate`).
         pass_env: Names that the user lets through (``--pass-env``).
         judge: Says why a directory is unsafe to load code from.
@@ -124,8 +126,8 @@ def worker_environment(
     Raises:
         NetworkError: ST-NETW-003 when a pinned variable is to be passed with another value.
     """
-    fixed = transport(profile, verbs)
-    every = pins(policy, profile, run_dir, verbs)
+    fixed = transport(profile, verbs, device)
+    every = pins(policy, profile, run_dir, verbs, device)
     if state is not None:
         every[STATE_VARIABLE] = str(state)
     pinned = _effective_pins(base, policy, every, pass_env, judge_cache, fixed=fixed)
@@ -151,6 +153,7 @@ def pins(
     profile: NetworkProfile,
     run_dir: Path,
     verbs: Mapping[str, str] | None = None,
+    device: str = "",
 ) -> dict[str, str]:
     """The variables that the launcher sets for a profile.
 
@@ -160,11 +163,13 @@ def pins(
     fabric = {"NCCL_RAS_ENABLE": "0", "NCCL_CONF_FILE": str(run_dir / EMPTY_NCCL_CONF)}
     caches = {name: str(run_dir / CACHE_DIR / folder) for name, folder in variables.CACHES.items()}
     own = {RUN_DIR_VARIABLE: str(run_dir), PROFILE_VARIABLE: str(profile)}
-    fixed = transport(profile, verbs)
+    fixed = transport(profile, verbs, device)
     return own | fixed | caches | (fabric if policy.fabric.pin_environment else {})
 
 
-def transport(profile: NetworkProfile, verbs: Mapping[str, str] | None = None) -> dict[str, str]:
+def transport(
+    profile: NetworkProfile, verbs: Mapping[str, str] | None = None, device: str = ""
+) -> dict[str, str]:
     """What makes a profile true: the interface and what NCCL may use beside it.
 
     No policy and no flag can change these. MASTER_ADDR is not among them: torch's agent sets it for
@@ -174,10 +179,14 @@ def transport(profile: NetworkProfile, verbs: Mapping[str, str] | None = None) -
         NetworkError: ST-NETW-001 for a profile that has none, ST-NETW-032 for one that needs an
             RDMA port when there is none, or the other way round.
     """
-    if profile is not NetworkProfile.LOOPBACK and profile not in TUNNELLED:
+    devices = dict.fromkeys(TUNNELLED, DEVICE) | {
+        NetworkProfile.LOOPBACK: "lo",
+        NetworkProfile.STORE_TLS: device,
+    }
+    if not devices.get(profile):
         raise NetworkError(
             "ST-NETW-001",
-            f"no environment is defined for the profile {profile}",
+            f"no device is known for the profile {profile}",
             fix="use a policy that accepts loopback",
         )
     if (profile in VERBS) is not bool(verbs):
@@ -186,7 +195,7 @@ def transport(profile: NetworkProfile, verbs: Mapping[str, str] | None = None) -
             f"NCCL is told of {'no' if not verbs else 'an'} RDMA port under {profile}",
             "the workers' environment",
         )
-    device = "lo" if profile is NetworkProfile.LOOPBACK else DEVICE
+    device = devices[profile]
     return {
         "GLOO_SOCKET_IFNAME": device,
         "TP_SOCKET_IFNAME": device,

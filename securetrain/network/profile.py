@@ -12,8 +12,10 @@ Rules, in order:
    network in clear.
 
 ``loopback`` is a property of the job (one machine, no byte leaves it), so it needs nothing but a
-job of one node. The others are built on a job network (`overlay`) that carries everything: the
-store, Gloo, RPC and NCCL's bootstrap. They differ in what NCCL's data does:
+job of one node. ``store-tls`` needs nothing of a machine either: only the store's connections are
+carried over TLS, everything else travels in clear: DEGRADED. The others are built on a job network
+(`overlay`) that carries everything: the store, Gloo, RPC and NCCL's bootstrap. They differ in what
+NCCL's data does:
 
 ================  =============================================================================
 overlay           through the tunnel, like everything else
@@ -101,10 +103,7 @@ def obstacle(profile: NetworkProfile, max_nodes: int, probe: Probe = not_built) 
                 return ""
             return f"the job may have {max_nodes} nodes, and loopback ends at one machine"
         case NetworkProfile.STORE_TLS:
-            return (
-                "this version does not carry the store's connections over TLS; where no job network"
-                " can be built, run on one node"
-            )
+            return probe(profile) if max_nodes > 1 else "the job has one node: use loopback"
         case _ if profile in TUNNELLED:
             return probe(profile)
         case _:

@@ -24,7 +24,7 @@ import yaml
 from securetrain.core import canonical
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import read_file
-from securetrain.core.vocabulary import NetworkProfile, NodeTier
+from securetrain.core.vocabulary import NodeTier
 from securetrain.policy.schema import (
     API_VERSION,
     FabricTrust,
@@ -316,16 +316,18 @@ def _check_network(policy: Policy, where: str) -> None:
         raise PolicyError(
             "ST-PLCY-004", "no network profile", f"{where}: network.require", "name one"
         )
-    wanted = NetworkProfile.RDMA_TRUSTED in network.require
+    in_clear = [profile for profile in network.require if profile.degraded]
+    wanted = bool(in_clear)
     named = network.fabric is FabricTrust.TRUSTED_PLAINTEXT
     if wanted is not named:
         raise PolicyError(
             "ST-PLCY-004",
-            "rdma-trusted sends gradients in clear, which network.fabric does not say"
+            f"{in_clear[0]} sends gradients in clear, which network.fabric does not say"
             if wanted
             else "a fabric in clear is trusted, and no profile uses one",
             f"{where}: network.fabric",
-            "name rdma-trusted in network.require and fabric: trusted-plaintext, or neither",
+            "name rdma-trusted or store-tls in network.require and fabric: trusted-plaintext, or"
+            " neither",
         )
     if named is not (network.isolation is not None and bool(network.isolation.statement.strip())):
         raise PolicyError(

@@ -263,8 +263,8 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     fabric: Annotated[
         FabricTrust,
         _meta(
-            "what may leave a machine by RDMA: encrypted (nothing in clear) or trusted-plaintext"
-            " (rdma-trusted may be required)",
+            "what may leave a machine: encrypted (nothing in clear) or trusted-plaintext"
+            " (rdma-trusted or store-tls may be required)",
             "run",
             "audit",
         ),

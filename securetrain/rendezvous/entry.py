@@ -19,8 +19,9 @@ libraries are told to use the device that has it, unless a variable says already
 machine's own name they would find 127.0.0.1 on many.
 
 ``securetrain run`` adds ``tunnel``, an object, when the job has a network of its own,
-``on_epoch``, which hears of every epoch, and ``floors``, which says what this node has seen as
-newest; nobody can write those as text.
+``carrier``, one that carries the store over TLS when it has none, ``on_epoch``, which hears of
+every epoch, and ``floors``, which says what this node has seen as newest; nobody can write those as
+text.
 """
 
 from contextlib import nullcontext
@@ -32,15 +33,17 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
     from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
 
+    from securetrain.rendezvous.relay import Carrier
     from securetrain.rendezvous.tunnel import Tunnel
 
 TUNNEL: Final = "tunnel"
 ON_EPOCH: Final = "on_epoch"
 FLOORS: Final = "floors"
+CARRIER: Final = "carrier"
 DEVICE_VARIABLES: Final = frozenset(
     {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
 )
-_OBJECTS = frozenset({TUNNEL, ON_EPOCH, FLOORS})
+_OBJECTS = frozenset({TUNNEL, ON_EPOCH, FLOORS, CARRIER})
 _KNOWN = _OBJECTS | {
     *("identity", "bind", "local_world", "join_timeout", "attester"),
     *("timeout", "rank"),
@@ -66,6 +69,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
 
     from securetrain.attest.settings import make_attester, settings_for  # noqa: PLC0415
     from securetrain.core.errors import SecureTrainError  # noqa: PLC0415
+    from securetrain.core.vocabulary import NetworkProfile  # noqa: PLC0415
     from securetrain.rendezvous.handler import SecureRendezvousHandler  # noqa: PLC0415
     from securetrain.rendezvous.identity_dir import (  # noqa: PLC0415
         load_identity,
@@ -80,7 +84,8 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     host, port = parse_endpoint(params.endpoint)
     tunnel: Tunnel | None = params.get(TUNNEL)
     given = str(params.get("bind") or params.local_addr or "127.0.0.1")
-    address = str(tunnel.endpoint) if tunnel else given
+    carrier: Carrier | None = params.get(CARRIER)
+    address = str(tunnel.endpoint) if tunnel else carrier.address if carrier else given
     local_world = _number(params, "local_world")
 
     def clock() -> datetime:
@@ -112,6 +117,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             address=address,
             local_world=local_world or 0,
             tunnel=tunnel,
+            network=NetworkProfile.STORE_TLS if carrier else None,
             on_certificate=keep,
             floors=params.config.get(FLOORS, tuple),
         )
@@ -125,6 +131,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         max_nodes=params.max_nodes,
         join_timeout=_number(params, "join_timeout"),
         inside=tunnel.entered if tunnel else nullcontext,
+        carrier=carrier,
         **({ON_EPOCH: params.config[ON_EPOCH]} if ON_EPOCH in params.config else {}),
     )
 

@@ -37,6 +37,7 @@ from torch.distributed.elastic.rendezvous.api import (
 from securetrain.core.errors import AdmissionError, SecureTrainError, UsageError
 from securetrain.rendezvous.member import Member, SpareNodeError
 from securetrain.rendezvous.membership import Membership
+from securetrain.rendezvous.relay import LOOPBACK, Carrier
 from securetrain.rendezvous.store import HostedStore, connect_store, host_store
 from securetrain.rendezvous.tunnel import store_host
 
@@ -62,6 +63,7 @@ class SecureRendezvousHandler(RendezvousHandler):
         join_timeout: float | None = None,
         store_timeout: timedelta = STORE_TIMEOUT,
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
+        carrier: Carrier | None = None,
         on_epoch: OnEpoch = lambda _membership, _local: None,
     ) -> None:
         """Prepare a handler.
@@ -75,12 +77,15 @@ class SecureRendezvousHandler(RendezvousHandler):
             store_timeout: how long a store operation may take.
             inside: puts the calling thread where the store's sockets belong: the job network. The
                 connection to the coordinator is not made there.
+            carrier: carries the store's connections over TLS, in a job without a network of its
+                own. The store itself then listens on loopback.
             on_epoch: hears of every epoch before its workers start, and what gives a time of the
                 coordinator by this node's clock. Rank 0's hears first: the others wait for it.
         """
         self._connect = connect
         self._run_id = run_id
         self._inside = inside
+        self._carrier = carrier
         self._on_epoch = on_epoch
         self._nodes = (min_nodes, max_nodes)
         self._join_timeout = join_timeout
@@ -154,6 +159,8 @@ class SecureRendezvousHandler(RendezvousHandler):
         finally:
             if self._member is not None:
                 self._member.leave()
+            if self._carrier is not None:
+                self._carrier.close()
         return True
 
     def _next_round(self) -> RendezvousInfo:
@@ -168,21 +175,25 @@ class SecureRendezvousHandler(RendezvousHandler):
             if error.code == "ST-ADMN-005":
                 self._member = None  # it has left; who tries again joins again
             raise
+        host, port = found.host, found.port
         if found.rank == 0:
             hosted = self._hosted
             assert hosted is not None, "rank 0 has opened its store"
-            store = hosted.store
+            store, host, port = hosted.store, hosted.host, hosted.port
         else:
             self._hosted = None
             self._on_epoch(found.membership, member.local_time)
+            if self._carrier is not None:
+                place, shown = (host, port), lambda: member.credentials
+                host, port = self._carrier.to_store(place, found.membership, shown)
             with self._inside():
-                store = connect_store(found.host, found.port, self._store_timeout)
+                store = connect_store(host, port, self._store_timeout)
         prefix = f"securetrain/{found.membership.epoch}"
         return RendezvousInfo(
             PrefixStore(prefix, store),
             found.rank,
             found.world_size,
-            RendezvousStoreInfo(found.host, found.port),
+            RendezvousStoreInfo(host, port),
         )
 
     def _joined(self) -> Member:
@@ -206,11 +217,16 @@ class SecureRendezvousHandler(RendezvousHandler):
     def _host(self, membership: Membership) -> int:
         """A fresh store; the one of the round before goes with its last reference."""
         log.debug("epoch %d: starting the workers' store", membership.epoch)
-        assert self._member is not None, "it has joined"
-        self._on_epoch(membership, self._member.local_time)
+        member = self._member
+        assert member is not None, "it has joined"
+        self._on_epoch(membership, member.local_time)
+        address = store_host(membership) if self._carrier is None else LOOPBACK
         with self._inside():
-            self._hosted = host_store(store_host(membership), self._store_timeout)
-        return self._hosted.port
+            self._hosted = host_store(address, self._store_timeout)
+        if self._carrier is None:
+            return self._hosted.port
+        shown = lambda: member.credentials  # noqa: E731 - asked anew for each connection
+        return self._carrier.before_store(self._hosted.port, membership, shown)[1]
 
 
 def as_rendezvous_error(error: SecureTrainError) -> RendezvousError:

@@ -25,6 +25,7 @@ from cryptography import x509
 from securetrain.attest.attester import Attester
 from securetrain.attest.results import AttestationResult
 from securetrain.core.errors import AdmissionError, SecureTrainError
+from securetrain.core.vocabulary import NetworkProfile
 from securetrain.rendezvous.identity_dir import NodeIdentity
 from securetrain.rendezvous.link import Link
 from securetrain.rendezvous.membership import Membership, verify_membership
@@ -38,6 +39,7 @@ from securetrain.rendezvous.protocol import (
     Status,
     Store,
 )
+from securetrain.rendezvous.tls import TlsIdentity
 from securetrain.rendezvous.tunnel import Keys, Tunnel, store_host
 
 _CLOSE_SECONDS: Final = 5.0
@@ -78,6 +80,7 @@ class Member:
         address: str = "127.0.0.1",
         local_world: int = 0,
         tunnel: Tunnel | None = None,
+        network: NetworkProfile | None = None,
         timeout: float = 10.0,
         on_certificate: Callable[[x509.Certificate], None] | None = None,
         floors: Callable[[], Sequence[bytes]] = tuple,
@@ -92,12 +95,14 @@ class Member:
             address: IP address where this node would listen for the other members.
             local_world: workers on this node; 0 when not known.
             tunnel: this node's end of the job network, when the job has one.
+            network: the profile of a job of several nodes without one (store-tls).
             timeout: seconds for each step of joining.
             on_certificate: keeps this node's next certificate, when it is renewed.
             floors: what to show the others of the newest checkpoints, asked before every round
                 (`gossip`); what they show is in the membership.
             monotonic: a steady clock in seconds.
         """
+        self._identity = identity
         self._node = identity.spiffe.node
         self._tunnel = tunnel
         self._floors = floors
@@ -118,7 +123,7 @@ class Member:
             local_world=local_world,
             wireguard=tunnel.key if tunnel is not None else "",
             wireguard_port=tunnel.port if tunnel is not None else 0,
-            network=tunnel.profile if tunnel is not None else None,
+            network=tunnel.profile if tunnel is not None else network,
         )
         self._link = Link(
             identity,
@@ -156,6 +161,12 @@ class Member:
     def result(self) -> AttestationResult:
         """The latest attestation result about this node."""
         return self._link.admitted.result
+
+    @property
+    def credentials(self) -> TlsIdentity:
+        """What this node shows to other members: its key, certified for the time of its lease."""
+        identity, passport = self._identity, self._link.admitted.passport
+        return TlsIdentity(key=identity.key, certificate=passport.svid, ca=identity.ca)
 
     @property
     def num_waiting(self) -> int:

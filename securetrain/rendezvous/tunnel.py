@@ -8,8 +8,8 @@ Rules:
    evidence (`attest.binding`), so that nobody can put another one in its place;
 2. all nodes of a job have a tunnel or none has: the first that joins decides, and under a policy
    that accepts nothing but overlays each must have one (ST-NETW-001). Their profiles are the same,
-   or one node's NCCL would speak TLS or RDMA and another's would not; RDMA is for policies that
-   name it;
+   or one node's NCCL would speak TLS or RDMA and another's would not; RDMA, and no network at all
+   (store-tls), are for policies that name them;
 3. every epoch has a secret of its own, which never leaves the coordinator's memory. A member gets
    the pre-shared keys of its own pairs, and NCCL's for all, beside the signed membership; nobody
    else gets them;
@@ -149,7 +149,8 @@ def require_alike(hello: Hello, others: Collection[Hello], network: Network) -> 
     """
     if not hello.wireguard and TUNNELLED.issuperset(network.require):
         raise _not_alike(hello, "the policy accepts overlays only")
-    if hello.network in VERBS and hello.network not in network.require:
+    named = VERBS | {NetworkProfile.STORE_TLS}
+    if hello.network in named and hello.network not in network.require:
         raise _not_alike(hello, f"the policy does not accept its profile, {hello.network}")
     for other in others:
         if bool(other.wireguard) != bool(hello.wireguard):

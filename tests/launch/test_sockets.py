@@ -58,9 +58,15 @@ def test_no_knowledge_is_no_pass(tmp_path):
     assert caught.value.code == "ST-NETW-002"
 
 
-def test_a_profile_that_is_not_built_has_no_rule():
-    with pytest.raises(ValueError, match="no rule"):
-        check_sockets(NetworkProfile.STORE_TLS)
+def test_under_store_tls_nothing_listens_at_every_address():
+    with socket.create_server(("127.0.0.2", 0)) as own:
+        check = check_sockets(NetworkProfile.STORE_TLS)
+        assert check.ok
+        assert own.getsockname()[1] in {entry.port for entry in check.listeners}
+        with socket.create_server(("0.0.0.0", 0)) as everywhere:
+            check = check_sockets(NetworkProfile.STORE_TLS)
+            assert [entry.port for entry in check.outside] == [everywhere.getsockname()[1]]
+            assert violation(check).code == "ST-NETW-002"
 
 
 ROUTES = "Iface Destination Gateway Flags\n"

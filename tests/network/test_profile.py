@@ -94,9 +94,12 @@ def test_what_would_help_depends_on_what_was_wanted(profile, nodes, fix):
     assert caught.value.fix.startswith(fix)
 
 
-def test_a_store_with_tls_is_always_refused():
-    with pytest.raises(NetworkError, match="does not carry the store's connections over TLS"):
-        achieve(Network(require=(P.STORE_TLS,)), 2, probe=lambda _: "")
+def test_a_store_over_tls_is_for_several_nodes_and_whoever_carries_it():
+    network = Network(require=(P.STORE_TLS,))
+    assert achieve(network, 2, probe=lambda _: "") is P.STORE_TLS
+    for nodes, probe, reason in ((1, "", "one node"), (2, "no coordinator", "no coordinator")):
+        with pytest.raises(NetworkError, match=reason):
+            achieve(network, nodes, probe=lambda _, probe=probe: probe)
 
 
 def test_rootless_says_what_it_costs():

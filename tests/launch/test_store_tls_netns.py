@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""`securetrain run` under store-tls on two machines: the store is carried over TLS, gradients are
+not, and everybody is told so.
+"""
+
+import io
+import os
+from datetime import UTC, datetime
+from itertools import chain
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from securetrain.report import html, terminal
+from securetrain.report.run_record import read_run
+from securetrain.testing.cluster import NamespaceCluster, missing
+from tests.launch.two_nodes import CANARIES, NODES, POLICY, TRAIN, coordinated
+
+LACKING = missing()
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.dist,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(LACKING), reason=f"hosts of a test need: {'; '.join(LACKING)}"),
+]
+GRADIENT, _, KEY = CANARIES
+
+IN_CLEAR = """\
+network:
+  require: [store-tls]
+  fabric: trusted-plaintext
+  isolation: {statement: a bridge of this test and nobody else, evidence: statement}
+"""
+
+
+@pytest.fixture
+def nodes(tmp_path, clean_environment, run_command):
+    network = "network: {require: [overlay]}\n"
+    assert network in POLICY
+    (tmp_path / "policy.yaml").write_text(POLICY.replace(network, IN_CLEAR))
+    (tmp_path / "train.py").write_text(TRAIN)
+    with (
+        NamespaceCluster.up(2) as cluster,
+        coordinated(
+            cluster=cluster,
+            folder=tmp_path,
+            job=f"store-{os.getpid()}-{tmp_path.name[-6:]}",
+            run_command=run_command,
+            env=clean_environment(),
+        ) as made,
+    ):
+        yield made
+
+
+def test_the_store_is_sealed_and_the_rest_is_said_to_be_in_clear(nodes):
+    with nodes.cluster.capture() as capture:
+        for node, host in zip(NODES, nodes.cluster.hosts, strict=True):
+            options = ("--require", "store-tls", "--max-restarts", "1")
+            # Rank 1 dies once: the next epoch has a store and relays of its own.
+            nodes.start(node, *options, conf=f",bind={host.address}", crash="0")
+        assert [nodes.wait(node) for node in NODES] == [0, 0], nodes.err("node-a")[-3000:]
+    assert capture.lost == 0
+    frames = capture.read()
+    # The gradients are there for everybody to read: this is what DEGRADED means.
+    assert any(GRADIENT in frame for frame in frames)
+    # What the store was asked is not: neither the script's keys nor torch's.
+    for canary in (KEY, b"default_pg", b"torchelastic"):
+        assert not any(canary in frame for frame in frames), canary
+    ranks = nodes.ranks()
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    for rank in ranks:
+        assert rank["master"] == "127.0.0.1"
+        assert set(rank["pins"].values()) <= {"eth0", "=eth0"}
+    for node in NODES:
+        assert "network      store-tls DEGRADED (some bytes in clear)" in nodes.err(node)
+        events = {event.event: event for event in nodes.events(node)}
+        assert "DEGRADED" in events["profile-achieved"].subject
+        record = read_run(nodes.folder / f"run-{node}", datetime.now(UTC))
+        out = io.StringIO()
+        terminal.show(record, Console(file=out, width=200))
+        for text in (out.getvalue(), msgspec.json.encode(record).decode(), html.render(record)):
+            assert "store-tls DEGRADED" in text
+            assert "travelled in clear" in text
+            assert "encrypted between" not in text
+    assert not list(chain.from_iterable(nodes.remains(node) for node in NODES))
