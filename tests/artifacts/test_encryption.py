@@ -3,6 +3,7 @@
 """Chunks and keys: nothing can be exchanged, dropped, cut off or brought from elsewhere."""
 
 import base64
+import sys
 from pathlib import Path
 
 import msgspec
@@ -134,6 +135,13 @@ def test_recipients_are_named_sensibly() -> None:
         with pytest.raises(UsageError) as error:
             new_key(recipients)
         assert error.value.code == "ST-USAG-001"
+
+
+def test_without_its_package_nothing_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nacl.public", None)
+    with pytest.raises(UsageError, match="PyNaCl") as error:
+        new_key([DecryptionKey.generate().recipient])
+    assert error.value.code == "ST-USAG-004"
 
 
 def test_a_private_key_file_is_private(tmp_path: Path) -> None:

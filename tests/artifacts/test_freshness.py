@@ -230,6 +230,9 @@ def test_heads_never_go_back_and_are_a_chain(run, keys, trust, now):
     after = advance(storage, msgspec.structs.replace(made[2], seq=7), keys.checkpoint, trust, now)
     assert len(after.prev) == 64
     assert after.prev == hashlib.sha256(before).hexdigest()
+    # The numbers of another run in the same folder begin where they like.
+    other = msgspec.structs.replace(made[0], run_id="run-2")
+    assert advance(storage, other, keys.checkpoint, trust, now).run_id == "run-2"
 
 
 def test_a_leaked_keys_number_dies_with_the_key(run, forge, keys, tmp_path, now):
@@ -365,6 +368,7 @@ def test_what_a_run_went_back_to_is_excused_and_nothing_else(run, codes, tmp_pat
     floors.raise_to("run-1", Floor(seq=3, digest="3" * 64), [key])
     assert codes("c1", asked) == ["ST-CKPT-151"]
     assert not floors.excuse("run-1", before, {newest}, {key})
+    assert floors.excused("run-1", {keys.stranger.key_id}) == frozenset(), "of no key that counts"
 
 
 def test_a_head_beside_it_is_asked_unless_the_caller_goes_by_its_own_ledger(codes):

@@ -43,7 +43,7 @@ def range_hash(start: int, end: int, hashes: Hashes) -> bytes:
     if start == end:
         return EMPTY_ROOT
     size = end - start
-    if size & (size - 1) == 0 and start % size == 0:
+    if size & (size - 1) == 0:  # then it begins at a multiple of its size
         level = size.bit_length() - 1
         return hashes(level, start >> level)
     middle = start + _split(size)
