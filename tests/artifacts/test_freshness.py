@@ -333,6 +333,13 @@ def test_what_a_node_can_show_to_others_is_its_newest_head(run, keys, tmp_path, 
     floors.raise_to("run-1", Floor(seq=10, digest="a" * 64), shown.key_ids, b"x" * 5000)
     assert floors.head("run-1", known) == data
     assert floors.head("run-1", {keys.stranger.key_id}) is None
+    floors.raise_to("run-1", Floor(seq=11, digest="b" * 64), shown.key_ids, b"newer")
+    assert floors.head("run-1", known) == b"newer"
+    # What was saved here first, and is in the head later.
+    again = Floors(tmp_path / "again.json")
+    for head in (b"", data):
+        again.raise_to("run-1", floor, shown.key_ids, head)
+    assert again.head("run-1", known) == data
 
 
 @pytest.mark.forgery
@@ -357,6 +364,9 @@ def test_what_a_run_went_back_to_is_excused_and_nothing_else(run, codes, tmp_pat
     asked = Freshness(floors=floors, head=False)
     floors.raise_to("run-1", Floor(seq=2, digest=newest), [key])
     assert codes("c1", asked) == ["ST-CKPT-151"]  # the control
+    # Nobody has seen anything of another run, and nothing is an excuse for itself.
+    assert not floors.excuse("run-2", before, {newest}, {key})
+    assert not floors.excuse("run-1", newest, {newest}, {key})
     # Nothing says that the newest one was set aside.
     assert not floors.excuse("run-1", before, set(), {key})
     assert codes("c1", asked) == ["ST-CKPT-151"]
