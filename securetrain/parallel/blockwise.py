@@ -142,10 +142,10 @@ def _gradients_by_products(
     dqs = []
     for rows in _rows(q):
         seen = (_scores(q, k, rows, causal=causal) - lse[:, :, rows, None]).exp()
-        dout = grad[:, :, rows].float()
-        dv += seen.transpose(-1, -2) @ dout
-        rest = (dout * out[:, :, rows].float()).sum(-1, keepdim=True)
-        dscores = seen * (dout @ values.transpose(-1, -2) - rest) * scale
+        upstream = grad[:, :, rows].float()
+        dv += seen.transpose(-1, -2) @ upstream
+        rest = (upstream * out[:, :, rows].float()).sum(-1, keepdim=True)
+        dscores = seen * (upstream @ values.transpose(-1, -2) - rest) * scale
         dqs.append(dscores @ keys)
         dk += dscores.transpose(-1, -2) @ q[:, :, rows].float()
     return torch.cat(dqs, 2), dk, dv

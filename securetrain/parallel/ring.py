@@ -67,8 +67,12 @@ class _Ring(torch.autograd.Function):
             coming = shift(moving, group) if hop < ranks - 1 else None
             rows, columns, causal = _visible(rank, (rank - hop) % ranks, q.shape[2])
             keys, values = moving[:, :, :, columns]
-            dout, queries, seen, sums = (x[:, :, rows].contiguous() for x in (grad, q, out, lse))
-            dq_part, dk, dv = gradients(dout, queries, keys, values, (seen, sums), causal=causal)
+            upstream, queries, seen, sums = (
+                x[:, :, rows].contiguous() for x in (grad, q, out, lse)
+            )
+            dq_part, dk, dv = gradients(
+                upstream, queries, keys, values, (seen, sums), causal=causal
+            )
             dq[:, :, rows] += dq_part
             here = torch.zeros(moving.shape, dtype=torch.float32, device=q.device)
             if arriving is not None:
