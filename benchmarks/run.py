@@ -24,7 +24,7 @@ from benchmarks import ab
 
 MODULES: Final = (
     *("step", "guard", "checkpoint", "dataset", "verify", "startup", "attest", "hardware"),
-    *("join", "link", "job"),
+    *("join", "link", "job", "trainer"),
 )
 FIGURES: Final = (
     "figures",
