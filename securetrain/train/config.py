@@ -56,15 +56,21 @@ class ModelJob(_Section, frozen=True, kw_only=True):
     the sizes.
     """
     dim: Annotated[int, Meta(ge=8, le=65536)] = 192
+    """Width of what layers pass on."""
     layers: Annotated[int, Meta(ge=1, le=1024)] = 4
+    """Blocks of attention and feed-forward network."""
     heads: Annotated[int, Meta(ge=1, le=1024)] = 6
+    """Heads of queries."""
     kv_heads: Annotated[int, Meta(ge=1, le=1024)] | None = None
     """Heads of keys and values, each shared by heads / kv_heads queries; null: as many as heads."""
     head_size: Annotated[int, Meta(ge=2, le=1024)] | None = None
     """Elements of a head; null: dim / heads."""
     ffn: Annotated[int, Meta(ge=8, le=1 << 20)] = 512
+    """Width of the feed-forward network."""
     vocab: Annotated[int, Meta(ge=2, le=1 << 24)] = 256
+    """Tokens that there are; 256 for bytes."""
     rope_theta: Annotated[float, Meta(gt=1.0, le=1e9)] = 10_000.0
+    """Base of the rotary positions' wavelengths."""
     rope_scaling: RopeScaling | None = None
     """Stretched positions, as Llama 3.1 has them: factor, low, high, length."""
     norm_eps: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-5
@@ -127,6 +133,7 @@ class DataJob(_Section, frozen=True, kw_only=True):
     prefetch: Annotated[int, Meta(ge=0, le=64)] = 2
     """Steps whose rows are made ahead; 0: none."""
     seq_len: Annotated[int, Meta(ge=8, le=1 << 20)] = 128
+    """Tokens of a row."""
     batch_rows: Annotated[int, Meta(ge=1, le=1 << 20)] = 16
     """Rows of one step, over all ranks."""
 
@@ -189,8 +196,11 @@ class OptimizerJob(_Section, frozen=True, kw_only=True):
     """AdamW, and what its learning rate does."""
 
     lr: Annotated[float, Meta(gt=0.0, le=1.0)] = 3e-3
+    """The highest learning rate."""
     warmup_steps: Annotated[int, Meta(ge=0)] = 40
+    """Steps in which it rises from zero."""
     weight_decay: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.1
+    """Of matrices; vectors do not decay."""
     betas: tuple[
         Annotated[float, Meta(ge=0.0, lt=1.0)],
         Annotated[float, Meta(ge=0.0, lt=1.0)],
@@ -240,6 +250,7 @@ class EvalJob(_Section, frozen=True, kw_only=True):
     every: Annotated[int, Meta(ge=0)] = 100
     """Steps between evaluations; the last step always evaluates. 0: only the last."""
     rows: Annotated[int, Meta(ge=1, le=1 << 20)] = 64
+    """Rows of an evaluation, over all ranks."""
 
 
 class ProfileJob(_Section, frozen=True, kw_only=True):
@@ -255,6 +266,7 @@ class LaunchJob(_Section, frozen=True, kw_only=True):
     """How many processes `securetrain train` starts."""
 
     nproc_per_node: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """Processes on each node."""
     nnodes: Annotated[int, Meta(ge=1, le=65536)] = 1
     device: Annotated[str, Meta(min_length=1)] | None = None
     """The accelerator that `securetrain plan` compares with: h100, h200, ...; null: none."""
@@ -266,9 +278,13 @@ class JobConfig(_Section, frozen=True, kw_only=True):
     apiVersion: str  # noqa: N815 - the field's name in the file
     kind: str
     name: Annotated[str, Meta(pattern=NAME)]
+    """Lower-case letters, digits and hyphens."""
     seed: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
+    """Of first weights and of the order of data."""
     steps: Annotated[int, Meta(ge=1, le=1 << 40)]
+    """Optimizer steps of the whole run."""
     precision: Precision = Precision.FP32
+    """fp32 or bf16: what is computed in; parameters stay in float32."""
     trust: Annotated[str, Meta(min_length=1)] | None = None
     """The trust root (a file, or a folder of securetrain trust update) that verifies data.dataset
     and model.weights; null: the run's own, whose keys are in the run directory.
