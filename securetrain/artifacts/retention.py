@@ -8,7 +8,7 @@ Rules, in order:
    and numbers below the newest one is a candidate: what is half-written, set aside, of another run
    or unreadable stays;
 2. the newest `keep` stay, and those of steps that `every` divides, and those that the caller
-   protects (where the run went back to after an eviction);
+   protects (where the run went back to after an eviction; what is not in the log yet);
 3. a checkpoint gets another name first, which nothing looks for, then the run's ledger says that it
    is gone, then its files go. A crash in between leaves that name, and the next removal finishes
    what was begun: the ledger never names as newest what is not there.
@@ -19,7 +19,7 @@ least as many as are made while a node's last proof may be old.
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,8 +31,8 @@ from securetrain.core.errors import SecureTrainError, os_error
 from securetrain.core.files import sync_dir
 from securetrain.identity.trust import TrustRoot
 
-REMOVING: Final = ".removing"
-"""Ends the name of a directory that is being removed."""
+REMOVING: Final = ".tmp-removed"
+"""Ends the name of a directory that is being removed; nothing reads names with ``.tmp-``."""
 _FINISHED: Final = re.compile(r"step-\d{8,}")
 
 
@@ -51,14 +51,16 @@ class Old:
         return self.path.name.removesuffix(REMOVING)
 
 
-def removable(found: Sequence[Old], *, keep: int, every: int, protected: str) -> list[Old]:
+def removable(
+    found: Sequence[Old], *, keep: int, every: int, protected: Collection[str]
+) -> list[Old]:
     """Which of a run's checkpoints may go, oldest first (rule 2).
 
     Args:
         found: All of them.
         keep: How many of the newest stay; 0 keeps all.
         every: Those of steps that this divides stay; 0 for none.
-        protected: The digest of one that stays.
+        protected: Digests of those that stay.
     """
     if keep < 1:
         return []
@@ -66,7 +68,7 @@ def removable(found: Sequence[Old], *, keep: int, every: int, protected: str) ->
     return [
         one
         for one in oldest_first[:-keep]
-        if one.digest != protected and not (every and one.step % every == 0)
+        if one.digest not in protected and not (every and one.step % every == 0)
     ]
 
 

@@ -38,6 +38,7 @@ from securetrain.artifacts.history import (
 from securetrain.artifacts.layout import STATEMENT, Kind
 from securetrain.artifacts.listing import read_statement
 from securetrain.artifacts.quarantine import SET_ASIDE, Quarantine, set_aside
+from securetrain.artifacts.retention import REMOVING
 from securetrain.artifacts.statements import CheckpointPredicate, Opened, open_statement
 from securetrain.core.errors import IntegrityError
 from securetrain.core.files import read_file
@@ -198,7 +199,9 @@ class Restart:
         """This run's checkpoints that a loader would accept a statement of."""
         trust, folder = self._trust(), self.run.checkpoints
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if SET_ASIDE in path.name or not (path / STATEMENT).is_file():
+            if SET_ASIDE in path.name or path.name.endswith(REMOVING):
+                continue
+            if not (path / STATEMENT).is_file():
                 continue
             try:
                 data = read_statement(path, Kind.CHECKPOINT)

@@ -38,6 +38,7 @@ from securetrain.artifacts.encryption import DecryptionKey, Recipient
 from securetrain.artifacts.history import REMOVED, SEEN, SIGNED
 from securetrain.artifacts.layout import Kind
 from securetrain.artifacts.listing import read_statement
+from securetrain.artifacts.logged import proof_name
 from securetrain.artifacts.statements import (
     CheckpointPredicate,
     DatasetRef,
@@ -187,11 +188,15 @@ class Checkpoints:
         if not self.job.keep:
             return
         folder = self.run.checkpoints
+        found = retention.checkpoints_of(folder, self.run_id, self.trust)
+        protected = {self.history.restart}
+        if self.policy.policy.checkpoint.log is not None:
+            # What must be logged stays until the run's agents have put the proof beside it.
+            protected |= {
+                one.digest for one in found if not (folder / proof_name(one.path.name)).is_file()
+            }
         going = retention.removable(
-            retention.checkpoints_of(folder, self.run_id, self.trust),
-            keep=self.job.keep,
-            every=self.job.keep_every,
-            protected=self.history.restart,
+            found, keep=self.job.keep, every=self.job.keep_every, protected=protected
         )
 
         def tell(old: retention.Old) -> None:

@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,17 +17,23 @@ import torch.distributed as dist
 from securetrain.artifacts import history as ledger_history
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
 from securetrain.artifacts.history import REMOVED
+from securetrain.artifacts.logged import proof_name
 from securetrain.artifacts.retention import REMOVING
+from securetrain.core import canonical
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
 from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole
 from securetrain.ledger import verify_ledger
+from securetrain.policy.load import load_resolved
 from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun
+from securetrain.train.checkpointing import Checkpoints
 from securetrain.train.config import parse_job
+from securetrain.train.lineage import RunHistory
 from securetrain.train.run import run_job
 from securetrain.train.saving import Background
+from securetrain.train.setup import run_id_of
 from tests.train.jobs import JOB
 from tests.train.test_run import NewRun, curve, set_aside, train, weights, worker
 
@@ -167,3 +175,29 @@ def test_two_ranks_save_in_the_background(new_run: NewRun):
     saved = [weights(run.run_dir.checkpoint(6)) for run in (plain, behind)]
     assert saved[0] == saved[1]
     assert len(saved[0]) == 2
+
+
+def test_what_must_be_logged_stays_until_it_is_proven(new_run: NewRun):
+    run = new_run()
+    policy = msgspec.json.decode(run.run_dir.resolved_policy.read_bytes())
+    policy["checkpoint"]["log"] = {}
+    run.run_dir.resolved_policy.write_bytes(canonical.encode(policy))
+    job = parse_job(EVERY % "keep: 1", "job.yaml")
+    assert train(run.run_dir, job, stop_after=4) is ExitCode.OK
+    assert steps(run) == [1, 2, 3, 4]
+    for step in (1, 3):
+        path = run.run_dir.checkpoint(step)
+        path.with_name(proof_name(path.name)).write_bytes(b"a proof")
+    now_in_the_log = SimpleNamespace(
+        job=job.checkpoint,
+        run=run.run_dir,
+        run_id=run_id_of(run.trust),
+        trust=run.trust,
+        policy=load_resolved(run.run_dir.resolved_policy),
+        history=RunHistory(),
+        ledger=run.ledger(),
+    )
+    Checkpoints._remove_old(now_in_the_log)  # type: ignore[arg-type]
+    assert sorted(p.name for p in run.run_dir.checkpoints.glob("step-*") if p.is_dir()) == [
+        f"step-{step:08d}" for step in (2, 4)
+    ]
