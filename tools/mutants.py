@@ -185,6 +185,9 @@ MODULES: Final = (
 )
 
 EQUIVALENT: Final[dict[tuple[str, str], str]] = {
+    ("identity/log/merkle.py", "not number & 1 and number"): (
+        "the RFC's words; above the root `last` is not 0, and `number` is odd or equals it"
+    ),
     ("rendezvous/tls.py", "bool(ok) and judged"): (
         "what OpenSSL refuses is noted as the check's error, and `finish` raises it"
     ),
