@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-class Place(click.ParamType):
+class Place(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
     """Takes ``runs/r1/checkpoints/step-100`` and ``s3://bucket/step-100`` apart."""
 
     name = "path"

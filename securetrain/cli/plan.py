@@ -34,7 +34,7 @@ SHORT: Final = {
     "gradients": "grads",
     "optimizer": "optim",
     "gathered": "whole",
-    "activations": "activ",
+    "activations": "activs",
 }
 """Titles that leave room on eighty columns."""
 

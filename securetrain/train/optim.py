@@ -8,13 +8,12 @@ is tensors under names and nothing else: there is no object to unpickle.
 
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from securetrain.parallel.engine import ParallelModel
 from securetrain.train.config import AUTO, OptimizerJob, RateSchedule
 
 DECAY: Final = 5
@@ -22,7 +21,17 @@ DECAY: Final = 5
 STATES: Final = ("exp_avg", "exp_avg_sq")
 
 
-def make_optimizer(model: ParallelModel, job: OptimizerJob) -> torch.optim.AdamW:
+class Parameters(Protocol):
+    """What is optimized: a parallel model, or any module."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All of this rank."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The same with their names."""
+
+
+def make_optimizer(model: Parameters, job: OptimizerJob) -> torch.optim.AdamW:
     """AdamW over all parameters; vectors (norms) do not decay.
 
     One group for each mesh that parameters lie on: a fused step takes tensors of one mesh only.
@@ -68,7 +77,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def optimizer_state(
-    model: ParallelModel, optimizer: torch.optim.Optimizer
+    model: Parameters, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors of the state, made where a parameter has none yet.
 

@@ -283,7 +283,7 @@ def refusals():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         attempt("second hook", lambda: GradientGuard(None, SETTINGS).attach(ddp))
-    hybrid = nn.Linear(8, 8)
+    hybrid: Any = nn.Linear(8, 8)
     mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("replicate", "shard"))
     fully_shard(hybrid, mesh=mesh)
     shards = mesh.get_group("shard")

@@ -98,7 +98,7 @@ def test_what_is_handed_over_is_in_memory_and_read_once(tmp_path):
 
 
 def test_mounts_come_before_the_program(monkeypatch):
-    ran = []
+    ran: list[object] = []
     monkeypatch.setattr(exec_private, "make", ran.extend)
     monkeypatch.setattr("os.execv", lambda path, argv: ran.append((path, argv)))
     assert main(["--empty", "/run", "--", "/bin/x", "--", "y"]) == FAILED
