@@ -50,7 +50,7 @@ class Case:
     guard: bool = False
 
 
-def make_trainer(case: Case) -> Trainer:
+def make_trainer(case: Case, device: str = "cpu") -> Trainer:
     """A trainer on all ranks of the default group."""
     text = JOB.replace("batch_rows: 4", "batch_rows: 8").replace("rows: 4", "rows: 8")
     lines = [line for line in text.splitlines() if not line.startswith("model:")]
@@ -58,19 +58,21 @@ def make_trainer(case: Case) -> Trainer:
     job = parse_job("\n".join(lines) + "\n", "job.yaml")
     worker = Worker(
         run=RunDir(Path("unused")),
-        device=torch.device("cpu"),
+        device=torch.device(device),
         clock=now,
         stop=Never(),
         console=None,
     )
-    mesh = make_mesh(check_world(job, dist.get_world_size(), "job.yaml"), "cpu")
+    mesh = make_mesh(check_world(job, dist.get_world_size(), "job.yaml"), torch.device(device).type)
     settings = Gradients(mode=GuardMode.DETECT if case.guard else GuardMode.OFF)
     return build(job, worker, mesh, settings, byte_rows(job))
 
 
-def curve(case: Case, spoil: Callable[[ParallelModel], None] | None = None) -> Curve:
+def curve(
+    case: Case, spoil: Callable[[ParallelModel], None] | None = None, device: str = "cpu"
+) -> Curve:
     """Loss and gradient norm of some steps, and the validation result at the end."""
-    trainer = make_trainer(case)
+    trainer = make_trainer(case, device)
     if spoil is not None:
         spoil(trainer.model)
     steps = [trainer.train_step() for _ in range(STEPS)]
@@ -79,12 +81,12 @@ def curve(case: Case, spoil: Callable[[ParallelModel], None] | None = None) -> C
     return [(s.loss, s.grad_norm) for s in steps] + [(bits, 1.0)]
 
 
-def curves(cases: Sequence[Case]) -> dict[str, Curve | str]:
+def curves(cases: Sequence[Case], device: str = "cpu") -> dict[str, Curve | str]:
     """Each case's curve, or what it raised; runs on every rank of `run_ranks`."""
     found: dict[str, Curve | str] = {}
     for case in cases:
         try:
-            found[case.name] = curve(case)
+            found[case.name] = curve(case, device=device)
         except Exception:  # noqa: BLE001 - shown by the test
             # The other ranks may wait for this one now: what follows cannot be compared.
             found[case.name] = traceback.format_exc()
