@@ -224,7 +224,7 @@ class _Loop:
         session = self.session
         text = (
             f"{session.job.name}: {num_parameters(session.trainer.shape):,} parameters,"
-            f" {session.trainer.model.kind} ({session.mesh.degrees}),"
+            f" {session.mesh.degrees},"
             f" {session.data.tokens:,} tokens of verified data"
         )
         return f"{text}, resumed after step {step}" if step else text
