@@ -73,9 +73,9 @@ def clip_grads(
     return factor
 
 
-def is_finite(*values: torch.Tensor) -> bool:
-    """Whether numbers that are equal on every rank are all finite."""
-    return all(bool(torch.isfinite(value)) for value in values)
+def are_finite(*values: torch.Tensor) -> torch.Tensor:
+    """Whether all of some scalars are finite: a bool scalar, left on their device."""
+    return torch.stack([torch.isfinite(value) for value in values]).all()
 
 
 def _local(

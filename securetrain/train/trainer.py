@@ -26,7 +26,7 @@ import torch.distributed as dist
 from securetrain.core.errors import GuardError
 from securetrain.guard.verdict import Verdict
 from securetrain.parallel.engine import ParallelModel
-from securetrain.parallel.gradients import clip_grads, grad_norm, is_finite
+from securetrain.parallel.gradients import are_finite, clip_grads, grad_norm
 from securetrain.train.baseline import Baselines
 from securetrain.train.config import JobConfig
 from securetrain.train.data import Rows, share
@@ -99,6 +99,20 @@ class StepResult:
     """Tokens of the busiest expert over the mean; None for a dense model."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """What all ranks know of a step."""
+
+    loss: float
+    """The mean over the step's tokens."""
+    finite: bool
+    """Whether losses and norms are, on every rank."""
+    stop: bool
+    """Whether any rank was asked to stop."""
+    norm: float
+    """Of the whole gradient, before clipping; not a number when the guard refused it."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Trainer:
     """One rank's part of a run. `train_step` and `evaluate` are collective."""
@@ -137,8 +151,8 @@ class Trainer:
         verdict = self.guard.judge(step) if self.guard is not None else None
         refusal, halt = _refusal(verdict)
         norm = self._norm() if refusal is None else None
-        loss, finite, stop = self._agree(local_loss, norm)
-        if refusal is None and not finite:
+        agreed = self._agree(local_loss, norm)
+        if refusal is None and not agreed.finite:
             # The guard names the rank where there is one; this is what stands without it.
             refusal = GuardError(
                 "ST-GRAD-001",
@@ -162,15 +176,15 @@ class Trainer:
         self.progress.observed += int(word == "observed")
         self.progress.unwatched += int(verdict is None)
         return StepResult(
-            loss=loss,
-            grad_norm=math.nan if norm is None else float(norm),
+            loss=agreed.loss,
+            grad_norm=agreed.norm,
             lr=lr,
             seconds=self.clock() - begin,
             verdict=word,
             data_seconds=self.rows.seconds - waited,
             refusal=refusal,
             halt=halt,
-            stop=stop,
+            stop=agreed.stop,
             expert_load=expert_load,
         )
 
@@ -232,20 +246,23 @@ class Trainer:
         stages = mesh.pp.get_group() if mesh.degrees.pp > 1 else None
         return grad_norm(self.model.parameters(), stages)
 
-    def _agree(
-        self, local_loss: torch.Tensor, norm: torch.Tensor | None
-    ) -> tuple[float, bool, bool]:
-        """The mean loss, whether all is finite on every rank, whether any rank is to stop."""
-        odd = not is_finite(local_loss, *([] if norm is None else [norm]))
-        shared = torch.tensor(
-            [float(local_loss), float(odd), float(self.stop.requested)],
-            dtype=torch.float64,
-            device=self.model.device,
-        )
+    def _agree(self, local_loss: torch.Tensor, norm: torch.Tensor | None) -> Agreed:
+        """Decide with all ranks: the only place where the host waits for the device."""
+        known = torch.full_like(local_loss, math.nan)
+        if norm is not None:
+            known = norm.to(local_loss.device)  # gradients may lie in host memory
+        odd = ~are_finite(local_loss, *([] if norm is None else [known]))
+        stop = torch.full_like(local_loss, float(self.stop.requested))
+        shared = torch.stack([local_loss.double(), odd.double(), stop.double()])
         dist.all_reduce(shared)
-        loss, odd_ranks, stops = shared.tolist()
-        # Ranks that share matrices have computed the same loss.
-        return loss / self.model.mesh.degrees.tp, odd_ranks == 0, stops > 0
+        loss, odd_ranks, stops, length = torch.cat([shared, known.double().view(1)]).tolist()
+        return Agreed(
+            # Ranks that share matrices have computed the same loss.
+            loss=loss / self.model.mesh.degrees.tp,
+            finite=odd_ranks == 0,
+            stop=stops > 0,
+            norm=length,
+        )
 
     def _too_many(self, step: int, refusal: GuardError) -> GuardError | None:
         if self.progress.refused_in_a_row < self.max_refused:

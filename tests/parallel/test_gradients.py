@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from securetrain.parallel.gradients import clip_grads, grad_norm, is_finite
+from securetrain.parallel.gradients import are_finite, clip_grads, grad_norm
 
 
 def parameters(*grads: list[float] | None) -> list[nn.Parameter]:
@@ -39,5 +39,5 @@ def test_clipping_scales_all_and_only_when_needed():
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_one_odd_number_shows_in_the_norm(value):
     norm = grad_norm(parameters([1.0, 2.0], [value, 0.0]))
-    assert not is_finite(torch.tensor(1.0), norm)
-    assert is_finite(torch.tensor(1.0))
+    assert not are_finite(torch.tensor(1.0), norm)
+    assert are_finite(torch.tensor(1.0))
