@@ -61,7 +61,9 @@ def main(argv: Sequence[str]) -> None:
     try:
         run()
     except SystemExit as leaving:
-        _report(shim, leaving if leaving.code not in (None, 0) else None)
+        # Who leaves because of an error of ours says so: `raise SystemExit(code) from error`.
+        ours = leaving.__cause__ if isinstance(leaving.__cause__, SecureTrainError) else leaving
+        _report(shim, ours if leaving.code not in (None, 0) else None)
         raise
     except BaseException as error:  # noqa: BLE001 - whatever ends the script is reported
         _end(shim, error)

@@ -128,5 +128,5 @@ if __name__ == "__main__":
         code = main(sys.argv[1:], os.environ)
     except SecureTrainError as error:
         sys.stderr.write(f"{error}\n")
-        code = error.exit_code
+        raise SystemExit(int(error.exit_code)) from error  # the launcher then knows its code
     sys.exit(int(code))

@@ -136,6 +136,19 @@ def test_exit_codes_and_signals_are_pythons(start, tmp_path):
     assert start("script.py", "out", "interrupt").returncode == -signal.SIGINT
 
 
+def test_who_leaves_because_of_an_error_of_ours_has_its_code_reported(start, run, tmp_path):
+    script = """
+from securetrain.core.errors import IntegrityError
+raise SystemExit(16) from IntegrityError("ST-CKPT-151", "older than what this node has seen")
+"""
+    (tmp_path / "script.py").write_text(script)
+    assert start("script.py").returncode == 16
+    ((_, report),) = read_reports(run)
+    assert isinstance(report, WorkerReport)
+    assert report.error is not None
+    assert report.error.code == "ST-CKPT-151"
+
+
 def test_nothing_is_run_without_a_policy(start, run, tmp_path):
     (tmp_path / "script.py").write_text("open('ran', 'w')")
     stored = run.resolved_policy.read_bytes()
