@@ -31,12 +31,17 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from securetrain.parallel.degrees import Degrees
-from securetrain.parallel.gradients import clip_grads, grad_norm
-from securetrain.parallel.initial import initialize
-from securetrain.parallel.mesh import make_mesh
-from securetrain.parallel.parallelize import Description, parallelize
-from securetrain.parallel.plan import Settings
+from securetrain.parallel import (
+    Degrees,
+    Description,
+    Settings,
+    clip_grads,
+    grad_norm,
+    initialize,
+    make_mesh,
+    parallelize,
+)
+
 
 WIDTH, HEADS, LAYERS, VOCABULARY, LONGEST = 64, 4, 4, 256, 256
 ROWS, LENGTH = 16, 64

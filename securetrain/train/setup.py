@@ -28,8 +28,8 @@ from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
+from securetrain.parallel.build import Description, parallelize
 from securetrain.parallel.mesh import Mesh, make_mesh
-from securetrain.parallel.parallelize import Description, parallelize
 from securetrain.parallel.placement import tensor_machines, this_machine
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved

@@ -18,10 +18,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from securetrain.parallel.build import Description, parallelize
 from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.mesh import make_mesh
-from securetrain.parallel.parallelize import Description, parallelize
 from securetrain.parallel.plan import Compression, Recompute, Settings
 from securetrain.parallel.schedule import stages_per_rank
 from securetrain.train.models.llama import Llama

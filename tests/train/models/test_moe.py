@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from securetrain.parallel.build import Description, move_buffers, parallelize
 from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.mesh import make_mesh
-from securetrain.parallel.parallelize import Description, move_buffers, parallelize
 from securetrain.parallel.plan import Settings
 from securetrain.train.models.initial import init_weights
 from securetrain.train.models.llama import Llama
