@@ -42,7 +42,6 @@ from securetrain.parallel import (
     parallelize,
 )
 
-
 WIDTH, HEADS, LAYERS, VOCABULARY, LONGEST = 64, 4, 4, 256, 256
 ROWS, LENGTH = 16, 64
 
