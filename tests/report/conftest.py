@@ -157,6 +157,7 @@ def _curves(run: SmallRun) -> None:
         bits = 2.4 + 5.6 * math.exp(-step / 45) + 0.05 * math.sin(step * 1.7)
         line = {"step": step, "loss": bits * math.log(2), "bits_per_byte": bits}
         line |= {"grad_norm": 0.4 + 3 * math.exp(-step / 20) + 0.1 * abs(math.sin(step))}
+        line |= {"seconds": 0.2 + 0.01 * (step % 7), "data_seconds": 0.004 * (step % 3)}
         if step % 30 == 0:
             line |= {"val_bits_per_byte": bits + 0.1, "unigram_bits": 4.76, "bigram_bits": 3.77}
         metrics.append(json.dumps(line))
