@@ -33,7 +33,7 @@ from securetrain.parallel.mesh import Mesh
 from securetrain.parallel.pipeline import PipelineEngine
 from securetrain.parallel.plan import ParallelPlan, Settings
 from securetrain.parallel.recompute import apply_recompute
-from securetrain.parallel.schedule import layers_of, stages_of, stages_per_rank
+from securetrain.parallel.schedule import layers_of, num_stages, stages_of
 from securetrain.parallel.tensor import apply_tensor, overlap_messages
 
 
@@ -94,7 +94,7 @@ def _stages(model: Description, mesh: Mesh, settings: Settings) -> dict[int, nn.
             return {0: model.make()}
         mine = stages_of(settings.schedule, mesh.pp.get_local_rank(), ranks)
         found = {number: model.make() for number in mine}
-    total = ranks * stages_per_rank(settings.schedule)
+    total = num_stages(settings.schedule, ranks)
     for number, part in found.items():
         layers = layers_of(number, total, len(model.plan.blocks(part)))
         model.plan.keep(part, layers, first=number == 0, last=number == total - 1)

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Shard
 from securetrain.parallel.loss import cross_entropy_sum, losses, plain
 from securetrain.parallel.mesh import Mesh
 from securetrain.parallel.plan import ParallelPlan, Precision, Settings
-from securetrain.parallel.schedule import owner_of, stages_per_rank
+from securetrain.parallel.schedule import num_stages, owner_of
 
 
 class PipelineEngine:
@@ -52,7 +52,7 @@ class PipelineEngine:
         self._plan = plan
         self._settings = settings
         self._device = device
-        self._total = mesh.degrees.pp * stages_per_rank(settings.schedule)
+        self._total = num_stages(settings.schedule, mesh.degrees.pp)
         self._first = 0 in stages
         self._last = self._total - 1 in stages
         # Between stages positions are cut among tensor-parallel ranks, logits along the vocabulary.
@@ -106,9 +106,8 @@ class PipelineEngine:
                 dist.send(x.contiguous(), group_dst=after, group=group)
         if not self._last:
             return torch.zeros((), device=self._device)
-        self._divisor = 1.0
         with losses(tp=degrees.tp > 1):
-            return plain(self._loss(x, targets))
+            return plain(self._sum(x, targets))
 
     def _owner(self, stage: int) -> int:
         return owner_of(self._settings.schedule, stage, self._mesh.degrees.pp)
@@ -117,7 +116,7 @@ class PipelineEngine:
         kind: Any = get_schedule_class(self._settings.schedule.value)
         stages = [self._stage(number, part, inputs) for number, part in self._stages.items()]
         return kind(
-            stages if stages_per_rank(self._settings.schedule) > 1 else stages[0],
+            stages if len(stages) > 1 else stages[0],
             n_microbatches=self._settings.microbatches,
             loss_fn=self._loss,
             scale_grads=False,
@@ -144,9 +143,12 @@ class PipelineEngine:
         )
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self._sum(logits, targets) / self._divisor
+
+    def _sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if self._mesh.degrees.tp > 1:
             logits = DTensor.from_local(logits, self._mesh.tp, [Shard(-1)], run_check=False)
-        return cross_entropy_sum(logits, targets) / self._divisor
+        return cross_entropy_sum(logits, targets)
 
 
 def _local(_module: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:

@@ -41,11 +41,16 @@ def stages_per_rank(schedule: Schedule) -> int:
     return 1 if schedule in _SINGLE else 2
 
 
+def num_stages(schedule: Schedule, ranks: int) -> int:
+    """Stages of all ranks; a model that is not cut is one."""
+    return ranks * stages_per_rank(schedule) if ranks > 1 else 1
+
+
 def stages_of(schedule: Schedule, rank: int, ranks: int) -> tuple[int, ...]:
     """The stages of one pipeline rank: in a loop, or down and up again for a V."""
-    if schedule in _V:
+    if schedule in _V and ranks > 1:
         return rank, 2 * ranks - 1 - rank
-    return tuple(rank + ranks * n for n in range(stages_per_rank(schedule)))
+    return tuple(range(rank, num_stages(schedule, ranks), ranks))
 
 
 def owner_of(schedule: Schedule, stage: int, ranks: int) -> int:

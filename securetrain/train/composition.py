@@ -15,6 +15,7 @@ from securetrain.parallel.plan import Compression, ContextKind
 from securetrain.parallel.schedule import (
     least_microbatches,
     microbatch_multiple,
+    num_stages,
     stages_per_rank,
 )
 from securetrain.policy.schema import GuardMode
@@ -143,7 +144,7 @@ def _check_pipeline(job: JobConfig, degrees: Degrees, where: str) -> None:
     if degrees.pp == 1:
         return
     schedule, pieces = job.parallel.schedule, settings_of(job).microbatches
-    stages = degrees.pp * stages_per_rank(schedule)
+    stages = num_stages(schedule, degrees.pp)
     if job.model.layers < stages:
         raise bad_field(
             f"{schedule} on pp {degrees.pp} has {stages} stages, the model {job.model.layers}"

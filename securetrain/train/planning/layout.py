@@ -23,7 +23,7 @@ from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.mesh import make_mesh
 from securetrain.parallel.plan import Compression, Recompute, Settings
-from securetrain.parallel.schedule import stages_per_rank
+from securetrain.parallel.schedule import num_stages
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.models.shape import ModelShape
@@ -56,11 +56,11 @@ def local_elements(shape: ModelShape, degrees: Degrees, settings: Settings, held
         settings: What the job asks for.
         held: Which pipeline rank, and how many blocks it has.
     """
-    each = stages_per_rank(settings.schedule) if degrees.pp > 1 else 1
-    thin = dataclasses.replace(shape, layers=degrees.pp * each)
+    stages = num_stages(settings.schedule, degrees.pp)
+    thin = dataclasses.replace(shape, layers=stages)
     found = local_parameters(thin, degrees, settings, held.pipeline_rank)
     blocks = sum(count for name, count in found.items() if name.startswith(BLOCKS))
-    return sum(found.values()) - blocks + blocks // each * held.blocks
+    return sum(found.values()) - blocks + blocks * degrees.pp // stages * held.blocks
 
 
 def _parts(
