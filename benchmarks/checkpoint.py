@@ -30,9 +30,9 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from benchmarks.ab import Benchmark, Figure, Goal, Side
 from securetrain import artifacts
-from securetrain.artifacts import members, statements
-from securetrain.artifacts.layout import Kind
-from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.statement import members, statements
+from securetrain.artifacts.tree.layout import Kind
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root

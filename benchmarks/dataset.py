@@ -22,12 +22,12 @@ from typing import Final
 import numpy as np
 
 from benchmarks.ab import Benchmark, Figure, Goal, Side
-from securetrain.artifacts.dataset import VerifiedDataset
-from securetrain.artifacts.dataset_predicate import DataFile, DatasetPredicate, Split
-from securetrain.artifacts.datasets.sign import About, sign_in_place
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.parts import TreeInfo
-from securetrain.artifacts.statements import sign
+from securetrain.artifacts.dataset.sign import About, sign_in_place
+from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.statement.dataset_predicate import DataFile, DatasetPredicate, Split
+from securetrain.artifacts.statement.statements import sign
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.core.hashtree import DATASET_LEAF, TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root

@@ -79,8 +79,8 @@ def agent(exchanges: int = EXCHANGES) -> Figure | None:
 
 def _exchanges(count: int) -> tuple[float, list[float], list[float]]:
     """Milliseconds of the first evidence, of later ones with activation, and without."""
-    from securetrain.attest.tpm.credential import make_credential
-    from securetrain.attest.tpm.structures import parse_public
+    from securetrain.evidence.tpm.credential import make_credential
+    from securetrain.evidence.tpm.structures import parse_public
     from securetrain.identity.keys import KeyKind, PrivateKey
     from securetrain.testing.machine import Machine
 
@@ -110,7 +110,7 @@ def grow(nodes: int) -> tuple[float, float]:
     """Megabytes of this process before and after so many nodes have joined it."""
     from benchmarks.attest import P384
     from benchmarks.fleet import Node, exchange, make_fleet
-    from securetrain.attest.reference import EnrolledNode
+    from securetrain.evidence.reference import EnrolledNode
     from securetrain.policy.schema import ImaMode
 
     fleet = make_fleet(1, P384, ima=ImaMode.ENFORCE)

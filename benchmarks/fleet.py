@@ -18,28 +18,28 @@ from typing import Final
 
 import msgspec
 
-from securetrain.attest.attester import Ask
-from securetrain.attest.binding import Binding
-from securetrain.attest.evidence import Evidence, NodeEvidence
-from securetrain.attest.reference import ReferenceValues
-from securetrain.attest.results import AttestationResult
-from securetrain.attest.selfreport import collect_software
-from securetrain.attest.state import FileState
-from securetrain.attest.tpm.agent import BOOT_PCRS
-from securetrain.attest.tpm.certificates import TpmReference
-from securetrain.attest.tpm.constants import Hash
-from securetrain.attest.tpm.eventlog import EventType
-from securetrain.attest.tpm.runtime_policy import ImaReference
-from securetrain.attest.tpm.structures import PcrSelection
-from securetrain.attest.verifier import Verifier
+from securetrain.attest.node.attester import Ask
+from securetrain.attest.node.tpm.agent import BOOT_PCRS
+from securetrain.attest.session.state import FileState
+from securetrain.attest.session.verifier import Verifier
 from securetrain.core import canonical
+from securetrain.evidence.binding import Binding
+from securetrain.evidence.node_evidence import Evidence, NodeEvidence
+from securetrain.evidence.reference import ReferenceValues
+from securetrain.evidence.result import AttestationResult
+from securetrain.evidence.selfreport import collect_software
+from securetrain.evidence.tpm.certificates import TpmReference
+from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm.eventlog import EventType
+from securetrain.evidence.tpm.runtime_policy import ImaReference
+from securetrain.evidence.tpm.structures import PcrSelection
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy.schema import ImaMode
 from securetrain.testing.bootlog import Boot, Event
 from securetrain.testing.ima import Measurement, measured_file, replayed
 from securetrain.testing.machine import runtime_policy
-from tests.attest.fleet import MAKER_CA, Machine, World, node_policy, reference_values
-from tests.attest.tpm.forge import Authority, Tpm
+from tests.attest.small_fleet import MAKER_CA, Machine, World, node_policy, reference_values
+from tests.evidence.tpm.forge import Authority, Tpm
 
 MAKER: Final = Authority("a maker's intermediate", MAKER_CA)
 COORDINATOR: Final = PrivateKey.generate(KeyKind.P256)

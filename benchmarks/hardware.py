@@ -17,14 +17,14 @@ from typing import Final
 
 from benchmarks.ab import Benchmark, Goal
 from benchmarks.cpu import Bound, Cpu, Sample
-from securetrain.attest.evidence import DeviceEvidence, TeeEvidence, device_nonce
-from securetrain.attest.tee import chain
+from securetrain.evidence.node_evidence import DeviceEvidence, TeeEvidence, device_nonce
+from securetrain.evidence.tee import chain
 from tests.attest.collateral import case
-from tests.attest.gpu import test_appraisal as gpus
-from tests.attest.gpu.forge import GPUS, NOW, SWITCHES, hgx_gpu, hgx_switch
-from tests.attest.gpu.test_genuine import HGX
-from tests.attest.tee import test_appraisal as cpus
-from tests.attest.vectors import vectors
+from tests.evidence.gpu import test_appraisal as gpus
+from tests.evidence.gpu.forge import GPUS, NOW, SWITCHES, hgx_gpu, hgx_switch
+from tests.evidence.gpu.test_genuine import HGX
+from tests.evidence.tee import test_appraisal as cpus
+from tests.evidence.vectors import vectors
 
 LEASE: Final = timedelta(minutes=10)
 REPORTS: Final = 20
@@ -64,11 +64,11 @@ def board(count: int, *, warm: bool) -> Iterator[Sample]:
 @contextmanager
 def genuine_board(count: int) -> Iterator[Sample]:
     """The same of a real machine, whose RIMs are not at hand."""
-    from securetrain.attest.gpu.certificates import CertificateCache
-    from securetrain.attest.gpu.report import verify_device
-    from securetrain.attest.gpu.topology import check_fabric
-    from tests.attest.gpu.test_genuine import NOW as THEN
-    from tests.attest.gpu.test_genuine import board
+    from securetrain.evidence.gpu.certificates import CertificateCache
+    from securetrain.evidence.gpu.report import verify_device
+    from securetrain.evidence.gpu.topology import check_fabric
+    from tests.evidence.gpu.test_genuine import NOW as THEN
+    from tests.evidence.gpu.test_genuine import board
 
     del count
     reports: list[tuple[DeviceEvidence, bytes]] = list(board())

@@ -62,11 +62,11 @@ _HERE: Final = ExitStack()
 _PRELOAD: Final = (
     "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
     "torch.distributed.elastic.rendezvous.registry",
-    "securetrain.attest.settings",
+    "securetrain.attest.node.settings",
     "securetrain.network.overlay",
-    "securetrain.rendezvous.coordinator",
-    "securetrain.rendezvous.entry",
-    "securetrain.rendezvous.handler",
+    "securetrain.rendezvous.coordinator.coordinator",
+    "securetrain.rendezvous.member.entry",
+    "securetrain.rendezvous.member.handler",
     "benchmarks.join",
 )
 
@@ -350,8 +350,8 @@ def ours(  # noqa: PLR0917 - a Call has no names
 
     from securetrain.network.overlay import Overlay, Plan
     from securetrain.network.wireguard import WireGuardKey
-    from securetrain.rendezvous.entry import TUNNEL, create_handler
-    from securetrain.rendezvous.tunnel import Tunnel
+    from securetrain.rendezvous.member.entry import TUNNEL, create_handler
+    from securetrain.rendezvous.wire.tunnel import Tunnel
 
     config: dict[str, Any] = {"identity": str(folder / node_name(number))}
     if attester:
@@ -426,8 +426,8 @@ def _coordinate(  # noqa: PLR0917 - a Process passes them by position
     from securetrain.identity.keys import PrivateKey
     from securetrain.ledger import Ledger
     from securetrain.policy import load_policy
-    from securetrain.rendezvous.coordinator import Coordinator
-    from securetrain.rendezvous.identity_dir import write_identity
+    from securetrain.rendezvous.coordinator.coordinator import Coordinator
+    from securetrain.rendezvous.member.identity_dir import write_identity
 
     def clock() -> datetime:
         return datetime.now(UTC)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
     from securetrain.identity.spiffe import SpiffeId
-    from securetrain.rendezvous.member import Member
+    from securetrain.rendezvous.member.client import Member
 
 NUM_PEERS: Final = 63
 TIMES: Final = 10
@@ -160,7 +160,7 @@ def _job(
     """A job on all hosts whose round is complete: who is revoked, how to look again, the nodes."""
     from benchmarks.join import lenient
     from securetrain.identity.ca import JobCA
-    from securetrain.rendezvous.coordinator import Coordinator
+    from securetrain.rendezvous.coordinator.coordinator import Coordinator
 
     def clock() -> datetime:
         return datetime.now(UTC)
@@ -210,11 +210,11 @@ def _job(
 
 
 def _member(folder: Path, ca: object, overlay: Overlay, clock: Callable[[], datetime]) -> "Member":
-    from securetrain.attest.attester import SoftwareAttester
+    from securetrain.attest.node.attester import SoftwareAttester
     from securetrain.identity.ca import JobCA
-    from securetrain.rendezvous.identity_dir import write_identity
-    from securetrain.rendezvous.member import Member
-    from securetrain.rendezvous.tunnel import Tunnel
+    from securetrain.rendezvous.member.client import Member
+    from securetrain.rendezvous.member.identity_dir import write_identity
+    from securetrain.rendezvous.wire.tunnel import Tunnel
 
     assert isinstance(ca, JobCA)
     identity = write_identity(folder, ca, overlay.plan.node, clock())

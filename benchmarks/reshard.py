@@ -103,7 +103,7 @@ def main(argv: list[str]) -> None:
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
     from securetrain import artifacts
-    from securetrain.artifacts.reading import SignedFile
+    from securetrain.artifacts.statement.reading import SignedFile
     from securetrain.core.hashtree import TreeParams
     from securetrain.identity.keys import PrivateKey
     from securetrain.identity.trust import TrustRoot

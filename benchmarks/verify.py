@@ -29,8 +29,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.ab import Benchmark, Figure, Goal, Side
-from securetrain.artifacts.datasets.sign import About, sign_in_place
-from securetrain.artifacts.oms.model import KeySigner, sign_model
+from securetrain.artifacts.dataset.sign import About, sign_in_place
+from securetrain.artifacts.model.oms.model import KeySigner, sign_model
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey

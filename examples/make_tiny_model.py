@@ -17,7 +17,7 @@ from pydoc_data.topics import topics
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from securetrain.artifacts import safetensors_header
+from securetrain.artifacts.tree import safetensors_header
 from securetrain.train.models import hf
 from securetrain.train.models.initial import init_weights
 from securetrain.train.models.llama import Llama

@@ -251,7 +251,7 @@ def test_the_check_for_heavy_imports_can_see(tmp_path):
 
 
 def test_verify_needs_no_torch(tmp_path):
-    from securetrain.artifacts.dataset_write import sign_dataset
+    from securetrain.artifacts.dataset.write import sign_dataset
     from securetrain.testing.runs import make_run
 
     run = make_run(tmp_path / "run", clock=lambda: datetime.now(UTC))

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts.dataset_predicate import DataFormat
-from securetrain.artifacts.datasets import samples
-from securetrain.artifacts.oms import bundle, manifest
-from securetrain.artifacts.oms.manifest import Resource
-from securetrain.artifacts.oms.model import KeySigner, TrustedKey
+from securetrain.artifacts.dataset import samples
+from securetrain.artifacts.model.oms import bundle, manifest
+from securetrain.artifacts.model.oms.manifest import Resource
+from securetrain.artifacts.model.oms.model import KeySigner, TrustedKey
 from securetrain.artifacts.scan.scanner import scan_path
+from securetrain.artifacts.statement.dataset_predicate import DataFormat
 from securetrain.core.errors import IntegrityError
 from tools.fuzz import Parser
 

@@ -6,13 +6,13 @@ A mutated log never replays to the registers of the original. So registers are m
 itself: what a machine would have whose root user forged everything.
 """
 
-from securetrain.attest.tpm.boot import BootReference, appraise_boot, learn_boot
-from securetrain.attest.tpm.ccel import RTMRS, appraise_ccel, learn_ccel
-from securetrain.attest.tpm.constants import Hash
-from securetrain.attest.tpm.efi import describe
-from securetrain.attest.tpm.eventlog import parse, read, replay
 from securetrain.core import canonical
-from tests.attest.tpm import bootlogs
+from securetrain.evidence.tpm.boot import BootReference, appraise_boot, learn_boot
+from securetrain.evidence.tpm.ccel import RTMRS, appraise_ccel, learn_ccel
+from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm.efi import describe
+from securetrain.evidence.tpm.eventlog import parse, read, replay
+from tests.evidence.tpm import bootlogs
 from tools.fuzz import Parser
 
 _PCRS = (*range(10), 14)

@@ -12,13 +12,19 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from securetrain.attest.bundle import Bundle, make_question, read_bundle, read_question, read_secret
-from securetrain.attest.cache import CollateralKind
-from securetrain.attest.cache_files import read_item
-from securetrain.attest.describe import describe
-from securetrain.attest.enroll import ima_reference, read_pem
-from securetrain.attest.evidence import parse_node
+from securetrain.attest.fleet.bundle import (
+    Bundle,
+    make_question,
+    read_bundle,
+    read_question,
+    read_secret,
+)
+from securetrain.attest.fleet.cache_files import read_item
+from securetrain.attest.fleet.describe import describe
+from securetrain.attest.fleet.enroll import ima_reference, read_pem
+from securetrain.attest.session.cache import CollateralKind
 from securetrain.core import canonical
+from securetrain.evidence.node_evidence import parse_node
 from securetrain.testing.machine import runtime_policy
 from tests.attest.bundles import (
     bundle_of,
@@ -30,15 +36,15 @@ from tests.attest.bundles import (
     with_tdx,
     with_tokens,
 )
-from tests.attest.fleet import MAKER_CA, Machine, World
-from tests.attest.gpu.forge import Device
-from tests.attest.gpu.test_ocsp import respond
-from tests.attest.issuers import token
-from tests.attest.tee import forge_intel as intel
-from tests.attest.tee.forge import pem
-from tests.attest.tee.forge_amd import AmdWorld
-from tests.attest.tpm import bootlogs
-from tests.attest.tpm.forge import NOW
+from tests.attest.small_fleet import MAKER_CA, Machine, World
+from tests.evidence.gpu.forge import Device
+from tests.evidence.gpu.test_ocsp import respond
+from tests.evidence.issuers import token
+from tests.evidence.tee import forge_intel as intel
+from tests.evidence.tee.forge import pem
+from tests.evidence.tee.forge_amd import AmdWorld
+from tests.evidence.tpm import bootlogs
+from tests.evidence.tpm.forge import NOW
 from tools.fuzz import Parser
 
 _PARTS: Final[Mapping[str, tuple[Callable[[Any], bytes], Callable[[Any, bytes], Any]]]] = {

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 
-from securetrain.attest.cache import (
+from securetrain.attest.session.cache import (
     INDEX_NAME,
     INDEX_TYPE,
     CollateralCache,
@@ -20,19 +20,19 @@ from securetrain.attest.cache import (
     Item,
     build_cache,
 )
-from securetrain.attest.gpu.crl import verify_crl
-from securetrain.attest.gpu.ocsp import verify_response
-from securetrain.attest.gpu.rim import parse_rim
-from securetrain.attest.gpu.signer import verify_chain
-from securetrain.attest.gpu.xmldsig import canonical as canonical_xml
-from securetrain.attest.gpu.xmldsig import parse as parse_xml
 from securetrain.core import canonical
+from securetrain.evidence.gpu.crl import verify_crl
+from securetrain.evidence.gpu.ocsp import verify_response
+from securetrain.evidence.gpu.rim import parse_rim
+from securetrain.evidence.gpu.signer import verify_chain
+from securetrain.evidence.gpu.xmldsig import canonical as canonical_xml
+from securetrain.evidence.gpu.xmldsig import parse as parse_xml
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
-from tests.attest.gpu.authority import NOW, OCSP_SIGNING, issue, make_authority
-from tests.attest.gpu.rimforge import manifest, sign
-from tests.attest.gpu.test_crl import make as make_crl
-from tests.attest.gpu.test_crl import revoke
+from tests.evidence.gpu.authority import NOW, OCSP_SIGNING, issue, make_authority
+from tests.evidence.gpu.rimforge import manifest, sign
+from tests.evidence.gpu.test_crl import make as make_crl
+from tests.evidence.gpu.test_crl import revoke
 from tools.fuzz import Parser
 
 _AUTHORITY: Final = make_authority()

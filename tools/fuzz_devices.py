@@ -10,13 +10,13 @@ from typing import Final
 import msgspec
 from cryptography import x509
 
-from securetrain.attest.gpu.certificates import verify_chain
-from securetrain.attest.gpu.opaque import read_gpu, read_switch
-from securetrain.attest.gpu.reference import GpuReference
-from securetrain.attest.gpu.spdm import parse_report
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
-from tests.attest.gpu import forge
+from securetrain.evidence.gpu.certificates import verify_chain
+from securetrain.evidence.gpu.opaque import read_gpu, read_switch
+from securetrain.evidence.gpu.reference import GpuReference
+from securetrain.evidence.gpu.spdm import parse_report
+from tests.evidence.gpu import forge
 from tools.fuzz import Parser
 
 _HOPPER: Final = forge.Device(chip="GH100")

@@ -9,16 +9,16 @@ from functools import partial
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from securetrain.attest.evidence import ImaList
-from securetrain.attest.tpm.ima import TemplateCache, appraise_ima
-from securetrain.attest.tpm.path_patterns import PathPatterns
-from securetrain.attest.tpm.runtime_policy import (
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.node_evidence import ImaList
+from securetrain.evidence.tpm.ima import TemplateCache, appraise_ima
+from securetrain.evidence.tpm.path_patterns import PathPatterns
+from securetrain.evidence.tpm.runtime_policy import (
     PAYLOAD_TYPE,
     ImaReference,
     RuntimePolicies,
     parse_runtime_policy,
 )
-from securetrain.core.errors import AttestationError
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.ima import (

@@ -6,17 +6,17 @@ from typing import Final
 
 import msgspec
 
-from securetrain.attest.attester import Ask, sign_evidence
-from securetrain.attest.binding import Binding
-from securetrain.attest.evidence import NODE_TYPE, AttestationKeys, parse_node
-from securetrain.attest.node import Part
-from securetrain.attest.reference import ReferenceValues
-from securetrain.attest.settings import FILE_LIMIT, AttesterSettings, TpmSettings
-from securetrain.attest.state import MemoryState
+from securetrain.attest.node.attester import Ask, sign_evidence
+from securetrain.attest.node.composite import Part
+from securetrain.attest.node.settings import FILE_LIMIT, AttesterSettings, TpmSettings
+from securetrain.attest.session.state import MemoryState
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
-from tests.attest.fleet import MANIFEST, World
-from tests.attest.test_appraise import equipped, whole
+from securetrain.evidence.binding import Binding
+from securetrain.evidence.node_evidence import NODE_TYPE, AttestationKeys, parse_node
+from securetrain.evidence.reference import ReferenceValues
+from tests.attest.small_fleet import MANIFEST, World
+from tests.evidence.test_node_appraiser import equipped, whole
 from tools.fuzz import Parser
 
 _SETTINGS: Final = AttesterSettings(

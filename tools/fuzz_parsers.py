@@ -9,9 +9,8 @@ from typing import Final
 
 import msgspec
 
-from securetrain.artifacts import codec, index, statements
-from securetrain.artifacts.layout import Kind
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.statement import statements
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DataFile,
     DatasetPredicate,
@@ -20,7 +19,8 @@ from securetrain.artifacts.statements import (
     Split,
     TreeInfo,
 )
-from securetrain.attest import results, selfreport
+from securetrain.artifacts.tree import codec, index
+from securetrain.artifacts.tree.layout import Kind
 from securetrain.audit.catalogue import load_check_file
 from securetrain.audit.collect.node import collect_node
 from securetrain.audit.facts import decode_facts
@@ -28,6 +28,8 @@ from securetrain.audit.waivers import parse_waivers
 from securetrain.core import canonical
 from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import Boundary, NodeTier
+from securetrain.evidence import result as results
+from securetrain.evidence import selfreport
 from securetrain.identity import dsse, register
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.revocation import sign_list, verify_list
@@ -37,7 +39,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.ledger import verify_ledger
 from securetrain.policy.load import bundled_dir, load_policy
 from securetrain.policy.schema import Policy
-from securetrain.rendezvous.membership import (
+from securetrain.rendezvous.wire.membership import (
     Expected,
     Member,
     Membership,

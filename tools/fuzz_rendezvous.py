@@ -10,26 +10,28 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from securetrain.attest.results import AttestationResult, issue_passport, svid_pem, verify_passport
 from securetrain.core import canonical
 from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.result import AttestationResult, issue_passport, svid_pem, verify_passport
 from securetrain.identity import dsse
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.network.members import OverlayMember, resolve
 from securetrain.network.wireguard import WireGuardKey, encode_key
-from securetrain.rendezvous import enrolment, identity_dir, protocol
-from securetrain.rendezvous.entry import parse_endpoint
-from securetrain.rendezvous.membership import (
+from securetrain.rendezvous.coordinator.renewal import check_renewed
+from securetrain.rendezvous.member import identity_dir
+from securetrain.rendezvous.member.entry import parse_endpoint
+from securetrain.rendezvous.wire import enrollment as enrolment
+from securetrain.rendezvous.wire import protocol
+from securetrain.rendezvous.wire.membership import (
     PAYLOAD_TYPE,
     Expected,
     Member,
     Membership,
     verify_membership,
 )
-from securetrain.rendezvous.renewal import check_renewed
-from securetrain.rendezvous.tunnel import Tunnel, check_hello, store_host
+from securetrain.rendezvous.wire.tunnel import Tunnel, check_hello, store_host
 from securetrain.testing.clock import START
 from tools.fuzz import Parser
 

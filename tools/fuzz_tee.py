@@ -9,15 +9,15 @@ signature.
 import json
 from dataclasses import replace
 
-from securetrain.attest.tee import chain
-from securetrain.attest.tee.collateral import INTEL
-from securetrain.attest.tee.configfs import parse_certificate_table
-from securetrain.attest.tee.snp import AMD
-from securetrain.attest.tee.snp_report import Product, SigningKey, parse_report
-from securetrain.attest.tee.tdx_quote import parse_quote
-from tests.attest.tee import forge, forge_amd
-from tests.attest.tee import forge_intel as intel
-from tests.attest.tee.forge_amd import AmdWorld
+from securetrain.attest.node.configfs import parse_certificate_table
+from securetrain.evidence.tee import chain
+from securetrain.evidence.tee.snp import AMD
+from securetrain.evidence.tee.snp_report import Product, SigningKey, parse_report
+from securetrain.evidence.tee.tdx_collateral import INTEL
+from securetrain.evidence.tee.tdx_quote import parse_quote
+from tests.evidence.tee import forge, forge_amd
+from tests.evidence.tee import forge_intel as intel
+from tests.evidence.tee.forge_amd import AmdWorld
 from tools.fuzz import Parser
 
 _VCEK = "63da758de6644564adc5f4b93be8accd"

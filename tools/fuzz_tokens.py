@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from securetrain.attest.token_profiles import JUDGES, Claims, TokenProfile, nras_device
-from securetrain.attest.tokens import TokenIssuer, TokenReference, appraise_token
 from securetrain.core import canonical
-from tests.attest import honest_tokens as honest
-from tests.attest.issuers import token
+from securetrain.evidence.token_profiles import JUDGES, Claims, TokenProfile, nras_device
+from securetrain.evidence.tokens import TokenIssuer, TokenReference, appraise_token
+from tests.evidence import honest_tokens as honest
+from tests.evidence.issuers import token
 from tools.fuzz import Parser
 
 _CLAIMS: dict[TokenProfile, list[dict[str, Any]]] = {

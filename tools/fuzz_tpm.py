@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parsers of a TPM's keys, certificates and quotes, with valid inputs to start from."""
 
-from securetrain.attest.tpm import keys, profile, quote, structures
-from securetrain.attest.tpm.certificates import Endorsements, TpmReference
-from securetrain.attest.tpm.constants import Algorithm, Attributes, Hash
-from tests.attest.tpm import forge
+from securetrain.evidence.tpm import keys, profile, quote, structures
+from securetrain.evidence.tpm.certificates import Endorsements, TpmReference
+from securetrain.evidence.tpm.constants import Algorithm, Attributes, Hash
+from tests.evidence.tpm import forge
 from tools.fuzz import Parser
 
 

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.attest.tpm.agent import StoredKey
-from securetrain.attest.tpm.client import Range, Tpm
-from securetrain.attest.tpm.commands import Command
-from securetrain.attest.tpm.constants import Hash
-from securetrain.attest.tpm.endorsement import split_certificates
-from securetrain.attest.tpm.keys import AK_TEMPLATE
-from securetrain.attest.tpm.structures import PcrSelection, encode_selections, number, tpm2b
+from securetrain.attest.node.tpm.agent import StoredKey
+from securetrain.attest.node.tpm.client import Range, Tpm
+from securetrain.attest.node.tpm.commands import Command
+from securetrain.attest.node.tpm.endorsement import split_certificates
 from securetrain.core import canonical
+from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm.keys import AK_TEMPLATE
+from securetrain.evidence.tpm.structures import PcrSelection, encode_selections, number, tpm2b
 from tools.fuzz import Parser
 
 _INDEX: Final = 0x1C00002

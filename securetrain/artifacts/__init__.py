@@ -10,16 +10,16 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
-    "Floors": "securetrain.artifacts.floors",
-    "Freshness": "securetrain.artifacts.freshness",
-    "RankSigner": "securetrain.artifacts.members",
-    "SaveContext": "securetrain.artifacts.context",
+    "Floors": "securetrain.artifacts.lineage.floors",
+    "Freshness": "securetrain.artifacts.lineage.freshness",
+    "RankSigner": "securetrain.artifacts.statement.members",
+    "SaveContext": "securetrain.artifacts.statement.context",
     "SaveMode": "securetrain.artifacts.checkpoint.async_save",
-    "VerifiedDataset": "securetrain.artifacts.dataset",
+    "VerifiedDataset": "securetrain.artifacts.dataset.verified",
     "async_save": "securetrain.artifacts.checkpoint.async_save",
     "load": "securetrain.artifacts.checkpoint.load",
     "save_safetensors": "securetrain.artifacts.checkpoint.save_safetensors",
-    "sign_safetensors": "securetrain.artifacts.safetensors_folder",
+    "sign_safetensors": "securetrain.artifacts.model.safetensors_folder",
     "save": "securetrain.artifacts.checkpoint.save",
     "verify_path": "securetrain.artifacts.verify",
 }

@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from securetrain import __version__
-from securetrain.artifacts.statements import DIGEST_NAME, CheckpointPredicate
+from securetrain.artifacts.statement.statements import DIGEST_NAME, CheckpointPredicate
 from securetrain.artifacts.verify import VerifyResult
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError

@@ -29,29 +29,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from securetrain.artifacts import index as index_file
-from securetrain.artifacts import logged, safetensors_header
-from securetrain.artifacts.datasets.growth import check_growth
-from securetrain.artifacts.freshness import Freshness
-from securetrain.artifacts.judging import Asked, judge
-from securetrain.artifacts.layout import (
-    INDEX,
-    LEGACY_METADATA,
-    PAGE_BYTES,
-    STATEMENT,
-    TREES,
-    Kind,
-    num_pages,
-)
-from securetrain.artifacts.listing import check_listing, open_data, read_statement
-from securetrain.artifacts.logged import LogProof
-from securetrain.artifacts.problems import (
-    Problem,
-    content_problem,
-    most_telling,
-    table_problem,
-)
-from securetrain.artifacts.reading import (
+from securetrain.artifacts.dataset.growth import check_growth
+from securetrain.artifacts.lineage import logged
+from securetrain.artifacts.lineage.freshness import Freshness
+from securetrain.artifacts.lineage.judging import Asked, judge
+from securetrain.artifacts.lineage.logged import LogProof
+from securetrain.artifacts.statement.listing import check_listing, open_data, read_statement
+from securetrain.artifacts.statement.reading import (
     BLOCK,
     REQUEST,
     LeafReader,
@@ -60,7 +44,7 @@ from securetrain.artifacts.reading import (
     read_digested,
     read_whole,
 )
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DataFile,
     Opened,
@@ -69,7 +53,24 @@ from securetrain.artifacts.statements import (
     claimed_kind,
     open_statement,
 )
-from securetrain.artifacts.storage import LocalStorage, Place, Storage, shown, storage_of
+from securetrain.artifacts.tree import index as index_file
+from securetrain.artifacts.tree import safetensors_header
+from securetrain.artifacts.tree.layout import (
+    INDEX,
+    LEGACY_METADATA,
+    PAGE_BYTES,
+    STATEMENT,
+    TREES,
+    Kind,
+    num_pages,
+)
+from securetrain.artifacts.tree.problems import (
+    Problem,
+    content_problem,
+    most_telling,
+    table_problem,
+)
+from securetrain.artifacts.tree.storage import LocalStorage, Place, Storage, shown, storage_of
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, pages_of, root_of

@@ -23,7 +23,7 @@ from securetrain.cli.attest_options import (
 )
 
 if TYPE_CHECKING:
-    from securetrain.attest.offline import Judgement
+    from securetrain.attest.fleet.offline import Judgement
 
 EPILOG: Final = """\
 \b
@@ -72,7 +72,7 @@ def keygen(out: Path, kind: str, as_json: bool) -> None:
     An operator signs reference values and the cache with it. Prints the public key as policies
     name it.
     """
-    from securetrain.attest.bundle import key_text
+    from securetrain.attest.fleet.bundle import key_text
     from securetrain.cli import attest_view
     from securetrain.identity.keys import KeyKind, PrivateKey
 
@@ -130,8 +130,8 @@ def collect(  # noqa: PLR0917 - click passes every option
     as_json: bool,
 ) -> None:
     """Collect this machine's evidence into a bundle."""
-    from securetrain.attest.bundle import read_question, write_bundle
-    from securetrain.attest.local import collect_here, default_state
+    from securetrain.attest.fleet.bundle import read_question, write_bundle
+    from securetrain.attest.fleet.local import collect_here, default_state
     from securetrain.cli import attest_view
 
     collected = collect_here(
@@ -180,8 +180,8 @@ bundle has. A section by name comes in full, one row a line.
 @json_option
 def show(file: Path, section: str | None, as_json: bool) -> None:
     """Show what the bundle FILE says. Nothing of it is verified."""
-    from securetrain.attest.bundle import read_bundle
-    from securetrain.attest.describe import describe
+    from securetrain.attest.fleet.bundle import read_bundle
+    from securetrain.attest.fleet.describe import describe
     from securetrain.cli import attest_view
 
     sections = describe(read_bundle(file))
@@ -217,8 +217,8 @@ def challenge(
     bundle: Path, policy_name: str, question_file: Path, secret_file: Path, as_json: bool
 ) -> None:
     """Ask the node that BUNDLE is of: its answer cannot be a recording."""
-    from securetrain.attest.bundle import ANSWER_WITHIN, read_bundle, write_question
-    from securetrain.attest.offline import ask
+    from securetrain.attest.fleet.bundle import ANSWER_WITHIN, read_bundle, write_question
+    from securetrain.attest.fleet.offline import ask
     from securetrain.cli import attest_view
     from securetrain.policy import load_policy
 
@@ -266,8 +266,8 @@ def verify(  # noqa: PLR0917 - click passes every option
     as_json: bool,
 ) -> int:
     """Judge BUNDLE under a policy, as 'run' judges a node that joins."""
-    from securetrain.attest.bundle import read_bundle, read_secret
-    from securetrain.attest.offline import judge, write_ear
+    from securetrain.attest.fleet.bundle import read_bundle, read_secret
+    from securetrain.attest.fleet.offline import judge, write_ear
     from securetrain.identity.keys import PrivateKey
     from securetrain.policy import load_policy
 
@@ -292,7 +292,7 @@ def verify(  # noqa: PLR0917 - click passes every option
 def _show_judgement(judgement: "Judgement", ear: str, *, as_json: bool) -> None:
     import msgspec
 
-    from securetrain.attest.describe import describe_verdict
+    from securetrain.attest.fleet.describe import describe_verdict
     from securetrain.cli import attest_view
 
     verdict, refusal = judgement.verdict, judgement.refusal

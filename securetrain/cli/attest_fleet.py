@@ -12,7 +12,7 @@ from securetrain.cli.attest_options import FILE, json_option, print_json, signed
 from securetrain.core.codes import ExitCode
 
 if TYPE_CHECKING:
-    from securetrain.attest.cache_files import Listing
+    from securetrain.attest.fleet.cache_files import Listing
 
 NAMED: Final = "NAME=FILE"
 
@@ -89,8 +89,14 @@ def enroll(  # noqa: PLR0917 - click passes every option
     """Enrol the nodes of BUNDLES into the signed reference values."""
     import msgspec
 
-    from securetrain.attest.bundle import key_text, read_bundle
-    from securetrain.attest.enroll import Enrolment, Roots, enroll_into, ima_reference, read_pem
+    from securetrain.attest.fleet.bundle import key_text, read_bundle
+    from securetrain.attest.fleet.enroll import (
+        Enrolment,
+        Roots,
+        enroll_into,
+        ima_reference,
+        read_pem,
+    )
     from securetrain.cli import attest_view
     from securetrain.identity.keys import PrivateKey
 
@@ -202,9 +208,9 @@ def cache_add(  # noqa: PLR0917 - click passes every option
     as_json: bool,
 ) -> None:
     """Put documents into the cache FOLDER, and sign it."""
-    from securetrain.attest.bundle import key_text
-    from securetrain.attest.cache import CollateralKind
-    from securetrain.attest.cache_files import Listing, add_items, read_item
+    from securetrain.attest.fleet.bundle import key_text
+    from securetrain.attest.fleet.cache_files import Listing, add_items, read_item
+    from securetrain.attest.session.cache import CollateralKind
     from securetrain.identity.keys import PrivateKey
 
     now, key = datetime.now(UTC), PrivateKey.load(key_file)
@@ -265,9 +271,9 @@ def cache_fetch(  # noqa: PLR0917 - click passes every option
     as_json: bool,
 ) -> int:
     """Fetch what the hardware in BUNDLES needs into the cache FOLDER, and sign it."""
-    from securetrain.attest import gather
-    from securetrain.attest.bundle import key_text, read_bundle
-    from securetrain.attest.cache_files import Listing, add_items
+    from securetrain.attest.fleet import gather
+    from securetrain.attest.fleet.bundle import key_text, read_bundle
+    from securetrain.attest.fleet.cache_files import Listing, add_items
     from securetrain.identity.keys import PrivateKey
 
     now, key = datetime.now(UTC), PrivateKey.load(key_file)
@@ -316,7 +322,7 @@ def _show_cache(
 @json_option
 def cache_list(folder: Path, signed_by: tuple[str, ...], as_json: bool) -> int:
     """Show what the cache FOLDER holds. Exit code 3 when something in it has ended."""
-    from securetrain.attest.cache_files import list_cache
+    from securetrain.attest.fleet.cache_files import list_cache
 
     listing = list_cache(folder, signed_by, datetime.now(UTC))
     _show_cache(listing, folder, as_json=as_json)
@@ -335,7 +341,7 @@ def revocations(state: Path, as_json: bool) -> None:
     from contextlib import closing
     from dataclasses import asdict
 
-    from securetrain.attest.offline import open_state
+    from securetrain.attest.fleet.offline import open_state
     from securetrain.cli import attest_view
 
     with closing(open_state(state)) as kept:
@@ -357,7 +363,7 @@ def restore(subject: str, state: Path) -> None:
     """
     from contextlib import closing
 
-    from securetrain.attest.offline import open_state
+    from securetrain.attest.fleet.offline import open_state
 
     with closing(open_state(state)) as kept:
         if not kept.restore(subject):

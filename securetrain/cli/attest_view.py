@@ -18,12 +18,12 @@ import click
 from securetrain.core.text import printable
 
 if TYPE_CHECKING:
-    from securetrain.attest.cache_files import Listing
-    from securetrain.attest.enroll import Edition
-    from securetrain.attest.local import Collected
-    from securetrain.attest.offline import Judgement
-    from securetrain.attest.sections import Fact, Section, Table
-    from securetrain.attest.state import Revocation
+    from securetrain.attest.fleet.cache_files import Listing
+    from securetrain.attest.fleet.enroll import Edition
+    from securetrain.attest.fleet.local import Collected
+    from securetrain.attest.fleet.offline import Judgement
+    from securetrain.attest.fleet.sections import Fact, Section, Table
+    from securetrain.attest.session.state import Revocation
 
 LONG: Final = frozenset({"boot", "ima", "tee-boot"})
 """Sections whose rows are only counted in the overview."""
@@ -38,7 +38,7 @@ def show_bundle(sections: Sequence["Section"], *, full: bool) -> None:
     """What a bundle says.
 
     Args:
-        sections: of `attest.describe`.
+        sections: of `attest.fleet.describe`.
         full: whether these sections were asked for by name.
     """
     for number, section in enumerate(sections):

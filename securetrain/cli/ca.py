@@ -122,7 +122,7 @@ def _issue_node(
     from securetrain.identity.keys import KeyKind, PrivateKey
     from securetrain.identity.register import How
     from securetrain.identity.spiffe import Role
-    from securetrain.rendezvous.identity_dir import new_folder, store_identity
+    from securetrain.rendezvous.member.identity_dir import new_folder, store_identity
 
     now = datetime.now(UTC)
     with new_folder(out):

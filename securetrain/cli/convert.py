@@ -82,7 +82,7 @@ def command(
     """Convert the torch.distributed.checkpoint OLD into the signed checkpoint NEW; or the signed
     checkpoint OLD into a directory that other tools read.
     """
-    from securetrain.artifacts.context import SaveContext
+    from securetrain.artifacts.statement.context import SaveContext
     from securetrain.core.errors import UsageError
     from securetrain.identity.signers import open_signer
 

@@ -22,7 +22,7 @@ from securetrain.core.text import printable
 
 if TYPE_CHECKING:
     from securetrain.ledger import Event
-    from securetrain.rendezvous.standalone import Standalone
+    from securetrain.rendezvous.coordinator.standalone import Standalone
 
 EPILOG = """\
 \b
@@ -102,7 +102,7 @@ def command(  # noqa: PLR0917 - click passes options by name
     """
     from securetrain.identity.cluster import ClusterCA
     from securetrain.policy.load import load_policy
-    from securetrain.rendezvous.standalone import Plan, Standalone
+    from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
 
     low, high = node_range(nnodes)
     if invite and enroll_port is None:

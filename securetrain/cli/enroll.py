@@ -61,8 +61,8 @@ def token(  # noqa: PLR0917 - click passes options by name
     """Print a token for one machine. It is a secret until it has been used."""
     from securetrain.core.errors import UsageError
     from securetrain.identity.cluster import ClusterCA
-    from securetrain.rendezvous.desk import make_token
-    from securetrain.rendezvous.entry import parse_endpoint
+    from securetrain.rendezvous.coordinator.enrollment_server import make_token
+    from securetrain.rendezvous.member.entry import parse_endpoint
 
     now = datetime.now(UTC)
     cluster = ClusterCA.load(folder, now)
@@ -98,8 +98,8 @@ def join(text: str, out: Path, bundle: Path | None, as_json: bool) -> None:
     """Make a key here, prove TOKEN ('-' reads it from standard input), and get a certificate."""
     from securetrain.core.files import read_file
     from securetrain.identity.token import TEXT_LIMIT, parse_token
-    from securetrain.rendezvous.enrol import enrol
-    from securetrain.rendezvous.enrolment import REPORT_LIMIT
+    from securetrain.rendezvous.member.enroll import enrol
+    from securetrain.rendezvous.wire.enrollment import REPORT_LIMIT
 
     line = sys.stdin.read(TEXT_LIMIT + 1) if text == "-" else text
     report = read_file(bundle, REPORT_LIMIT) if bundle is not None else b""

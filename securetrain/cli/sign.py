@@ -14,7 +14,7 @@ from securetrain.cli.progress import progress_bar
 from securetrain.cli.sign_dataset import DatasetOptions, dataset_options, sign_dataset
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.oms.model import ModelSigner
+    from securetrain.artifacts.model.oms.model import ModelSigner
 
 KEY_LIMIT: Final = 1 << 20
 
@@ -83,9 +83,9 @@ def command(
         case "dataset":
             return sign_dataset(path, open_signer(key_name, ask), dataset)
         case "safetensors":
-            from securetrain.artifacts.context import SaveContext
-            from securetrain.artifacts.safetensors_folder import sign_safetensors
-            from securetrain.artifacts.statements import digest_of
+            from securetrain.artifacts.model.safetensors_folder import sign_safetensors
+            from securetrain.artifacts.statement.context import SaveContext
+            from securetrain.artifacts.statement.statements import digest_of
 
             context = SaveContext(
                 run_id=dataset.name,
@@ -108,7 +108,7 @@ def command(
 
 
 def _sign_oms(path: Path, signer: "ModelSigner", bundle: Path | None) -> int:
-    from securetrain.artifacts.oms.model import DEFAULT_NAME, sign_model
+    from securetrain.artifacts.model.oms.model import DEFAULT_NAME, sign_model
 
     target = bundle or path / DEFAULT_NAME
     with progress_bar("signing") as progress:
@@ -121,8 +121,8 @@ def _sign_oms(path: Path, signer: "ModelSigner", bundle: Path | None) -> int:
 def _model_signer(
     key_file: Path, certificate: Path | None, chain: tuple[Path, ...]
 ) -> "ModelSigner":
-    from securetrain.artifacts.oms import keys
-    from securetrain.artifacts.oms.model import CertificateSigner, KeySigner
+    from securetrain.artifacts.model.oms import keys
+    from securetrain.artifacts.model.oms.model import CertificateSigner, KeySigner
     from securetrain.core.files import read_file
     from securetrain.identity.keys import read_private
 

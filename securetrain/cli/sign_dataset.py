@@ -15,8 +15,8 @@ import click
 from securetrain.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.dataset_predicate import DatasetPredicate, Removed, Scan
-    from securetrain.artifacts.statements import Opened
+    from securetrain.artifacts.statement.dataset_predicate import DatasetPredicate, Removed, Scan
+    from securetrain.artifacts.statement.statements import Opened
     from securetrain.identity.keys import Signer
 
 REPORT_LIMIT: Final = 256 << 20
@@ -109,8 +109,8 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> int:
     """Sign it and say what was signed."""
-    from securetrain.artifacts.dataset_predicate import DataFormat, DatasetPredicate
-    from securetrain.artifacts.datasets.sign import About, sign_in_place
+    from securetrain.artifacts.dataset.sign import About, sign_in_place
+    from securetrain.artifacts.statement.dataset_predicate import DataFormat, DatasetPredicate
     from securetrain.core.files import read_file
 
     now = datetime.now(UTC)
@@ -138,9 +138,9 @@ def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> int:
 
 
 def _previous(path: Path, given: DatasetOptions, now: datetime) -> "Opened | None":
-    from securetrain.artifacts.layout import Kind
-    from securetrain.artifacts.listing import read_statement
-    from securetrain.artifacts.statements import open_statement
+    from securetrain.artifacts.statement.listing import read_statement
+    from securetrain.artifacts.statement.statements import open_statement
+    from securetrain.artifacts.tree.layout import Kind
     from securetrain.core.errors import UsageError
     from securetrain.identity.trust import TrustRoot
 
@@ -159,7 +159,7 @@ def _previous(path: Path, given: DatasetOptions, now: datetime) -> "Opened | Non
 
 
 def _scan(text: str) -> "Scan":
-    from securetrain.artifacts.dataset_predicate import Scan, Verdict, digest_of_report
+    from securetrain.artifacts.statement.dataset_predicate import Scan, Verdict, digest_of_report
     from securetrain.core.errors import UsageError
     from securetrain.core.files import read_file
 
@@ -186,7 +186,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _removed(text: str) -> "Removed":
-    from securetrain.artifacts.dataset_predicate import Removed
+    from securetrain.artifacts.statement.dataset_predicate import Removed
     from securetrain.core.errors import UsageError
 
     try:

@@ -24,11 +24,11 @@ from securetrain.cli.verify_model import Roots, verify_bundle
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from securetrain.artifacts.problems import Problem
+    from securetrain.artifacts.lineage.walk import Link
     from securetrain.artifacts.scan.findings import ScanResult
-    from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate
+    from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
+    from securetrain.artifacts.tree.problems import Problem
     from securetrain.artifacts.verify import VerifyResult
-    from securetrain.artifacts.walk import Link
     from securetrain.policy.load import LoadedPolicy
 
 TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
@@ -167,7 +167,7 @@ def command(
     offline: bool,
 ) -> int:
     """Prove that the checkpoint or dataset at PATH, a directory or a URL, is what was signed."""
-    from securetrain.artifacts.logged import LogProof
+    from securetrain.artifacts.lineage.logged import LogProof
     from securetrain.artifacts.scan.scanner import scan_path
     from securetrain.artifacts.verify import verify_path
     from securetrain.core.errors import IdentityError
@@ -367,7 +367,7 @@ def _print(result: "VerifyResult", policy: "LoadedPolicy | None", trust_file: Pa
 def _facts(
     result: "VerifyResult", policy: "LoadedPolicy | None", trust_file: Path
 ) -> Iterator[tuple[str, str]]:
-    from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate
+    from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
 
     if result.key_ids:
         keys = ", ".join(key[:16] for key in sorted(result.key_ids))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.tree import Tree
 
+    from securetrain.artifacts.lineage.walk import Link
     from securetrain.artifacts.verify import VerifyResult
-    from securetrain.artifacts.walk import Link
     from securetrain.identity.trust import TrustRoot
 
 
@@ -20,7 +20,7 @@ def follow(
     """The result with where the chain breaks, and the chain; none without a statement."""
     from dataclasses import replace
 
-    from securetrain.artifacts.walk import problems, walk
+    from securetrain.artifacts.lineage.walk import problems, walk
 
     opened = result.opened
     if opened is None:

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.freshness import Freshness
+    from securetrain.artifacts.lineage.freshness import Freshness
     from securetrain.artifacts.verify import VerifyResult
     from securetrain.identity.trust import TrustRoot
 
 
 def known(waivers: Sequence[Path], floors_file: Path | None) -> "Freshness | None":
     """What this machine knows besides the artifact; None when nothing was given."""
-    from securetrain.artifacts.floors import Floors
-    from securetrain.artifacts.freshness import Freshness
-    from securetrain.artifacts.waivers import LIMIT
+    from securetrain.artifacts.lineage.floors import Floors
+    from securetrain.artifacts.lineage.freshness import Freshness
+    from securetrain.artifacts.lineage.waivers import LIMIT
     from securetrain.core.files import read_file
 
     if not waivers and floors_file is None:
@@ -31,11 +31,11 @@ def remember(result: "VerifyResult", floors_file: Path, trust: "TrustRoot") -> "
     """From now on nothing older counts on this machine; the result, refused if this is older."""
     from dataclasses import replace
 
-    from securetrain.artifacts import freshness
-    from securetrain.artifacts.dataset import check_floor
-    from securetrain.artifacts.floors import Floors
-    from securetrain.artifacts.problems import Problem
-    from securetrain.artifacts.statements import CheckpointPredicate, DatasetPredicate
+    from securetrain.artifacts.dataset.verified import check_floor
+    from securetrain.artifacts.lineage import freshness
+    from securetrain.artifacts.lineage.floors import Floors
+    from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
+    from securetrain.artifacts.tree.problems import Problem
     from securetrain.core.errors import IntegrityError
 
     floors, opened = Floors(floors_file), result.opened

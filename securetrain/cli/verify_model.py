@@ -12,7 +12,7 @@ from securetrain.cli.progress import progress_bar
 from securetrain.cli.scan import print_briefly
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.oms.model import ModelResult, ModelTrust
+    from securetrain.artifacts.model.oms.model import ModelResult, ModelTrust
 
 KEY_LIMIT: Final = 1 << 20
 MAX_SHOWN: Final = 50
@@ -43,7 +43,7 @@ def verify_bundle(
     Raises:
         UsageError: ST-USAG-001 when it is not exactly one root and a bundle.
     """
-    from securetrain.artifacts.oms.model import verify_model
+    from securetrain.artifacts.model.oms.model import verify_model
     from securetrain.artifacts.scan.scanner import scan_path
     from securetrain.core.errors import UsageError
     from securetrain.report import problems
@@ -70,8 +70,8 @@ def verify_bundle(
 
 
 def _trust(roots: Roots) -> "ModelTrust":
-    from securetrain.artifacts.oms import keys
-    from securetrain.artifacts.oms.model import TrustedIdentity, TrustedKey, TrustedRoots
+    from securetrain.artifacts.model.oms import keys
+    from securetrain.artifacts.model.oms.model import TrustedIdentity, TrustedKey, TrustedRoots
     from securetrain.core.files import read_file
     from securetrain.identity.sigstore import KeylessPolicy
 

@@ -11,7 +11,7 @@ import click
 from securetrain.cli.passphrase import asker, secret_option
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.waivers import Waiver
+    from securetrain.artifacts.lineage.waivers import Waiver
 
 MAX_DAYS: Final = 90
 
@@ -73,7 +73,7 @@ def command(
     out: Path,
 ) -> int:
     """Sign a waiver for the checkpoint in the directory PATH."""
-    from securetrain.artifacts import waivers
+    from securetrain.artifacts.lineage import waivers
     from securetrain.core.errors import UsageError
     from securetrain.core.files import read_file, write_atomic
     from securetrain.identity import dsse
@@ -117,9 +117,9 @@ def command(
 
 def _named(path: Path, trust_file: Path, now: datetime) -> tuple[str, str]:
     """Run and digest of a checkpoint whose statement verifies."""
-    from securetrain.artifacts.layout import Kind
-    from securetrain.artifacts.listing import read_statement
-    from securetrain.artifacts.statements import CheckpointPredicate, open_statement
+    from securetrain.artifacts.statement.listing import read_statement
+    from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
+    from securetrain.artifacts.tree.layout import Kind
     from securetrain.identity.truststore import load_trust
 
     kind = Kind.CHECKPOINT

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain import artifacts
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.statement.statements import (
     DatasetRef,
     GradientRecord,
     GradientVerdict,

@@ -4,7 +4,7 @@
 
 A node is ``spiffe://<domain>/job/<job>/node/<node>``, the coordinator
 ``spiffe://<domain>/job/<job>/coordinator``. A node that was admitted is also ``.../member/<node>``,
-or ``.../unattested/<node>`` when it only spoke for itself: see `attest.results`. A certificate
+or ``.../unattested/<node>`` when it only spoke for itself: see `evidence.result`. A certificate
 carries exactly one, as its only URI SAN.
 """
 

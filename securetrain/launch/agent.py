@@ -20,15 +20,15 @@ from typing import Any, Final, TypeAlias
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.options import BACKEND, RunOptions
 from securetrain.policy.schema import Policy, UnpickleMode
-from securetrain.rendezvous.entry import CARRIER, FLOORS, ON_EPOCH, TUNNEL
-from securetrain.rendezvous.membership import Membership
-from securetrain.rendezvous.relay import Carrier
-from securetrain.rendezvous.tunnel import Tunnel
+from securetrain.rendezvous.member.entry import CARRIER, FLOORS, ON_EPOCH, TUNNEL
+from securetrain.rendezvous.member.relay import Carrier
+from securetrain.rendezvous.wire.membership import Membership
+from securetrain.rendezvous.wire.tunnel import Tunnel
 
 WORKER: Final = "securetrain.launch.worker"
 
 OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
-"""See `rendezvous.handler.SecureRendezvousHandler`."""
+"""See `rendezvous.member.handler.SecureRendezvousHandler`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def run_agent(
         endpoint: The coordinator's host and port.
         run_id: The job's id.
         identity: The node's identity folder; None keeps what ``--rdzv-conf`` says.
-        attester: What speaks for the node (`attest.settings.settings_for`); empty keeps that too.
+        attester: What speaks for the node (`attest.node.settings.settings_for`); empty keeps that too.
         tunnel: This node's end of the job network, when the job has one.
         carrier: Carries the store over TLS, when several nodes have none (store-tls).
         on_epoch: Hears of every epoch before its workers start.
@@ -231,7 +231,7 @@ def _register_backend() -> None:
     )
 
     if BACKEND not in handlers._registry:  # noqa: SLF001 - there is no public test
-        from securetrain.rendezvous.entry import get_creator  # noqa: PLC0415
+        from securetrain.rendezvous.member.entry import get_creator  # noqa: PLC0415
 
         handlers.register(BACKEND, get_creator())
 

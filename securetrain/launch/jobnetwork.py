@@ -6,7 +6,7 @@ Rules:
 
 1. what launchers that were killed left on this machine is removed before anything is built;
 2. the launcher stays in the host's network, with its connection to the coordinator; the store's
-   sockets and the workers are inside (`rendezvous.tunnel`, `Overlay.command`). A worker has no
+   sockets and the workers are inside (`rendezvous.wire.tunnel`, `Overlay.command`). A worker has no
    capabilities and mounts of its own, so that it can neither leave nor reach the engine;
 3. when the engine dies the run ends with its error (ST-NETW-014), and its workers with it;
 4. a job of several nodes joins a coordinator that every node reaches (``--rdzv-endpoint``);
@@ -35,8 +35,8 @@ from securetrain.network.rdma import RDMA_DEVICES
 from securetrain.network.verbs import Verbs
 from securetrain.network.watcher import Watcher
 from securetrain.network.wireguard import Endpoint, WireGuardKey
-from securetrain.rendezvous.membership import Membership
-from securetrain.rendezvous.tunnel import Tunnel
+from securetrain.rendezvous.wire.membership import Membership
+from securetrain.rendezvous.wire.tunnel import Tunnel
 
 NCCL_KEY: Final = "nccl.key"
 """In the job network's folder, which only root enters: NCCL's key of the current epoch."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from securetrain.artifacts.floors import Floors
-from securetrain.artifacts.logged import log_policy
-from securetrain.attest.local import default_state
+from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.logged import log_policy
+from securetrain.attest.fleet.local import default_state
 from securetrain.core.errors import UsageError
 from securetrain.core.nodestate import STATE_VARIABLE, NodeState
 from securetrain.identity.keys import Signer

@@ -24,13 +24,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts import head
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.listing import read_statement
-from securetrain.artifacts.logged import LogProof, log_policy, proof_name
-from securetrain.artifacts.quarantine import SET_ASIDE
-from securetrain.artifacts.statements import CheckpointPredicate, open_statement
-from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.lineage import head
+from securetrain.artifacts.lineage.logged import LogProof, log_policy, proof_name
+from securetrain.artifacts.lineage.quarantine import SET_ASIDE
+from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.files import read_file, write_atomic
 from securetrain.core.rundir import RunDir

@@ -7,7 +7,7 @@ signature then, too. What another node has seen tells. Rules:
 
 1. the signed head that lies beside the checkpoints is remembered on this machine (`nodestate`) for
    as long as the run goes on, and shown to the other nodes before every round
-   (`rendezvous.gossip`);
+   (`rendezvous.coordinator.gossip`);
 2. what another node shows counts when it is a head of this run, signed by a checkpoint key of the
    run's trust root, and for nothing else: who shows it does not matter. So nobody who lacks such a
    key can raise what this node believes, and nobody at all can lower it. What is not proven is
@@ -17,25 +17,25 @@ signature then, too. What another node has seen tells. Rules:
 4. when the run has set its newest checkpoints aside after an eviction, exactly the one that it went
    back to is excused, by the run's own signed ledger.
 
-A load below what is remembered is refused (`artifacts.freshness`, ST-CKPT-151).
+A load below what is remembered is refused (`artifacts.lineage.freshness`, ST-CKPT-151).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from securetrain.artifacts import head as heads
-from securetrain.artifacts.floors import Floor, Floors
-from securetrain.artifacts.head import HEAD, ShownHead, shown_head
-from securetrain.artifacts.history import History
-from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.lineage import head as heads
+from securetrain.artifacts.lineage.floors import Floor, Floors
+from securetrain.artifacts.lineage.head import HEAD, ShownHead, shown_head
+from securetrain.artifacts.lineage.history import History
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.nodestate import STATE_VARIABLE
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
-from securetrain.rendezvous.membership import Membership
+from securetrain.rendezvous.wire.membership import Membership
 
 
 @dataclass(slots=True, kw_only=True)

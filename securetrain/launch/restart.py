@@ -7,12 +7,12 @@ Rules:
 1. a checkpoint is in doubt when it was made in an epoch of a node that was evicted later, and not
    before that node last proved itself (its last good evidence, by this node's clock). At the same
    moment is not before;
-2. when and in which epoch it was made is what the ledger says (`artifacts.history`), not what the
+2. when and in which epoch it was made is what the ledger says (`artifacts.lineage.history`), not what the
    checkpoint says of itself;
 3. a checkpoint that the ledger does not know has its own statement's word for both, but not when
    the evicted node was rank 0, which signs it: then it is in doubt. So is one that names an epoch
    that has not begun;
-4. what is in doubt is set aside (`artifacts.quarantine`): kept under another name, and refused. The
+4. what is in doubt is set aside (`artifacts.lineage.quarantine`): kept under another name, and refused. The
    workers go on from the newest checkpoint that is left, or from the beginning;
 5. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
    a failure ends the run: nobody goes on from what could not be judged;
@@ -26,7 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.history import (
+from securetrain.artifacts.lineage.history import (
     EPOCH_STARTED,
     NODE_DISTRUSTED,
     QUARANTINED,
@@ -35,11 +35,11 @@ from securetrain.artifacts.history import (
     Made,
     read_history,
 )
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.listing import read_statement
-from securetrain.artifacts.quarantine import SET_ASIDE, Quarantine, set_aside
-from securetrain.artifacts.retention import REMOVING
-from securetrain.artifacts.statements import CheckpointPredicate, Opened, open_statement
+from securetrain.artifacts.lineage.quarantine import SET_ASIDE, Quarantine, set_aside
+from securetrain.artifacts.lineage.retention import REMOVING
+from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened, open_statement
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.errors import IntegrityError
 from securetrain.core.files import read_file
 from securetrain.core.rundir import RunDir
@@ -49,7 +49,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.keeper import Keeper
 from securetrain.launch.newest import Newest
 from securetrain.ledger import Ledger, verify_ledger
-from securetrain.rendezvous.membership import Evicted, Membership
+from securetrain.rendezvous.wire.membership import Evicted, Membership
 
 LEDGER_LIMIT: Final = 1 << 30
 SETTLE_SECONDS: Final = 30.0

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from securetrain.attest.appraise import appraisers_for
-from securetrain.attest.settings import AUTO
-from securetrain.attest.state import FileState
-from securetrain.attest.verifier import Verifier
+from securetrain.attest.node.settings import AUTO
+from securetrain.attest.session.state import FileState
+from securetrain.attest.session.verifier import Verifier
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, write_atomic
 from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile, degraded_label
+from securetrain.evidence.node_appraiser import appraisers_for
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import agent, failures, recording, summary, workerlog
@@ -55,9 +55,9 @@ from securetrain.network.profile import achieve, label
 from securetrain.network.variables import CACHES
 from securetrain.network.verbs import Verbs
 from securetrain.network.wireguard import Endpoint
-from securetrain.rendezvous.coordinator import Admission, Coordinator
-from securetrain.rendezvous.identity_dir import load_identity
-from securetrain.rendezvous.relay import Carrier
+from securetrain.rendezvous.coordinator.coordinator import Admission, Coordinator
+from securetrain.rendezvous.member.identity_dir import load_identity
+from securetrain.rendezvous.member.relay import Carrier
 
 
 def agent_ledger(setup: RunSetup, clock: Callable[[], datetime], writer: str = "agent") -> Ledger:

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.artifacts import members
+from securetrain.artifacts.statement import members
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
@@ -45,7 +45,7 @@ from securetrain.identity.trust import (
 )
 from securetrain.policy.load import FILE_LIMIT, SHIPPED, LoadedPolicy, bundled_dir, load_policy
 from securetrain.policy.schema import TransparencyLog
-from securetrain.rendezvous.identity_dir import write_identity
+from securetrain.rendezvous.member.identity_dir import write_identity
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")

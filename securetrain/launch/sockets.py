@@ -29,9 +29,9 @@ from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.foreign import foreign_sockets
 from securetrain.network.addresses import DEVICE
+from securetrain.network.kernel_sockets import own_listeners
 from securetrain.network.profile import TUNNELLED, VERBS
 from securetrain.network.rdma import RDMA_DEVICES
-from securetrain.rendezvous.listeners import own_listeners
 
 
 class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts.dataset_write import sign_documents
+from securetrain.artifacts.dataset.write import sign_documents
 from securetrain.artifacts.verify import VerifyResult, verify_path
 from securetrain.audit.findings import AuditResult, Finding
 from securetrain.core import canonical

@@ -16,7 +16,7 @@ Rules, in order; the first that holds gives the state:
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from securetrain.artifacts.statements import GradientVerdict
+from securetrain.artifacts.statement.statements import GradientVerdict
 from securetrain.core.vocabulary import (
     TEST_ONLY,
     UNATTESTED,

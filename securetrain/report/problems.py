@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from securetrain.artifacts.oms.model import ModelResult
-from securetrain.artifacts.problems import Problem
+from securetrain.artifacts.model.oms.model import ModelResult
 from securetrain.artifacts.scan.findings import NOTHING, ScanResult
-from securetrain.artifacts.statements import CheckpointPredicate
+from securetrain.artifacts.statement.statements import CheckpointPredicate
+from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.verify import VerifyResult
 
 

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts import quarantine
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.statements import CheckpointPredicate, Opened, open_statement
+from securetrain.artifacts.lineage import quarantine
+from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened, open_statement
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.rundir import RunDir

@@ -21,16 +21,16 @@ from typing import Final
 
 import msgspec
 
-from securetrain.attest.appraiser import Appraisal, Appraiser
-from securetrain.attest.attester import Ask, sign_evidence
-from securetrain.attest.binding import EXPORTER_SIZE, SESSION_SIZE, Binding
-from securetrain.attest.evidence import AttestationKeys, Evidence
-from securetrain.attest.lease import Case, Claims, Opening
-from securetrain.attest.results import AttestationResult
-from securetrain.attest.verifier import Verifier
+from securetrain.attest.node.attester import Ask, sign_evidence
+from securetrain.attest.session.verifier import Verifier
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.appraiser import Appraisal, Appraiser
+from securetrain.evidence.binding import EXPORTER_SIZE, SESSION_SIZE, Binding
+from securetrain.evidence.case import Case, Claims, Opening
+from securetrain.evidence.node_evidence import AttestationKeys, Evidence
+from securetrain.evidence.result import AttestationResult
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.ledger import Clock
 from securetrain.policy import LoadedPolicy
@@ -45,7 +45,7 @@ class _Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeAttester:
-    """An `attest.attester.Attester` whose evidence says just a tier."""
+    """An `attest.node.attester.Attester` whose evidence says just a tier."""
 
     key: PrivateKey
     """The node's identity key."""

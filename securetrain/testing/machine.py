@@ -19,13 +19,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, Self
 
-from securetrain.attest.bundle import Bundle, collect_bundle, key_text, own_question
-from securetrain.attest.enroll import Enrolment, Roots, enroll
-from securetrain.attest.node import NodeAttester
-from securetrain.attest.reference import ReferenceValues, write_reference_values
-from securetrain.attest.settings import AttesterSettings, TpmSettings, make_attester
+from securetrain.attest.fleet.bundle import Bundle, collect_bundle, key_text, own_question
+from securetrain.attest.fleet.enroll import Enrolment, Roots, enroll
+from securetrain.attest.node.composite import NodeAttester
+from securetrain.attest.node.settings import AttesterSettings, TpmSettings, make_attester
 from securetrain.core import canonical
 from securetrain.core.files import write_atomic
+from securetrain.evidence.reference import ReferenceValues, write_reference_values
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.ima import Measurement, encode_ima, measure_files

@@ -11,7 +11,7 @@ Rules:
    before it was verified;
 4. resuming gives the run that was not interrupted, bit for bit, on the same number of ranks;
 5. what is said about a checkpoint (head, ledger) is said when it is there, and old ones go only
-   after that (`artifacts.retention`).
+   after that (`artifacts.lineage.retention`).
 """
 
 from collections.abc import Callable
@@ -23,23 +23,13 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from securetrain.artifacts import (
-    Freshness,
-    RankSigner,
-    SaveContext,
-    async_save,
-    head,
-    load,
-    retention,
-    save,
-)
+from securetrain.artifacts import Freshness, RankSigner, SaveContext, async_save, load, save
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
-from securetrain.artifacts.encryption import DecryptionKey, Recipient
-from securetrain.artifacts.history import REMOVED, SEEN, SIGNED
-from securetrain.artifacts.layout import Kind
-from securetrain.artifacts.listing import read_statement
-from securetrain.artifacts.logged import proof_name
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.lineage import head, retention
+from securetrain.artifacts.lineage.history import REMOVED, SEEN, SIGNED
+from securetrain.artifacts.lineage.logged import proof_name
+from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
     GradientRecord,
@@ -50,7 +40,9 @@ from securetrain.artifacts.statements import (
     digest_of,
     open_statement,
 )
-from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.tree.encryption import DecryptionKey, Recipient
+from securetrain.artifacts.tree.layout import Kind
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.rundir import RunDir

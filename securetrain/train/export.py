@@ -23,15 +23,15 @@ import msgspec
 import torch
 
 from securetrain.artifacts import SaveContext, load, sign_safetensors
-from securetrain.artifacts import safetensors_header as headers
 from securetrain.artifacts.checkpoint.tensors import memory
-from securetrain.artifacts.signed_model import BUNDLE, SignedModel
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.model.signed_model import BUNDLE, SignedModel
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     Parent,
     ParentRole,
     digest_of,
 )
+from securetrain.artifacts.tree import safetensors_header as headers
 from securetrain.core.errors import IntegrityError, UsageError, os_error
 from securetrain.core.files import staged_dir
 from securetrain.identity.keys import Signer

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import Floors, Freshness, RankSigner, VerifiedDataset
-from securetrain.artifacts.signed_model import SignedModel
-from securetrain.artifacts.waivers import read_waivers
+from securetrain.artifacts.lineage.waivers import read_waivers
+from securetrain.artifacts.model.signed_model import SignedModel
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.nodestate import NodeState

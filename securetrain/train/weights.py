@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from securetrain.artifacts.signed_model import SignedModel, open_model
+from securetrain.artifacts.model.signed_model import SignedModel, open_model
 from securetrain.core.files import read_file
 from securetrain.identity.trust import TrustRoot
 from securetrain.identity.truststore import load_trust

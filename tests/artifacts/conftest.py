@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from securetrain.artifacts import index as index_file
-from securetrain.artifacts.layout import INDEX, LEAVES_SUFFIX, STATEMENT
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
     GradientRecord,
@@ -23,6 +21,8 @@ from securetrain.artifacts.statements import (
     TreeInfo,
     sign,
 )
+from securetrain.artifacts.tree import index as index_file
+from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT
 from securetrain.core.hashtree import TreeParams, tree_of
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey, PublicKey

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts.layout import Kind
-from securetrain.artifacts.problems import Problem
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
     IndexFile,
@@ -20,6 +18,8 @@ from securetrain.artifacts.statements import (
     TreeInfo,
 )
 from securetrain.artifacts.summary import PolicyUsed, levels, sign, summarize
+from securetrain.artifacts.tree.layout import Kind
+from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.verify import VerifyResult
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import HashAlgorithm

@@ -12,13 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts import index as index_file
 from securetrain.artifacts import verify
-from securetrain.artifacts.dataset import sign_documents
-from securetrain.artifacts.layout import INDEX, STATEMENT, Kind
-from securetrain.artifacts.listing import check_listing
-from securetrain.artifacts.problems import most_telling
-from securetrain.artifacts.statements import CheckpointPredicate, GradientRecord, digest_of
+from securetrain.artifacts.dataset.verified import sign_documents
+from securetrain.artifacts.statement.listing import check_listing
+from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
+    GradientRecord,
+    digest_of,
+)
+from securetrain.artifacts.tree import index as index_file
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
+from securetrain.artifacts.tree.problems import most_telling
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import TreeParams, tree_of
@@ -348,9 +352,9 @@ def test_verifying_and_reading_need_no_torch():
         "import sys\n"
         "import securetrain.artifacts as a\n"
         "a.verify_path, a.VerifiedDataset, a.SaveContext\n"
-        "import securetrain.artifacts.wire_globals, securetrain.cli.verify\n"
-        "import securetrain.artifacts.safetensors_folder, securetrain.artifacts.helper\n"
-        "import securetrain.artifacts.members, securetrain.artifacts.freshness\n"
+        "import securetrain.artifacts.checkpoint.wire_globals, securetrain.cli.verify\n"
+        "import securetrain.artifacts.model.safetensors_folder, securetrain.artifacts.checkpoint.helper\n"
+        "import securetrain.artifacts.statement.members, securetrain.artifacts.lineage.freshness\n"
         "assert {'SaveContext', 'load', 'save', 'verify_path'} <= set(a.__all__)\n"
         "bad = {'torch', 'numpy'} & set(sys.modules)\n"
         "assert not bad, bad\n"

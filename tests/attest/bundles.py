@@ -7,10 +7,11 @@ from datetime import datetime
 
 import msgspec
 
-from securetrain.attest.attester import Ask, SoftwareAttester, sign_evidence
-from securetrain.attest.binding import Binding
-from securetrain.attest.bundle import Bundle, Question, Secret, collect_bundle, own_question
-from securetrain.attest.evidence import (
+from securetrain.attest.fleet.bundle import Bundle, Question, Secret, collect_bundle, own_question
+from securetrain.attest.node.attester import Ask, SoftwareAttester, sign_evidence
+from securetrain.core import canonical
+from securetrain.evidence.binding import Binding
+from securetrain.evidence.node_evidence import (
     NODE_TYPE,
     AttestationKeys,
     Evidence,
@@ -20,12 +21,11 @@ from securetrain.attest.evidence import (
     device_nonce,
     report_data,
 )
-from securetrain.core import canonical
-from tests.attest.fleet import MANIFEST, Machine
-from tests.attest.gpu import forge as gpu
-from tests.attest.tee import forge_intel as intel
-from tests.attest.tee.forge_amd import AmdWorld, good_chain, good_leaf
-from tests.attest.tpm.forge import NOW
+from tests.attest.small_fleet import MANIFEST, Machine
+from tests.evidence.gpu import forge as gpu
+from tests.evidence.tee import forge_intel as intel
+from tests.evidence.tee.forge_amd import AmdWorld, good_chain, good_leaf
+from tests.evidence.tpm.forge import NOW
 
 Forger = Callable[[NodeEvidence, bytes], NodeEvidence]
 """Changes what is said, given the binding that it is said for."""

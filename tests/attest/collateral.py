@@ -4,9 +4,9 @@
 
 from dataclasses import dataclass, field
 
-from securetrain.attest.attester import Ask
-from securetrain.attest.lease import Case
+from securetrain.attest.node.attester import Ask
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.case import Case
 
 
 @dataclass

@@ -22,7 +22,7 @@ from benchmarks import (
     run,
 )
 from tests.attest.swtpms import needs_swtpm
-from tests.attest.tee import test_appraisal as cpus
+from tests.evidence.tee import test_appraisal as cpus
 
 
 def test_every_benchmark_has_a_name_a_goal_and_pairs():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from securetrain.artifacts.dataset_write import sign_documents
+from securetrain.artifacts.dataset.write import sign_documents
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, sign_root
 

@@ -11,23 +11,23 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from securetrain.attest import gather
-from securetrain.attest.bundle import read_bundle, read_question, write_bundle
-from securetrain.attest.cache import CollateralKind, Item, build_cache
-from securetrain.attest.gather import Gathered
-from securetrain.attest.reference import EnrolledNode, ReferenceValues, write_reference_values
-from securetrain.attest.results import verify_result
-from securetrain.attest.state import FileState, Revocation
+from securetrain.attest.fleet import gather
+from securetrain.attest.fleet.bundle import read_bundle, read_question, write_bundle
+from securetrain.attest.fleet.gather import Gathered
+from securetrain.attest.session.cache import CollateralKind, Item, build_cache
+from securetrain.attest.session.state import FileState, Revocation
 from securetrain.cli.main import main
 from securetrain.core import canonical
 from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED
+from securetrain.evidence.reference import EnrolledNode, ReferenceValues, write_reference_values
+from securetrain.evidence.result import verify_result
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import Machine, runtime_policy
 from tests.attest.bundles import replaced
 from tests.attest.swtpms import needs_swtpm
-from tests.attest.tee.forge import pem
-from tests.attest.tee.forge_amd import AmdWorld
+from tests.evidence.tee.forge import pem
+from tests.evidence.tee.forge_amd import AmdWorld
 
 WIDTH = 80
 

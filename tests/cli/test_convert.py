@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from securetrain.artifacts.layout import STATEMENT
+from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.cli.convert import command
 from securetrain.core.errors import UsageError
 from securetrain.identity.keys import PrivateKey

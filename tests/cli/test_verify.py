@@ -11,10 +11,9 @@ import fsspec  # type: ignore[import-untyped]
 import pytest
 from click.testing import CliRunner
 
-from securetrain.artifacts.dataset import sign_documents
-from securetrain.artifacts.datasets.sign import About, sign_in_place
-from securetrain.artifacts.layout import INDEX, STATEMENT
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.dataset.sign import About, sign_in_place
+from securetrain.artifacts.dataset.verified import sign_documents
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
     GradientRecord,
@@ -26,7 +25,8 @@ from securetrain.artifacts.statements import (
     TreeInfo,
     sign,
 )
-from securetrain.artifacts.storage import storage_of
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT
+from securetrain.artifacts.tree.storage import storage_of
 from securetrain.cli.main import main
 from securetrain.cli.verify import command
 from securetrain.core.errors import IdentityError, UsageError

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from securetrain.artifacts.layout import INDEX, STATEMENT, Kind
-from securetrain.artifacts.quarantine import Quarantine, set_aside
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     IndexFile,
     TreeInfo,
     open_statement,
     sign,
 )
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
 from securetrain.cli.verify import command as verify
 from securetrain.cli.waive import command as waive
 from securetrain.core.errors import IntegrityError, UsageError

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.artifacts.dataset import sign_documents
-from securetrain.artifacts.statements import CheckpointPredicate
+from securetrain.artifacts.dataset.verified import sign_documents
+from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
 from securetrain.core.rundir import RunDir

@@ -14,11 +14,12 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save as stock_save
 
 from securetrain import artifacts
-from securetrain.artifacts import SaveContext, head
-from securetrain.artifacts.floors import Floors
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.statements import CheckpointPredicate, open_statement
-from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts import SaveContext
+from securetrain.artifacts.lineage import head
+from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.nodestate import NodeState
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch.setup import prepare_run

@@ -10,17 +10,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from securetrain.artifacts import head
-from securetrain.artifacts.layout import INDEX, STATEMENT
-from securetrain.artifacts.logged import log_policy
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.lineage import head
+from securetrain.artifacts.lineage.logged import log_policy
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     IndexFile,
     TreeInfo,
     digest_of,
     sign,
 )
-from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams

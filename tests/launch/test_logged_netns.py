@@ -40,9 +40,9 @@ import torch
 import torch.distributed as dist
 import securetrain.artifacts as artifacts
 from securetrain.artifacts import SaveContext, head
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.statements import open_statement
-from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.statement.statements import open_statement
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot

@@ -56,7 +56,7 @@ for name, value in {
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from securetrain.rendezvous.listeners import own_listeners
+from securetrain.network.kernel_sockets import own_listeners
 
 torch.cuda.set_device(0)
 dist.init_process_group("nccl", device_id=torch.device("cuda", 0))

@@ -15,16 +15,16 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain import artifacts
 from securetrain.artifacts import SaveContext
-from securetrain.artifacts import head as heads
-from securetrain.artifacts.floors import Floor, Floors
-from securetrain.artifacts.freshness import Freshness
-from securetrain.artifacts.head import HEAD, Head, sign_head
-from securetrain.artifacts.history import History
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.statements import CheckpointPredicate, Parent, open_statement
-from securetrain.artifacts.storage import LocalStorage
-from securetrain.artifacts.waivers import Waiver, sign_waiver
-from securetrain.attest.attester import SoftwareAttester
+from securetrain.artifacts.lineage import head as heads
+from securetrain.artifacts.lineage.floors import Floor, Floors
+from securetrain.artifacts.lineage.freshness import Freshness
+from securetrain.artifacts.lineage.head import HEAD, Head, sign_head
+from securetrain.artifacts.lineage.history import History
+from securetrain.artifacts.lineage.waivers import Waiver, sign_waiver
+from securetrain.artifacts.statement.statements import CheckpointPredicate, Parent, open_statement
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.storage import LocalStorage
+from securetrain.attest.node.attester import SoftwareAttester
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey
@@ -41,11 +41,11 @@ from securetrain.ledger import verify_ledger
 from securetrain.policy import LoadedPolicy, load_policy
 from securetrain.policy.load import digest_of as digest_of_policy
 from securetrain.policy.schema import SelfAsserted
-from securetrain.rendezvous.coordinator import Coordinator
-from securetrain.rendezvous.gossip import gather
-from securetrain.rendezvous.identity_dir import write_identity
-from securetrain.rendezvous.member import Member
-from securetrain.rendezvous.membership import Membership
+from securetrain.rendezvous.coordinator.coordinator import Coordinator
+from securetrain.rendezvous.coordinator.gossip import gather
+from securetrain.rendezvous.member.client import Member
+from securetrain.rendezvous.member.identity_dir import write_identity
+from securetrain.rendezvous.wire.membership import Membership
 from securetrain.testing.runs import make_run
 
 RUN = "run-1"

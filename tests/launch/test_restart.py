@@ -12,15 +12,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from securetrain.artifacts.history import Made
-from securetrain.artifacts.layout import INDEX, QUARANTINE, STATEMENT
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.lineage.history import Made
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     IndexFile,
     TreeInfo,
     digest_of,
     sign,
 )
+from securetrain.artifacts.tree.layout import INDEX, QUARANTINE, STATEMENT
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
@@ -29,7 +29,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole
 from securetrain.launch.restart import Restart, in_doubt
 from securetrain.ledger import verify_ledger
-from securetrain.rendezvous.membership import Evicted, Member, Membership
+from securetrain.rendezvous.wire.membership import Evicted, Member, Membership
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import make_run
 

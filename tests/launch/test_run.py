@@ -15,8 +15,8 @@ import pytest
 from securetrain.core.vocabulary import Decision
 from securetrain.identity.ca import JobCA
 from securetrain.policy import load_policy
-from securetrain.rendezvous.coordinator import Coordinator
-from securetrain.rendezvous.identity_dir import write_identity
+from securetrain.rendezvous.coordinator.coordinator import Coordinator
+from securetrain.rendezvous.member.identity_dir import write_identity
 
 STORY = """\
 import json, os, signal, sys

@@ -26,7 +26,7 @@ from securetrain.identity.cluster import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role
-from securetrain.rendezvous.identity_dir import store_identity, write_identity
+from securetrain.rendezvous.member.identity_dir import store_identity, write_identity
 
 pytestmark = pytest.mark.dist
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from securetrain.artifacts.head import read_head
-from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.lineage.head import read_head
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
 from securetrain.identity.log.checkpoint import LogPolicy, open_checkpoint
@@ -35,9 +35,9 @@ from pathlib import Path
 import torch
 import securetrain.artifacts as artifacts
 from securetrain.artifacts import SaveContext, head
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.statements import open_statement
-from securetrain.artifacts.storage import LocalStorage
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.statement.statements import open_statement
+from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.rundir import RunDir
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey

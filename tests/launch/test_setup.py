@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from securetrain.artifacts.members import PAYLOAD_TYPE, RankKey, RankSigner
+from securetrain.artifacts.statement.members import PAYLOAD_TYPE, RankKey, RankSigner
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, PolicyError, UsageError
 from securetrain.identity.ca import JobCA
@@ -14,7 +14,7 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.setup import default_run_dir, make_identity, node_name, prepare_run
 from securetrain.policy import load_policy
 from securetrain.policy.load import load_resolved
-from securetrain.rendezvous.identity_dir import load_identity
+from securetrain.rendezvous.member.identity_dir import load_identity
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from securetrain.artifacts import safe_globals
+from securetrain.artifacts.scan import safe_globals
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
 from securetrain.launch import allowlist
 from securetrain.launch.unpickler import Rules, SafePickle, is_allowed, make_unpickler
@@ -350,7 +350,7 @@ def test_the_safe_pickle_has_what_torch_uses():
 def test_what_our_own_checkpoints_send_is_covered():
     import torch  # noqa: F401 - dtypes are judged by what torch has
 
-    from securetrain.artifacts.wire_globals import DCP_GLOBALS
+    from securetrain.artifacts.checkpoint.wire_globals import DCP_GLOBALS
 
     missing = [n for n in DCP_GLOBALS if not is_allowed(*n.rpartition(".")[::2], frozenset())]
     assert missing == []

@@ -96,8 +96,8 @@ from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import Ledger
 from securetrain.policy import load_policy
-from securetrain.rendezvous.coordinator import Coordinator
-from securetrain.rendezvous.identity_dir import write_identity
+from securetrain.rendezvous.coordinator.coordinator import Coordinator
+from securetrain.rendezvous.member.identity_dir import write_identity
 folder, now, revoked = Path(sys.argv[1]), lambda: datetime.now(UTC), set()
 policy = load_policy(sys.argv[2])
 ca = JobCA.create(policy.policy.identity.trust_domain, sys.argv[4], now())

@@ -15,12 +15,12 @@ import msgspec
 import pytest
 from OpenSSL import SSL
 
-from securetrain.attest.attester import Ask, Attester, SoftwareAttester
-from securetrain.attest.binding import Binding
-from securetrain.attest.evidence import AttestationKeys
-from securetrain.attest.tpm.structures import parse_public
+from securetrain.attest.node.attester import Ask, Attester, SoftwareAttester
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
+from securetrain.evidence.binding import Binding
+from securetrain.evidence.node_evidence import AttestationKeys
+from securetrain.evidence.tpm.structures import parse_public
 from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.spiffe import Role
@@ -28,11 +28,11 @@ from securetrain.ledger import Event, Ledger, verify_ledger
 from securetrain.policy import LoadedPolicy, load_policy
 from securetrain.policy.load import digest_of
 from securetrain.policy.schema import SelfAsserted
-from securetrain.rendezvous.channel import Channel
-from securetrain.rendezvous.coordinator import Coordinator
-from securetrain.rendezvous.identity_dir import NodeIdentity, write_identity
-from securetrain.rendezvous.member import Member
-from securetrain.rendezvous.protocol import (
+from securetrain.rendezvous.coordinator.coordinator import Coordinator
+from securetrain.rendezvous.member.client import Member
+from securetrain.rendezvous.member.identity_dir import NodeIdentity, write_identity
+from securetrain.rendezvous.wire.channel import Channel
+from securetrain.rendezvous.wire.protocol import (
     DOCUMENT_LIMIT,
     PROTOCOL,
     AnyMessage,
@@ -40,7 +40,7 @@ from securetrain.rendezvous.protocol import (
     Hello,
     Proof,
 )
-from securetrain.rendezvous.tls import PeerCheck, make_connection, make_context, spki_of
+from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context, spki_of
 
 PATIENCE = 60.0
 

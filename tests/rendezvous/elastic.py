@@ -29,7 +29,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from securetrain.rendezvous import handler as handler_module
+from securetrain.rendezvous.member import handler as handler_module
 
 PATIENCE = 60.0
 _POLL = 0.01

@@ -25,12 +25,13 @@ from securetrain.identity.ca import JobCA
 from securetrain.identity.cluster import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
+from securetrain.network.kernel_sockets import own_listeners
 from securetrain.policy import load_policy
-from securetrain.rendezvous.channel import Channel
-from securetrain.rendezvous.identity_dir import store_identity
-from securetrain.rendezvous.listeners import own_listeners
-from securetrain.rendezvous.membership import sign_membership
-from securetrain.rendezvous.protocol import (
+from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
+from securetrain.rendezvous.member.identity_dir import store_identity
+from securetrain.rendezvous.wire.channel import Channel
+from securetrain.rendezvous.wire.membership import sign_membership
+from securetrain.rendezvous.wire.protocol import (
     Admit,
     Challenge,
     Close,
@@ -42,8 +43,7 @@ from securetrain.rendezvous.protocol import (
     Store,
     encode_frame,
 )
-from securetrain.rendezvous.standalone import Plan, Standalone
-from securetrain.rendezvous.tls import PeerCheck, TlsIdentity, make_connection, make_context
+from securetrain.rendezvous.wire.tls import PeerCheck, TlsIdentity, make_connection, make_context
 
 
 def raw_send(channel: Channel, data: bytes) -> None:
@@ -661,7 +661,7 @@ def test_only_rank_0_may_announce_the_store(job):
 def test_rank_0_may_not_redirect_the_workers(job, tools, monkeypatch):
     job.start(1, 1)
     member = job.join()
-    monkeypatch.setattr("securetrain.rendezvous.member.store_host", lambda _: "192.0.2.7")
+    monkeypatch.setattr("securetrain.rendezvous.member.client.store_host", lambda _: "192.0.2.7")
     with pytest.raises(AdmissionError):
         member.next_round(lambda membership: 20000, 5)
     job.expect("ST-ADMN-001", "node-evicted")

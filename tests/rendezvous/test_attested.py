@@ -8,14 +8,14 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from securetrain.attest.attester import sign_evidence
-from securetrain.attest.evidence import parse_node
+from securetrain.attest.node.attester import sign_evidence
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import TEST_ONLY, NodeTier
+from securetrain.evidence.node_evidence import parse_node
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.policy import load_policy
-from securetrain.rendezvous.protocol import Proof
+from securetrain.rendezvous.wire.protocol import Proof
 from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
 

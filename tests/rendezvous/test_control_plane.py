@@ -22,7 +22,7 @@ _COORDINATOR = """
 import sys
 from securetrain.cli.main import main
 main(["coordinator", "--help"])
-import securetrain.rendezvous.standalone
+import securetrain.rendezvous.coordinator.standalone
 print("MODULES", *[f"{n}={getattr(m, '__file__', None)}" for n, m in sys.modules.items()])
 """
 _FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle"}
@@ -66,28 +66,28 @@ def imported_by(statement: str) -> set[str]:
 
 def test_the_coordinator_starts_without_torch():
     modules = imported_by(
-        "import securetrain.rendezvous.coordinator, securetrain.rendezvous.member"
+        "import securetrain.rendezvous.coordinator.coordinator, securetrain.rendezvous.member.client"
     )
-    assert "securetrain.rendezvous.coordinator" in modules
+    assert "securetrain.rendezvous.coordinator.coordinator" in modules
     assert not {"torch", "numpy", "pickle"} & modules
 
 
 def test_a_stand_alone_coordinator_and_its_commands_need_no_torch():
     modules = imported_by(
-        "import securetrain.rendezvous.standalone, securetrain.rendezvous.enrol,"
+        "import securetrain.rendezvous.coordinator.standalone, securetrain.rendezvous.member.enroll,"
         " securetrain.cli.coordinator, securetrain.cli.enroll, securetrain.cli.ca"
     )
-    assert "securetrain.rendezvous.desk" in modules
+    assert "securetrain.rendezvous.coordinator.enrollment_server" in modules
     assert not {"torch", "numpy", "pickle"} & modules
 
 
 def test_the_entry_point_costs_torch_nothing():
     """torch imports it in every process that imports torch.distributed."""
-    modules = imported_by("import securetrain.rendezvous.entry as e; e.get_creator()")
+    modules = imported_by("import securetrain.rendezvous.member.entry as e; e.get_creator()")
     assert {m for m in modules if m.startswith("securetrain")} == {
         "securetrain",
         "securetrain.rendezvous",
-        "securetrain.rendezvous.entry",
+        "securetrain.rendezvous.member.entry",
     }
     assert not {"OpenSSL", "cryptography", "msgspec", "torch", "json", "socket"} & modules
 
@@ -99,7 +99,9 @@ def test_whatever_a_coordinator_imports_was_looked_at():
     ).stdout
     modules = dict(pair.partition("=")[::2] for pair in out.split("MODULES ")[1].split())
     ours = {Path(file) for name, file in modules.items() if name.split(".")[0] == "securetrain"}
-    assert _PACKAGE / "rendezvous/desk.py" in ours, "the whole of it is loaded"
+    assert _PACKAGE / "rendezvous/coordinator/enrollment_server.py" in ours, (
+        "the whole of it is loaded"
+    )
     assert ours <= set(_SOURCES), ours - set(_SOURCES)
     assert not {"torch", "numpy", *_FORBIDDEN_MODULES} & {n.split(".")[0] for n in modules} - {
         "marshal"  # built into the interpreter, which reads its own compiled files with it

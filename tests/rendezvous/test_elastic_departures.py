@@ -214,7 +214,7 @@ def test_who_has_closed_the_job_stays_until_the_others_of_its_round_have(scenes,
         nodes = scene.nodes(2)
         scene.meet(*nodes)
         if scene is ours:
-            monkeypatch.setattr("securetrain.rendezvous.handler.LINGER_SECONDS", PATIENCE)
+            monkeypatch.setattr("securetrain.rendezvous.member.handler.LINGER_SECONDS", PATIENCE)
         ended = threading.Event()
         threading.Thread(
             target=lambda n=nodes[0], e=ended: (n.shutdown(), e.set()), daemon=True

@@ -30,7 +30,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _RendezvousStateHolder,
 )
 
-from securetrain.rendezvous.rounds import Rounds
+from securetrain.rendezvous.coordinator.rounds import Rounds
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _LAST_CALL = 2.5  # no event is at the very moment at which it ends

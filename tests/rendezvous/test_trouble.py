@@ -30,9 +30,9 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How
 from securetrain.identity.spiffe import Role
 from securetrain.ledger import Ledger, verify_ledger
-from securetrain.rendezvous.identity_dir import store_identity
-from securetrain.rendezvous.protocol import Heartbeat, Status, encode_frame
-from securetrain.rendezvous.session import Session
+from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.member.identity_dir import store_identity
+from securetrain.rendezvous.wire.protocol import Heartbeat, Status, encode_frame
 
 PATIENCE = 30.0
 _ports = count(20000)
@@ -357,7 +357,7 @@ def test_bad_frames_from_the_coordinator(job, tools, monkeypatch, data):
     def bad(message):
         return data if isinstance(message, Status) else encode_frame(message)
 
-    monkeypatch.setattr("securetrain.rendezvous.channel.encode_frame", bad)
+    monkeypatch.setattr("securetrain.rendezvous.wire.channel.encode_frame", bad)
     member._link.post(Heartbeat())
     tools.wait_until(lambda: not member.connected, "the node leaves")
     with pytest.raises(AdmissionError, match="ST-ADMN-001"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DataFile,
     DatasetPredicate,

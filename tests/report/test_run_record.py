@@ -8,9 +8,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.quarantine import Quarantine, set_aside
-from securetrain.artifacts.statements import open_statement
+from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
+from securetrain.artifacts.statement.statements import open_statement
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary, Decision

@@ -4,7 +4,7 @@
 
 import pytest
 
-from securetrain.attest.verifier import Verifier
+from securetrain.attest.session.verifier import Verifier
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import UNATTESTED, NodeTier
 from securetrain.policy import load_policy

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 from cryptography import x509
 
-from securetrain.attest.tpm import eventlog
-from securetrain.attest.tpm.boot import appraise_boot, learn_boot
-from securetrain.attest.tpm.constants import Hash
-from securetrain.attest.tpm.ima_list import parse_ascii, parse_binary, split_ascii, split_binary
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.tpm import eventlog
+from securetrain.evidence.tpm.boot import appraise_boot, learn_boot
+from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm.ima_list import parse_ascii, parse_binary, split_ascii, split_binary
 from securetrain.testing.bootlog import (
     Boot,
     certificate,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from securetrain.attest.tpm.client import Range, Tpm
-from securetrain.attest.tpm.constants import Hash
-from securetrain.attest.tpm.endorsement import find
+from securetrain.attest.node.tpm.client import Range, Tpm
+from securetrain.attest.node.tpm.endorsement import find
 from securetrain.core.errors import UsageError
+from securetrain.evidence.tpm.constants import Hash
 from securetrain.testing import swtpm
 from securetrain.testing.bootlog import Boot, replay
 from securetrain.testing.ima import measure_files

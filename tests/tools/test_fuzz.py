@@ -15,7 +15,7 @@ import pytest
 from securetrain.core import canonical
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.policy import load_policy
-from securetrain.rendezvous.entry import parse_endpoint
+from securetrain.rendezvous.member.entry import parse_endpoint
 from securetrain.train.config import parse_job
 from tools import fuzz
 from tools.fuzz_parsers import parsers

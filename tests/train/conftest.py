@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts.dataset import sign_documents
+from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.testing.runs import SmallRun, make_run
 from tests.train.jobs import documents
 

@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass, field
 
-from securetrain.artifacts.datasets.removal import Removals
+from securetrain.artifacts.dataset.removal import Removals
 from securetrain.train.config import JobConfig
 from securetrain.train.data import ByteSplit, ByteTokens, Rows
 

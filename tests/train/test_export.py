@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from securetrain.artifacts import SaveContext, save
-from securetrain.artifacts.signed_model import open_model
+from securetrain.artifacts.model.signed_model import open_model
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.export import export

@@ -15,8 +15,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from securetrain.artifacts import SaveContext, sign_safetensors
-from securetrain.artifacts.dataset import VerifiedDataset
-from securetrain.artifacts.datasets.sign import About, sign_in_place
+from securetrain.artifacts.dataset.sign import About, sign_in_place
+from securetrain.artifacts.dataset.verified import VerifiedDataset
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError

@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 from cryptography.hazmat.primitives import serialization
 
-from securetrain.artifacts import quarantine
-from securetrain.artifacts.dataset import sign_documents
-from securetrain.artifacts.encryption import DecryptionKey
-from securetrain.artifacts.history import EPOCH_STARTED, QUARANTINED
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.quarantine import Quarantine
-from securetrain.artifacts.statements import CheckpointPredicate, open_statement
+from securetrain.artifacts.dataset.verified import sign_documents
+from securetrain.artifacts.lineage import quarantine
+from securetrain.artifacts.lineage.history import EPOCH_STARTED, QUARANTINED
+from securetrain.artifacts.lineage.quarantine import Quarantine
+from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
+from securetrain.artifacts.tree.encryption import DecryptionKey
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, SecureTrainError

@@ -14,11 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from securetrain.artifacts import history as ledger_history
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
-from securetrain.artifacts.history import REMOVED
-from securetrain.artifacts.logged import proof_name
-from securetrain.artifacts.retention import REMOVING
+from securetrain.artifacts.lineage import history as ledger_history
+from securetrain.artifacts.lineage.history import REMOVED
+from securetrain.artifacts.lineage.logged import proof_name
+from securetrain.artifacts.lineage.retention import REMOVING
 from securetrain.core import canonical
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, RuntimeRefusal

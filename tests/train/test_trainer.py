@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from securetrain.artifacts.statements import GradientVerdict
+from securetrain.artifacts.statement.statements import GradientVerdict
 from securetrain.core.rundir import RunDir
 from securetrain.guard.verdict import Verdict
 from securetrain.parallel.mesh import make_mesh

@@ -30,20 +30,20 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.stateful import Stateful
 
+from securetrain.artifacts.checkpoint.helper import ANSWER_LIMIT, Answer, Request
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save
 from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.checkpoint.writing import FileWriter
-from securetrain.artifacts.context import SaveContext
-from securetrain.artifacts.encryption import Recipient
-from securetrain.artifacts.helper import ANSWER_LIMIT, Answer, Request
-from securetrain.artifacts.members import RankSigner
-from securetrain.artifacts.storage import LocalStaging, Place, Staging, shown, storage_of
+from securetrain.artifacts.statement.context import SaveContext
+from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.tree.encryption import Recipient
+from securetrain.artifacts.tree.storage import LocalStaging, Place, Staging, shown, storage_of
 from securetrain.core import canonical
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.hashtree import Tree, TreeParams, root_of
 from securetrain.identity.keys import Signer
 
-HELPER: Final = "securetrain.artifacts.helper"
+HELPER: Final = "securetrain.artifacts.checkpoint.helper"
 
 
 class SaveMode(StrEnum):

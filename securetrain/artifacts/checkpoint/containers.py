@@ -9,9 +9,9 @@ from typing import Final, Protocol
 from torch.distributed.checkpoint.planner import WriteItem
 
 from securetrain.artifacts.checkpoint.tensors import dtype_name
-from securetrain.artifacts.index import ALIGNMENT, Index
-from securetrain.artifacts.layout import rank_file
-from securetrain.artifacts.safetensors_header import (
+from securetrain.artifacts.tree.index import ALIGNMENT, Index
+from securetrain.artifacts.tree.layout import rank_file
+from securetrain.artifacts.tree.safetensors_header import (
     INDEX_JSON,
     METADATA,
     SUFFIX,

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from securetrain.artifacts.checkpoint.sealing import SealedReader
 from securetrain.artifacts.checkpoint.tensors import can_fill, is_plain, memory
-from securetrain.artifacts.index import Chunk
-from securetrain.artifacts.reading import BLOCK, REQUEST, LeafReader
+from securetrain.artifacts.statement.reading import BLOCK, REQUEST, LeafReader
+from securetrain.artifacts.tree.index import Chunk
 
 STRETCH: Final = 4 << 20
 """Bytes that one task reads and hashes."""

@@ -40,17 +40,17 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from securetrain.artifacts import index as index_file
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint, save
 from securetrain.artifacts.checkpoint.tensors import dtype_name
-from securetrain.artifacts.context import SaveContext
-from securetrain.artifacts.layout import LEGACY_METADATA
-from securetrain.artifacts.problems import Problem
 from securetrain.artifacts.scan import dcp
 from securetrain.artifacts.scan.pickles import analyse
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.artifacts.scan.window import Window
-from securetrain.artifacts.storage import LocalStorage, Source
+from securetrain.artifacts.statement.context import SaveContext
+from securetrain.artifacts.tree import index as index_file
+from securetrain.artifacts.tree.layout import LEGACY_METADATA
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.storage import LocalStorage, Source
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.files import survey
 from securetrain.identity.keys import Signer

@@ -44,22 +44,28 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from securetrain.artifacts import codec, logged
-from securetrain.artifacts import index as index_file
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.filling import Fetch, Job
 from securetrain.artifacts.checkpoint.sealing import SealedReader
 from securetrain.artifacts.checkpoint.tensors import BY_NAME, check_host
-from securetrain.artifacts.encryption import DecryptionKey, FileCipher, open_key
-from securetrain.artifacts.floors import Floor
-from securetrain.artifacts.freshness import Freshness, Seen, below, remember
-from securetrain.artifacts.judging import Asked, judge
-from securetrain.artifacts.layout import Kind
-from securetrain.artifacts.listing import check_listing, read_statement
-from securetrain.artifacts.problems import Problem, most_telling
-from securetrain.artifacts.reading import LeafReader, read_digested
-from securetrain.artifacts.statements import CheckpointPredicate, Opened, RankFile, open_statement
-from securetrain.artifacts.storage import Place, Storage, storage_of
+from securetrain.artifacts.lineage import logged
+from securetrain.artifacts.lineage.floors import Floor
+from securetrain.artifacts.lineage.freshness import Freshness, Seen, below, remember
+from securetrain.artifacts.lineage.judging import Asked, judge
+from securetrain.artifacts.statement.listing import check_listing, read_statement
+from securetrain.artifacts.statement.reading import LeafReader, read_digested
+from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
+    Opened,
+    RankFile,
+    open_statement,
+)
+from securetrain.artifacts.tree import codec
+from securetrain.artifacts.tree import index as index_file
+from securetrain.artifacts.tree.encryption import DecryptionKey, FileCipher, open_key
+from securetrain.artifacts.tree.layout import Kind
+from securetrain.artifacts.tree.problems import Problem, most_telling
+from securetrain.artifacts.tree.storage import Place, Storage, storage_of
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy

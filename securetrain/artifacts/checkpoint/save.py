@@ -28,14 +28,14 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from securetrain.artifacts import codec
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.tensors import check_host, dtype_name
 from securetrain.artifacts.checkpoint.writer import FILE, Writer
-from securetrain.artifacts.context import SaveContext
-from securetrain.artifacts.encryption import Recipient
-from securetrain.artifacts.members import RankSigner
-from securetrain.artifacts.storage import Place, shown, storage_of
+from securetrain.artifacts.statement.context import SaveContext
+from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.tree import codec
+from securetrain.artifacts.tree.encryption import Recipient
+from securetrain.artifacts.tree.storage import Place, shown, storage_of
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import Signer

@@ -18,9 +18,9 @@ from torch.distributed.tensor import DTensor
 from securetrain.artifacts.checkpoint.containers import Safetensors
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint, run_save
 from securetrain.artifacts.checkpoint.writer import Writer
-from securetrain.artifacts.context import SaveContext
-from securetrain.artifacts.members import RankSigner
-from securetrain.artifacts.storage import Place, shown, storage_of
+from securetrain.artifacts.statement.context import SaveContext
+from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.tree.storage import Place, shown, storage_of
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import Signer
 

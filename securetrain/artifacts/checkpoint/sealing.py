@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from securetrain.artifacts.checkpoint.writing import FileWriter
-from securetrain.artifacts.encryption import FileCipher, Sealed, undecryptable
-from securetrain.artifacts.index import ALIGNMENT
-from securetrain.artifacts.reading import LeafReader, SignedFile
+from securetrain.artifacts.statement.reading import LeafReader, SignedFile
+from securetrain.artifacts.tree.encryption import FileCipher, Sealed, undecryptable
+from securetrain.artifacts.tree.index import ALIGNMENT
 from securetrain.core.hashtree import Tree
 
 

@@ -25,19 +25,15 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from securetrain import __version__
-from securetrain.artifacts import index as index_file
-from securetrain.artifacts import members
 from securetrain.artifacts.checkpoint.containers import Container, Native
 from securetrain.artifacts.checkpoint.errors import refusing
 from securetrain.artifacts.checkpoint.sealing import SealingWriter
 from securetrain.artifacts.checkpoint.tensors import dtype_name, memory, to_host
 from securetrain.artifacts.checkpoint.writing import FileWriter, InThisProcess, Output
-from securetrain.artifacts.context import SaveContext
-from securetrain.artifacts.encryption import FileCipher, Recipient, Sealed, new_key
-from securetrain.artifacts.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind
-from securetrain.artifacts.members import RankSigner
-from securetrain.artifacts.problems import Problem
-from securetrain.artifacts.statements import (
+from securetrain.artifacts.statement import members
+from securetrain.artifacts.statement.context import SaveContext
+from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     IndexFile,
     RankFile,
@@ -46,7 +42,11 @@ from securetrain.artifacts.statements import (
     digest_of,
     sign,
 )
-from securetrain.artifacts.storage import Staging, Storage
+from securetrain.artifacts.tree import index as index_file
+from securetrain.artifacts.tree.encryption import FileCipher, Recipient, Sealed, new_key
+from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.storage import Staging, Storage
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import CHECKPOINT_LEAF, HashAlgorithm, TreeParams

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from securetrain.artifacts.index import ALIGNMENT
-from securetrain.artifacts.storage import Sink, Staging
+from securetrain.artifacts.tree.index import ALIGNMENT
+from securetrain.artifacts.tree.storage import Sink, Staging
 from securetrain.core.hashtree import Tree, TreeParams, TreeWriter
 
 BUFFER: Final = 1 << 20

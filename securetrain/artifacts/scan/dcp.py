@@ -17,8 +17,8 @@ import pickle
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from securetrain.artifacts.safe_globals import DCP_METADATA, DTYPE_NAMES
 from securetrain.artifacts.scan.pickles import Analysis
+from securetrain.artifacts.scan.safe_globals import DCP_METADATA, DTYPE_NAMES
 from securetrain.artifacts.scan.window import Window
 from securetrain.core.files import unsafe_name
 

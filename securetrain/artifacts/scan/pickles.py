@@ -22,7 +22,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import IO, Final, cast
 
-from securetrain.artifacts.safe_globals import STORED
+from securetrain.artifacts.scan.safe_globals import STORED
 from securetrain.artifacts.scan.window import Skipped, TooLargeError, Window
 
 MAX_OPCODES: Final = 50_000_000

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from securetrain.artifacts.datasets.removal import Removals
+from securetrain.artifacts.dataset.removal import Removals
 from securetrain.core.errors import UsageError
 
 
 class ByteSource(Protocol):
-    """What this package needs of `securetrain.artifacts.dataset.VerifiedDataset`."""
+    """What this package needs of `securetrain.artifacts.dataset.verified.VerifiedDataset`."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[str]]:

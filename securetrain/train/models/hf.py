@@ -4,7 +4,7 @@
 
 Rules for reading, in order:
 
-1. the directory is signed (`artifacts.signed_model`), and nothing of it is parsed before that was
+1. the directory is signed (`artifacts.model.signed_model`), and nothing of it is parsed before that was
    verified;
 2. config.json must be of an architecture in `ARCHITECTURES` and ask for nothing that the built-in
    model does not compute: what would be another model is refused by name, never approximated;
@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.signed_model import SignedModel
+from securetrain.artifacts.model.signed_model import SignedModel
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from securetrain.train.models.shape import ModelShape, RopeScaling

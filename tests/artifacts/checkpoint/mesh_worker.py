@@ -22,8 +22,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.artifacts import Floors, Freshness, SaveContext, SaveMode, async_save, load
-from securetrain.artifacts.floors import Floor
-from securetrain.artifacts.members import RankSigner
+from securetrain.artifacts.lineage.floors import Floor
+from securetrain.artifacts.statement.members import RankSigner
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from securetrain.artifacts import SaveContext, SaveMode, async_save, load, save, verify_path
+from securetrain.artifacts.checkpoint.helper import LIMIT, Answer
 from securetrain.artifacts.checkpoint.writing import RankWriter
-from securetrain.artifacts.helper import LIMIT, Answer
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
@@ -134,7 +134,7 @@ def test_a_helper_writes_to_local_directories_only(keys, now):
 @pytest.mark.parametrize("data", [b"", b"{}", b"x" * (LIMIT + 1), b'{"fd":-1}'])
 def test_the_helper_answers_nonsense_with_an_error(data):
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "securetrain.artifacts.helper"],
+        [sys.executable, "-P", "-m", "securetrain.artifacts.checkpoint.helper"],
         input=data,
         stdout=subprocess.PIPE,
         check=True,
@@ -144,5 +144,7 @@ def test_the_helper_answers_nonsense_with_an_error(data):
 
 
 def test_the_helper_does_not_import_torch():
-    program = "import sys, securetrain.artifacts.helper; sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys, securetrain.artifacts.checkpoint.helper; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

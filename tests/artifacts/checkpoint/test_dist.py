@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from securetrain.artifacts import SaveContext, load, save, verify_path
-from securetrain.artifacts.wire_globals import (
+from securetrain.artifacts.checkpoint.wire_globals import (
     DCP_GLOBALS,
     DTYPE_GLOBALS,
     ERROR_GLOBALS,

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from securetrain.artifacts import verify_path
-from securetrain.artifacts.members import issue
-from securetrain.artifacts.statements import CheckpointPredicate
+from securetrain.artifacts.statement.members import issue
+from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.policy.load import load_policy
 
 pytestmark = pytest.mark.dist

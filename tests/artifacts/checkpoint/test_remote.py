@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from securetrain.artifacts import Freshness, SaveContext, async_save, load, save, verify_path
-from securetrain.artifacts.head import advance, read_head
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.remote import FsspecStorage
-from securetrain.artifacts.statements import CheckpointPredicate, open_statement
-from securetrain.artifacts.storage import LocalStorage, storage_of
+from securetrain.artifacts.lineage.head import advance, read_head
+from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.remote import FsspecStorage
+from securetrain.artifacts.tree.storage import LocalStorage, storage_of
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 
@@ -136,7 +136,7 @@ def test_nothing_is_overwritten(store):
 
 def test_an_interrupted_save_is_nothing_that_loads(store, read, bucket, monkeypatch):
     """The statement comes last; a store has no rename."""
-    from securetrain.artifacts import remote
+    from securetrain.artifacts.tree import remote
 
     real = remote._ObjectStaging.put
 
@@ -156,7 +156,7 @@ def test_an_interrupted_save_is_nothing_that_loads(store, read, bucket, monkeypa
 
 
 def test_a_failed_save_takes_its_files_away(store, bucket, monkeypatch):
-    from securetrain.artifacts import remote
+    from securetrain.artifacts.tree import remote
 
     def put(self, name, data):
         raise OSError("no")

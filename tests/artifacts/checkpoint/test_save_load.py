@@ -27,10 +27,14 @@ from securetrain.artifacts.checkpoint import filling
 from securetrain.artifacts.checkpoint.errors import unwrap
 from securetrain.artifacts.checkpoint.writer import leaf_size
 from securetrain.artifacts.checkpoint.writing import RankWriter
-from securetrain.artifacts.layout import INDEX, STATEMENT, Kind
-from securetrain.artifacts.quarantine import Quarantine, set_aside
-from securetrain.artifacts.statements import GradientRecord, GradientVerdict, open_statement
-from securetrain.artifacts.storage import LocalStaging
+from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
+from securetrain.artifacts.statement.statements import (
+    GradientRecord,
+    GradientVerdict,
+    open_statement,
+)
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
+from securetrain.artifacts.tree.storage import LocalStaging
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.hashtree import HashAlgorithm, TreeParams
 from securetrain.identity.trust import TrustRoot

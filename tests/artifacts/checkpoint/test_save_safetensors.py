@@ -15,8 +15,8 @@ from securetrain.artifacts import (
     sign_safetensors,
     verify_path,
 )
-from securetrain.artifacts import safetensors_header as headers
-from securetrain.artifacts.layout import INDEX, STATEMENT
+from securetrain.artifacts.tree import safetensors_header as headers
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 
@@ -223,7 +223,7 @@ def test_a_header_of_which_the_index_knows_nothing(model, sign, trust, now, monk
         return real(files)
 
     (model / name).write_bytes(swapped)
-    monkeypatch.setattr("securetrain.artifacts.safetensors_header.tensors_of", honest)
+    monkeypatch.setattr("securetrain.artifacts.tree.safetensors_header.tensors_of", honest)
     sign(model)
     monkeypatch.undo()
     result = verify_path(model, trust=trust, policy=None, now=now)

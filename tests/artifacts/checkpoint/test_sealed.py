@@ -11,9 +11,9 @@ import torch
 
 from securetrain import artifacts
 from securetrain.artifacts.checkpoint.async_save import SaveMode, async_save
-from securetrain.artifacts.encryption import DecryptionKey, FileCipher, open_key
-from securetrain.artifacts.layout import STATEMENT, Kind
-from securetrain.artifacts.statements import CheckpointPredicate, open_statement, sign
+from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement, sign
+from securetrain.artifacts.tree.encryption import DecryptionKey, FileCipher, open_key
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError
 from securetrain.core.hashtree import TreeParams, pages_of, root_of, tree_of

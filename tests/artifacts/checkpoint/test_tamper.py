@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain.artifacts import SaveContext, load, save
-from securetrain.artifacts import index as index_file
-from securetrain.artifacts.layout import INDEX, STATEMENT
-from securetrain.artifacts.reading import LeafReader, SignedFile
+from securetrain.artifacts.statement.reading import LeafReader, SignedFile
+from securetrain.artifacts.tree import index as index_file
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core.errors import IntegrityError
 from securetrain.core.hashtree import TreeParams, tree_of
 

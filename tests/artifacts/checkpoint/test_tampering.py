@@ -30,8 +30,8 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain.artifacts import SaveContext, load, save, verify_path
-from securetrain.artifacts.layout import INDEX, STATEMENT
-from securetrain.artifacts.statements import CheckpointPredicate
+from securetrain.artifacts.statement.statements import CheckpointPredicate
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError
 from securetrain.core.hashtree import TreeParams, tree_of
@@ -356,7 +356,7 @@ def test_t24_a_dropped_file_with_a_fitting_digest(ckpt, keys, refused):
     frame = canonical.loads(statement_bytes(result))
     predicate = msgspec.convert(frame["predicate"], CheckpointPredicate)
     shorter = msgspec.structs.replace(predicate, files=[])
-    from securetrain.artifacts.statements import (
+    from securetrain.artifacts.statement.statements import (
         CHECKPOINT_TYPE,
         DIGEST_NAME,
         digest_of,
@@ -505,8 +505,8 @@ def test_torch_loads_whatever_checkpoint_lies_there(tmp_path):
 # -- numbers whose scenery is elsewhere ---------------------------------------------------------
 
 _LEGACY = "tests/artifacts/checkpoint/test_legacy.py"
-_FRESH = "tests/artifacts/test_freshness.py"
-_MEMBERS = "tests/artifacts/test_members.py"
+_FRESH = "tests/artifacts/lineage/test_freshness.py"
+_MEMBERS = "tests/artifacts/statement/test_members.py"
 ELSEWHERE: Final = {
     "T6": ("tests/artifacts/checkpoint/test_tampering.py", "test_races_with_a_writer"),
     "T11": (_LEGACY, "test_metadata_that_runs_code"),

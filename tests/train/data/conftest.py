@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from securetrain.artifacts.dataset import VerifiedDataset
-from securetrain.artifacts.datasets.sign import About, sign_in_place
-from securetrain.artifacts.layout import Kind
-from securetrain.artifacts.listing import read_statement
-from securetrain.artifacts.statements import open_statement
+from securetrain.artifacts.dataset.sign import About, sign_in_place
+from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.statements import open_statement
+from securetrain.artifacts.tree.layout import Kind
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root

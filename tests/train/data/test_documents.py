@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from securetrain.artifacts.dataset_predicate import Removed
-from securetrain.artifacts.dataset_write import Document
-from securetrain.artifacts.datasets.removal import Removals
+from securetrain.artifacts.dataset.removal import Removals
+from securetrain.artifacts.dataset.write import Document
+from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.data import documents
 from securetrain.train.data.documents import JsonLines, TextFiles

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from securetrain.artifacts.dataset_predicate import DataFormat, Removed
+from securetrain.artifacts.statement.dataset_predicate import DataFormat, Removed
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.train.config import Format, JobConfig, parse_job
 from securetrain.train.data.open import open_data

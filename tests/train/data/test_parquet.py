@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securetrain.artifacts.dataset_predicate import Removed
+from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.data import counts, parquet
 from securetrain.train.data.packing import PackedTokens

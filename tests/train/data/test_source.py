@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from securetrain.artifacts.dataset_predicate import Removed
-from securetrain.artifacts.datasets.removal import Removals
+from securetrain.artifacts.dataset.removal import Removals
+from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.core.errors import UsageError
 from securetrain.train.data.source import ByteSplit, Place
 from tests.train.jobs import MemorySource, documents, memory_source

@@ -1,0 +1,450 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Read a signed dataset: every byte that is handed out has been verified.
+
+Rules, in order:
+
+1. opening verifies the statement (trust role ``dataset``), the policy and the directory's listing,
+   and reads no data;
+2. a read loads the page hashes of its file once, checks them against the signed root, and that a
+   file which has grown begins with what it was in earlier versions; it loads the page of leaf
+   hashes that it needs and checks that against the page hashes, and checks each leaf that it
+   touches against the page;
+3. leaves are read once into private memory and served from there (bounded, least recently used
+   out first): what changes on disk afterwards changes nothing that was verified, and a leaf that
+   was dropped is verified again.
+"""
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, Self
+
+from securetrain.artifacts.dataset.arena import Layout, OwnArena, SharedArena
+from securetrain.artifacts.dataset.growth import check_growth
+from securetrain.artifacts.dataset.removal import Removals
+from securetrain.artifacts.dataset.write import (
+    Document,
+    SignedDataset,
+    sign_dataset,
+    sign_documents,
+)
+from securetrain.artifacts.lineage.floors import Floor, Floors
+from securetrain.artifacts.statement import rules
+from securetrain.artifacts.statement.listing import check_listing, open_data, read_statement
+from securetrain.artifacts.statement.reading import SignedFile
+from securetrain.artifacts.statement.statements import DataFile, DatasetPredicate, open_statement
+from securetrain.artifacts.tree.layout import PAGE_BYTES, Kind, num_pages
+from securetrain.artifacts.tree.problems import Problem, most_telling, table_problem
+from securetrain.artifacts.tree.storage import storage_of
+from securetrain.core import canonical
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.hashtree import DIGEST_SIZE, PAGE_LEAVES, TreeParams
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.policy.schema import Policy
+
+CACHE_BYTES: Final = 64 << 20
+MAX_OPEN: Final = 32
+MAX_PAGES: Final = 32
+DOCUMENTS_LIMIT: Final = 1 << 30
+
+__all__ = [
+    "Document",
+    "SignedDataset",
+    "VerifiedDataset",
+    "sign_dataset",
+    "sign_documents",
+]
+
+
+@dataclass(slots=True)
+class VerifiedDataset:
+    """An open dataset. Reads may come from several threads; close it when done."""
+
+    path: Path
+    predicate: DatasetPredicate
+    digest: str
+    """What identifies it (hex): checkpoints name this."""
+    key_ids: frozenset[str]
+    cache_bytes: int
+    removals: Removals = field(repr=False)
+    _files: dict[str, DataFile] = field(repr=False)
+    _open: "OrderedDict[str, _OpenFile]" = field(default_factory=OrderedDict, repr=False)
+    _cache: OrderedDict[tuple[str, int], memoryview] = field(
+        default_factory=OrderedDict, repr=False
+    )
+    _split_starts: dict[str, list[int]] = field(default_factory=dict, repr=False)
+    _arena: "OwnArena | SharedArena | None" = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        trust: TrustRoot,
+        policy: Policy | None,
+        now: datetime,
+        floors: Floors | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> "VerifiedDataset":
+        """Verify the statement, the policy and the listing of a dataset.
+
+        Args:
+            path: the dataset's directory.
+            trust: who may sign datasets.
+            policy: what is asked of it; None asks for nothing but integrity and signature.
+            now: the time of the check.
+            floors: what this node has seen before; an older version than that is refused, and this
+                one is remembered.
+            cache_bytes: how much verified data is kept in memory.
+
+        Raises:
+            IntegrityError: ST-DATA-100 to 150.
+        """
+        kind = Kind.DATASET
+        opened = open_statement(read_statement(path, kind), kind, trust, str(path))
+        predicate = opened.predicate
+        assert isinstance(predicate, DatasetPredicate)
+        try:
+            problems = check_listing(path, predicate)
+        except OSError as error:
+            raise Problem(code="ST-DATA-200", what=str(error)).error(str(path)) from error
+        if policy is not None:
+            problems += rules.check(opened, policy, now, nodes=False)
+        if problems:
+            raise most_telling(problems).error(str(path))
+        if floors is not None:
+            check_floor(floors, predicate, opened.digest, trust, str(path))
+        return cls(
+            path,
+            predicate,
+            opened.digest,
+            opened.key_ids,
+            cache_bytes,
+            Removals.of(predicate.removed),
+            {file.name: file for file in predicate.files},
+        )
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Name and size of every file."""
+        return {name: file.size for name, file in self._files.items()}
+
+    @property
+    def splits(self) -> dict[str, tuple[str, ...]]:
+        """Split name to its files in reading order."""
+        return {split.name: tuple(split.files) for split in self.predicate.splits}
+
+    def read(self, file: str, offset: int, length: int) -> bytes:
+        """Verified bytes of a file.
+
+        Raises:
+            IntegrityError: ST-DATA-130 to 142 when they are not what was signed, ST-DATA-122 when
+                some were removed, ST-DATA-160 when the range is not inside the file, ST-DATA-200
+                on I/O errors.
+        """
+        size = self._size(file)
+        if offset < 0 or length < 0 or offset + length > size:
+            raise IntegrityError(
+                "ST-DATA-160",
+                f"bytes {offset}..{offset + length} of a file of {size} bytes",
+                f"{self.path}/{file}",
+                "read inside the file",
+            )
+        if length == 0:
+            return b""
+        if self.removals:
+            self.removals.check(file, offset, length, str(self.path))
+        leaf = self.predicate.tree.leaf_size
+        first, start = divmod(offset, leaf)
+        last = (offset + length - 1) // leaf
+        if self._arena is not None:
+            self._arena.ensure(file, first, last - first + 1)
+            return bytes(self._arena.arena.stretch(file, offset, length))
+        with self._lock:
+            if first == last:
+                return bytes(self._leaf(file, first)[start : start + length])
+            # A leaf's memory may be taken for the next one, so that each is copied at once.
+            pieces = [bytes(self._leaf(file, first)[start:])]
+            pieces += [bytes(self._leaf(file, index)) for index in range(first + 1, last)]
+            end = offset + length - last * leaf
+            pieces.append(bytes(self._leaf(file, last)[:end]))
+        return b"".join(pieces)
+
+    def share(self) -> OwnArena:
+        """Keep what is verified from now on where other processes of this node can read it.
+
+        They call `join` with the path that ``served()`` gives. The memory grows up to the size of
+        the dataset; the cache is not used any more.
+
+        Raises:
+            UsageError: ST-USAG-002 when the system has no sealed memory.
+        """
+        arena = OwnArena(self._layout, self.digest, self._fill)
+        self._arena = arena
+        return arena
+
+    def join(self, path: Path) -> None:
+        """Read from the arena that another process of this node owns.
+
+        Raises:
+            IntegrityError: ST-DATA-130 when it holds another dataset, ST-DATA-200 when it cannot be
+                reached.
+        """
+        self._arena = SharedArena(self._layout, self.digest, path)
+
+    def split_size(self, split: str) -> int:
+        """How many bytes a split has, its files taken one after the other."""
+        return self._starts(split)[-1]
+
+    def read_split(self, split: str, offset: int, length: int) -> bytes:
+        """Verified bytes of a split, its files taken as one string of bytes.
+
+        Raises:
+            IntegrityError: as `read`.
+        """
+        names = self._split(split)
+        starts = self._starts(split)
+        if offset < 0 or length < 0 or offset + length > starts[-1]:
+            raise IntegrityError(
+                "ST-DATA-160",
+                f"bytes {offset}..{offset + length} of a split of {starts[-1]} bytes",
+                f"{self.path}: {split}",
+                "read inside the split",
+            )
+        pieces = []
+        at, end = offset, offset + length
+        number = bisect_right(starts, at) - 1
+        while at < end:
+            stop = min(end, starts[number + 1])
+            if at < stop:
+                pieces.append(self.read(names[number], at - starts[number], stop - at))
+            at, number = stop, number + 1
+        return b"".join(pieces)
+
+    def documents(self, split: str) -> tuple[Document, ...]:
+        """Where the documents of a split lie, in reading order (none without a signed table).
+
+        Raises:
+            IntegrityError: ST-DATA-101 when the table does not fit the data, else as `read`.
+        """
+        ends = dict.fromkeys(self._split(split), 0)
+        table = next(s.documents for s in self.predicate.splits if s.name == split)
+        if not table:
+            return ()
+        where = f"{self.path}/{table}"
+        if self._size(table) > DOCUMENTS_LIMIT:
+            raise _bad_table(f"{self._size(table)} bytes, the limit is {DOCUMENTS_LIMIT}", where)
+        result = []
+        for line in self.read(table, 0, self._size(table)).splitlines():
+            try:
+                document = canonical.decode(line, Document, limit=1 << 16, canonical=True)
+            except UsageError as error:
+                raise _bad_table(error.what, where) from error
+            if document.offset != ends.get(document.file) or document.length < 0:
+                raise _bad_table(f"document {document.name!r} is out of place", where)
+            ends[document.file] += document.length
+            result.append(document)
+        if ends != {name: self._size(name) for name in ends}:
+            raise _bad_table("it does not cover the split", where)
+        return tuple(result)
+
+    def close(self) -> None:
+        """Close the files and drop what was cached."""
+        with self._lock:
+            for file in self._open.values():
+                file.close()
+            self._open.clear()
+            self._cache.clear()
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _size(self, name: str) -> int:
+        if name not in self._files:
+            raise IntegrityError(
+                "ST-DATA-160",
+                f"no file {name!r}",
+                str(self.path),
+                f"one of {', '.join(list(self._files)[:10])}",
+            )
+        return self._files[name].size
+
+    def _split(self, split: str) -> tuple[str, ...]:
+        names = self.splits
+        if split not in names:
+            raise IntegrityError(
+                "ST-DATA-160",
+                f"no split {split!r}",
+                str(self.path),
+                f"one of {', '.join(names)}",
+            )
+        return names[split]
+
+    def _starts(self, split: str) -> list[int]:
+        """Where each file of a split begins in it, and where the split ends; worked out once."""
+        found = self._split_starts.get(split)
+        if found is None:
+            found = [0, *accumulate(self._size(name) for name in self._split(split))]
+            self._split_starts[split] = found
+        return found
+
+    def _leaf(self, name: str, index: int) -> memoryview:
+        """A verified leaf, from the cache or the disk. The lock is held."""
+        found = self._cache.get((name, index))
+        if found is not None:
+            self._cache.move_to_end((name, index))
+            return found
+        file = self._opened(name)
+        # Memory that was used before costs no page faults; nothing outside refers to it.
+        leaf = self.predicate.tree.leaf_size
+        if self._cache and (len(self._cache) + 1) * leaf > self.cache_bytes:
+            room = self._cache.popitem(last=False)[1].obj
+        else:
+            room = bytearray(leaf)
+        view = memoryview(room)[: file.file.leaf_range(index)[1]]
+        file.leaf_into(index, view)
+        self._cache[name, index] = view
+        return view
+
+    def _fill(self, name: str, index: int, view: memoryview) -> None:
+        """Read a leaf into the arena and verify it there."""
+        with self._lock:
+            self._opened(name).leaf_into(index, view)
+
+    def _opened(self, name: str) -> "_OpenFile":
+        """An open file with its verified page hashes. The lock is held."""
+        opened = self._open.get(name)
+        if opened is None:
+            opened = self._open[name] = _OpenFile.open(self.path, self._files[name], self._params)
+            if len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(name)
+        return opened
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout.of(self.files, self.predicate.tree.leaf_size)
+
+    @property
+    def _params(self) -> TreeParams:
+        return self.predicate.tree.params
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """An open data file with its verified page hashes and the pages read so far."""
+
+    file: SignedFile
+    table: SignedFile
+    pages: bytes
+    loaded: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
+
+    @classmethod
+    def open(cls, root: Path, entry: DataFile, params: TreeParams) -> "_OpenFile":
+        kind = Kind.DATASET
+        name = kind.table_of(entry.name)
+        size = kind.table_size(params, entry.size)
+        storage = storage_of(root)
+        table = SignedFile(
+            source=open_data(storage, name, size, kind),
+            name=name,
+            size=size,
+            params=params,
+            kind=kind,
+            root=storage,
+        )
+        try:
+            # All page hashes of the file are read and checked at once: 32 bytes for 128 MiB.
+            pages = bytearray(num_pages(params, entry.size) * DIGEST_SIZE)
+            table.read_raw(0, memoryview(pages))
+            if params.root(entry.size, pages).hex() != entry.root:
+                raise table_problem(kind, name).error(str(root))
+            source = open_data(storage, entry.name, entry.size, kind)
+        except BaseException:
+            table.close()
+            raise
+        file = SignedFile(
+            source=source,
+            name=entry.name,
+            size=entry.size,
+            params=params,
+            kind=kind,
+            root=storage,
+        )
+        opened = cls(file, table, bytes(pages))
+        try:
+            check_growth(entry, file, opened.pages, opened._page)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def leaf_into(self, index: int, view: memoryview) -> None:
+        """Read one leaf into memory and verify it there."""
+        number, place = divmod(index, PAGE_LEAVES)
+        page = self._page(number)
+        expected = page[place * DIGEST_SIZE : (place + 1) * DIGEST_SIZE]
+        self.file.read_leaf(index, expected, view)
+
+    def _page(self, number: int) -> bytes:
+        if number in self.loaded:
+            self.loaded.move_to_end(number)
+            return self.loaded[number]
+        start = len(self.pages) + number * PAGE_BYTES
+        page = bytearray(min(PAGE_BYTES, self.table.size - start))
+        self.table.read_raw(start, memoryview(page))
+        expected = self.pages[number * DIGEST_SIZE : (number + 1) * DIGEST_SIZE]
+        if self.file.params.page(number, page) != expected:
+            raise table_problem(Kind.DATASET, self.table.name).error(self.table.root.name)
+        self.loaded[number] = bytes(page)
+        if len(self.loaded) > MAX_PAGES:
+            self.loaded.popitem(last=False)
+        return self.loaded[number]
+
+    def close(self) -> None:
+        """Close data and table."""
+        self.file.close()
+        self.table.close()
+
+
+def check_floor(
+    floors: Floors, predicate: DatasetPredicate, digest: str, trust: TrustRoot, where: str
+) -> None:
+    """Refuse a version older than one that this node has seen; remember this one.
+
+    Raises:
+        IntegrityError: ST-DATA-151.
+    """
+    keys = trust.keys_for(TrustRole.DATASET)
+    name = f"dataset {predicate.name}"
+    floor = floors.floor(name, keys)
+    if floor is not None and (
+        predicate.seq < floor.seq or (predicate.seq == floor.seq and digest != floor.digest)
+    ):
+        raise IntegrityError(
+            "ST-DATA-151",
+            f"version {predicate.seq} ({digest[:16]}), this node has seen version {floor.seq}"
+            f" ({floor.digest[:16]})",
+            where,
+            "get the newest version",
+        )
+    floors.raise_to(name, Floor(seq=predicate.seq, digest=digest), keys)
+
+
+def _bad_table(what: str, where: str) -> IntegrityError:
+    return IntegrityError(
+        "ST-DATA-101", f"the table of documents is false: {what}", where, "sign the dataset again"
+    )

@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The signed head of a run: which checkpoint is its newest.
+
+``head.json`` lies in the folder of a run's checkpoints and is replaced after every save, signed
+with a checkpoint key. Rules for a reader, in order:
+
+1. signed for the role ``checkpoint``, of the closed schema;
+2. not expired: a store that keeps handing out the same head is noticed (a freeze);
+3. of the run that the checkpoint is of.
+
+A head names the one before it by the digest of its bytes, so that heads are a chain, and where the
+transparency log has it.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
+    Count,
+    Hex32,
+    Text,
+    Time,
+    digest_of,
+)
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.storage import LocalStorage, Storage
+from securetrain.core import canonical
+from securetrain.core.errors import SecureTrainError, reason
+from securetrain.core.files import locked
+from securetrain.identity import dsse
+from securetrain.identity.keys import Signer
+from securetrain.identity.trust import TrustRole, TrustRoot
+
+HEAD: Final = "head.json"
+_LOCK: Final = ".head.lock"
+PAYLOAD_TYPE: Final = "application/vnd.securetrain.head+json"
+LIMIT: Final = 64 << 10
+LIFETIME: Final = timedelta(days=30)
+CLOCK_SKEW: Final = timedelta(minutes=10)
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """The newest checkpoint of a run."""
+
+    run_id: Text
+    seq: Count
+    step: Count
+    digest: Hex32
+    prev: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """SHA-256 of the bytes of the head before this one; empty for the first."""
+    log_index: Count | None = None
+    """Where the transparency log has the checkpoint's statement; None when it is in none."""
+    created: Time
+    expires: Time
+
+
+def sign_head(head: Head, key: Signer) -> bytes:
+    """The head's envelope."""
+    return dsse.sign(canonical.encode(head), PAYLOAD_TYPE, [key])
+
+
+def open_head(data: bytes, trust: TrustRoot, where: str = "") -> Head:
+    """Rule 1.
+
+    Raises:
+        IntegrityError: ST-CKPT-110 or 120 for its signatures, ST-CKPT-152 when it is malformed.
+    """
+    return _open(data, trust, where)[0]
+
+
+def _open(data: bytes, trust: TrustRoot, where: str) -> tuple[Head, frozenset[str]]:
+    try:
+        payload = trust.verify(data, PAYLOAD_TYPE, TrustRole.CHECKPOINT, where)
+        head = canonical.decode(payload.data, Head, limit=LIMIT, canonical=True)
+    except SecureTrainError as error:
+        code = _CODES.get(error.code, "ST-CKPT-152")
+        problem = Problem(code=code, what=f"the head of the run: {reason(error)}", file=HEAD)
+        raise problem.error(where) from error
+    return head, payload.key_ids
+
+
+_CODES: Final = {
+    "ST-IDEN-002": "ST-CKPT-110",
+    "ST-IDEN-003": "ST-CKPT-120",
+    "ST-IDEN-009": "ST-CKPT-120",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownHead:
+    """A head that verifies, its bytes, and who signed it: what others are shown, and believe."""
+
+    head: Head
+    data: bytes
+    key_ids: frozenset[str]
+
+
+def shown_head(data: bytes, trust: TrustRoot, run_id: str, where: str = "") -> ShownHead:
+    """Judge a head that somebody shows of a run. It may have expired: the checkpoint existed.
+
+    Raises:
+        IntegrityError: see `open_head`; ST-CKPT-170 when it is of another run.
+    """
+    head, key_ids = _open(data, trust, where)
+    if head.run_id != run_id:
+        what = f"the head is of run {head.run_id}, not of run {run_id}"
+        raise Problem(code="ST-CKPT-170", what=what, file=HEAD).error(where)
+    return ShownHead(head, data, key_ids)
+
+
+def read_bytes(folder: Storage) -> bytes | None:
+    """The head's bytes in a folder of checkpoints, not judged; None when there is none.
+
+    Raises:
+        IntegrityError: ST-CKPT-152 when it cannot be read.
+    """
+    return _bytes(folder)
+
+
+def read_head(folder: Storage, trust: TrustRoot) -> Head | None:
+    """The head in a folder of checkpoints; None when there is none.
+
+    Raises:
+        IntegrityError: see `open_head`; ST-CKPT-152 when it cannot be read.
+    """
+    data = _bytes(folder)
+    return None if data is None else open_head(data, trust, folder.name)
+
+
+def advance(
+    folder: Storage,
+    predicate: CheckpointPredicate,
+    key: Signer,
+    trust: TrustRoot,
+    now: datetime,
+    *,
+    lifetime: timedelta = LIFETIME,
+    log_index: int | None = None,
+) -> Head:
+    """Make a saved checkpoint the head of its run.
+
+    Args:
+        folder: Where the checkpoints lie.
+        predicate: What was saved.
+        key: A checkpoint key.
+        trust: By which the present head is judged.
+        now: The time.
+        lifetime: After how long without a new head readers refuse this one.
+        log_index: Where the log has the statement.
+
+    Raises:
+        IntegrityError: ST-CKPT-171 when the head is of this number or a later one already;
+            see also `open_head`.
+    """
+    with _alone(folder):
+        data = _bytes(folder)
+        if data is not None:
+            present = open_head(data, trust, folder.name)
+            if present.run_id == predicate.run_id and present.seq >= predicate.seq:
+                raise Problem(
+                    code="ST-CKPT-171",
+                    what=f"the head is checkpoint {present.seq} already, {predicate.seq} cannot be",
+                    file=HEAD,
+                ).error(folder.name)
+        head = Head(
+            run_id=predicate.run_id,
+            seq=predicate.seq,
+            step=predicate.step,
+            digest=digest_of(predicate),
+            prev="" if data is None else hashlib.sha256(data).hexdigest(),
+            log_index=log_index,
+            created=now,
+            expires=now + lifetime,
+        )
+        folder.replace(HEAD, sign_head(head, key))
+    return head
+
+
+def note_logged(
+    folder: Storage, digest: str, log_index: int, key: Signer, trust: TrustRoot
+) -> Head | None:
+    """Say in the head where the log has its checkpoint's statement; its times stay.
+
+    Returns:
+        The new head; None when the head is of another checkpoint (by now), or says so already.
+
+    Raises:
+        IntegrityError: see `open_head`.
+    """
+    with _alone(folder):
+        data = _bytes(folder)
+        if data is None:
+            return None
+        present = open_head(data, trust, folder.name)
+        if present.digest != digest or present.log_index == log_index:
+            return None
+        prev = hashlib.sha256(data).hexdigest()
+        head = msgspec.structs.replace(present, log_index=log_index, prev=prev)
+        folder.replace(HEAD, sign_head(head, key))
+        return head
+
+
+@contextmanager
+def _alone(folder: Storage) -> Iterator[None]:
+    """Nobody else changes the head meanwhile: a saver and a launcher's agent both do."""
+    if not isinstance(folder, LocalStorage):
+        yield
+        return
+    with locked(folder.path / _LOCK):
+        yield
+
+
+def problems_of(head: Head, run_id: str, now: datetime) -> list[Problem]:
+    """Rules 2 and 3."""
+    problems = []
+    if head.run_id != run_id:
+        what = f"the head is of run {head.run_id}, the checkpoint of run {run_id}"
+        problems.append(Problem(code="ST-CKPT-170", what=what, file=HEAD))
+    if head.expires <= now:
+        what = f"the head expired at {head.expires.isoformat()}: nothing newer was shown since"
+        problems.append(Problem(code="ST-CKPT-152", what=what, file=HEAD))
+    if head.created > now + CLOCK_SKEW:
+        what = f"the head is of the future ({head.created.isoformat()})"
+        problems.append(Problem(code="ST-CKPT-152", what=what, file=HEAD))
+    return problems
+
+
+def _bytes(folder: Storage) -> bytes | None:
+    if not folder.has(HEAD):
+        return None
+    try:
+        return folder.read(HEAD, LIMIT)
+    except SecureTrainError as error:
+        problem = Problem(code="ST-CKPT-152", what=f"cannot be read: {error.what}", file=HEAD)
+        raise problem.error(folder.name) from error

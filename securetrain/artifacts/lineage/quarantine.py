@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that were set aside: intact and signed, and still not to be used.
+
+When a node turns out not to be what it was admitted as, everything made since it last proved itself
+is in doubt. Such a checkpoint is kept, for whoever wants to find out what happened:
+
+1. the directory gets one more file, ``quarantine.json``: a statement about the checkpoint's digest,
+   signed by a checkpoint key, which says why. It travels with the directory;
+2. the directory gets another name, so that the run can save that step again and nothing that looks
+   for the newest checkpoint finds it;
+3. loading and verifying refuse a checkpoint that has such a file (ST-CKPT-160), whatever is in it:
+   a record that cannot be believed is no reason to believe the checkpoint.
+
+A record can be deleted by whoever can write to the directory. The run's ledger names the checkpoint
+too, and a run that resumes by itself goes by its ledger.
+"""
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.artifacts.statement.statements import DIGEST_NAME, CheckpointPredicate, Opened
+from securetrain.artifacts.tree.layout import QUARANTINE, Kind
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.tree.storage import Place, Storage, storage_of
+from securetrain.core.errors import IdentityError, UsageError, os_error
+from securetrain.core.files import sync_dir, write_atomic
+from securetrain.identity import dsse, statement
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRole, TrustRoot
+
+QUARANTINE_TYPE: Final = f"{statement.PREDICATE_BASE}/quarantine/v1"
+LIMIT: Final = 64 << 10
+SET_ASIDE: Final = ".quarantined-"
+"""In the name of a directory that was set aside, before the first digits of its save id."""
+
+
+class Quarantine(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"
+):
+    """Why a checkpoint was set aside."""
+
+    node: Annotated[str, Meta(max_length=64)]
+    """The node that is not believed any more."""
+    code: Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}\Z")]
+    """What it was evicted with."""
+    last_good: Annotated[datetime, Meta(tz=True)]
+    """When it proved itself for the last time, by the clock of who set the checkpoint aside."""
+    epoch: Annotated[int, Meta(ge=0)]
+    """The last epoch that the node was a member of."""
+    created: Annotated[datetime, Meta(tz=True)]
+    """When the checkpoint was set aside."""
+
+
+def set_aside(path: Path, opened: Opened, why: Quarantine, key: PrivateKey) -> Path:
+    """Write a checkpoint's record and give its directory another name; returns the new path.
+
+    Args:
+        path: The checkpoint's directory.
+        opened: Its verified statement.
+        why: What the record says.
+        key: A checkpoint key.
+
+    Raises:
+        UsageError: ST-USAG-002 or 006 on I/O errors.
+    """
+    assert isinstance(opened.predicate, CheckpointPredicate)
+    subject = statement.Subject(path.name, {DIGEST_NAME: opened.digest})
+    write_atomic(path / QUARANTINE, statement.sign([subject], QUARANTINE_TYPE, why, key))
+    target = path.with_name(f"{path.name}{SET_ASIDE}{opened.predicate.save_id[:12]}")
+    try:
+        os.rename(path, target)  # noqa: PTH104 - never onto another checkpoint: that is not empty
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+    sync_dir(path.parent)
+    return target
+
+
+def check(root: Place, opened: Opened, trust: TrustRoot) -> list[Problem]:
+    """Whether a checkpoint was set aside: at most one problem, ST-CKPT-160.
+
+    Args:
+        root: The checkpoint's directory.
+        opened: Its verified statement.
+        trust: Who may say so.
+    """
+    storage = storage_of(root)
+    if opened.kind is not Kind.CHECKPOINT or not storage.has(QUARANTINE):
+        return []
+    return [Problem(code="ST-CKPT-160", what=_reason(storage, opened, trust), file=QUARANTINE)]
+
+
+def _reason(root: Storage, opened: Opened, trust: TrustRoot) -> str:
+    try:
+        data = root.read(QUARANTINE, LIMIT)
+        payload = trust.verify(data, dsse.IN_TOTO, TrustRole.CHECKPOINT, QUARANTINE)
+        said = statement.parse(payload, QUARANTINE_TYPE, Quarantine, QUARANTINE)
+    except (IdentityError, UsageError) as error:
+        return f"set aside, and the record that says why cannot be believed: {error.what[:500]}"
+    if [subject.digest for subject in said.subjects] != [{DIGEST_NAME: opened.digest}]:
+        return "set aside by a record about another checkpoint"
+    why = said.predicate
+    return (
+        f"set aside at {why.created.isoformat()}: node {why.node} was evicted ({why.code}), and had"
+        f" proved itself for the last time at {why.last_good.isoformat()}"
+    )

@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Waivers: operators who let one checkpoint be used although it is old or was set aside.
+
+A waiver counts when it is signed by the threshold of the trust role ``operator``, names exactly the
+digest of the checkpoint and its run, gives a reason, and has not expired. It excuses a rollback and
+a quarantine, nothing else: never a signature, never content.
+"""
+
+import base64
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.artifacts.statement.statements import Hex32, Text, Time
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.core import canonical
+from securetrain.core.errors import SecureTrainError, UsageError, reason
+from securetrain.core.files import read_file
+from securetrain.identity import dsse
+from securetrain.identity.keys import Signer
+from securetrain.identity.trust import TrustRole, TrustRoot
+
+PAYLOAD_TYPE: Final = "application/vnd.securetrain.checkpoint-waiver+json"
+LIMIT: Final = 256 << 10
+MAX_WAIVERS: Final = 64
+
+
+class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """What operators sign."""
+
+    run_id: Text
+    digest: Hex32
+    """The one checkpoint that it is about."""
+    reason: Annotated[str, Meta(min_length=1, max_length=4096)]
+    issued: Time
+    expires: Time
+
+
+def sign_waiver(waiver: Waiver, operators: Sequence[Signer]) -> bytes:
+    """The envelope; further operators add theirs with `dsse.add_signatures`."""
+    return dsse.sign(canonical.encode(waiver), PAYLOAD_TYPE, operators)
+
+
+def open_waiver(data: bytes, trust: TrustRoot, now: datetime) -> Waiver:
+    """Read a waiver that counts.
+
+    Raises:
+        IntegrityError: ST-CKPT-123.
+    """
+    try:
+        payload = trust.verify(data, PAYLOAD_TYPE, TrustRole.OPERATOR, "the waiver")
+        waiver = canonical.decode(payload.data, Waiver, limit=LIMIT, canonical=True)
+    except SecureTrainError as error:
+        raise _refused(reason(error)) from error
+    if not waiver.issued <= now < waiver.expires:
+        raise _refused(f"it counts from {waiver.issued} to {waiver.expires}, and it is {now}")
+    return waiver
+
+
+def read_waivers(folder: Path) -> tuple[bytes, ...]:
+    """The waivers in a folder, which nobody has judged yet; none when there is no folder.
+
+    Raises:
+        UsageError: ST-USAG-002 when one cannot be read, or is too large.
+        IntegrityError: ST-CKPT-123 when there are too many.
+    """
+    found = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    if len(found) > MAX_WAIVERS:
+        raise _refused(f"{len(found)} files in {folder}, the limit is {MAX_WAIVERS}")
+    return tuple(read_file(path, LIMIT) for path in found)
+
+
+def read_unverified(data: bytes) -> Waiver:
+    """What a waiver says, for an operator who is asked to sign it too. It proves nothing yet.
+
+    Raises:
+        IntegrityError: ST-CKPT-123 when it is malformed.
+    """
+    try:
+        envelope = canonical.decode(data, dsse.Envelope, limit=LIMIT, canonical=True)
+        payload = base64.b64decode(envelope.payload, validate=True)
+        return canonical.decode(payload, Waiver, limit=LIMIT, canonical=True)
+    except (UsageError, ValueError) as error:
+        raise _refused(f"malformed: {reason(error)}") from error
+
+
+def excused(
+    envelopes: Sequence[bytes], trust: TrustRoot, run_id: str, now: datetime
+) -> frozenset[str]:
+    """The digests of the run's checkpoints that waivers excuse.
+
+    Raises:
+        IntegrityError: ST-CKPT-123: a waiver that does not count is never passed over.
+    """
+    waivers = [open_waiver(data, trust, now) for data in envelopes]
+    return frozenset(waiver.digest for waiver in waivers if waiver.run_id == run_id)
+
+
+def _refused(what: str) -> Exception:
+    return Problem(code="ST-CKPT-123", what=what).error("the waiver")

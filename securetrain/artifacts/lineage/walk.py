@@ -1,0 +1,203 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Follow a checkpoint back to what it was made from, by signatures alone.
+
+The statement of a checkpoint names its parents and its dataset by digest. Whatever signed
+directories are at hand are opened with the trust root, and the one with the right digest is the
+link. Rules, in order:
+
+1. a link is an artifact whose statement verifies and whose digest is the one that is named; a
+   directory's place or name proves nothing;
+2. a link that is not found, does not verify, or leads back to where it came from breaks the chain
+   (ST-CKPT-172): it is never left out;
+3. what is walked through is the statements. The bytes of the artifact in question are verified by
+   `verify`; those of what it was made from are not read.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.statements import (
+    DIGEST_NAME,
+    CheckpointPredicate,
+    DatasetPredicate,
+    Opened,
+    claimed_kind,
+    open_statement,
+)
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.core import canonical
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.identity import dsse
+from securetrain.identity.trust import TrustRoot
+
+MAX_LINKS: Final = 10_000
+MAX_FOUND: Final = 100_000
+MAX_DEPTH: Final = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class Link:
+    """One artifact of the chain, or the place where one should be."""
+
+    role: str
+    """What it is to the one above it: ``checkpoint``, ``parent previous``, ``dataset`` ..."""
+    digest: str
+    path: Path | str | None = None
+    """Where it was found; a URL when it lies in an object store."""
+    said: CheckpointPredicate | DatasetPredicate | None = None
+    """What its verified statement says."""
+    problem: str = ""
+    """Why the chain breaks here."""
+    facts: list[str] = field(default_factory=list)
+    links: list["Link"] = field(default_factory=list)
+
+    def every(self) -> Iterator["Link"]:
+        """This link and all below it."""
+        yield self
+        for link in self.links:
+            yield from link.every()
+
+    def to_dict(self) -> dict[str, object]:
+        """As plain data."""
+        return {
+            "role": self.role,
+            "digest": self.digest,
+            "path": None if self.path is None else str(self.path),
+            "problem": self.problem,
+            "facts": self.facts,
+            "links": [link.to_dict() for link in self.links],
+        }
+
+
+def walk(path: Path | str, opened: Opened, trust: TrustRoot, places: Sequence[Path]) -> Link:
+    """The chain of an artifact that has been verified.
+
+    Args:
+        path: Where it is.
+        opened: Its verified statement.
+        trust: Who may sign what it was made from.
+        places: Directories below which that is looked for.
+    """
+    walker = _Walker(trust, dict(_near(places)))
+    walker.found[opened.digest] = path
+    role = str(opened.kind)
+    return walker.link(role, opened.digest, frozenset(), opened)
+
+
+def problems(chain: Link) -> list[Problem]:
+    """Where the chain breaks, as problems of the artifact that was asked about."""
+    return [
+        Problem(code="ST-CKPT-172", what=f"{link.role} {link.digest[:16]}: {link.problem}")
+        for link in chain.every()
+        if link.problem
+    ]
+
+
+@dataclass(slots=True)
+class _Walker:
+    trust: TrustRoot
+    found: dict[str, Path | str]
+    count: int = 0
+
+    def link(
+        self, role: str, digest: str, above: frozenset[str], opened: Opened | None = None
+    ) -> Link:
+        """One link and what is below it."""
+        link = Link(role=role, digest=digest, path=self.found.get(digest))
+        self.count += 1
+        if digest in above:
+            link.problem = "it leads back to itself"
+        elif self.count > MAX_LINKS:
+            link.problem = f"more than {MAX_LINKS} links"
+        elif link.path is None:
+            link.problem = "not found among the directories that were given"
+        else:
+            try:
+                opened = opened or _open(link.path, self.trust)
+            except IntegrityError as error:
+                link.problem = f"{error.code}: {error.what}"
+            else:
+                self._follow(link, opened, above)
+        return link
+
+    def _follow(self, link: Link, opened: Opened, above: frozenset[str]) -> None:
+        if opened.digest != link.digest:
+            link.problem = f"what lies there is {opened.digest[:16]}"
+            return
+        link.said = opened.predicate
+        below = above | {link.digest}
+        match opened.predicate:
+            case CheckpointPredicate() as said:
+                link.facts = _facts(said)
+                for parent in said.parents:
+                    link.links.append(self.link(f"parent {parent.role}", parent.digest, below))
+                if said.dataset.digest:
+                    link.links.append(self.link("dataset", said.dataset.digest, below))
+            case DatasetPredicate() as said:
+                link.facts = [
+                    f"{said.name}, version {said.seq}",
+                    *(f"licence {name}" for name in said.licenses),
+                    *(f"scan {one.tool} {one.version}: {one.verdict}" for one in said.scans),
+                ]
+
+
+def _facts(said: CheckpointPredicate) -> list[str]:
+    facts = [f"run {said.run_id or '(not named)'}, step {said.step}"]
+    if said.policy.digest:
+        facts.append(f"policy {said.policy.id} ({said.policy.digest[:16]})")
+    facts += [f"node {one.node}: {one.tier}" for one in said.nodes]
+    facts += [f"code {name} {value}" for name, value in sorted(said.code.items())]
+    facts.append(f"gradients {said.gradients.verdict}")
+    return facts
+
+
+def _open(path: Path | str, trust: TrustRoot) -> Opened:
+    data = read_statement(path, Kind.CHECKPOINT)
+    return open_statement(data, claimed_kind(data) or Kind.CHECKPOINT, trust, str(path))
+
+
+def _near(places: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """What signed directories claim to be, by the digest in their statements (not verified)."""
+    count = 0
+    for place in places:
+        for folder in _folders(place, MAX_DEPTH):
+            statement = folder / STATEMENT
+            if statement.is_symlink() or not statement.is_file():
+                continue
+            count += 1
+            if count > MAX_FOUND:
+                return
+            if digest := _hint(folder):
+                yield digest, folder
+
+
+def _hint(folder: Path) -> str:
+    """The digest that a statement names as its subject; only a hint where to look."""
+    try:
+        data = read_statement(folder, Kind.CHECKPOINT)
+        envelope = canonical.loads(data, limit=dsse.ENVELOPE_LIMIT)
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        statement = canonical.loads(payload, limit=dsse.ENVELOPE_LIMIT)
+        return str(statement["subject"][0]["digest"][DIGEST_NAME])
+    except (IntegrityError, UsageError, ValueError, KeyError, TypeError, IndexError):
+        return ""
+
+
+def _folders(place: Path, depth: int) -> Iterator[Path]:
+    """A directory and those below it; links are not followed."""
+    if place.is_symlink() or not place.is_dir():
+        return
+    yield place
+    if depth and not (place / STATEMENT).exists():
+        try:
+            inner = sorted(place.iterdir())
+        except OSError:
+            return
+        for one in inner:
+            yield from _folders(one, depth - 1)

@@ -1,0 +1,290 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Which rank wrote which file: signatures by the ranks themselves, with admitted keys.
+
+The coordinator of a save signs the whole; without more, it could put its own words into the mouth
+of every rank. So each rank signs its own part, with a key that whoever admits nodes to the run has
+certified (trust role ``node``). A verifier then asks, in order:
+
+1. every rank of the world has signed, once: a rank that wrote no file signs that it wrote none, so
+   that no file can be dropped;
+2. every key has a certificate: signed for the role ``node``, for this run, valid when the
+   checkpoint was saved, one certificate a key;
+3. the certified node is one that the statement names, and the one that it names for the rank;
+4. each signature is over exactly this file of this rank, of this step, in this save of this run:
+   a file of another step, save or rank does not fit (no mix and match).
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
+    RankFile,
+    RankSignature,
+    Text,
+    Time,
+    TreeInfo,
+)
+from securetrain.artifacts.tree.layout import STATEMENT
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.core import canonical
+from securetrain.core.errors import IdentityError, SecureTrainError, reason
+from securetrain.core.files import PRIVATE_FILE, read_file, write_atomic
+from securetrain.identity import dsse
+from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey, Signer
+from securetrain.identity.trust import TrustRole, TrustRoot
+
+PAYLOAD_TYPE: Final = "application/vnd.securetrain.rank-key+json"
+LIMIT: Final = 8 << 10
+CLOCK_SKEW: Final = timedelta(minutes=10)
+MAX_NAMED: Final = 8
+"""Ranks that one refusal names."""
+
+
+class RankKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The certificate of a key with which the ranks of one node sign in one run."""
+
+    run_id: Text
+    node: Text
+    key: Text
+    """SPKI DER in base64."""
+    issued: Time
+    expires: Time
+
+
+@dataclass(frozen=True, slots=True)
+class RankSigner:
+    """What a rank needs to sign its part: a key and its certificate."""
+
+    key: Signer
+    certificate: str
+
+    @classmethod
+    def load(cls, key: Path, certificate: Path) -> "RankSigner":
+        """Read what `store` has written.
+
+        Raises:
+            IdentityError: ST-IDEN-001 or ST-IDEN-010.
+            UsageError: ST-USAG-002.
+        """
+        return cls(PrivateKey.load(key), read_file(certificate, LIMIT).decode("ascii", "replace"))
+
+    def store(self, key: Path, certificate: Path) -> None:
+        """Leave both where the workers of this node find them; an older pair is replaced.
+
+        Raises:
+            UsageError: ST-USAG-002.
+        """
+        assert isinstance(self.key, PrivateKey)
+        self.key.save(key)
+        write_atomic(certificate, self.certificate.encode(), mode=PRIVATE_FILE)
+
+    def sign(self, message: bytes) -> str:
+        """A signature in base64."""
+        return base64.b64encode(self.key.sign(message)).decode()
+
+
+def certify(member: RankKey, by: Signer) -> str:
+    """Certify a rank's key, as one who admits nodes."""
+    return dsse.sign(canonical.encode(member), PAYLOAD_TYPE, [by]).decode()
+
+
+def issue(run_id: str, node: str, term: tuple[datetime, datetime], by: Signer) -> RankSigner:
+    """A new key for the ranks of one node, certified from the first to the second time of `term`.
+
+    The key is ECDSA P-256: whoever loads a checkpoint verifies as many signatures as there are
+    ranks, and those are the quickest.
+    """
+    key = PrivateKey.generate(KeyKind.P256)
+    spki = base64.b64encode(key.public.spki).decode()
+    member = RankKey(run_id=run_id, node=node, key=spki, issued=term[0], expires=term[1])
+    return RankSigner(key, certify(member, by))
+
+
+def rank_message(
+    *,
+    run_id: str,
+    step: int,
+    save_id: str,
+    world_size: int,
+    rank: int,
+    tree: TreeInfo,
+    file: RankFile | None,
+) -> bytes:
+    """The bytes that a rank signs; `file` is None when it wrote none."""
+    said = {
+        "runId": run_id,
+        "step": step,
+        "saveId": save_id,
+        "worldSize": world_size,
+        "rank": rank,
+        "tree": msgspec.to_builtins(tree),
+        "file": None if file is None else msgspec.to_builtins(file),
+    }
+    return b"securetrain/rank-file/1\n" + canonical.dumps(said)
+
+
+def messages_of(predicate: CheckpointPredicate) -> list[bytes]:
+    """What every rank must have signed, by rank."""
+    files = {file.rank: file for file in predicate.files}
+    return [
+        rank_message(
+            run_id=predicate.run_id,
+            step=predicate.step,
+            save_id=predicate.save_id,
+            world_size=predicate.world_size,
+            rank=rank,
+            tree=predicate.tree,
+            file=files.get(rank),
+        )
+        for rank in range(predicate.world_size)
+    ]
+
+
+def check(predicate: CheckpointPredicate, trust: TrustRoot, *, required: bool) -> list[Problem]:
+    """Check the ranks' signatures; see the module.
+
+    Args:
+        predicate: A statement whose own signature has verified.
+        trust: Who admits nodes.
+        required: Whether a checkpoint without any is refused. Those that there are must verify,
+            unless they are not required and the trust root names nobody who could say so.
+    """
+    admitters = trust.keys_for(TrustRole.NODE)
+    if not required and (not predicate.signatures or not admitters):
+        return []
+    if not predicate.signatures:
+        return [_unsigned("the ranks did not sign their files, and the policy asks for it")]
+    signed = [signature.rank for signature in predicate.signatures]
+    if missing := sorted(set(range(predicate.world_size)) - set(signed)):
+        return [_unsigned(f"{_ranks(missing)} did not sign")]
+    try:
+        keys = _certified(predicate, trust)
+    except _Refused as refused:
+        return [_unsigned(str(refused))]
+    return _check_nodes(predicate, keys) or check_signatures(
+        predicate, {key_id: key for key_id, (key, _) in keys.items()}
+    )
+
+
+def check_signatures(
+    predicate: CheckpointPredicate, keys: Mapping[str, PublicKey]
+) -> list[Problem]:
+    """Check every signature under its key; whose keys they are is another question."""
+    messages = messages_of(predicate)
+    unknown: list[int] = []
+    wrong: list[int] = []
+    for signature in predicate.signatures:
+        key = keys.get(signature.key)
+        if key is None:
+            unknown.append(signature.rank)
+            continue
+        try:
+            key.verify(base64.b64decode(signature.sig, validate=True), messages[signature.rank])
+        except (IdentityError, binascii.Error, ValueError):
+            wrong.append(signature.rank)
+    problems = []
+    if unknown:
+        problems.append(_unsigned(f"{_ranks(unknown)} signed with a key that nobody certified"))
+    if wrong:
+        problems.append(
+            Problem(
+                code="ST-CKPT-111",
+                what=f"{_ranks(wrong)} signed something else than this file in this save",
+                file=STATEMENT,
+            )
+        )
+    return problems
+
+
+def keys_named(certificates: list[str]) -> dict[str, PublicKey]:
+    """The keys in certificates that are not verified: for a saver, who only wants to know early
+    that what it was sent fits together.
+
+    Raises:
+        SecureTrainError: a certificate is malformed.
+    """
+    keys = {}
+    for certificate in certificates:
+        envelope = canonical.decode(certificate.encode(), dsse.Envelope, limit=LIMIT)
+        document = canonical.decode(_bytes(envelope.payload), RankKey, limit=LIMIT)
+        key = PublicKey.from_spki(_bytes(document.key))
+        keys[key.key_id] = key
+    return keys
+
+
+class _Refused(Exception):  # noqa: N818 - why nothing further is asked
+    """A certificate does not count."""
+
+
+def _certified(
+    predicate: CheckpointPredicate, trust: TrustRoot
+) -> dict[str, tuple[PublicKey, str]]:
+    """Key id to key and node, from certificates that count."""
+    found: dict[str, tuple[PublicKey, str]] = {}
+    for number, text in enumerate(predicate.members):
+        where = f"the certificate {number}"
+        try:
+            payload = trust.verify(text.encode(), PAYLOAD_TYPE, TrustRole.NODE, where)
+            said = canonical.decode(payload.data, RankKey, limit=LIMIT, canonical=True)
+            key = PublicKey.from_spki(_bytes(said.key))
+        except SecureTrainError as error:
+            raise _Refused(f"{where}: {reason(error)}") from error
+        if said.run_id != predicate.run_id:
+            raise _Refused(f"{where} is for run {said.run_id}, not {predicate.run_id}")
+        if not said.issued - CLOCK_SKEW <= predicate.created <= said.expires:
+            raise _Refused(
+                f"{where} counts from {said.issued.isoformat()} to {said.expires.isoformat()}, and"
+                f" the checkpoint is of {predicate.created.isoformat()}"
+            )
+        if key.key_id in found:
+            raise _Refused(f"{where} is the second one for its key")
+        found[key.key_id] = key, said.node
+    return found
+
+
+def _check_nodes(
+    predicate: CheckpointPredicate, keys: Mapping[str, tuple[PublicKey, str]]
+) -> list[Problem]:
+    """Rule 3."""
+    if not predicate.nodes:
+        return []
+    names = {node.node for node in predicate.nodes}
+    home = {rank: node.node for node in predicate.nodes for rank in node.ranks}
+    for signature in predicate.signatures:
+        if signature.key not in keys:
+            continue
+        node = keys[signature.key][1]
+        if node not in names or home.get(signature.rank, node) != node:
+            return [_unsigned(f"rank {signature.rank} signed as {node}, which was not its node")]
+    return []
+
+
+def signature_of(rank: int, signer: RankSigner, message: bytes) -> RankSignature:
+    """One rank's signature."""
+    return RankSignature(rank=rank, key=signer.key.key_id, sig=signer.sign(message))
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise IdentityError("ST-IDEN-004", f"bad base64: {error}") from error
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:MAX_NAMED])
+    more = f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
+
+
+def _unsigned(what: str) -> Problem:
+    return Problem(code="ST-CKPT-122", what=what, file=STATEMENT)

@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a policy asks of a verified statement.
+
+Rules for both kinds: not older than ``max_age_days``, and not from the future. For checkpoints
+also: the hash tree's algorithm; the lineage (run, dataset and policy are named, and no checkpoint
+is its own parent); the gradient verdict; and, when an artifact is verified after the run, the tiers
+that its nodes proved.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
+    DatasetPredicate,
+    GradientVerdict,
+    Opened,
+)
+from securetrain.artifacts.tree.encryption import Recipient
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.core.vocabulary import NodeTier
+from securetrain.policy.schema import GuardMode, Policy
+
+CLOCK_SKEW: Final = timedelta(minutes=10)
+
+
+def check(opened: Opened, policy: Policy, now: datetime, *, nodes: bool) -> list[Problem]:
+    """Every rule that the statement breaks.
+
+    Args:
+        opened: the verified statement.
+        policy: what is asked.
+        now: the time of the check.
+        nodes: also ask for the tiers of the nodes (verification, not resuming inside a run whose
+            own admission already asked).
+    """
+    match opened.predicate:
+        case CheckpointPredicate() as predicate:
+            problems = _age(Kind.CHECKPOINT, predicate.created, policy.checkpoint.max_age_days, now)
+            problems += _checkpoint(predicate, opened.digest, policy)
+            return problems + (_nodes(predicate, policy, now) if nodes else [])
+        case DatasetPredicate() as dataset:
+            return _age(Kind.DATASET, dataset.created, policy.dataset.max_age_days, now)
+        case _:
+            raise ValueError(f"unknown predicate {type(opened.predicate).__name__}")
+
+
+def _age(kind: Kind, created: datetime, max_days: int | None, now: datetime) -> list[Problem]:
+    if created > now + CLOCK_SKEW:
+        return [
+            Problem(
+                code=kind.code(150),
+                what=f"signed in the future ({created.isoformat()}, now {now.isoformat()})",
+                file=STATEMENT,
+            )
+        ]
+    if max_days is not None and now - created > timedelta(days=max_days):
+        return [
+            Problem(
+                code=kind.code(150),
+                what=f"signed {(now - created).days} days ago, the policy allows {max_days}",
+                file=STATEMENT,
+            )
+        ]
+    return []
+
+
+def _checkpoint(predicate: CheckpointPredicate, digest: str, policy: Policy) -> list[Problem]:
+    problems: list[Problem] = []
+    asked = policy.checkpoint
+    if predicate.tree.algorithm is not asked.algorithm:
+        problems.append(
+            _policy(
+                f"hashed with {predicate.tree.algorithm}, the policy asks for {asked.algorithm}"
+            )
+        )
+    verdict = predicate.gradients.verdict
+    if asked.require_clean_verdict and verdict is not GradientVerdict.CLEAN:
+        problems.append(_policy(f"the gradient verdict is {verdict}, the policy asks for clean"))
+    elif policy.gradients.mode is GuardMode.DETECT and verdict is GradientVerdict.UNWATCHED:
+        problems.append(_policy("the gradients were not watched, the policy asks for it"))
+    problems += _encryption(predicate, asked.encrypt_to)
+    if asked.require_lineage:
+        named = {
+            "run": predicate.run_id,
+            "dataset": predicate.dataset.digest,
+            "policy": predicate.policy.digest,
+        }
+        missing = [name for name, value in named.items() if not value]
+        if missing:
+            problems.append(_lineage(f"the statement does not name its {', '.join(missing)}"))
+    if any(parent.digest == digest for parent in predicate.parents):
+        problems.append(_lineage("the checkpoint is its own parent"))
+    return problems
+
+
+def _encryption(predicate: CheckpointPredicate, keys: Sequence[str]) -> list[Problem]:
+    """Every file must be encrypted for all recipients that the policy names."""
+    wanted = {Recipient.parse(key).id for key in keys}
+    return [
+        _policy(f"{file.name} is not encrypted for all recipients of the policy")
+        for file in predicate.files
+        if not wanted <= (file.sealed.keys.keys() if file.sealed is not None else set())
+    ][:20]
+
+
+def _nodes(predicate: CheckpointPredicate, policy: Policy, now: datetime) -> list[Problem]:
+    asked = policy.node
+    if not predicate.nodes:
+        return [_policy("the statement does not say which nodes took part")]
+    allowed = asked.allow_self_asserted
+    room = 0
+    if allowed is not None and (allowed.until is None or now.date() <= allowed.until):
+        room = allowed.max_nodes
+    own_word = [node for node in predicate.nodes if node.tier == NodeTier.SELF_ASSERTED]
+    low = [
+        node
+        for node in predicate.nodes
+        if node.tier < asked.min_tier and node.tier != NodeTier.SELF_ASSERTED
+    ]
+    if len(own_word) > room:
+        low += own_word
+    return [
+        _policy(f"node {node.node} is {node.tier}, the policy asks for {asked.min_tier}")
+        for node in low[:20]
+    ]
+
+
+def _policy(what: str) -> Problem:
+    return Problem(code="ST-CKPT-121", what=what, file=STATEMENT)
+
+
+def _lineage(what: str) -> Problem:
+    return Problem(code="ST-CKPT-170", what=what, file=STATEMENT)

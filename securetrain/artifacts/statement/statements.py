@@ -1,0 +1,410 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The statements that get signed: what a checkpoint and a dataset say about themselves.
+
+Rules, in order:
+
+1. a statement is opened only through the trust root's role of its kind; the kind that a file claims
+   decides which role is asked, and the signed predicate type must then agree;
+2. the predicate is a closed schema; file names are safe, unique (case ignored) and sorted, and a
+   statement that names nothing is refused;
+3. the one subject's digest is the digest of the tree of files, and must be what the predicate's
+   own list gives.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.artifacts.statement import dataset_predicate
+from securetrain.artifacts.statement.dataset_predicate import (
+    DataFile,
+    DatasetPredicate,
+    Removed,
+    Split,
+)
+from securetrain.artifacts.tree.encryption import Sealed
+from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, bad_name
+from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time, TreeInfo
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.core import canonical
+from securetrain.core.errors import IdentityError, UsageError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.identity import dsse, statement
+from securetrain.identity.keys import Signer
+from securetrain.identity.trust import TrustRoot
+
+__all__ = [
+    "CHECKPOINT_TYPE",
+    "DATASET_TYPE",
+    "DIGEST_NAME",
+    "MAX_DOCUMENT",
+    "MAX_FILES",
+    "MAX_WORLD",
+    "CheckpointPredicate",
+    "Count",
+    "DataFile",
+    "DatasetPredicate",
+    "DatasetRef",
+    "GradientRecord",
+    "GradientVerdict",
+    "Hex32",
+    "IndexFile",
+    "NodeRef",
+    "Opened",
+    "Parent",
+    "ParentRole",
+    "PolicyRef",
+    "Predicate",
+    "RankFile",
+    "RankSignature",
+    "Split",
+    "Text",
+    "Time",
+    "TreeInfo",
+    "claimed_kind",
+    "digest_of",
+    "kind_of",
+    "open_statement",
+    "sign",
+    "tree_digest",
+]
+
+CHECKPOINT_TYPE: Final = f"{statement.PREDICATE_BASE}/checkpoint/v1"
+DATASET_TYPE: Final = f"{statement.PREDICATE_BASE}/dataset/v1"
+DIGEST_NAME: Final = "securetrainTree1"
+"""The subject's digest algorithm: SHA-256 over the canonical list of files, sizes and roots."""
+
+MAX_FILES: Final = 1_000_000
+MAX_WORLD: Final = 1 << 20
+MAX_DOCUMENT: Final = 64 << 20
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """A part of a predicate; its fields are in camel case in the file."""
+
+
+class RankFile(_Part, frozen=True, omit_defaults=True):
+    """A checkpoint's data file: which rank wrote it, and the root of its tree."""
+
+    name: Text
+    size: Count
+    root: Hex32
+    rank: Count
+    sealed: Sealed | None = None
+    """How it is encrypted; None when it is not."""
+
+    @property
+    def data_size(self) -> int:
+        """Bytes of tensors and gaps in it, once decrypted: what the index speaks of."""
+        return self.size if self.sealed is None else self.sealed.size
+
+
+class IndexFile(_Part, frozen=True):
+    """The checkpoint's index: SHA-256 of all its bytes."""
+
+    name: Text
+    size: Count
+    sha256: Hex32
+
+
+class ParentRole(StrEnum):
+    """What a checkpoint took from another one."""
+
+    PREVIOUS = "previous"
+    BASE = "base"
+    ADAPTER = "adapter"
+    MERGE = "merge"
+
+
+class Parent(_Part, frozen=True):
+    """An artifact that this one was made from."""
+
+    digest: Hex32
+    role: ParentRole = ParentRole.PREVIOUS
+
+
+class DatasetRef(_Part, frozen=True):
+    """The dataset that was trained on, and how far."""
+
+    name: Text = ""
+    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    cursor: dict[str, Count] = {}
+
+
+class PolicyRef(_Part, frozen=True):
+    """The policy that was in force."""
+
+    id: Text = ""
+    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+
+
+class NodeRef(_Part, frozen=True):
+    """A machine that took part: what it proved about itself, and which ranks ran there."""
+
+    node: Text
+    tier: NodeTier
+    label: Text = ""
+    ranks: list[Count] = []
+    result: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """SHA-256 of its attestation result; empty when that is not known."""
+
+
+class GradientVerdict(StrEnum):
+    """What the guard said of the steps that led here."""
+
+    CLEAN = "clean"
+    REFUSED = "refused"
+    UNWATCHED = "unwatched"
+
+
+class GradientRecord(_Part, frozen=True):
+    """The guard's verdict and the steps that it rests on."""
+
+    verdict: GradientVerdict = GradientVerdict.UNWATCHED
+    judged: Count = 0
+    refused: Count = 0
+
+
+class RankSignature(_Part, frozen=True):
+    """What one rank signed of its own part (`members`)."""
+
+    rank: Count
+    key: Hex32
+    sig: Annotated[str, Meta(max_length=256)]
+    """Base64."""
+
+
+class CheckpointPredicate(_Part, frozen=True):
+    """What a checkpoint's signature says."""
+
+    run_id: Text
+    step: Count
+    seq: Count
+    save_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    created: Time
+    world_size: Annotated[int, Meta(ge=1, le=MAX_WORLD)]
+    tree: TreeInfo
+    files: list[RankFile]
+    index: IndexFile
+    parents: list[Parent] = []
+    dataset: DatasetRef = DatasetRef()
+    policy: PolicyRef = PolicyRef()
+    code: dict[str, Text] = {}
+    env: dict[str, Text] = {}
+    nodes: list[NodeRef] = []
+    gradients: GradientRecord = GradientRecord()
+    epoch: Count | None = None
+    """The membership under which it was made; None when the saver did not say."""
+    expires: Time | None = None
+    """From when on it must not be loaded; None when it keeps."""
+    documents: list[IndexFile] = []
+    """Further small files, for other readers than ours: for example a safetensors index."""
+    members: Annotated[list[Annotated[str, Meta(max_length=8192)]], Meta(max_length=65536)] = []
+    """The certificates of the ranks' keys (`members.RankKey`, in DSSE)."""
+    signatures: list[RankSignature] = []
+    """Every rank's signature over its own part, by rank; empty when the ranks did not sign."""
+
+
+Predicate: TypeAlias = CheckpointPredicate | DatasetPredicate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A statement whose signatures verified and whose lists are sound."""
+
+    kind: Kind
+    predicate: Predicate
+    digest: str
+    key_ids: frozenset[str]
+
+
+def tree_digest(
+    tree: TreeInfo,
+    files: Sequence[RankFile | DataFile],
+    index: IndexFile | None = None,
+    documents: Sequence[IndexFile] = (),
+    removed: Sequence[Removed] = (),
+) -> str:
+    """The digest (hex) that identifies a directory: everything in it but the statement, and what of
+    it must not be read.
+    """
+    value = {
+        "tree": msgspec.to_builtins(tree),
+        "files": msgspec.to_builtins(files),
+        "index": msgspec.to_builtins(index),
+    }
+    if documents:
+        value["documents"] = msgspec.to_builtins(documents)
+    if removed:
+        value["removed"] = msgspec.to_builtins(removed)
+    return hashlib.sha256(b"securetrain/artifact/1\n" + canonical.dumps(value)).hexdigest()
+
+
+def digest_of(predicate: Predicate) -> str:
+    """The digest of the directory that a predicate describes."""
+    if isinstance(predicate, CheckpointPredicate):
+        return tree_digest(predicate.tree, predicate.files, predicate.index, predicate.documents)
+    return tree_digest(predicate.tree, predicate.files, removed=predicate.removed)
+
+
+def kind_of(predicate: Predicate) -> Kind:
+    """Which kind of directory a predicate describes."""
+    return Kind.CHECKPOINT if isinstance(predicate, CheckpointPredicate) else Kind.DATASET
+
+
+def sign(predicate: Predicate, name: str, key: Signer) -> bytes:
+    """The signed statement's bytes (a DSSE envelope in canonical JSON).
+
+    Raises:
+        UsageError: ST-USAG-001 when a field has a value that its type does not allow.
+        IntegrityError: ST-CKPT-101 or ST-DATA-101 when the predicate breaks its own rules.
+    """
+    kind = kind_of(predicate)
+    try:
+        predicate = msgspec.convert(msgspec.to_builtins(predicate), type(predicate), strict=True)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise UsageError(
+            "ST-USAG-001", f"cannot be signed: {error}", name, "correct what is said about it"
+        ) from error
+    if problem := _unsound(kind, predicate):
+        raise problem.error(name)
+    subject = statement.Subject(name, {DIGEST_NAME: digest_of(predicate)})
+    return statement.sign([subject], _type_of(kind), predicate, key)
+
+
+def claimed_kind(data: bytes) -> Kind | None:
+    """What an envelope that is not verified yet claims to be about; decides which role is asked."""
+    try:
+        envelope = canonical.decode(data, dsse.Envelope, limit=dsse.ENVELOPE_LIMIT)
+        payload = canonical.loads(
+            base64.b64decode(envelope.payload, validate=True), limit=dsse.ENVELOPE_LIMIT
+        )
+    except (UsageError, binascii.Error, ValueError):
+        return None
+    claimed = payload.get("predicateType") if isinstance(payload, dict) else None
+    match claimed:
+        case str() if claimed == CHECKPOINT_TYPE:
+            return Kind.CHECKPOINT
+        case str() if claimed == DATASET_TYPE:
+            return Kind.DATASET
+        case _:
+            return None
+
+
+def open_statement(
+    data: bytes, kind: Kind, trust: TrustRoot, where: str = "", logged: int | None = None
+) -> Opened:
+    """Verify a statement and check that it is sound.
+
+    Args:
+        data: the statement's bytes.
+        kind: what it must be about.
+        trust: who may sign it.
+        where: for the refusal.
+        logged: the index at which it is proven to be logged; keys revoked later still count.
+
+    Raises:
+        IntegrityError: 101 malformed or of another type, 110 a signature does not verify, 120 not
+            signed (or not often enough) by keys of the trust root, 161 by a revoked one.
+    """
+    try:
+        payload = trust.verify(data, dsse.IN_TOTO, kind.role, STATEMENT, logged)
+        predicate: Predicate
+        match kind:
+            case Kind.CHECKPOINT:
+                parsed: Any = statement.parse(payload, CHECKPOINT_TYPE, CheckpointPredicate)
+            case Kind.DATASET:
+                parsed = statement.parse(payload, DATASET_TYPE, DatasetPredicate)
+            case _:
+                raise ValueError(f"unknown kind {kind!r}")
+        predicate = parsed.predicate
+    except IdentityError as error:
+        raise Problem(
+            code=kind.code(_NUMBERS.get(error.code, 101)), what=error.what, file=STATEMENT
+        ).error(where) from error
+    problem = _unsound(kind, predicate)
+    digest = "" if problem else digest_of(predicate)
+    if problem is None and [s.digest for s in parsed.subjects] != [{DIGEST_NAME: digest}]:
+        problem = _malformed(kind, "the subject's digest is not that of the listed files")
+    if problem is not None:
+        raise problem.error(where)
+    return Opened(kind=kind, predicate=predicate, digest=digest, key_ids=payload.key_ids)
+
+
+_NUMBERS: Final = {
+    "ST-IDEN-002": 110,
+    "ST-IDEN-003": 120,
+    "ST-IDEN-009": 120,
+    "ST-IDEN-015": 161,
+}
+
+
+def _type_of(kind: Kind) -> str:
+    match kind:
+        case Kind.CHECKPOINT:
+            return CHECKPOINT_TYPE
+        case Kind.DATASET:
+            return DATASET_TYPE
+        case _:
+            raise ValueError(f"unknown kind {kind!r}")
+
+
+def _malformed(kind: Kind, what: str) -> Problem:
+    return Problem(code=kind.code(101), what=f"malformed statement: {what}", file=STATEMENT)
+
+
+def _unsound(kind: Kind, predicate: Predicate) -> Problem | None:
+    """What the schema cannot say about the lists in a predicate."""
+    names = [file.name for file in predicate.files]
+    if isinstance(predicate, CheckpointPredicate):
+        names += [document.name for document in predicate.documents]
+    try:
+        _ = predicate.tree.params
+    except ValueError as error:
+        return _malformed(kind, str(error))
+    if len(names) > MAX_FILES:
+        return _malformed(kind, f"{len(names)} files, the limit is {MAX_FILES}")
+    if [file.name for file in predicate.files] != sorted(file.name for file in predicate.files):
+        return _malformed(kind, "the files are not sorted")
+    if len({name.casefold() for name in names}) != len(names):
+        return _malformed(kind, "two files of one name")
+    for name in names:
+        if reason := bad_name(kind, name):
+            return _malformed(kind, f"file {name!r}: {reason}")
+    match predicate:
+        case CheckpointPredicate():
+            return _unsound_checkpoint(predicate)
+        case DatasetPredicate():
+            return _unsound_dataset(predicate, set(names))
+        case _:
+            raise ValueError(f"unknown predicate {type(predicate).__name__}")
+
+
+def _unsound_checkpoint(predicate: CheckpointPredicate) -> Problem | None:
+    kind = Kind.CHECKPOINT
+    if predicate.index.name != INDEX or predicate.index.size == 0:
+        return _malformed(kind, "no index")
+    ranks = [file.rank for file in predicate.files]
+    if len(set(ranks)) != len(ranks) or any(rank >= predicate.world_size for rank in ranks):
+        return _malformed(kind, "the ranks of the files are not distinct ranks of the world")
+    if predicate.gradients.refused > predicate.gradients.judged:
+        return _malformed(kind, "more steps refused than judged")
+    if any(not 0 < document.size <= MAX_DOCUMENT for document in predicate.documents):
+        return _malformed(kind, f"a document that is empty or larger than {MAX_DOCUMENT} bytes")
+    signed = [signature.rank for signature in predicate.signatures]
+    if signed != sorted(set(signed)) or any(rank >= predicate.world_size for rank in signed):
+        return _malformed(kind, "the signatures are not of distinct ranks of the world, sorted")
+    return None
+
+
+def _unsound_dataset(predicate: DatasetPredicate, names: set[str]) -> Problem | None:
+    what = dataset_predicate.unsound(predicate, names)
+    return _malformed(Kind.DATASET, what) if what else None

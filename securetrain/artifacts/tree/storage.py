@@ -1,0 +1,331 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Where signed directories lie: a local directory, or a prefix in an object store.
+
+Everything that reads or writes artifacts speaks to a `Storage`. Rules that both kinds keep:
+
+1. names are plain and below one root; nothing is followed out of it;
+2. a reader gets bytes at an offset and the size that the store has; what they are worth is decided
+   above, by hashes;
+3. the statement is written last. Locally the directory is then renamed to its free name at once;
+   in an object store, which cannot rename, the statement's appearance is the commit: before it
+   there is nothing that a loader would take;
+4. nothing is overwritten.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from securetrain.core.errors import UsageError
+from securetrain.core.files import (
+    PUBLIC_FILE,
+    FileEntry,
+    UnsafeEntry,
+    commit_dir,
+    open_regular,
+    read_file,
+    survey,
+    write_atomic,
+)
+
+
+class Source(Protocol):
+    """An open file."""
+
+    size: int
+    linked: bool
+    """Whether the file has a second name, by which it could change."""
+    whole: bool
+    """Whether one large read costs less than many small ones."""
+
+    def read_into(self, view: memoryview, offset: int) -> None:
+        """Fill `view`; EOFError when the file ends first."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class Sink(Protocol):
+    """A file that is being written from front to back."""
+
+    def write(self, data: memoryview) -> None:
+        """Append all of `data`."""
+
+
+class Staging(Protocol):
+    """A directory in the making."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    def begin(self) -> None:
+        """Make it; FileExistsError when its name is taken. Called once, by the coordinator."""
+
+    def create(self, name: str) -> AbstractContextManager[Sink]:
+        """A new file, durable when the block ends well."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """A new small file, whole or absent."""
+
+    def size(self, name: str) -> int | None:
+        """The size of a file; None when it is not there."""
+
+    def commit(self) -> None:
+        """Give the finished directory its name; FileExistsError when that is taken."""
+
+    def discard(self) -> None:
+        """Remove what was written, unless it has been committed."""
+
+
+class Storage(Protocol):
+    """One directory, there or not."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def base(self) -> str:
+        """Its own name, without what is above it."""
+
+    def unsafe(self) -> str:
+        """Why the directory itself may not be read; empty when it may."""
+
+    def exists(self) -> bool:
+        """Whether anything is at this place."""
+
+    def has(self, name: str) -> bool:
+        """Whether a file of this name is in it."""
+
+    def survey(self) -> tuple[list[FileEntry], list[UnsafeEntry]]:
+        """Everything below it; OSError when it cannot be listed."""
+
+    def open(self, name: str) -> Source:
+        """Open a file. FileNotFoundError, OSError; UsageError when it is no regular file."""
+
+    def read(self, name: str, limit: int) -> bytes:
+        """A small file; UsageError when it is larger or cannot be read."""
+
+    def staging(self, save_id: str) -> Staging:
+        """Where a save with this id is built."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put a small file in place of an older one, whole or not at all."""
+
+    def above(self) -> "Storage":
+        """The folder that this directory lies in."""
+
+
+@dataclass(slots=True)
+class FdSource:
+    """A descriptor of a regular file."""
+
+    fd: int
+    size: int
+    linked: bool
+    whole: bool = False
+
+    def read_into(self, view: memoryview, offset: int) -> None:
+        """See `Source`."""
+        done = 0
+        while done < len(view):
+            count = os.preadv(self.fd, [view[done:]], offset + done)
+            if count == 0:
+                raise EOFError
+            done += count
+
+    def close(self) -> None:
+        """See `Source`."""
+        os.close(self.fd)
+
+
+@dataclass(slots=True)
+class FdSink:
+    """A descriptor that is written to."""
+
+    fd: int
+
+    def write(self, data: memoryview) -> None:
+        """See `Sink`."""
+        done = 0
+        while done < len(data):
+            done += os.write(self.fd, data[done:])
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStaging:
+    """A temporary directory beside the final one."""
+
+    folder: Path
+    final: Path
+    durable: bool = True
+
+    @property
+    def name(self) -> str:
+        """See `Staging`."""
+        return str(self.folder)
+
+    def begin(self) -> None:
+        """See `Staging`."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir()
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Sink]:
+        """See `Staging`."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self.folder / name, flags, PUBLIC_FILE)
+        try:
+            yield FdSink(fd)
+            if self.durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `Staging`."""
+        if self.durable:
+            write_atomic(self.folder / name, data)
+            return
+        with self.create(name) as sink:
+            sink.write(memoryview(data))
+
+    def size(self, name: str) -> int | None:
+        """See `Staging`."""
+        try:
+            return (self.folder / name).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def commit(self) -> None:
+        """See `Staging`."""
+        if self.durable:
+            try:
+                commit_dir(self.folder, self.final)
+            except UsageError as error:
+                if error.code == "ST-USAG-005":
+                    raise FileExistsError(str(self.final)) from error
+                raise
+        else:
+            if self.final.exists() or self.final.is_symlink():
+                raise FileExistsError(str(self.final))
+            self.folder.rename(self.final)
+
+    def discard(self) -> None:
+        """See `Staging`."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStorage:
+    """A directory of this machine, or of a file system that it has mounted."""
+
+    path: Path
+    durable: bool = True
+    """Whether what is written is flushed to the disk before it counts."""
+
+    @property
+    def name(self) -> str:
+        """See `Storage`."""
+        return str(self.path)
+
+    @property
+    def base(self) -> str:
+        """See `Storage`."""
+        return self.path.name
+
+    def unsafe(self) -> str:
+        """See `Storage`."""
+        return "a symbolic link, which is never followed" if self.path.is_symlink() else ""
+
+    def exists(self) -> bool:
+        """See `Storage`."""
+        return self.path.exists() or self.path.is_symlink()
+
+    def has(self, name: str) -> bool:
+        """See `Storage`."""
+        return (self.path / name).exists() or (self.path / name).is_symlink()
+
+    def survey(self) -> tuple[list[FileEntry], list[UnsafeEntry]]:
+        """See `Storage`."""
+        return survey(self.path)
+
+    def open(self, name: str) -> Source:
+        """See `Storage`."""
+        path = self.path / name
+        try:
+            fd = open_regular(path)
+        except OSError as error:
+            if path.is_symlink():
+                raise UsageError("ST-USAG-002", "a symbolic link", str(path)) from error
+            raise
+        info = os.fstat(fd)
+        return FdSource(fd, info.st_size, linked=info.st_nlink != 1)
+
+    def read(self, name: str, limit: int) -> bytes:
+        """See `Storage`."""
+        return read_file(self.path / name, limit)
+
+    def staging(self, save_id: str) -> Staging:
+        """See `Storage`."""
+        folder = self.path.with_name(f"{self.path.name}.tmp-{save_id}")
+        return LocalStaging(folder, self.path, self.durable)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """See `Storage`."""
+        write_atomic(self.path / name, data)
+
+    def above(self) -> "LocalStorage":
+        """See `Storage`."""
+        return LocalStorage(self.path.absolute().parent, self.durable)
+
+
+LOCAL_SCHEMES: Final = ("file", "local")
+
+Place: TypeAlias = Path | str | Storage
+"""A directory as a caller names it: a path, a URL such as ``s3://bucket/run/step-100``, or a
+storage that was made before."""
+
+
+def storage_of(place: Place) -> Storage:
+    """The storage that a path or URL names.
+
+    Raises:
+        UsageError: ST-USAG-004 when the URL needs a package that is not installed, ST-USAG-001 when
+            it names no place.
+    """
+    if isinstance(place, Path):
+        return LocalStorage(place)
+    if not isinstance(place, str):
+        return place
+    path = local_path(place)
+    if path is not None:
+        return LocalStorage(path)
+    from securetrain.artifacts.tree.remote import FsspecStorage  # noqa: PLC0415 - an extra's package
+
+    return FsspecStorage.open_url(place)
+
+
+def local_path(place: str) -> Path | None:
+    """The path that a path or a URL of this machine's files names; None for other URLs.
+
+    Such a URL does not go through fsspec, which follows links.
+    """
+    scheme, found, rest = place.partition("://")
+    if not found:
+        return Path(place)
+    return Path(rest) if scheme in LOCAL_SCHEMES and "::" not in rest else None
+
+
+def shown(place: Place) -> Path | str:
+    """A place as it is shown and given back: a path of this machine, or a URL."""
+    if isinstance(place, Path):
+        return place
+    storage = storage_of(place)
+    return storage.path if isinstance(storage, LocalStorage) else storage.name

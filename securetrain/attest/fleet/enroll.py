@@ -1,0 +1,378 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Enrolling nodes: from a node's own evidence to signed reference values.
+
+Rules:
+
+1. a person vouches for what is enrolled: that this machine is ours, and (`learn_boot`) that it is
+   in a good state. The tool checks what can be checked - that the bundle is what the node signed,
+   that the quote is of this TPM, that the log explains it, that reports lead to their makers - and
+   leaves the rest to that person;
+2. which TPM, chip and devices a node has is always taken over; its boot, its guest's measurements
+   and the CPU's firmware only with `learn_boot` (`learn`);
+3. a node is enrolled once; other hardware under the same name must be asked for (`replace`);
+4. a TPM, chip or device belongs to one node;
+5. the new edition has the next version, and keeps everything that the last one said.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from OpenSSL import crypto
+
+from securetrain.attest.fleet.bundle import Bundle, check_made_for, node_key
+from securetrain.attest.fleet.learn import MAKERS, CpuRoots, Teacher, learn
+from securetrain.attest.session.cache import CollateralCache
+from securetrain.attest.session.verifier import check_signature
+from securetrain.core import canonical
+from securetrain.core.errors import AttestationError, UsageError, reason
+from securetrain.core.files import read_file
+from securetrain.core.vocabulary import tier_label
+from securetrain.evidence.case import Collateral
+from securetrain.evidence.node_appraiser import CachedCollateral
+from securetrain.evidence.node_evidence import NODE_TYPE, AttestationKeys, NodeEvidence, parse_node
+from securetrain.evidence.reference import (
+    EnrolledNode,
+    ReferenceValues,
+    read_reference_values,
+    trusted_keys,
+    write_reference_values,
+)
+from securetrain.evidence.tpm.certificates import (
+    Endorsements,
+    TpmReference,
+    check_endorsement,
+)
+from securetrain.evidence.tpm.runtime_policy import ImaReference, RuntimePolicies
+from securetrain.identity.keys import PrivateKey
+
+LIFETIME: Final = timedelta(days=90)
+POLICY_LIMIT: Final = 32 << 20
+"""Of a runtime policy that is put into the reference values; a larger one belongs in the cache."""
+PEM_LIMIT: Final = 256 << 10
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_KINDS: Final[Mapping[str, str]] = {"ek_names": "TPM", "chips": "chip", "devices": "device"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """PEM of certificates to pin, by what they are worth."""
+
+    hardware: tuple[str, ...] = ()
+    virtual: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    intermediates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enrolment:
+    """One node to be enrolled."""
+
+    bundle: Bundle
+    learn_boot: bool = False
+    """Whether this boot is a good one, to compare others with."""
+    uncertified: bool = False
+    """Accept an endorsement key that no maker has certified."""
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enrolled:
+    """What became of one node."""
+
+    name: str
+    entry: EnrolledNode
+    endorsement: str
+    """What its TPM's certificate is worth; empty without a TPM, or where it is refused."""
+    learned: tuple[str, ...]
+    """What was taken as good, for people."""
+    notes: tuple[str, ...]
+    """What was left out or became weaker, and what a verifier will refuse as things are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """An edition of the reference values, and how it came about."""
+
+    values: ReferenceValues
+    nodes: tuple[Enrolled, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Of all nodes."""
+        return tuple(note for one in self.nodes for note in one.notes)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """An edition while it is being made."""
+
+    values: ReferenceValues
+    done: list[Enrolled] = field(default_factory=list)
+
+
+def enroll(
+    values: ReferenceValues | None,
+    enrolments: Sequence[Enrolment],
+    *,
+    roots: Roots,
+    now: datetime,
+    lifetime: timedelta = LIFETIME,
+    ima: ImaReference | None = None,
+    collateral: Collateral | None = None,
+    makers: CpuRoots = MAKERS,
+) -> Edition:
+    """The next edition of the reference values.
+
+    Args:
+        values: the last edition; None for a first one.
+        enrolments: nodes to add.
+        roots: certificates to pin beside those that are.
+        now: the time, timezone-aware.
+        lifetime: how long the edition is good.
+        ima: the runtime policy; None keeps the last edition's.
+        collateral: where AMD's certificates are looked up that a node does not send.
+        makers: roots of the CPUs.
+
+    Raises:
+        AttestationError: a bundle that does not hold together.
+        UsageError: ST-USAG-005 for a node that is enrolled with other hardware, or hardware that is
+            enrolled as another node.
+    """
+    old = values or ReferenceValues(version=1, issued=now, expires=now + lifetime)
+    draft = _Draft(
+        values=msgspec.structs.replace(
+            old,
+            version=old.version + 1 if values is not None else 1,
+            issued=now,
+            expires=now + lifetime,
+            tpm=_pinned(old.tpm, roots),
+            ima=ima or old.ima,
+        )
+    )
+    for one in enrolments:
+        teacher = Teacher(now=now, good=one.learn_boot, collateral=collateral, roots=makers)
+        _add(draft, one, teacher)
+    return Edition(values=draft.values, nodes=tuple(draft.done))
+
+
+def enroll_into(
+    path: Path,
+    enrolments: Sequence[Enrolment],
+    *,
+    key: PrivateKey,
+    signed_by: Sequence[str],
+    roots: Roots,
+    now: datetime,
+    lifetime: timedelta = LIFETIME,
+    ima: ImaReference | None = None,
+    cache: Path | None = None,
+) -> Edition:
+    """Write the next edition of a file, or its first.
+
+    Args:
+        path: the file.
+        enrolments: nodes to add; none renews the file.
+        key: signs the new edition.
+        signed_by: keys (SPKI, base64) of which one must have signed what is there: file and cache.
+        roots: certificates to pin beside those that are.
+        now: the time, timezone-aware.
+        lifetime: how long the edition is good.
+        ima: the runtime policy; None keeps the last edition's.
+        cache: folder with AMD's certificates, for nodes that do not send them.
+
+    Raises:
+        AttestationError: ST-ATTS-009 when the file is not signed by one of these keys, ST-ATTS-731
+            to 733 about the cache; and as `enroll`.
+        UsageError: as `enroll`, and ST-USAG-002 when the file cannot be written.
+    """
+    old = read_reference_values(path, signed_by).values if path.exists() else None
+    if old is None and not enrolments:
+        raise UsageError(
+            "ST-USAG-002",
+            "there is no such file to make a new edition of",
+            str(path),
+            "name at least one bundle: securetrain attest collect makes them",
+        )
+    collateral = None
+    if cache is not None:
+        keys = trusted_keys(signed_by, str(path))
+        collateral = CachedCollateral(CollateralCache.open(cache, keys, now))
+    edition = enroll(
+        old,
+        enrolments,
+        roots=roots,
+        now=now,
+        lifetime=lifetime,
+        ima=ima,
+        collateral=collateral,
+    )
+    write_reference_values(path, edition.values, key)
+    return edition
+
+
+def ima_reference(path: Path | None, digest: str) -> ImaReference | None:
+    """The runtime policy that a person named: in a file, to be put into the reference values, or in
+    the cache.
+
+    Args:
+        path: a Keylime runtime policy; None for none.
+        digest: SHA-256 of one in the cache, hex; empty for none.
+
+    Raises:
+        AttestationError: ST-ATTS-320, 322 or 323.
+        UsageError: ST-USAG-001, 002 or 008.
+    """
+    if path is None:
+        if digest and not _SHA256.fullmatch(digest):
+            raise UsageError(
+                "ST-USAG-001",
+                f"{digest!r} is no SHA-256 in lower-case hex",
+                "--ima-policy-sha256",
+                "take it from what 'securetrain attest cache add --runtime-policy' prints",
+            )
+        return ImaReference(policy_sha256=digest) if digest else None
+    if digest:
+        raise UsageError(
+            "ST-USAG-001", "two runtime policies", "--ima-policy-sha256", "name one of them"
+        )
+    document = canonical.loads(read_file(path, POLICY_LIMIT), limit=POLICY_LIMIT, where=str(path))
+    if not isinstance(document, dict):
+        raise UsageError("ST-USAG-008", "not a JSON object", str(path), "name a runtime policy")
+    reference = ImaReference(policy=document)
+    RuntimePolicies().get(reference, {})
+    return reference
+
+
+def read_pem(path: Path) -> str:
+    """Certificates of a file, PEM or DER, as PEM.
+
+    Raises:
+        UsageError: ST-USAG-002 or 008.
+    """
+    data = read_file(path, PEM_LIMIT)
+    try:
+        if b"-----BEGIN CERTIFICATE-----" not in data:
+            loaded = crypto.load_certificate(crypto.FILETYPE_ASN1, data)
+            data = crypto.dump_certificate(crypto.FILETYPE_PEM, loaded)
+        text = data.decode("ascii")
+        Endorsements(TpmReference(intermediates=(text,)))
+    except (crypto.Error, UnicodeDecodeError, AttestationError) as error:
+        raise UsageError(
+            "ST-USAG-008",
+            f"not a certificate: {reason(error)}",
+            str(path),
+            "name a file with CA certificates, in PEM or DER",
+        ) from error
+    return text
+
+
+def _pinned(old: TpmReference, roots: Roots) -> TpmReference:
+    return msgspec.structs.replace(
+        old,
+        roots=_joined(old.roots, roots.hardware),
+        virtual_roots=_joined(old.virtual_roots, roots.virtual),
+        test_roots=_joined(old.test_roots, roots.test),
+        intermediates=_joined(old.intermediates, roots.intermediates),
+    )
+
+
+def _add(draft: _Draft, one: Enrolment, teacher: Teacher) -> None:
+    """Add one node to the draft."""
+    name, evidence = one.bundle.node, _read(one.bundle)
+    learned = learn(one.bundle, evidence, draft.values, teacher)
+    if learned.node == EnrolledNode():
+        raise AttestationError(
+            "ST-ATTS-013",
+            "; ".join(learned.notes) or "no hardware speaks for it that could be enrolled",
+            f"node {name}",
+            "collect the evidence as root on a machine with a TPM",
+        )
+    known = draft.values.nodes
+    _check_own(known, name, learned.node)
+    entry = learned.node
+    if name in known and not one.replace:
+        entry = _completed(name, known[name], learned.node)
+    tpm = learned.values.tpm
+    if one.uncertified:
+        listed = _joined(tpm.allow_uncertified, entry.ek_names)
+        tpm = msgspec.structs.replace(tpm, allow_uncertified=listed)
+    draft.values = msgspec.structs.replace(learned.values, nodes={**known, name: entry}, tpm=tpm)
+    endorsement, notes = _endorsed(tpm, one.bundle.keys, teacher.now)
+    draft.done.append(
+        Enrolled(
+            name=name,
+            entry=entry,
+            endorsement=endorsement,
+            learned=learned.good,
+            notes=(*learned.notes, *notes),
+        )
+    )
+
+
+def _read(bundle: Bundle) -> NodeEvidence:
+    """Evidence that is what this node signed for this bundle's question."""
+    if bundle.media_type != NODE_TYPE:
+        raise AttestationError(
+            "ST-ATTS-013",
+            "it is only a self-report: there is nothing to enrol",
+            f"node {bundle.node}",
+            "collect the evidence as root on a machine with a TPM",
+        )
+    check_signature(bundle.evidence, bundle.node, node_key(bundle))
+    evidence = parse_node(bundle.body)
+    check_made_for(bundle, bundle.question, evidence.manifest)
+    return evidence
+
+
+def _check_own(nodes: Mapping[str, EnrolledNode], name: str, found: EnrolledNode) -> None:
+    """Rule 4."""
+    for kind, words in _KINDS.items():
+        mine = set(getattr(found, kind))
+        for other, entry in nodes.items():
+            shared = mine.intersection(getattr(entry, kind))
+            if other != name and shared:
+                raise UsageError(
+                    "ST-USAG-005",
+                    f"the {words} {min(shared)[:20]}... is enrolled as {other}",
+                    f"node {name}",
+                    "one machine is one node: enrol it under one name",
+                )
+
+
+def _completed(name: str, known: EnrolledNode, found: EnrolledNode) -> EnrolledNode:
+    """Rule 3; what a bundle does not speak of stays as it was enrolled."""
+    fields = {}
+    for kind, words in _KINDS.items():
+        before, after = getattr(known, kind), getattr(found, kind)
+        if before and after and set(before) != set(after):
+            raise UsageError(
+                "ST-USAG-005",
+                f"the node is enrolled with another {words}",
+                f"node {name}",
+                "use --replace when its hardware was really changed",
+            )
+        fields[kind] = after or before
+    return EnrolledNode(**fields)
+
+
+def _endorsed(
+    tpm: TpmReference, keys: AttestationKeys | None, now: datetime
+) -> tuple[str, tuple[str, ...]]:
+    """What a verifier will make of the TPM's certificate, and the note when it refuses it."""
+    if keys is None:
+        return "", ()
+    try:
+        found = check_endorsement(keys.ek_public, keys.ek_certificate, keys.ek_chain, tpm, now)
+    except AttestationError as error:
+        return "", (f"a verifier will refuse its TPM: {error.code}: {error.what} ({error.where})",)
+    return f"{tier_label(found.tier)}, {found.model or 'without a certificate'}", ()
+
+
+def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))

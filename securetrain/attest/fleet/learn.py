@@ -1,0 +1,257 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a node's evidence teaches: which hardware it has, and what a good state of it measures.
+
+Rules:
+
+1. nothing is taken from evidence that does not verify. A TPM's must: without it there is no node.
+   A CPU's or a device's that does not is left out, with a note that says why;
+2. hardware (`Learned.node`) is always taken, what it measures only when a person vouches for it;
+3. what is learned is added to what was known: no value is ever taken away.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from securetrain.attest.fleet.bundle import Bundle
+from securetrain.attest.fleet.learn_gpu import learn_devices, merge_devices
+from securetrain.attest.fleet.learn_tee import learn_snp, learn_tdx, merge_snp, merge_tdx
+from securetrain.attest.session.cache import CollateralKind
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.case import Collateral
+from securetrain.evidence.node_evidence import (
+    AttestationKeys,
+    NodeEvidence,
+    TeeEvidence,
+    TeeKind,
+    TpmEvidence,
+    device_nonce,
+    report_data,
+)
+from securetrain.evidence.reference import EnrolledNode, ReferenceValues
+from securetrain.evidence.tee.snp import ROOTS, claimed_key
+from securetrain.evidence.tee.snp_report import Product
+from securetrain.evidence.tee.tdx_collateral import ROOT
+from securetrain.evidence.tpm.appraisal import BOOT_PCRS, QUOTED
+from securetrain.evidence.tpm.boot import learn_boot
+from securetrain.evidence.tpm.bootrules import BootReference, merge
+from securetrain.evidence.tpm.keys import check_attestation_key, check_endorsement_key
+from securetrain.evidence.tpm.quote import verify_quote
+from securetrain.evidence.tpm.structures import parse_public
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuRoots:
+    """SHA-256 of the SubjectPublicKeyInfo of the CPU makers' roots."""
+
+    amd: Mapping[Product, str] = field(default_factory=lambda: dict(ROOTS))
+    intel: str = ROOT
+
+
+MAKERS: Final = CpuRoots()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teacher:
+    """What a bundle is read with."""
+
+    now: datetime
+    good: bool
+    """Whether somebody vouches for the node's state."""
+    collateral: Collateral | None = None
+    """Where AMD's certificates are looked up that a node does not send."""
+    roots: CpuRoots = MAKERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What one bundle teaches."""
+
+    node: EnrolledNode
+    values: ReferenceValues
+    """The values that were there, and what was learned."""
+    good: tuple[str, ...]
+    """What was taken as good, for people."""
+    notes: tuple[str, ...]
+    """What was left out and why, and what became weaker."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lesson:
+    """One bundle while it is being read."""
+
+    bundle: Bundle
+    teacher: Teacher
+    values: ReferenceValues
+    node: EnrolledNode = field(default_factory=EnrolledNode)
+    good: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def read_tpm(self, keys: AttestationKeys, evidence: TpmEvidence) -> None:
+        """The TPM behind the quote, and the boot that it quotes."""
+        ek = parse_public(keys.ek_public, "endorsement key")
+        ak = parse_public(keys.ak_public, "attestation key")
+        check_endorsement_key(ek)
+        check_attestation_key(ak)
+        quote = verify_quote(
+            evidence.quote,
+            evidence.signature,
+            ak=ak,
+            ek=ek,
+            extra_data=self.bundle.binding,
+            pcrs=evidence.pcrs,
+            required=QUOTED,
+        )
+        self.node = msgspec.structs.replace(self.node, ek_names=(ek.name.hex(),))
+        if not self.teacher.good:
+            return
+        if not evidence.event_log:
+            raise AttestationError(
+                "ST-ATTS-013",
+                "there is no firmware log to learn from",
+                f"node {self.bundle.node}",
+                "collect the evidence as root, or enrol without --learn-boot",
+            )
+        learned = learn_boot(evidence.event_log, {n: quote.pcrs[n] for n in BOOT_PCRS})
+        self._set(boot=merge([self.values.boot, learned]))
+        self.good.append(f"boot: {_told(learned)}")
+
+    def read_cpu(self, evidence: TeeEvidence) -> None:
+        """The CPU's chip, and the guest on it."""
+        if evidence.kind is TeeKind.SEV_SNP:
+            self._read_snp(evidence)
+        else:
+            self._read_tdx(evidence)
+
+    def read_devices(self, evidence: NodeEvidence) -> None:
+        """The inventory of GPUs and switches."""
+        learned = learn_devices(
+            evidence.devices,
+            nonce=device_nonce(self.bundle.binding),
+            now=self.teacher.now,
+            roots=self.values.gpu.all_roots(),
+        )
+        self._set(gpu=merge_devices(self.values.gpu, learned))
+        self.node = msgspec.structs.replace(self.node, devices=tuple(sorted(learned.pdis)))
+
+    def left_out(self, what: str, read: Callable[[], None]) -> None:
+        """Read a part, or note why it teaches nothing."""
+        try:
+            read()
+        except AttestationError as error:
+            place = f" ({error.where})" if error.where else ""
+            self.notes.append(f"{what} left out: {error.code}: {error.what}{place}")
+
+    def _read_snp(self, evidence: TeeEvidence) -> None:
+        learned = learn_snp(
+            evidence,
+            report_data=report_data(self.bundle.binding),
+            now=self.teacher.now,
+            vendor_chain=self._vendor_chain(evidence),
+            roots=self.teacher.roots.amd,
+        )
+        self._own_chip(learned.chip)
+        old, found = self.values.snp, learned.reference
+        if not self.teacher.good:
+            chips = tuple(dict.fromkeys((*old.chip_ids, *found.chip_ids)))
+            self._set(snp=msgspec.structs.replace(old, chip_ids=chips))
+            return
+        new = merge_snp(old, found)
+        self._set(snp=new)
+        for product, tcb in found.min_tcb.items():
+            numbers = ", ".join(f"{k} {v}" for k, v in msgspec.structs.asdict(tcb).items())
+            self.good.append(f"SEV-SNP guest {found.measurements[0][:16]}..., firmware {numbers}")
+            if product in old.min_tcb and new.min_tcb[product] != old.min_tcb[product]:
+                self.notes.append(f"the oldest firmware that is accepted of {product} went down")
+
+    def _read_tdx(self, evidence: TeeEvidence) -> None:
+        learned = learn_tdx(
+            evidence,
+            report_data=report_data(self.bundle.binding),
+            now=self.teacher.now,
+            root=self.teacher.roots.intel,
+        )
+        old = self.values.tdx
+        if not self.teacher.good:
+            ppids = tuple(dict.fromkeys((*old.ppids, learned.chip)))
+            self._own_chip(learned.chip)
+            self._set(tdx=msgspec.structs.replace(old, ppids=ppids))
+            return
+        self._set(tdx=merge_tdx(old, learned))
+        self._own_chip(learned.chip)
+        self.good.append(f"TDX guest {learned.reference.mr_tds[0][:16]}...")
+        if learned.boot is not None:
+            self._set(tdx_boot=merge([self.values.tdx_boot, learned.boot]))
+            self.good.append(f"the guest's boot: {_told(learned.boot)}")
+
+    def _own_chip(self, chip: str) -> None:
+        if chip:
+            self.node = msgspec.structs.replace(self.node, chips=(chip,))
+
+    def _vendor_chain(self, evidence: TeeEvidence) -> list[bytes]:
+        """AMD's certificates, where there is a cache that has them."""
+        product, key = claimed_key(evidence.report, evidence.certificates)
+        name = f"{product}-{key.name if key is not None else '?'}"
+        collateral = self.teacher.collateral
+        if collateral is None or not collateral.has(CollateralKind.AMD_CHAIN, name):
+            return []
+        return [collateral.get(CollateralKind.AMD_CHAIN, name, self.teacher.now)]
+
+    def _set(self, **sections: object) -> None:
+        self.values = msgspec.structs.replace(self.values, **sections)
+
+
+def learn(
+    bundle: Bundle, evidence: NodeEvidence, values: ReferenceValues, teacher: Teacher
+) -> Learned:
+    """Read a bundle that holds together.
+
+    Args:
+        bundle: it.
+        evidence: its body, parsed.
+        values: what is known.
+        teacher: what to read it with.
+
+    Raises:
+        AttestationError: ST-ATTS-013 when a part is missing; 1xx and 2xx about the TPM.
+    """
+    lesson = _Lesson(bundle=bundle, teacher=teacher, values=values)
+    if evidence.tpm is not None and bundle.keys is not None:
+        lesson.read_tpm(bundle.keys, evidence.tpm)
+    elif evidence.tpm is not None or bundle.keys is not None:
+        raise AttestationError(
+            "ST-ATTS-013",
+            "a TPM's keys without its evidence, or evidence without the keys",
+            f"node {bundle.node}: tpm",
+            "collect the evidence again",
+        )
+    cpu = evidence.tee
+    if cpu is not None:
+        lesson.left_out("the CPU's evidence is", lambda: lesson.read_cpu(cpu))
+    if evidence.devices:
+        lesson.left_out("the devices are", lambda: lesson.read_devices(evidence))
+    return Learned(
+        node=lesson.node,
+        values=lesson.values,
+        good=tuple(lesson.good),
+        notes=tuple(lesson.notes),
+    )
+
+
+def _told(boot: BootReference) -> str:
+    """A boot's reference values in a line."""
+    counts = (
+        (len(boot.registers), "whole register"),
+        (len(boot.variables), "Secure Boot variable"),
+        (len(boot.authorities), "signer"),
+        (len(boot.firmware), "firmware measurement"),
+        (len(boot.boot_applications), "boot application"),
+        (len(boot.boot_commands) + len(boot.kernel_command_lines), "command line"),
+        (len(boot.loaded_files), "loaded file"),
+        (len(boot.owner_keys), "owner key list"),
+    )
+    return ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count)

@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The node's side of attestation: collect evidence for one binding and sign it.
+
+An attester never says how good its evidence is: the verifier computes the tier from the roots that
+verified.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from securetrain.core import canonical
+from securetrain.evidence.binding import Binding
+from securetrain.evidence.node_evidence import AttestationKeys, Evidence, signed_message
+from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE, collect_software
+from securetrain.identity.keys import PrivateKey
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verifier asks for beside the binding."""
+
+    credential: tuple[bytes, bytes] | None = None
+    """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: only the TPM that holds both keys of Hello can
+    open it."""
+    ima_first: int = 0
+    """Entries of the measurement list that were attested before: begin after them."""
+    full: bool = True
+    """False for a renewal, which leaves out the firmware's log."""
+
+
+class Attester(Protocol):
+    """Makes evidence for one connection."""
+
+    def keys(self) -> AttestationKeys | None:
+        """The node's TPM keys, for Hello; None without a TPM."""
+
+    def collect(self, binding: Binding, ask: Ask) -> Evidence:
+        """Evidence that carries `binding.value(manifest)`, signed by the node's identity key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareAttester:
+    """Says what software can say: see `selfreport`."""
+
+    key: PrivateKey
+    """The node's identity key, the one of its TLS certificate."""
+    executable: Path
+    """The Python interpreter, usually `sys.executable`."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    root: Path = Path("/")
+
+    def keys(self) -> None:
+        """Software has none."""
+
+    def collect(self, binding: Binding, ask: Ask) -> Evidence:  # noqa: ARG002 - an Attester
+        """Collect anew, bind and sign."""
+        body = canonical.encode(
+            collect_software(
+                job=binding.job,
+                executable=self.executable,
+                environ=self.environ,
+                root=self.root,
+            )
+        )
+        return sign_evidence(SELF_ASSERTED_TYPE, body, binding.value(body), self.key)
+
+
+def sign_evidence(media_type: str, body: bytes, value: bytes, key: PrivateKey) -> Evidence:
+    """Sign a body together with the binding value that it was made for."""
+    digest = hashlib.sha256(body).digest()
+    signature = key.sign(signed_message(media_type, digest, value))
+    return Evidence(media_type=media_type, body=body, binding=value, signature=signature)

@@ -1,0 +1,418 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The verifier: judge one node's evidence under one policy.
+
+Rules, in order:
+
+1. a node that was revoked, by name or by its TPM, is not even challenged;
+2. the nonce is one of ours, younger than 30 seconds and used once; it is spent by the attempt,
+   whatever comes of it, and belongs to the node that it was made for;
+3. the media type is known, and the node's identity key signed body and binding: nothing is parsed
+   before;
+4. the binding equals what the verifier computes from its own view of the connection;
+5. an appraiser for that media type judges the body; the tier follows from what verified, never from
+   a field of the evidence;
+6. the policy: tier, exception for unattested nodes with its number and its last day;
+7. one TPM has one lease: a second node with the same one is refused;
+8. a renewal is judged against what the lease began with. A verifier that does not hold the lease
+   (restarted, or the lease is over) asks for full evidence again;
+9. evidence that contradicts itself or a reference value during a lease revokes the node and its TPM
+   until a person lets them in again;
+10. an unexpected error in any of these is a refusal.
+"""
+
+import hmac
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from securetrain.attest.node.attester import Ask
+from securetrain.attest.session.state import MemoryState, Remembered, Revocation, StateStore
+from securetrain.core.errors import AttestationError, SecureTrainError
+from securetrain.core.vocabulary import NodeTier, tier_label
+from securetrain.evidence.appraiser import APPRAISERS, Appraiser
+from securetrain.evidence.binding import NONCE_SIZE, Binding
+from securetrain.evidence.case import Case, Lease, Opening
+from securetrain.evidence.node_evidence import AttestationKeys, Evidence
+from securetrain.evidence.result import AttestationResult
+from securetrain.evidence.tiers import check_tier
+from securetrain.identity.keys import PublicKey
+from securetrain.policy.schema import Policy
+
+NONCE_LIFE: Final = 30.0
+MAX_NONCES: Final = 4096
+
+# Refusals that say more than "late", "expired" or "not what the policy wants": during a lease the
+# node's hardware contradicted what it had proven, or what its maker says. A restart is none.
+_CONTRADICTIONS: Final = frozenset(
+    f"ST-ATTS-{number:03}"
+    for number in (
+        *(8, 16),
+        *(109, 111, 112, 113, 114, 116, 117, 119),
+        *(303, 304, 306, 307, 308, 309, 310, 311),
+        *(403, 406, 408, 409, 410, 411),
+        *(503, 506, 516, 517, 518, 519),
+        *(603, 604, 610, 613, 615, 619, 622, 626, 631, 633, 634, 637),
+    )
+)
+
+
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node is asked."""
+
+    nonce: bytes
+    ask: Ask
+    ak_name: bytes
+    """Name of the attestation key that the evidence will be signed with; empty without one."""
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A challenge that waits for its answer."""
+
+    node: str
+    deadline: float
+    ask: Ask
+    secret: bytes = b""
+    opening: Opening | None = None
+    lease: Lease | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Verifier:
+    """Judges evidence for one job. Safe to use from several threads."""
+
+    policy: Policy
+    policy_digest: str
+    clock: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
+    random: Callable[[int], bytes] = secrets.token_bytes
+    appraisers: Mapping[str, Appraiser] = field(default_factory=lambda: APPRAISERS)
+    state: StateStore = field(default_factory=MemoryState)
+    _asked: OrderedDict[bytes, _Asked] = field(default_factory=OrderedDict)
+    _leases: dict[str, Lease] = field(default_factory=dict)
+    _holders: dict[str, str] = field(default_factory=dict)
+    """Which node presents a TPM, chip or device."""
+    _unattested: dict[str, datetime] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def challenge(self, node: str, keys: AttestationKeys | None = None) -> Challenge:
+        """A fresh question for a node, good once within 30 seconds.
+
+        Args:
+            node: the node's name, from its certificate.
+            keys: the TPM keys of its Hello.
+
+        Raises:
+            AttestationError: ST-ATTS-002 when too many are outstanding, ST-ATTS-010 when the node
+                is revoked, ST-ATTS-009 to 012 and 1xx for the keys.
+        """
+        try:
+            return self._challenge(node, keys)
+        except AttestationError:
+            raise
+        except Exception as error:
+            raise _unexpected(error, node) from error
+
+    def appraise(
+        self, evidence: Evidence, binding: Binding, *, node: str, key: PublicKey
+    ) -> AttestationResult:
+        """Judge evidence that arrived on the connection that `binding` describes.
+
+        Args:
+            evidence: what the node sent.
+            binding: the verifier's own view of the connection.
+            node: the node's name, from its certificate.
+            key: the node's identity key, from its certificate.
+
+        Raises:
+            AttestationError: ST-ATTS, saying which rule was broken and where.
+        """
+        try:
+            asked = self._spend(binding.nonce, node)
+        except AttestationError:
+            raise
+        except Exception as error:
+            raise _unexpected(error, node) from error
+        try:
+            return self._appraise(asked, evidence, binding, key)
+        except AttestationError as error:
+            self._judge_lease(asked, error)
+            raise
+        except Exception as error:
+            raise _unexpected(error, node) from error
+
+    def release(self, node: str) -> None:
+        """Forget a node that left: its lease ends, and an unattested one makes room."""
+        with self._lock:
+            self._unattested.pop(node, None)
+            self._let_go(node)
+
+    def revoke(self, subject: str, reason: str) -> None:
+        """Let nobody in any more who is `subject`: ``node:NAME``, ``ek:HEX``, ``device:SERIAL``.
+
+        Raises:
+            AttestationError: ST-ATTS-015 when it cannot be kept.
+        """
+        since = self.clock().isoformat()
+        self.state.revoke(Revocation(subject=subject, reason=reason, since=since))
+
+    def _challenge(self, node: str, keys: AttestationKeys | None) -> Challenge:
+        self._refuse_revoked(f"node:{node}")
+        if keys is None:
+            ask = Ask()
+            nonce = self._keep(_Asked(node=node, deadline=self._deadline(), ask=ask))
+            return Challenge(nonce=nonce, ask=ask, ak_name=b"")
+        appraiser, opening = self._open(node, keys)
+        self._refuse_revoked(opening.identity)
+        lease = self._current(node, opening)
+        secret = b""
+        if lease is None:
+            secret = self.random(NONCE_SIZE)
+            ask = Ask(credential=appraiser.credential(opening, secret, self.random))
+        else:
+            ask = Ask(full=False, ima_first=lease.ima.entries if lease.ima else 0)
+        asked = _Asked(
+            node=node,
+            deadline=self._deadline(),
+            ask=ask,
+            secret=secret,
+            opening=opening,
+            lease=lease,
+        )
+        return Challenge(nonce=self._keep(asked), ask=ask, ak_name=opening.ak_name)
+
+    def _open(self, node: str, keys: AttestationKeys) -> tuple[Appraiser, Opening]:
+        """Ask the appraisers, of whom one at most knows what to do with keys."""
+        now = self.clock()
+        for appraiser in self.appraisers.values():
+            opening = appraiser.open(keys, node, now)
+            if opening is not None:
+                return appraiser, opening
+        raise AttestationError(
+            "ST-ATTS-009",
+            "the node has a TPM, and this verifier has no reference values to judge it by",
+            f"node {node}: node.reference_values",
+            "name signed reference values in the policy, or let the node join without its TPM",
+        )
+
+    def _deadline(self) -> float:
+        return self.monotonic() + NONCE_LIFE
+
+    def _current(self, node: str, opening: Opening) -> Lease | None:
+        """The lease that a renewal goes on from, if it is not over and is of the same TPM."""
+        now = self.clock()
+        with self._lock:
+            self._refuse_shared(node, (opening.identity,), now)
+            lease = self._leases.get(node)
+        if lease is None or lease.expires <= now:
+            return None
+        if lease.ak_name != opening.ak_name or opening.identity not in lease.identities:
+            return None
+        return lease
+
+    def _refuse_shared(self, node: str, identities: tuple[str, ...], now: datetime) -> None:
+        """Refuse what another node presents under a lease of its own; the lock is held."""
+        for identity in identities:
+            holder = self._holders.get(identity, node)
+            if holder != node and self._leases[holder].expires > now:
+                raise AttestationError(
+                    "ST-ATTS-011",
+                    f"{holder} holds a lease with it until {self._leases[holder].expires}",
+                    f"node {node}: {identity[:40]}",
+                    "one machine is one node; if there are two machines, one of them is relayed",
+                )
+
+    def _let_go(self, node: str) -> None:
+        """End a node's lease, if it has one: nothing is held without one. The lock is held."""
+        lease = self._leases.pop(node, None)
+        for identity in lease.identities if lease is not None else ():
+            if self._holders.get(identity) == node:
+                del self._holders[identity]
+
+    def _keep(self, asked: _Asked) -> bytes:
+        now = self.monotonic()
+        with self._lock:
+            while self._asked and next(iter(self._asked.values())).deadline <= now:
+                self._asked.popitem(last=False)
+            if len(self._asked) >= MAX_NONCES:
+                raise AttestationError(
+                    "ST-ATTS-002",
+                    f"{MAX_NONCES} challenges are unanswered",
+                    fix="wait half a minute and join again",
+                )
+            nonce = self.random(NONCE_SIZE)
+            self._asked[nonce] = asked
+        return nonce
+
+    def _spend(self, nonce: bytes, node: str) -> _Asked:
+        now = self.monotonic()
+        with self._lock:
+            asked = self._asked.pop(nonce, None)
+        if asked is None or now >= asked.deadline:
+            state = "unknown or already used" if asked is None else "expired"
+            raise AttestationError(
+                "ST-ATTS-002", f"the nonce is {state}", f"node {node}", "join again"
+            )
+        if asked.node != node:
+            raise AttestationError(
+                "ST-ATTS-002", "the nonce was made for another node", f"node {node}", "join again"
+            )
+        return asked
+
+    def _appraise(
+        self, asked: _Asked, evidence: Evidence, binding: Binding, key: PublicKey
+    ) -> AttestationResult:
+        node = asked.node
+        appraiser = self.appraisers.get(evidence.media_type)
+        if appraiser is None:
+            raise AttestationError(
+                "ST-ATTS-006",
+                f"evidence of type {evidence.media_type[:100]!r}",
+                f"node {node}",
+                f"send one of {', '.join(sorted(self.appraisers))}",
+            )
+        check_signature(evidence, node, key)
+        claims = appraiser.read(evidence.body)
+        expected = binding.value(claims.manifest)
+        check_binding(evidence, expected, node)
+        now = self.clock()
+        expires = now + timedelta(minutes=self.policy.node.lease_minutes)
+        joining = asked.opening if asked.lease is None else None
+        last = self.state.last(joining.identity) if joining is not None else None
+        case = Case(
+            binding=expected,
+            node=node,
+            now=now,
+            expires=expires,
+            ask=asked.ask,
+            secret=asked.secret,
+            opening=asked.opening,
+            lease=asked.lease,
+            last=last,
+        )
+        appraisal = appraiser.appraise(claims, case)
+        identities = appraisal.lease.identities if appraisal.lease is not None else ()
+        for subject in (f"node:{node}", *identities):  # perhaps revoked since it was asked
+            self._refuse_revoked(subject)
+        self._apply_policy(appraisal.tier, node, now, expires)
+        self._begin_lease(node, appraisal.lease, now)
+        return AttestationResult(
+            job=binding.job,
+            node=node,
+            key_id=key.key_id,
+            tier=appraisal.tier,
+            label=tier_label(appraisal.tier),
+            media_type=evidence.media_type,
+            evidence=evidence.digest.hex(),
+            policy=self.policy_digest,
+            reference_values=appraiser.reference_values,
+            issued=now,
+            expires=expires,
+            submods=appraisal.submods,
+        )
+
+    def _begin_lease(self, node: str, lease: Lease | None, now: datetime) -> None:
+        """Take the TPM for this node; its clock is kept before anybody hears of the lease."""
+        if lease is None:
+            return
+        if (clock := lease.clock) is not None:
+            self.state.remember(
+                Remembered(
+                    ek_name=lease.identities[0],
+                    ak_name=lease.ak_name.hex(),
+                    node=node,
+                    clock=clock.clock,
+                    reset_count=clock.reset_count,
+                    restart_count=clock.restart_count,
+                    firmware=clock.firmware,
+                    seen=now.isoformat(),
+                )
+            )
+        with self._lock:
+            self._refuse_shared(node, lease.identities, now)
+            self._let_go(node)  # what the node no longer presents is free
+            self._leases[node] = lease
+            self._holders.update(dict.fromkeys(lease.identities, node))
+
+    def _judge_lease(self, asked: _Asked, error: AttestationError) -> None:
+        """A node that contradicts itself while it holds a lease is out until a person says so."""
+        if asked.lease is None or error.code not in _CONTRADICTIONS:
+            return
+        reason = f"{error.code} during its lease: {error.what}"[:1000]
+        self.release(asked.node)
+        for subject in (f"node:{asked.node}", *asked.lease.identities):
+            self.revoke(subject, reason)
+
+    def _refuse_revoked(self, subject: str) -> None:
+        entry = self.state.revocation(subject)
+        if entry is not None:
+            raise AttestationError(
+                "ST-ATTS-010",
+                f"revoked on {entry.since}: {entry.reason}",
+                subject,
+                f"find out why, then 'securetrain attest restore {subject}'",
+            )
+
+    def _apply_policy(self, tier: NodeTier, node: str, now: datetime, expires: datetime) -> None:
+        exception = check_tier(self.policy.node, tier, node, now)
+        if exception is None:
+            return
+        with self._lock:
+            others = {n for n, end in self._unattested.items() if end > now and n != node}
+            if len(others) >= exception.max_nodes:
+                raise AttestationError(
+                    "ST-ATTS-005",
+                    f"{len(others)} unattested nodes are in, {exception.max_nodes} are allowed",
+                    f"node {node}: node.allow_self_asserted.max_nodes",
+                    "attest the node, or raise max_nodes",
+                )
+            self._unattested = {n: self._unattested[n] for n in others}
+            self._unattested[node] = expires
+
+
+def check_binding(evidence: Evidence, expected: bytes, node: str) -> None:
+    """Compare what the evidence was made for with what was asked.
+
+    Raises:
+        AttestationError: ST-ATTS-003.
+    """
+    if not hmac.compare_digest(evidence.binding, expected):
+        raise AttestationError(
+            "ST-ATTS-003",
+            "the evidence is bound to another connection, job, key or manifest",
+            f"node {node}",
+            "join again from the node itself; a relay in between also looks like this",
+        )
+
+
+def check_signature(evidence: Evidence, node: str, key: PublicKey) -> None:
+    """Nothing of a body is parsed before the node's own key has answered for it.
+
+    Raises:
+        AttestationError: ST-ATTS-003.
+    """
+    try:
+        key.verify(evidence.signature, evidence.signed_message())
+    except SecureTrainError as error:
+        raise AttestationError(
+            "ST-ATTS-003",
+            "the evidence is not signed by the node's identity key",
+            f"node {node}",
+            "join again from the node itself",
+        ) from error
+
+
+def _unexpected(error: Exception, node: str) -> AttestationError:
+    return AttestationError(
+        "ST-ATTS-001",
+        f"the evidence could not be appraised: {type(error).__name__}: {error}",
+        f"node {node}",
+        "install the same securetrain version on every node",
+    )

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What passes between the verifier and its appraisers: an opening, a case, a lease."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from securetrain.attest.node.attester import Ask
+from securetrain.attest.session.cache import CollateralKind
+from securetrain.attest.session.state import Remembered
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.node_evidence import NodeEvidence
+from securetrain.evidence.result import Submodule
+
+if TYPE_CHECKING:
+    from securetrain.evidence.tpm.certificates import Endorsement
+    from securetrain.evidence.tpm.ima import Progress
+    from securetrain.evidence.tpm.quote import Clock
+    from securetrain.evidence.tpm.structures import PublicArea
+
+
+class Collateral(Protocol):
+    """The signed cache of what makers publish."""
+
+    def get(self, kind: CollateralKind, name: str, now: datetime) -> bytes:
+        """One document.
+
+        Raises:
+            AttestationError: ST-ATTS-009 without a cache, ST-ATTS-7xx when the document is
+                missing, altered or no longer fresh.
+        """
+
+    def has(self, kind: CollateralKind, name: str) -> bool:
+        """Whether there is such a document."""
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed body."""
+
+    manifest: bytes
+    """The part that the binding covers."""
+    node: NodeEvidence | None = None
+    """None for a self-report."""
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """A TPM whose keys may be asked: endorsed, enrolled, and challenged."""
+
+    endorsement: "Endorsement"
+    ak: "PublicArea"
+    enrolled: bool
+    """Whether the inventory names this TPM for this node."""
+
+    @property
+    def identity(self) -> str:
+        """The TPM, as leases and revocations name it."""
+        return f"ek:{self.endorsement.name.hex()}"
+
+    @property
+    def ak_name(self) -> bytes:
+        """Name of the attestation key."""
+        return self.ak.name
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """What was proven at the last appraisal: a renewal goes on from here.
+
+    A verifier holds one for each node of a fleet, so it has no more than a renewal needs.
+    """
+
+    identities: tuple[str, ...]
+    """What nobody else may present meanwhile: ``ek:HEX``, ``chip:HEX``, ``device:SERIAL``."""
+    expires: datetime
+    ak_name: bytes = b""
+    clock: "Clock | None" = None
+    """Where the TPM stood in its own time; None without a TPM, as all below."""
+    registers: bytes = b""
+    """PCR 0 to 9, one behind the other."""
+    secure_boot: bool | None = None
+    """Whether Secure Boot was on; None where no log was asked for."""
+    ima: "Progress | None" = None
+    """How far the kernel's measurement list was attested."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attesting environment has proven."""
+
+    name: str
+    """Of the submodule in the result: ``tpm``, ``sev-snp``, ``gpu-0``."""
+    tier: NodeTier
+    submodule: Submodule
+    identities: tuple[str, ...] = ()
+    """See `Lease`."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange, as the appraiser sees it."""
+
+    binding: bytes
+    """What the hardware must have signed, 32 bytes."""
+    node: str
+    now: datetime
+    expires: datetime
+    """When the lease that this appraisal begins will end."""
+    ask: Ask
+    secret: bytes
+    """What only the TPM that holds both keys can find in the challenge's credential."""
+    opening: Opening | None
+    lease: Lease | None
+    """What a renewal goes on from; None when full evidence was asked for."""
+    last: Remembered | None = None
+    """At a join: the TPM's last accepted quote, from whatever lease or verifier before."""

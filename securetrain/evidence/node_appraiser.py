@@ -1,0 +1,271 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Node evidence as a whole: which environments speak for a node, and what tier that makes.
+
+Rules:
+
+1. whatever a node sends must hold: evidence that does not verify is a refusal, also where the
+   policy would have been content with less;
+2. what the policy asks for must be there (ST-ATTS-013);
+3. the tier is computed from what verified: a TPM's from the root that certifies it, `tee` from a
+   CPU's report, `tee+gpu` when all GPUs of such a node have proven themselves too, `cloud-token`
+   from the word of a pinned issuer. The best of them counts. A software TPM that stands for nothing
+   makes a node `test-only` unless hardware speaks for it as well;
+4. everything that a node presents - TPM, chip, devices - is its own for the time of the lease.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from securetrain.attest.session.cache import CollateralCache, CollateralKind
+from securetrain.attest.session.state import MemoryState, StateStore
+from securetrain.core.errors import AttestationError, PolicyError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.appraiser import APPRAISERS, Appraisal, Appraiser
+from securetrain.evidence.case import Case, Claims, Lease, Opening, Part
+from securetrain.evidence.gpu.appraisal import GpuAppraiser
+from securetrain.evidence.node_evidence import NODE_TYPE, AttestationKeys, NodeEvidence, parse_node
+from securetrain.evidence.reference import SignedReferenceValues, load_reference_values
+from securetrain.evidence.result import Submodule, trust_vector
+from securetrain.evidence.selfreport import parse_software
+from securetrain.evidence.tee.appraisal import TeeAppraiser
+from securetrain.evidence.tokens import TokenAppraiser
+from securetrain.evidence.tpm.appraisal import TpmAppraiser, TpmState
+from securetrain.policy.load import LoadedPolicy
+from securetrain.policy.schema import Node
+
+
+class NodeAppraiser:
+    """Judges node evidence for as long as one edition of the reference values stands."""
+
+    def __init__(
+        self,
+        policy: Node,
+        reference: SignedReferenceValues,
+        cache: CollateralCache | None,
+        now: datetime,
+    ) -> None:
+        """Read what is pinned.
+
+        Args:
+            policy: what is asked of a node.
+            reference: what nodes are compared with.
+            cache: what makers publish; None where the policy names none.
+            now: the time, timezone-aware.
+
+        Raises:
+            AttestationError: ST-ATTS-009, 3xx and 7xx for bad reference values.
+        """
+        values = reference.values
+        collateral = CachedCollateral(cache)
+        self._policy = policy
+        self._reference = reference
+        documents = {}
+        if named := values.ima.policy_sha256:
+            documents[named] = collateral.get(CollateralKind.RUNTIME_POLICY, named, now)
+        self._tpm = TpmAppraiser(
+            policy.tpm,
+            tpm=values.tpm,
+            boot=values.boot,
+            ima=values.ima,
+            documents=documents,
+            inventory=self._ek_names,
+        )
+        self._tee = TeeAppraiser(
+            snp=values.snp,
+            tdx=values.tdx,
+            tdx_boot=values.tdx_boot,
+            tcb_statuses=policy.tee.tcb_statuses,
+            secure_boot=policy.tpm.secure_boot,
+            collateral=collateral,
+        )
+        self._gpu = GpuAppraiser(policy=policy.gpu, reference=values.gpu, collateral=collateral)
+        self._tokens = TokenAppraiser(values.tokens)
+
+    @property
+    def reference_values(self) -> str:
+        """SHA-256 (hex) of the reference values."""
+        return self._reference.digest
+
+    def open(self, keys: AttestationKeys, node: str, now: datetime) -> Opening:
+        """Look at a TPM's keys; see `TpmAppraiser.open`."""
+        self._reference.check_time(now)
+        return self._tpm.open(keys, node, now)
+
+    def credential(
+        self, opening: Opening, secret: bytes, random: Callable[[int], bytes]
+    ) -> tuple[bytes, bytes]:
+        """The secret, for that TPM alone."""
+        return self._tpm.credential(opening, secret, random)
+
+    def read(self, body: bytes) -> Claims:
+        """Parse node evidence and its self-report.
+
+        Raises:
+            AttestationError: ST-ATTS-001.
+        """
+        node = parse_node(body)
+        parse_software(node.manifest)
+        return Claims(manifest=node.manifest, node=node)
+
+    def appraise(self, claims: Claims, case: Case) -> Appraisal:
+        """Judge everything that a node sent.
+
+        Raises:
+            AttestationError: the first rule that was broken, and where.
+        """
+        assert claims.node is not None, "read() made them"
+        self._reference.check_time(case.now)
+        evidence = claims.node
+        self._check_complete(evidence, case)
+        tpm = self._judge_tpm(evidence, case)
+        parts = [tpm.part] if tpm is not None else []
+        enrolled = self._reference.values.nodes.get(case.node)
+        if evidence.tee is not None:
+            chips = enrolled.chips if enrolled is not None else ()
+            parts.append(self._tee.appraise(evidence.tee, case, chips))
+        if evidence.devices:
+            devices = enrolled.devices if enrolled is not None else ()
+            parts += self._gpu.appraise(evidence.devices, case, devices)
+        if evidence.tokens:
+            parts += self._tokens.appraise(evidence.tokens, case)
+        identities = tuple(identity for part in parts for identity in part.identities)
+        return Appraisal(
+            tier=tier_of(parts, devices=bool(evidence.devices)),
+            submods={
+                "self-report": Submodule(trust_vector=trust_vector()),
+                **{part.name: part.submodule for part in parts},
+            },
+            lease=Lease(
+                identities=identities,
+                expires=case.expires,
+                ak_name=case.opening.ak_name if case.opening is not None else b"",
+                clock=tpm.clock if tpm is not None else None,
+                registers=tpm.registers if tpm is not None else b"",
+                secure_boot=tpm.secure_boot if tpm is not None else None,
+                ima=tpm.ima if tpm is not None else None,
+            ),
+        )
+
+    def _judge_tpm(self, evidence: NodeEvidence, case: Case) -> TpmState | None:
+        if evidence.tpm is None:
+            return None
+        assert case.opening is not None, "_check_complete() has seen both"
+        return self._tpm.appraise(evidence.tpm, case, case.opening)
+
+    def _check_complete(self, evidence: NodeEvidence, case: Case) -> None:
+        """Rule 2, and that a TPM that was announced has spoken."""
+        if (evidence.tpm is None) != (case.opening is None):
+            raise AttestationError(
+                "ST-ATTS-013",
+                "a TPM's keys without its evidence, or evidence without the keys",
+                f"node {case.node}: tpm",
+                "join again from the node itself",
+            )
+        if self._policy.gpu.confidential and not evidence.devices:
+            raise AttestationError(
+                "ST-ATTS-013",
+                "the policy asks for GPUs in confidential mode, and none has spoken",
+                f"node {case.node}: node.gpu.confidential",
+                "switch confidential computing on, and let the node send its GPUs' reports",
+            )
+
+    def _ek_names(self, node: str) -> tuple[str, ...] | None:
+        entry = self._reference.values.nodes.get(node)
+        return None if entry is None else entry.ek_names
+
+
+@dataclass(frozen=True, slots=True)
+class CachedCollateral:
+    """The signed cache, or the refusal that there is none."""
+
+    cache: CollateralCache | None
+
+    def get(self, kind: CollateralKind, name: str, now: datetime) -> bytes:
+        """See `Collateral`."""
+        if self.cache is None:
+            raise AttestationError(
+                "ST-ATTS-009",
+                f"{kind} {name} is needed, and the policy names no cache of collateral",
+                "node.reference_values.cache",
+                "make one with 'securetrain attest cache add' and name it in the policy",
+            )
+        return self.cache.at(now).get(kind, name)
+
+    def has(self, kind: CollateralKind, name: str) -> bool:
+        """See `Collateral`."""
+        return self.cache is not None and self.cache.has(kind, name)
+
+
+def tier_of(parts: Sequence[Part], *, devices: bool) -> NodeTier:
+    """What the environments that have proven themselves are worth together.
+
+    Args:
+        parts: all of them.
+        devices: whether the node's GPUs have proven themselves.
+    """
+    tiers = {part.tier for part in parts}
+    if NodeTier.TEE in tiers and devices:
+        return NodeTier.TEE_GPU
+    best = max(tiers, default=NodeTier.SELF_ASSERTED)
+    if NodeTier.TEST_ONLY in tiers and best <= NodeTier.SELF_ASSERTED:
+        return NodeTier.TEST_ONLY
+    return best
+
+
+def appraisers_for(
+    policy: LoadedPolicy, now: datetime, state: StateStore | None = None
+) -> Mapping[str, Appraiser]:
+    """What a verifier under this policy can judge.
+
+    Args:
+        policy: as loaded from its files.
+        now: the time, timezone-aware.
+        state: knows the newest versions that were accepted before; older ones are refused.
+
+    Raises:
+        AttestationError: ST-ATTS-009, 3xx or 7xx when the reference values that it names are bad.
+    """
+    wanted = policy.policy.node.reference_values
+    if wanted is None:
+        return APPRAISERS
+    folder = reference_folder(policy)
+    seen = state or MemoryState()
+    reference = load_reference_values(folder / wanted.file, wanted.signed_by, now)
+    signers = ",".join(sorted(reference.signed_by))
+    named = f"reference-values:{signers}"
+    if reference.values.version < seen.floor(named):
+        raise AttestationError(
+            "ST-ATTS-009",
+            f"version {reference.values.version}, version {seen.floor(named)} was accepted before",
+            reference.where,
+            "put the newest edition back; an old one may know revoked machines",
+        )
+    seen.raise_floor(named, reference.values.version)
+    cache = None
+    if wanted.cache is not None:
+        named = f"collateral:{signers}"
+        cache = CollateralCache.open(
+            folder / wanted.cache, reference.signed_by, now, floor=seen.floor(named)
+        )
+        seen.raise_floor(named, cache.version)
+    return {**APPRAISERS, NODE_TYPE: NodeAppraiser(policy.policy.node, reference, cache, now)}
+
+
+def reference_folder(policy: LoadedPolicy) -> Path:
+    """The folder of the policy file that names the reference values.
+
+    Raises:
+        PolicyError: ST-PLCY-004 when the policy is not read from files.
+    """
+    source = policy.sources.get("node.reference_values.file")
+    if source is None:
+        raise PolicyError(
+            "ST-PLCY-004",
+            "it names reference values, and there is no file that they are relative to",
+            "node.reference_values.file",
+            "load the policy from its file",
+        )
+    return Path(source).parent

@@ -1,0 +1,205 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Evidence as it travels: what the attesting environments of one node said, bound to a connection.
+
+Rules:
+
+1. there are two kinds, told apart by media type: what a node only says about itself
+   (`selfreport`), and node evidence, in which a TPM, a TEE, GPUs or a token issuer speak too;
+2. node evidence carries the self-report as its manifest. The binding covers the manifest, and the
+   hardware covers the binding; the node's identity key signs the whole body;
+3. a body has exactly one spelling (sorted keys, no white space, no defaults), so that duplicate
+   keys and second readings do not exist;
+4. every field is bounded, and the number of values before any of them is built.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.binding import prefixed
+
+NODE_TYPE: Final = "application/vnd.securetrain.node-evidence+json"
+BODY_LIMIT: Final = 4 << 20
+MAX_VALUES: Final = 1 << 16
+"""Far above what a body can hold in its fields; tokens may hold commas of their own."""
+MAX_DEVICES: Final = 32
+_SIGNED_LABEL: Final = b"securetrain-evidence-v1"
+
+Structure: TypeAlias = Annotated[bytes, Meta(max_length=8 << 10)]
+"""One TPM structure, certificate or key."""
+Certificates: TypeAlias = Annotated[tuple[Structure, ...], Meta(max_length=8)]
+"""DER, leaf first."""
+Index: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 32)]
+
+
+class TeeKind(StrEnum):
+    """Confidential-computing environments of CPUs."""
+
+    SEV_SNP = "sev-snp"
+    TDX = "tdx"
+
+
+class DeviceKind(StrEnum):
+    """Devices that speak SPDM."""
+
+    GPU = "gpu"
+    SWITCH = "switch"
+
+
+class _Struct(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """A part of node evidence."""
+
+
+class AttestationKeys(_Struct, frozen=True, kw_only=True):
+    """A node's TPM keys: sent in Hello, before the challenge that is encrypted to them."""
+
+    ek_public: Structure
+    """TPM2B_PUBLIC of the endorsement key."""
+    ek_certificate: Structure = b""
+    """DER; empty where the TPM has none (the verifier then needs the key's name enrolled)."""
+    ek_chain: Certificates = ()
+    """Intermediate certificates that the TPM or the platform holds."""
+    ak_public: Structure
+    """TPM2B_PUBLIC of the attestation key."""
+
+
+class ImaList(_Struct, frozen=True, kw_only=True):
+    """The kernel's measurement list, or what came after the part that was attested before."""
+
+    binary: bool
+    """Whether `entries` is the binary list, else the ASCII one."""
+    first: Index
+    """Number of entries that were left out because they were attested before."""
+    entries: bytes
+
+
+class TpmEvidence(_Struct, frozen=True, kw_only=True):
+    """A quote and the logs behind its registers."""
+
+    activation: Annotated[bytes, Meta(max_length=32)] = b""
+    """HMAC-SHA-256 of the binding under the secret of the challenge's credential; empty when the
+    challenge had none (a renewal)."""
+    quote: Structure
+    """TPMS_ATTEST."""
+    signature: Structure
+    """TPMT_SIGNATURE."""
+    pcrs: Annotated[dict[Annotated[int, Meta(ge=0, le=23)], Structure], Meta(max_length=24)]
+    """Values of the SHA-256 bank, by index."""
+    event_log: Annotated[bytes, Meta(max_length=1 << 20)] = b""
+    """The firmware's log; empty on a renewal whose boot registers did not change."""
+    ima: ImaList | None = None
+
+
+class TeeEvidence(_Struct, frozen=True, kw_only=True):
+    """A report or quote of the CPU's confidential-computing environment."""
+
+    kind: TeeKind
+    report: Annotated[bytes, Meta(max_length=64 << 10)]
+    """SEV-SNP: the 1184 bytes of the report. TDX: the quote."""
+    certificates: Certificates = ()
+    """SEV-SNP: what the host's certificate table holds, VCEK or VLEK first."""
+    event_log: Annotated[bytes, Meta(max_length=1 << 20)] = b""
+    """TDX: the CCEL data."""
+
+
+class DeviceEvidence(_Struct, frozen=True, kw_only=True):
+    """An SPDM measurement report of one GPU or switch."""
+
+    kind: DeviceKind
+    report: Annotated[bytes, Meta(max_length=64 << 10)]
+    """GET_MEASUREMENTS request and MEASUREMENTS response."""
+    certificates: Certificates
+    driver: Annotated[str, Meta(max_length=64)] = ""
+
+
+class NodeEvidence(_Struct, frozen=True, kw_only=True):
+    """Everything that speaks for one node."""
+
+    manifest: bytes
+    """The self-report: `selfreport.SoftwareEvidence` as canonical JSON."""
+    tpm: TpmEvidence | None = None
+    tee: TeeEvidence | None = None
+    devices: Annotated[tuple[DeviceEvidence, ...], Meta(max_length=MAX_DEVICES)] = ()
+    tokens: Annotated[
+        tuple[Annotated[str, Meta(max_length=64 << 10)], ...], Meta(max_length=4)
+    ] = ()
+    """Attestation tokens of other issuers: EAT or EAR, compact JWS, or a detached bundle."""
+
+    def encode(self) -> bytes:
+        """The one spelling of this evidence."""
+        # Keys of JSON objects are text; registers are numbers.
+        plain = msgspec.to_builtins(self, str_keys=True)
+        return msgspec.json.encode(plain, order="sorted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A body of one media type, bound and signed by the node's identity key."""
+
+    media_type: str
+    body: bytes
+    binding: bytes
+    signature: bytes
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the body."""
+        return hashlib.sha256(self.body).digest()
+
+    def signed_message(self) -> bytes:
+        """What the node's identity key signs."""
+        return signed_message(self.media_type, self.digest, self.binding)
+
+
+def signed_message(media_type: str, digest: bytes, binding: bytes) -> bytes:
+    """The message behind an evidence's signature: kind, body digest and binding, each prefixed."""
+    fields = (media_type.encode(), digest, binding)
+    return _SIGNED_LABEL + b"".join(map(prefixed, fields))
+
+
+def parse_node(body: bytes) -> NodeEvidence:
+    """Read node evidence.
+
+    Raises:
+        AttestationError: ST-ATTS-001 when it is too large, not of the schema or spelt otherwise.
+    """
+    if len(body) > BODY_LIMIT:
+        raise _bad(f"{len(body)} bytes, the limit is {BODY_LIMIT}")
+    # A list is built before its length is compared: a million texts would take 100 MiB.
+    if body.count(b",") > MAX_VALUES:
+        raise _bad(f"more than {MAX_VALUES} values")
+    try:
+        evidence = msgspec.json.decode(body, type=NodeEvidence, strict=True)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _bad(str(error)) from error
+    if evidence.encode() != body:
+        raise _bad("not in its canonical form (sorted keys, no duplicates, no white space)")
+    return evidence
+
+
+def device_nonce(binding: bytes) -> bytes:
+    """The 32-byte nonce for GPUs and switches: the binding under a label of its own."""
+    return hashlib.sha256(b"securetrain-device-nonce-v1" + prefixed(binding)).digest()
+
+
+def report_data(binding: bytes) -> bytes:
+    """The 64 bytes that a TEE's report carries (REPORT_DATA, REPORTDATA)."""
+    return hashlib.sha512(b"securetrain-report-data-v1" + prefixed(binding)).digest()
+
+
+def _bad(what: str) -> AttestationError:
+    return AttestationError(
+        "ST-ATTS-001",
+        f"not node evidence: {what}",
+        "evidence",
+        "install the same securetrain version on every node",
+    )

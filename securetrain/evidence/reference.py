@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Reference values: what the nodes of a fleet must be, in one signed file.
+
+Rules:
+
+1. the file is a DSSE envelope over canonical JSON, signed by a key that the policy names. Nothing
+   in it is read before the signature has been checked;
+2. it has a version and ends on a day: old values cannot be used for ever. Past that day everything
+   that needs it is refused (ST-ATTS-009);
+3. what a section does not list is not accepted: an empty section accepts nothing;
+4. a node is who its TPM is: the inventory maps the names of endorsement keys, chips and devices to
+   the one node that may present them.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.core import canonical
+from securetrain.core.errors import AttestationError, SecureTrainError, reason
+from securetrain.core.files import read_file, write_atomic
+from securetrain.evidence.gpu.reference import GpuReference
+from securetrain.evidence.tee.snp_rules import SnpReference
+from securetrain.evidence.tee.tdx import TdxReference
+from securetrain.evidence.tokens import TokenReference
+from securetrain.evidence.tpm.bootrules import BootReference
+from securetrain.evidence.tpm.certificates import TpmReference
+from securetrain.evidence.tpm.runtime_policy import ImaReference
+from securetrain.identity import dsse
+from securetrain.identity.keys import PrivateKey, PublicKey
+
+PAYLOAD_TYPE: Final = "application/vnd.securetrain.reference-values+json"
+FILE_LIMIT: Final = 64 << 20
+MAX_NODES: Final = 100_000
+
+
+class EnrolledNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The hardware that one node may present."""
+
+    ek_names: tuple[str, ...] = ()
+    """Names of endorsement keys, hex: one for each key template of its TPM."""
+    chips: tuple[str, ...] = ()
+    """SEV-SNP chip ids or TDX PPIDs, hex; empty leaves the chip open."""
+    devices: tuple[str, ...] = ()
+    """PDIs of its GPUs and switches, hex; empty leaves them open."""
+
+
+class ReferenceValues(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that nodes are compared with."""
+
+    version: Annotated[int, Meta(ge=1, le=1 << 52)]
+    """Rises with every edition."""
+    issued: Annotated[datetime, Meta(tz=True)]
+    expires: Annotated[datetime, Meta(tz=True)]
+    nodes: dict[str, EnrolledNode] = {}
+    """The inventory: node names as in their certificates."""
+    tpm: TpmReference = TpmReference()
+    boot: BootReference = BootReference()
+    ima: ImaReference = ImaReference()
+    snp: SnpReference = SnpReference()
+    tdx: TdxReference = TdxReference()
+    tdx_boot: BootReference = BootReference()
+    """What a TDX guest measures when it boots: as `boot`, with SHA-384 digests and RTMRs."""
+    gpu: GpuReference = GpuReference()
+    tokens: TokenReference = TokenReference()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedReferenceValues:
+    """Reference values whose signature was checked."""
+
+    values: ReferenceValues
+    digest: str
+    """SHA-256 (hex) of the document: what results name."""
+    where: str
+    signed_by: Mapping[str, PublicKey]
+
+    def check_time(self, now: datetime) -> None:
+        """Refuse values that are over, or not yet.
+
+        Raises:
+            AttestationError: ST-ATTS-009.
+        """
+        values = self.values
+        if not values.issued <= now < values.expires:
+            raise _bad(
+                f"valid from {values.issued} to {values.expires}, and it is {now}",
+                self.where,
+                "sign a new edition: securetrain attest enroll",
+            )
+
+
+def sign_reference_values(values: ReferenceValues, key: PrivateKey) -> bytes:
+    """The file's bytes."""
+    return dsse.sign(canonical.encode(values), PAYLOAD_TYPE, [key])
+
+
+def write_reference_values(path: Path, values: ReferenceValues, key: PrivateKey) -> None:
+    """Sign and write atomically."""
+    write_atomic(path, sign_reference_values(values, key))
+
+
+def load_reference_values(
+    path: Path, signed_by: Sequence[str], now: datetime
+) -> SignedReferenceValues:
+    """Read a file and check signature and time.
+
+    Args:
+        path: the file.
+        signed_by: public keys (SPKI, base64) of which one must have signed, from the policy.
+        now: the time, timezone-aware.
+
+    Raises:
+        AttestationError: ST-ATTS-009.
+    """
+    found = read_reference_values(path, signed_by)
+    found.check_time(now)
+    return found
+
+
+def read_reference_values(path: Path, signed_by: Sequence[str]) -> SignedReferenceValues:
+    """Read a file and check its signature; it may be over. For who makes the next edition.
+
+    Raises:
+        AttestationError: ST-ATTS-009.
+    """
+    keys = trusted_keys(signed_by, str(path))
+    try:
+        envelope = read_file(path, FILE_LIMIT)
+        payload = dsse.verify(envelope, PAYLOAD_TYPE, keys, where=str(path))
+        values = canonical.decode(
+            payload.data, ReferenceValues, limit=FILE_LIMIT, where=str(path), canonical=True
+        )
+    except SecureTrainError as error:
+        raise _bad(
+            reason(error), str(path), "name the key that signed it, or sign it again"
+        ) from error
+    if len(values.nodes) > MAX_NODES:
+        raise _bad(
+            f"{len(values.nodes)} nodes, the limit is {MAX_NODES}", str(path), "split the fleet"
+        )
+    return SignedReferenceValues(
+        values=values,
+        digest=hashlib.sha256(payload.data).hexdigest(),
+        where=str(path),
+        signed_by=keys,
+    )
+
+
+def trusted_keys(signed_by: Sequence[str], where: str) -> dict[str, PublicKey]:
+    """Public keys by key id.
+
+    Raises:
+        AttestationError: ST-ATTS-009 when one is not a key.
+    """
+    try:
+        keys = [PublicKey.from_spki(base64.b64decode(text, validate=True)) for text in signed_by]
+    except (ValueError, SecureTrainError) as error:
+        raise _bad(
+            f"signed_by holds something that is no public key: {error}",
+            where,
+            "give the base64 of the key's SubjectPublicKeyInfo, as 'securetrain attest enroll'"
+            " prints it",
+        ) from error
+    return {key.key_id: key for key in keys}
+
+
+def _bad(what: str, where: str, fix: str) -> AttestationError:
+    return AttestationError("ST-ATTS-009", what, where, fix)

@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""One node's CPU: the report of its confidential environment, with collateral from the cache.
+
+Rules:
+
+1. the report carries this exchange's binding, is signed by the maker's hardware, and is not of a
+   debug environment (`snp`, `tdx`);
+2. certificates, lists and TCB verdicts come from the signed cache, never from the node alone;
+3. a TDX guest's run-time registers are explained by its log, or else each of RTMR 0 to 2 has
+   reference values of its own;
+4. a chip that is enrolled for a node is that node's.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from securetrain.attest.session.cache import CollateralKind
+from securetrain.core.errors import AttestationError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.case import Case, Collateral, Part
+from securetrain.evidence.node_evidence import TeeEvidence, TeeKind, report_data
+from securetrain.evidence.result import Submodule, trust_vector
+from securetrain.evidence.tee.snp import ROOTS as AMD_ROOTS
+from securetrain.evidence.tee.snp import claimed_key, verify_snp
+from securetrain.evidence.tee.snp_report import Product
+from securetrain.evidence.tee.snp_rules import SnpReference
+from securetrain.evidence.tee.tdx import TdxReference, TdxState, claimed_platform, verify_tdx
+from securetrain.evidence.tee.tdx_collateral import ROOT as INTEL_ROOT
+from securetrain.evidence.tee.tdx_collateral import TdxCollateral
+from securetrain.evidence.tpm.bootrules import BootReference
+from securetrain.evidence.tpm.ccel import appraise_ccel
+
+MEASURED_BY_LOADER: Final = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeeAppraiser:
+    """Judges CPU environments for as long as one edition of the reference values stands."""
+
+    snp: SnpReference
+    tdx: TdxReference
+    tdx_boot: BootReference
+    tcb_statuses: Collection[str]
+    secure_boot: bool
+    collateral: Collateral
+    amd_roots: Mapping[Product, str] = field(default_factory=lambda: AMD_ROOTS)
+    """SHA-256 of the SubjectPublicKeyInfo of AMD's root for each product."""
+    intel_root: str = INTEL_ROOT
+    """The same of Intel's."""
+
+    def appraise(self, evidence: TeeEvidence, case: Case, chips: tuple[str, ...]) -> Part:
+        """Judge one report.
+
+        Args:
+            evidence: what the node sent.
+            case: this exchange.
+            chips: ids that are enrolled for the node; empty leaves the chip open.
+
+        Raises:
+            AttestationError: ST-ATTS-012 and 013, ST-ATTS-2xx, 4xx, 5xx and 7xx.
+        """
+        match evidence.kind:
+            case TeeKind.SEV_SNP:
+                part = self._snp(evidence, case)
+            case TeeKind.TDX:
+                part = self._tdx(evidence, case)
+        chip = str(part.submodule.claims["chip"])
+        if chips and chip not in chips:
+            raise AttestationError(
+                "ST-ATTS-012",
+                f"the chip is {chip[:20] or 'not named'}..., the node has another",
+                f"node {case.node}: chips",
+                "securetrain attest enroll, after making sure whose machine it is",
+            )
+        return part
+
+    def _snp(self, evidence: TeeEvidence, case: Case) -> Part:
+        product, key = claimed_key(evidence.report, evidence.certificates)
+        name = f"{product}-{key.name if key is not None else 'key'}"
+        state = verify_snp(
+            evidence.report,
+            evidence.certificates,
+            reference=self.snp,
+            report_data=report_data(case.binding),
+            now=case.now,
+            vendor_chain=[self.collateral.get(CollateralKind.AMD_CHAIN, name, case.now)],
+            crl=self._list(f"amd-{name}", case),
+            roots=self.amd_roots,
+        )
+        chip = state.chip_id.hex()
+        return Part(
+            name=TeeKind.SEV_SNP.value,
+            tier=NodeTier.TEE,
+            submodule=Submodule(
+                trust_vector=_vector(enrolled=bool(chip) and not self.snp.any_chip),
+                claims={
+                    "chip": chip,
+                    "product": str(state.product),
+                    "key": state.key.name,
+                    "provider": state.provider,
+                    "measurement": state.report.measurement.hex(),
+                    "tcb": str(state.tcb),
+                    "revocation_checked": state.crl_checked,
+                },
+            ),
+            identities=(f"chip:{chip}",) if chip else (),
+        )
+
+    def _tdx(self, evidence: TeeEvidence, case: Case) -> Part:
+        platform = claimed_platform(evidence.report)
+
+        def get(kind: CollateralKind, name: str) -> bytes:
+            return self.collateral.get(kind, name, case.now)
+
+        state = verify_tdx(
+            evidence.report,
+            reference=self.tdx,
+            collateral=TdxCollateral(
+                tcb_info=get(CollateralKind.TCB_INFO, platform.fmspc),
+                tcb_info_chain=get(CollateralKind.ISSUER_CHAIN, "tcb-info"),
+                qe_identity=get(CollateralKind.QE_IDENTITY, "tdx"),
+                qe_identity_chain=get(CollateralKind.ISSUER_CHAIN, "qe-identity"),
+                root_crl=get(CollateralKind.CRL, "intel-root"),
+                pck_crl=get(CollateralKind.CRL, f"intel-{platform.ca}"),
+            ),
+            accepted_statuses=self.tcb_statuses,
+            report_data=report_data(case.binding),
+            now=case.now,
+            root=self.intel_root,
+        )
+        boot = self._boot(evidence, state)
+        return Part(
+            name=TeeKind.TDX.value,
+            tier=NodeTier.TEE,
+            submodule=Submodule(
+                trust_vector=_vector(enrolled=not self.tdx.any_platform),
+                claims={
+                    "chip": state.ppid,
+                    "fmspc": state.fmspc,
+                    "measurement": state.report.mr_td.hex(),
+                    "tcb_status": str(state.tcb.status),
+                    "revocation_checked": True,
+                    "secure_boot": boot,
+                },
+            ),
+            identities=(f"chip:{state.ppid}",),
+        )
+
+    def _boot(self, evidence: TeeEvidence, state: TdxState) -> bool:
+        """Whether Secure Boot is known to have been on."""
+        if evidence.event_log:
+            found = appraise_ccel(
+                evidence.event_log, state.rtmrs, self.tdx_boot, secure_boot=self.secure_boot
+            )
+            return found.secure_boot
+        open_registers = [n for n in MEASURED_BY_LOADER if str(n) not in self.tdx.rtmrs]
+        if open_registers:
+            raise AttestationError(
+                "ST-ATTS-013",
+                f"the CCEL log is missing, and RTMR{open_registers[0]} has no reference values",
+                "tee.event_log",
+                "let the node read /sys/firmware/acpi/tables/data/CCEL, or list tdx.rtmrs",
+            )
+        return False
+
+    def _list(self, name: str, case: Case) -> bytes | None:
+        if not self.collateral.has(CollateralKind.CRL, name):
+            return None
+        return self.collateral.get(CollateralKind.CRL, name, case.now)
+
+
+def _vector(*, enrolled: bool) -> dict[str, int]:
+    claims = ["hardware", "configuration", "executables", "runtime-opaque"]
+    if enrolled:
+        claims.append("instance-identity")
+    return trust_vector(*claims)

@@ -1,0 +1,300 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""One node's TPM: whose it is, what it booted, what it has run since.
+
+Rules, in order:
+
+1. the endorsement key is certified and, where the policy wants it, enrolled for this very node
+   (ST-ATTS-012): a genuine TPM of somebody else is not ours;
+2. at the beginning of a lease the TPM proves that it holds the attestation key, by opening the
+   challenge's credential (ST-ATTS-016);
+3. the quote covers PCR 0 to 10 and is of this exchange; its clock goes on from the last one, and
+   during a lease the machine was not restarted;
+4. the boot is what the reference values say. During a lease PCR 0 to 9 do not change, so that the
+   log need not be sent again (ST-ATTS-008);
+5. the kernel's measurement list replays into the quoted PCR 10, begins with this boot, and goes on
+   from where the last appraisal ended.
+
+A TPM that stands for nothing (`test-only`) affirms nothing, whatever it has measured.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from datetime import datetime
+from operator import itemgetter
+from typing import Final, Protocol
+
+import msgspec
+
+from securetrain.attest.session.state import Remembered
+from securetrain.core.errors import AttestationError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.case import Case, Lease, Opening, Part
+from securetrain.evidence.node_evidence import AttestationKeys, TpmEvidence
+from securetrain.evidence.recent import Recent
+from securetrain.evidence.result import Submodule, trust_vector
+from securetrain.evidence.tpm.boot import BootAppraiser
+from securetrain.evidence.tpm.bootrules import BootReference, check_value
+from securetrain.evidence.tpm.certificates import MAX_KEYS, Endorsements, TpmReference
+from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm.credential import make_credential
+from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, appraise_ima
+from securetrain.evidence.tpm.keys import check_attestation_key
+from securetrain.evidence.tpm.quote import Clock, Quote, verify_quote
+from securetrain.evidence.tpm.runtime_policy import ImaReference, RuntimePolicies
+from securetrain.evidence.tpm.structures import PublicArea, parse_public
+from securetrain.policy.schema import ImaMode, Tpm
+
+QUOTED: Final = range(11)
+BOOT_PCRS: Final = range(10)
+IMA_PCR: Final = 10
+_BOOT_VALUES: Final = itemgetter(*BOOT_PCRS)
+
+
+class Inventory(Protocol):
+    """Which TPMs a node may present."""
+
+    def __call__(self, node: str) -> tuple[str, ...] | None:
+        """Names of its endorsement keys, hex; None for a node that is not enrolled."""
+
+
+class TpmState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a TPM has proven; but for the part, what a lease keeps of it."""
+
+    part: Part
+    clock: Clock
+    registers: bytes
+    secure_boot: bool | None
+    ima: Progress | None
+
+
+class TpmAppraiser:
+    """Judges TPMs for as long as one edition of the reference values stands."""
+
+    def __init__(
+        self,
+        policy: Tpm,
+        *,
+        tpm: TpmReference,
+        boot: BootReference,
+        ima: ImaReference,
+        documents: dict[str, bytes],
+        inventory: Inventory,
+    ) -> None:
+        """Read what is pinned.
+
+        Args:
+            policy: what is asked of a TPM.
+            tpm: whose endorsement keys are accepted.
+            boot: what a good boot measures.
+            ima: which files may be measured.
+            documents: runtime policies that `ima` names by SHA-256.
+            inventory: which TPMs a node may present.
+
+        Raises:
+            AttestationError: ST-ATTS-009, ST-ATTS-320 to 324 for bad reference values.
+        """
+        self._policy = policy
+        self._boot = BootAppraiser(boot)
+        self._registers = boot.registers
+        self._inventory = inventory
+        self._endorsements = Endorsements(tpm)
+        self._attestation_keys: Recent[bytes, PublicArea] = Recent(MAX_KEYS)
+        self._templates = TemplateCache()
+        self._runtime = (
+            RuntimePolicies().get(ima, documents) if policy.ima is ImaMode.ENFORCE else None
+        )
+
+    def open(self, keys: AttestationKeys, node: str, now: datetime) -> Opening:
+        """Rule 1, and the form of the attestation key.
+
+        Raises:
+            AttestationError: ST-ATTS-012, ST-ATTS-101 to 110.
+        """
+        endorsement = self._endorsements.check(
+            keys.ek_public, keys.ek_certificate, keys.ek_chain, now
+        )
+        enrolled = self._inventory(node)
+        is_enrolled = enrolled is not None and endorsement.name.hex() in enrolled
+        # A node that is enrolled answers with its own TPM, whether or not the policy insists.
+        if not is_enrolled and (self._policy.inventory or enrolled is not None):
+            raise AttestationError(
+                "ST-ATTS-012",
+                f"the TPM is {endorsement.name.hex()[:20]}..., "
+                + ("the node is not enrolled" if enrolled is None else "the node has another"),
+                f"node {node}: endorsement key",
+                "securetrain attest enroll, after making sure whose machine it is",
+            )
+        ak = self._attestation_key(keys.ak_public)
+        return Opening(endorsement=endorsement, ak=ak, enrolled=is_enrolled)
+
+    def _attestation_key(self, public: bytes) -> PublicArea:
+        known = self._attestation_keys.get(public)
+        if known is not None:
+            return known
+        ak = parse_public(public, "attestation key")
+        check_attestation_key(ak)
+        return self._attestation_keys.put(public, ak)
+
+    def credential(
+        self, opening: Opening, secret: bytes, random: Callable[[int], bytes]
+    ) -> tuple[bytes, bytes]:
+        """The secret, for the TPM that holds both keys."""
+        made = make_credential(opening.endorsement.key, opening.ak_name, secret, random)
+        return made.id_object, made.encrypted_secret
+
+    def appraise(self, evidence: TpmEvidence, case: Case, opening: Opening) -> TpmState:
+        """Rules 2 to 5.
+
+        Raises:
+            AttestationError: ST-ATTS-008, 013 and 016, ST-ATTS-101 to 119, 2xx, 3xx.
+        """
+        _check_activation(evidence, case)
+        quote = verify_quote(
+            evidence.quote,
+            evidence.signature,
+            ak=opening.ak,
+            ek=opening.endorsement.key,
+            extra_data=case.binding,
+            pcrs=evidence.pcrs,
+            required=QUOTED,
+            previous=_last_clock(case),
+            running=case.lease is not None,
+        )
+        registers = b"".join(_BOOT_VALUES(quote.pcrs))
+        secure_boot = self._judge_boot(evidence, quote, registers, case.lease)
+        ima = self._judge_ima(evidence, quote, registers, case.lease)
+        return TpmState(
+            part=self._part(opening, quote, ima, secure_boot=secure_boot),
+            clock=quote.clock,
+            registers=registers,
+            secure_boot=secure_boot,
+            ima=ima.progress if ima is not None else None,
+        )
+
+    def _judge_boot(
+        self, evidence: TpmEvidence, quote: Quote, registers: bytes, lease: Lease | None
+    ) -> bool | None:
+        """Whether Secure Boot was on; None where only whole registers are judged."""
+        if lease is not None and lease.registers:
+            _check_unchanged(registers, lease.registers)
+            return lease.secure_boot
+        if not self._policy.event_log:
+            for number, allowed in self._registers.items():
+                check_value(f"PCR {number}", quote.pcrs.get(int(number), b""), allowed)
+            return None
+        if not evidence.event_log:
+            raise _missing("the firmware's event log", "event_log")
+        return self._boot.appraise(
+            evidence.event_log, quote.pcrs, secure_boot=self._policy.secure_boot
+        ).secure_boot
+
+    def _judge_ima(
+        self, evidence: TpmEvidence, quote: Quote, registers: bytes, lease: Lease | None
+    ) -> ImaState | None:
+        if self._policy.ima is ImaMode.OFF:
+            return None
+        if evidence.ima is None:
+            raise _missing("the kernel's measurement list", "ima")
+        return appraise_ima(
+            evidence.ima,
+            pcr10=quote.pcrs[IMA_PCR],
+            boot_aggregate=hashlib.sha256(registers).digest(),
+            policy=self._runtime,
+            start=lease.ima if lease is not None else None,
+            allow_violations=self._policy.allow_ima_violations,
+            cache=self._templates,
+        )
+
+    def _part(
+        self, opening: Opening, quote: Quote, ima: ImaState | None, *, secure_boot: bool | None
+    ) -> Part:
+        endorsement = opening.endorsement
+        affirmed = {
+            "hardware": endorsement.tier >= NodeTier.TPM,
+            "instance-identity": opening.enrolled,
+            "executables": secure_boot is not None,
+            "file-system": ima is not None and ima.policy != "",
+        }
+        if endorsement.tier is NodeTier.TEST_ONLY:
+            affirmed = {}
+        claims: dict[str, str | int | bool] = {
+            "ek_name": endorsement.name.hex(),
+            "ak_name": opening.ak_name.hex(),
+            "manufacturer": endorsement.manufacturer,
+            "model": endorsement.model,
+            "firmware": f"{quote.clock.firmware:016x}",
+            "reset_count": quote.clock.reset_count,
+            "restart_count": quote.clock.restart_count,
+            "clock_safe": quote.safe,
+            "enrolled": opening.enrolled,
+            "pcrs_sha256": hashlib.sha256(b"".join(quote.pcrs.values())).hexdigest(),
+        }
+        if secure_boot is not None:
+            claims["secure_boot"] = secure_boot
+        if ima is not None:
+            claims["ima_entries"] = ima.progress.entries
+            claims["ima_policy"] = ima.policy
+        return Part(
+            name="tpm",
+            tier=endorsement.tier,
+            submodule=Submodule(
+                trust_vector=trust_vector(*(name for name, holds in affirmed.items() if holds)),
+                claims=claims,
+            ),
+            identities=(opening.identity,),
+        )
+
+
+def _check_activation(evidence: TpmEvidence, case: Case) -> None:
+    expected = b""
+    if case.ask.credential is not None:
+        expected = hmac.new(case.secret, case.binding, "sha256").digest()
+    if not hmac.compare_digest(evidence.activation, expected):
+        raise AttestationError(
+            "ST-ATTS-016",
+            "the challenge's credential was not opened by the TPM that holds both keys",
+            "TPM2_ActivateCredential",
+            "join again; a key outside the TPM, or another TPM, also looks like this",
+        )
+
+
+def _check_unchanged(registers: bytes, before: bytes) -> None:
+    """Rule 4: nothing is measured into a boot's registers while a lease runs."""
+    if registers == before:
+        return
+    size = Hash.SHA256.size
+    for index in BOOT_PCRS:
+        place = slice(index * size, (index + 1) * size)
+        if registers[place] != before[place]:
+            raise AttestationError(
+                "ST-ATTS-008",
+                f"{registers[place].hex()}, it was {before[place].hex()} when the lease began",
+                f"PCR {index}",
+                "find out what was measured after the boot, and restart the node",
+            )
+
+
+def _last_clock(case: Case) -> Clock | None:
+    if case.lease is not None and case.lease.clock is not None:
+        return case.lease.clock
+    return _clock_of(case.last) if case.last is not None else None
+
+
+def _clock_of(last: Remembered) -> Clock:
+    return Clock(
+        clock=last.clock,
+        reset_count=last.reset_count,
+        restart_count=last.restart_count,
+        firmware=last.firmware,
+    )
+
+
+def _missing(what: str, field: str) -> AttestationError:
+    return AttestationError(
+        "ST-ATTS-013",
+        f"{what} is missing",
+        f"node.tpm.{field}",
+        "let the node read it (root, securityfs), or do not ask for it in the policy",
+    )

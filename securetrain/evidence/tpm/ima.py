@@ -1,0 +1,332 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Appraises what the kernel measured (IMA) against the quoted PCR 10 and a runtime policy.
+
+Rules:
+
+1. the list is replayed into a register that starts at zeros, or where the last appraisal ended. It
+   must reach the quoted value of PCR 10 in the SHA-256 bank; entries after the one that reaches it
+   were not quoted and are not read (the kernel went on measuring while evidence was collected);
+2. a list from the beginning starts with ``boot_aggregate``, and that is the SHA-256 of the quoted
+   PCRs 0 to 9: it ties the list to this boot. An aggregate of SHA-1 is refused. A PCR 10 that still
+   has its initial value is refused: that kernel measures nothing;
+3. each entry's SHA-1 in the list must be that of its data, and its PCR must be 10. What is extended
+   is the SHA-256 of the data (kernels before 5.8 extend padded SHA-1 and never reach the quote);
+4. a violation (the file changed while it was measured: all-zero digest) extends 0xFF bytes. It is
+   refused unless the policy allows violations; its path is then only what the list says;
+5. with a runtime policy every file and buffer must be listed with its digest or excluded; without
+   one the list is only replayed (the policy's mode `log`);
+6. what an entry is worth depends on its bytes and the policy alone, so verdicts are shared by the
+   fleet: most nodes of a fleet measure the same files.
+
+kexec is not supported: it restarts the list. Source: Linux ``security/integrity/ima``; TCG PC
+Client Platform Firmware Profile for the boot registers.
+"""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from threading import Lock
+from typing import Final, TypeAlias
+
+import msgspec
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.node_evidence import ImaList
+from securetrain.evidence.tpm.ima_list import (
+    Entry,
+    Refusal,
+    parse_ascii,
+    parse_binary,
+    split_ascii,
+    split_binary,
+)
+from securetrain.evidence.tpm.runtime_policy import RuntimePolicy, Verdict
+
+PCR: Final = 10
+LIST_LIMIT: Final = 4 << 20
+MAX_ENTRIES: Final = 2_000_000
+CACHE_LIMIT: Final = 32 << 20
+AGGREGATE: Final = b"boot_aggregate"
+MAX_NAMED: Final = 32
+"""How many violations a result names; it counts all."""
+_INITIAL: Final = bytes(32)
+_VIOLATION: Final = b"\xff" * 32
+_ENTRY_OVERHEAD: Final = 300
+"""Bytes of memory that a cached entry takes beside its own: three objects and a place."""
+
+_Judged: TypeAlias = tuple[bytes, bool]
+"""What is extended, and whether the path is excluded."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a node's list has been attested."""
+
+    entries: int
+    pcr: bytes
+    """PCR 10 after that many entries."""
+
+
+class ImaState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a list has proven."""
+
+    progress: Progress
+    num_entries: int
+    """Entries that this appraisal has attested; `progress` also counts those before it."""
+    excluded: int
+    """Of these, how many the runtime policy excludes: their digests were not compared."""
+    violations: int
+    """Of these, how many were violations that the policy allows."""
+    violated: tuple[str, ...]
+    """The first of them, as ``entry N: path``; the path is the list's word only."""
+    boot_aggregate: str
+    """SHA-256 in hex, when the list was read from its beginning."""
+    aggregate_compared: bool
+    """Whether it was compared with the quoted PCRs 0 to 9."""
+    policy: str
+    """SHA-256 of the runtime policy; empty without one."""
+
+
+class TemplateCache:
+    """What appraisals found out about entries, shared by all nodes and bounded in memory."""
+
+    def __init__(self, limit: int = CACHE_LIMIT) -> None:
+        """Start empty.
+
+        Args:
+            limit: bytes of memory, roughly.
+        """
+        self._limit = limit
+        self._lock = Lock()
+        self._size = 0
+        self._tables: dict[tuple[str, bool, bool], dict[bytes, _Judged]] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that are in use, roughly."""
+        return self._size
+
+    def table(self, policy: RuntimePolicy | None, *, binary: bool) -> Mapping[bytes, _Judged]:
+        """What is known under a policy, by the entry's bytes."""
+        return self._tables.get(_key(policy, binary=binary), {})
+
+    def add(
+        self, policy: RuntimePolicy | None, judged: Mapping[bytes, _Judged], *, binary: bool
+    ) -> None:
+        """Remember accepted entries; when there is no room, forget all earlier ones."""
+        if not judged:
+            return
+        size = sum(map(len, judged)) + _ENTRY_OVERHEAD * len(judged)
+        if size > self._limit:
+            return
+        with self._lock:
+            if self._size + size > self._limit:
+                # Appraisals under way keep the tables that they hold.
+                self._tables = {}
+                self._size = 0
+            self._tables.setdefault(_key(policy, binary=binary), {}).update(judged)
+            self._size += size
+
+
+def appraise_ima(
+    ima: ImaList,
+    *,
+    pcr10: bytes,
+    boot_aggregate: bytes | None,
+    policy: RuntimePolicy | None,
+    start: Progress | None,
+    allow_violations: bool,
+    cache: TemplateCache,
+) -> ImaState:
+    """Replay a list into the quoted PCR 10 and judge its entries.
+
+    Args:
+        ima: the list, or its end.
+        pcr10: the quoted value in the SHA-256 bank.
+        boot_aggregate: SHA-256 over the quoted PCRs 0 to 9; None when they were not quoted.
+        policy: what may have been measured; None replays only.
+        start: where the last appraisal of this boot ended; None at a join. The caller makes sure
+            that the TPM was not reset since.
+        allow_violations: accept entries that the kernel marked.
+        cache: shared by all nodes.
+
+    Raises:
+        AttestationError: ST-ATTS-301 to 311; `where` names the entry, counted from 1, and its path.
+    """
+    before = _begin(ima, pcr10, start)
+    replay = _Replay(ima, policy, allow_violations=allow_violations)
+    reached = replay.run(before, pcr10, boot_aggregate, cache.table(policy, binary=ima.binary))
+    cache.add(policy, replay.fresh, binary=ima.binary)
+    return ImaState(
+        progress=reached,
+        num_entries=reached.entries - before.entries,
+        excluded=replay.excluded,
+        violations=replay.violations,
+        violated=tuple(replay.violated),
+        boot_aggregate=replay.aggregate.hex(),
+        aggregate_compared=bool(replay.aggregate) and boot_aggregate is not None,
+        policy="" if policy is None else policy.digest,
+    )
+
+
+def _begin(ima: ImaList, pcr10: bytes, start: Progress | None) -> Progress:
+    """Where the list starts."""
+    if len(ima.entries) > LIST_LIMIT:
+        raise _refused("ST-ATTS-302", f"{len(ima.entries)} bytes, the limit is {LIST_LIMIT}")
+    if ima.first > MAX_ENTRIES:
+        raise _refused("ST-ATTS-302", f"more than {MAX_ENTRIES} entries")
+    if pcr10 == _INITIAL:
+        raise _refused("ST-ATTS-306", "the quoted PCR 10 was never extended: nothing is measured")
+    if ima.first == 0:
+        return Progress(0, _INITIAL)
+    if start is None or ima.first != start.entries:
+        attested = 0 if start is None else start.entries
+        raise _refused(
+            "ST-ATTS-311", f"it leaves out {ima.first} entries, {attested} were attested before"
+        )
+    return start
+
+
+class _Replay:
+    """One pass over one list."""
+
+    def __init__(
+        self, ima: ImaList, policy: RuntimePolicy | None, *, allow_violations: bool
+    ) -> None:
+        self._entries = split_binary(ima.entries) if ima.binary else split_ascii(ima.entries)
+        self._parse = parse_binary if ima.binary else parse_ascii
+        self._policy = policy
+        self._allow_violations = allow_violations
+        self.fresh: dict[bytes, _Judged] = {}
+        """Verdicts that others may share."""
+        self.excluded = 0
+        self.violations = 0
+        self.violated: list[str] = []
+        self.aggregate = b""
+
+    def run(
+        self,
+        before: Progress,
+        target: bytes,
+        boot_aggregate: bytes | None,
+        known: Mapping[bytes, _Judged],
+    ) -> Progress:
+        """Replay until the register has the value `target`."""
+        number, pcr = before.entries, before.pcr
+        excluded = 0
+        find = known.get
+        try:
+            if number == 0:
+                number, pcr = 1, self._first(boot_aggregate)
+            # Before the first entry is read: nothing may have happened since the last appraisal.
+            while pcr != target:
+                entry = next(self._entries, None)
+                if entry is None:
+                    raise _unreached(number, pcr, target)
+                number += 1
+                extend, is_excluded = find(entry) or self._judge(entry, number)
+                excluded += is_excluded
+                pcr = sha256(pcr + extend).digest()
+        except Refusal as refusal:
+            # Only cutting the list raises it here, behind the entries that were read.
+            raise _refused_entry(refusal, number + 1) from None
+        self.excluded = excluded
+        return Progress(number, pcr)
+
+    def _first(self, boot_aggregate: bytes | None) -> bytes:
+        """PCR 10 after the first entry of a boot."""
+        first = next(self._entries, None)
+        if first is None:
+            raise Refusal("ST-ATTS-306", "the list is empty")
+        entry = self._parse(first)
+        extend = _measured(entry)
+        if entry.name != AGGREGATE:
+            raise Refusal("ST-ATTS-308", "a list begins with boot_aggregate", entry.name)
+        algorithm, _, aggregate = entry.digest.removeprefix(b"ima:").partition(b":\0")
+        if algorithm != b"sha256":
+            raise Refusal("ST-ATTS-308", f"it is of {algorithm!r}, expected SHA-256", entry.name)
+        if boot_aggregate is not None and aggregate != boot_aggregate:
+            raise Refusal(
+                "ST-ATTS-308",
+                f"it is {aggregate.hex()}, the quoted PCRs 0 to 9 give {boot_aggregate.hex()}",
+                entry.name,
+            )
+        self.aggregate = aggregate
+        return sha256(_INITIAL + extend).digest()
+
+    def _judge(self, entry: bytes, number: int) -> _Judged:
+        """What an entry extends, when it is acceptable."""
+        try:
+            parsed = self._parse(entry)
+            if parsed.is_violation:
+                return self._violation(parsed, number)
+            judged = _measured(parsed), self._is_excluded(parsed)
+        except Refusal as refusal:
+            raise _refused_entry(refusal, number) from None
+        self.fresh[entry] = judged
+        return judged
+
+    def _violation(self, entry: Entry, number: int) -> _Judged:
+        _check_pcr(entry)
+        if not self._allow_violations:
+            raise Refusal("ST-ATTS-307", "the policy does not allow violations", entry.name)
+        self.violations += 1
+        if len(self.violated) < MAX_NAMED:
+            self.violated.append(f"entry {number}: {_shown(entry.name)}")
+        return _VIOLATION, False
+
+    def _is_excluded(self, entry: Entry) -> bool:
+        """Whether the runtime policy excludes an entry; one that it does not accept is refused."""
+        if self._policy is None:
+            return False
+        # The policy lists digests of files; one of fs-verity (verity:) never equals them.
+        digest = entry.digest.removeprefix(b"ima:")
+        verdict = self._policy.judge(entry.name, digest, is_buffer=entry.is_buffer)
+        if verdict is Verdict.ACCEPTED or verdict is Verdict.EXCLUDED:
+            return verdict is Verdict.EXCLUDED
+        code = "ST-ATTS-309" if verdict is Verdict.UNKNOWN else "ST-ATTS-310"
+        algorithm, _, value = entry.digest.partition(b":\0")
+        raise Refusal(code, f"{verdict.value} ({algorithm.decode()}:{value.hex()})", entry.name)
+
+
+def _measured(entry: Entry) -> bytes:
+    """What the kernel extends PCR 10 of the SHA-256 bank with for an entry."""
+    _check_pcr(entry)
+    entry.check_digests()
+    return sha256(entry.data).digest()
+
+
+def _check_pcr(entry: Entry) -> None:
+    if entry.pcr != PCR:
+        raise Refusal("ST-ATTS-304", f"it is for PCR {entry.pcr}", entry.name)
+
+
+def _key(policy: RuntimePolicy | None, *, binary: bool) -> tuple[str, bool, bool]:
+    return ("", False, binary) if policy is None else (policy.digest, policy.allow_sha1, binary)
+
+
+def _shown(name: bytes) -> str:
+    """A name for people: the list can hold any bytes."""
+    return ascii(name[:200].decode("utf-8", "backslashreplace"))[1:-1]
+
+
+_FIXES: Final = {
+    "ST-ATTS-305": "set ima_template to ima-ng, ima-sig or ima-buf on the node",
+    "ST-ATTS-307": "restart the node; allow_ima_violations accepts such entries",
+    "ST-ATTS-308": "collect the list from the boot that is quoted; SHA-256 needs a kernel of 5.8",
+    "ST-ATTS-309": "add the file to the runtime policy, or keep it off the node",
+    "ST-ATTS-310": "add the new digest to the runtime policy, or put the known file back",
+}
+
+
+def _refused_entry(refusal: Refusal, number: int) -> AttestationError:
+    name = f": {_shown(refusal.name)}" if refusal.name else ""
+    return _refused(refusal.code, refusal.what, f"IMA entry {number}{name}")
+
+
+def _unreached(number: int, pcr: bytes, target: bytes) -> AttestationError:
+    what = f"after {number} entries it has come to {pcr.hex()}, the quote says {target.hex()}"
+    return _refused("ST-ATTS-306", what)
+
+
+def _refused(code: str, what: str, where: str = "IMA list") -> AttestationError:
+    return AttestationError(code, what, where, _FIXES.get(code, "collect the evidence again"))

@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""From rounds to epochs: a signed membership for each complete round, and its store.
+
+Rules:
+
+1. ranks, epochs and memberships are the coordinator's alone: it takes none of them from a node;
+2. rank 0 of an epoch alone may announce that epoch's store, at its address in the membership, once;
+3. when rank 0 goes before its store is up, the others start the round again.
+
+Nothing here locks: the coordinator calls it with its lock held.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from securetrain.core.errors import AdmissionError
+from securetrain.core.vocabulary import Boundary
+from securetrain.rendezvous.coordinator.admission import member_of
+from securetrain.rendezvous.coordinator.evictions import Evictions
+from securetrain.rendezvous.coordinator.gossip import gather
+from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.rounds import Rounds
+from securetrain.rendezvous.coordinator.session import Session, Terms
+from securetrain.rendezvous.wire.membership import Membership
+from securetrain.rendezvous.wire.protocol import Status, Store
+from securetrain.rendezvous.wire.tunnel import announce, store_host
+
+
+class Assembly:
+    """Forms the epochs of one job out of the sessions of its nodes."""
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        terms: Terms,
+        nodes: dict[str, Session],
+        journal: Journal,
+        *,
+        coordinator: str,
+        clock: Callable[[], datetime],
+        last_epoch: int,
+        doubt_lost: bool,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            rounds: who is in and who waits.
+            terms: of the job.
+            nodes: the sessions by the names of their nodes; the coordinator's own table.
+            journal: where memberships are recorded.
+            coordinator: its SPIFFE id.
+            clock: the time, timezone-aware.
+            last_epoch: of an earlier coordinator of this job.
+            doubt_lost: the policy's word about nodes that go (`evictions`).
+        """
+        self.rounds = rounds
+        self.membership: Membership | None = None
+        self._store: Store | None = None
+        self._epoch = last_epoch
+        self._over = False
+        self.evictions = Evictions(doubt_lost=doubt_lost)
+        self._terms = terms
+        self._nodes = nodes
+        self._journal = journal
+        self._coordinator = coordinator
+        self._clock = clock
+
+    def join(self, node: str) -> None:
+        """A node asks for the next round."""
+        self.rounds.join(node, self._terms.monotonic())
+        self._orphaned(node)
+
+    def remove(self, node: str, *, evicted: bool) -> None:
+        """A node is gone."""
+        self.rounds.remove(node, self._terms.monotonic(), evicted=evicted)
+        self._orphaned(node)
+
+    def status(self, node: str) -> Status:
+        """Where the job stands, for one node."""
+        rounds = self.rounds
+        return Status(
+            waiting=rounds.num_waiting,
+            ready=0 if rounds.complete else len(rounds.participants),
+            closed=rounds.closed,
+            spare=node in rounds.spare,
+            evicted=self.evictions.out,
+            unfinished=rounds.num_unfinished if node in rounds.participants else 0,
+        )
+
+    def tell_everybody(self) -> None:
+        """Post the status to every node to which it is news: to all when the last one is done."""
+        over = self.rounds.closed and not self.rounds.num_unfinished
+        news, self._over = over and not self._over, over
+        for session in list(self._nodes.values()):
+            if session.admitted:
+                (session.post if news else session.tell)(self.status(session.node))
+
+    def announce(self, session: Session, store: Store) -> None:
+        """Hand the store's address to every member, if it may be given by this node.
+
+        Raises:
+            AdmissionError: ST-ADMN-001.
+        """
+        current = self.membership
+        if current is None or store.epoch != current.epoch:
+            return  # of a round that is over; its members have moved on
+        wanted = current.members[0].node, store_host(current)
+        if (session.node, store.host) != wanted or self._store is not None:
+            raise AdmissionError(
+                "ST-ADMN-001",
+                f"{session.node} announced a store at {store.host} for epoch {store.epoch}",
+                session.subject,
+                "only rank 0 may, once, at its own address",
+            )
+        self._journal.observe(
+            Boundary.RENDEZVOUS,
+            "store-announced",
+            session.subject,
+            epoch=store.epoch,
+            address=f"{store.host}:{store.port}",
+        )
+        self._store = store
+        for member in current.members:
+            peer = self._nodes.get(member.node)
+            if peer is not None:
+                peer.post(store)
+
+    def advance(self) -> None:
+        """Form the next epoch if its round is complete.
+
+        Raises:
+            SecureTrainError: it cannot be recorded, and nobody has heard of it.
+        """
+        if not self.rounds.formed(self._terms.monotonic()):
+            return
+        membership = Membership(
+            job=self._terms.job,
+            coordinator=self._coordinator,
+            epoch=self._epoch + 1,
+            round=self.rounds.number,
+            policy=self._terms.policy_digest,
+            issued=self._clock(),
+            members=tuple(
+                member_of(rank, self._nodes[node])
+                for rank, node in enumerate(sorted(self.rounds.participants))
+            ),
+            evicted=self.evictions.all,
+            floors=gather({node: peer.floors for node, peer in self._nodes.items()}),
+        )
+        self._journal.allow(
+            Boundary.RENDEZVOUS,
+            "round-formed",
+            f"epoch {membership.epoch}",
+            round=self.rounds.number,
+            nodes=len(membership.members),
+            evicted=" ".join(gone.node for gone in membership.evicted)[:2000],
+            floors=len(membership.floors),
+        )
+        self._epoch, self._store, self.membership = membership.epoch, None, membership
+        self.evictions.formed(membership)
+        for node, formed in announce(membership, self._terms.key, self._terms.random):
+            self._nodes[node].post(formed)
+
+    def _orphaned(self, node: str) -> None:
+        """If rank 0 went before its store came up, the others start the round again."""
+        current = self.membership
+        if (
+            current is not None
+            and self._store is None
+            and self.rounds.complete
+            and current.members[0].node == node
+        ):
+            if not self.rounds.closed:
+                self.rounds.reopen(self._terms.monotonic())
+                return
+            for member in current.members[1:]:
+                if member.node in self._nodes:
+                    self._nodes[member.node].evict(
+                        AdmissionError(
+                            "ST-ADMN-008",
+                            f"{node} left before it had started the store, and the job is closed",
+                            "round",
+                            "start a new job",
+                        )
+                    )

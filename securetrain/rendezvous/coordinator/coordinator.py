@@ -1,0 +1,489 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator: admits nodes, forms rounds, signs memberships. No torch, no training code.
+
+Rules:
+
+1. nobody is heard before TLS 1.3 with a node's certificate of this job that is not revoked; nobody
+   is in before the verifier has accepted its evidence and the ledger has recorded it;
+2. connections that have not been admitted are limited in number; a new one pushes out the oldest,
+   so that idle connections cannot keep members away;
+3. a node is in once: a second connection with the same name, key or WireGuard key is refused and
+   both are noted;
+4. ranks, epochs and memberships are the coordinator's alone; `assembly` has their rules.
+"""
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, TypeAlias
+
+from cryptography import x509
+
+from securetrain.attest.session.verifier import Verifier
+from securetrain.core.errors import AdmissionError, SecureTrainError, reason
+from securetrain.core.vocabulary import Boundary
+from securetrain.evidence.node_appraiser import appraisers_for
+from securetrain.evidence.result import AttestationResult
+from securetrain.identity.ca import JobCA
+from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
+from securetrain.identity.spiffe import Role, SpiffeId
+from securetrain.ledger import Ledger
+from securetrain.policy.load import LoadedPolicy
+from securetrain.rendezvous.coordinator.admission import (
+    Admission,
+    admission_of,
+    record_end,
+    twin_of,
+)
+from securetrain.rendezvous.coordinator.assembly import Assembly
+from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.listener import Door
+from securetrain.rendezvous.coordinator.reception import Reception
+from securetrain.rendezvous.coordinator.renewal import Issue, Renewal
+from securetrain.rendezvous.coordinator.rounds import Rounds
+from securetrain.rendezvous.coordinator.session import Session, Terms
+from securetrain.rendezvous.wire.channel import Channel
+from securetrain.rendezvous.wire.membership import Membership
+from securetrain.rendezvous.wire.protocol import Store
+from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context
+from securetrain.rendezvous.wire.tunnel import require_alike
+
+HEARTBEAT_SECONDS: Final = 5.0
+LAST_CALL_SECONDS: Final = 30.0
+_STOP_SECONDS: Final = 5.0
+
+Revoked: TypeAlias = Callable[[SpiffeId, x509.Certificate], None]
+"""Raises when a peer, or its certificate, has been revoked; or when that cannot be known."""
+
+
+class Coordinator:
+    """One job's coordinator; `start` it, then nodes may join."""
+
+    def __init__(
+        self,
+        job: str,
+        ca: JobCA,
+        policy: LoadedPolicy,
+        ledger: Ledger | None,
+        *,
+        min_nodes: int,
+        max_nodes: int,
+        clock: Callable[[], datetime],
+        last_call: float = LAST_CALL_SECONDS,
+        heartbeat: float = HEARTBEAT_SECONDS,
+        last_epoch: int = -1,
+        verifier: Verifier | None = None,
+        lease: float | None = None,
+        revoked: Revoked | None = None,
+        issue: Issue | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        random: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        """Prepare a coordinator; nothing listens yet.
+
+        Args:
+            job: the job's id, as in the CA's certificates.
+            ca: the job's CA; it issues the coordinator's own certificate.
+            policy: what nodes must meet.
+            ledger: where decisions are recorded; None keeps none.
+            min_nodes: a round needs at least so many.
+            max_nodes: and at most so many.
+            clock: the time, timezone-aware.
+            last_call: seconds that a round stays open once `min_nodes` are in.
+            heartbeat: seconds between a node's signs of life.
+            last_epoch: of an earlier coordinator of this job; epochs go on from there.
+            verifier: judges evidence; by default one under `policy`.
+            lease: seconds that an admission lasts; by default, and at most, the policy's.
+            revoked: refuses whom the cluster CA has revoked; see `recheck`.
+            issue: renews nodes' certificates; by default with `ca`, and nobody keeps a register.
+            monotonic: a steady clock in seconds.
+            random: makes nonces and session ids.
+
+        Raises:
+            AttestationError: ST-ATTS-009, 3xx or 7xx when the policy's reference values are bad.
+        """
+        settings = policy.policy
+        self._ca = ca
+        self._clock = clock
+        self._monotonic = monotonic
+        self._policy = policy
+        self._revoked = revoked
+        self._journal = Journal(ledger, monotonic)
+        self._spiffe = SpiffeId(ca.trust_domain, job, Role.COORDINATOR)
+        self._verifier = verifier or Verifier(
+            policy=settings,
+            policy_digest=policy.digest,
+            clock=clock,
+            monotonic=monotonic,
+            appraisers=appraisers_for(policy, clock()),
+        )
+        lifetime = timedelta(minutes=settings.identity.certificate_lifetime_minutes)
+
+        def issue_node(node: str, key: PublicKey) -> x509.Certificate:
+            return ca.issue(Role.NODE, key, clock(), node=node, lifetime=lifetime)
+
+        longest = min(settings.node.lease_minutes * 60.0, lifetime.total_seconds())
+        self._terms = Terms(
+            job=job,
+            key=PrivateKey.generate(KeyKind.P256),
+            ca=ca,
+            policy_digest=policy.digest,
+            handshake_timeout=settings.rendezvous.handshake_timeout_seconds,
+            heartbeat=heartbeat,
+            lease=min(lease or longest, longest),
+            join_timeout=settings.rendezvous.join_timeout_seconds,
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
+            random=random,
+            renewal=Renewal(issue=issue or issue_node, clock=clock, journal=self._journal),
+            monotonic=monotonic,
+        )
+        self._reception = Reception(
+            ca=ca,
+            key=self._terms.key,
+            lifetime=lifetime,
+            clock=clock,
+            make=partial(make_context, server=True),
+        )
+        self._rounds = Rounds(min_nodes=min_nodes, max_nodes=max_nodes, last_call=last_call)
+        self._nodes: dict[str, Session] = {}
+        self._assembly = Assembly(
+            self._rounds,
+            self._terms,
+            self._nodes,
+            self._journal,
+            coordinator=str(self._spiffe),
+            clock=clock,
+            last_epoch=last_epoch,
+            doubt_lost=settings.node.doubt_lost,
+        )
+        self._sessions: set[Session] = set()
+        self._admissions: dict[str, Admission] = {}
+        self._lock = threading.Condition(threading.RLock())
+        self._door = Door(self._begin, settings.rendezvous.max_unauthenticated, self._note_problem)
+        self._round_thread = threading.Thread(
+            target=self._round_loop, name="coordinator-rounds", daemon=True
+        )
+        self._stopping = False
+        self._problem: SecureTrainError | None = None
+
+    def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
+        """Listen on one address; returns it with the port (0 picks a free one).
+
+        Raises:
+            UsageError: ST-USAG-003 when the port is taken, ST-USAG-002 for a bad address.
+        """
+        address = self._door.open(host, port)
+        self._round_thread.start()
+        self._journal.observe(
+            Boundary.RENDEZVOUS,
+            "coordinator-started",
+            str(self._spiffe),
+            address=f"{address[0]}:{address[1]}",
+            policy=self._policy.digest,
+        )
+        return address
+
+    def stop(self) -> None:
+        """Close the job, end every connection and wait for the threads."""
+        with self._lock:
+            self._stopping = True
+            self._rounds.close()
+            self._lock.notify_all()
+        self._door.close()
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.evict(None)
+        deadline = self._monotonic() + _STOP_SECONDS
+        if self._round_thread.is_alive():  # not when the port was taken
+            self._round_thread.join(_STOP_SECONDS)
+        with self._lock:
+            while self._sessions and self._monotonic() < deadline:
+                self._lock.wait(deadline - self._monotonic())
+        self._journal.finish()
+
+    @property
+    def admissions(self) -> list[Admission]:
+        """Every node that was admitted, by name; those that left again too."""
+        with self._lock:
+            return [self._admissions[name] for name in sorted(self._admissions)]
+
+    @property
+    def membership(self) -> Membership | None:
+        """The latest one."""
+        with self._lock:
+            return self._assembly.membership
+
+    @property
+    def num_unauthenticated(self) -> int:
+        """Connections that have not been admitted yet."""
+        return self._door.num_strangers
+
+    @property
+    def problem(self) -> SecureTrainError | None:
+        """Why the ledger could not be written, if that ever happened."""
+        return self._problem
+
+    def recheck(self) -> None:
+        """Evict every connected node that has been revoked: the list has changed."""
+        with self._lock:
+            sessions = [session for session in self._sessions if session.peer is not None]
+        for session in sessions:
+            try:
+                self._refuse_revoked(session)
+            except SecureTrainError as error:
+                if error.code == "ST-ADMN-013":  # a list that cannot be read ends the next lease
+                    session.evict(error)
+
+    def _refuse_revoked(self, session: Session) -> None:
+        if self._revoked is None:
+            return
+        certificate = session.channel.check.certificate
+        assert session.peer is not None, "it is authenticated"
+        assert certificate is not None, "it is authenticated"
+        self._revoked(session.peer, certificate)
+
+    @property
+    def closed(self) -> bool:
+        """Whether a node has closed the job."""
+        return self._rounds.closed
+
+    def wait_empty(self, timeout: float) -> None:
+        """Wait until every node has gone."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._nodes, timeout)
+
+    # What sessions call (session.Hub).
+
+    def recognised(self, session: Session) -> None:
+        """Refuse whom the cluster CA has revoked, before anything that it says is read.
+
+        Raises:
+            AdmissionError: ST-ADMN-013, or ST-ADMN-012 when it cannot be known.
+        """
+        self._refuse_revoked(session)
+
+    def authenticated(self, session: Session) -> None:
+        """Reserve the node's name.
+
+        Raises:
+            SecureTrainError: ST-ADMN-008 closed or full, 011 in; `require_alike`'s.
+        """
+        with self._lock:
+            if self._rounds.closed:
+                raise AdmissionError(
+                    "ST-ADMN-008", "the job is closed", session.subject, "start a new job"
+                )
+            twin, shared = twin_of(session, self._nodes.values())
+            if twin is not None:
+                self._journal.observe(
+                    Boundary.RENDEZVOUS,
+                    "node-has-twin",
+                    twin.subject,
+                    first=twin.remote,
+                    second=session.remote,
+                    shared=shared,
+                )
+                raise AdmissionError(
+                    "ST-ADMN-011",
+                    f"{twin.node} is in already, from {twin.remote}, with the same {shared}",
+                    session.subject,
+                    "stop the other one; if there is none, somebody has a copy of the key",
+                )
+            if len(self._nodes) >= 2 * self._terms.max_nodes:
+                raise AdmissionError(
+                    "ST-ADMN-008",
+                    f"the job has {len(self._nodes)} nodes, spare ones included",
+                    session.subject,
+                    "raise --nnodes, or use the node for another job",
+                )
+            hellos = [peer.hello for peer in (session, *self._nodes.values()) if peer.hello]
+            require_alike(hellos[0], hellos[1:], self._policy.policy.network)
+            self._nodes[session.node] = session
+
+    def admitted(self, session: Session, result: AttestationResult) -> None:
+        """Record the admission; the node hears of it only when that has worked."""
+        self._journal.allow(
+            Boundary.NODE,
+            "node-admitted",
+            session.subject,
+            tier=result.tier.value,
+            label=result.label,
+            evidence=result.evidence,
+            reference_values=result.reference_values,
+            result=result.digest,
+            address=session.remote,
+        )
+        self._door.passed(session)
+        with self._lock:
+            self._admissions[session.node] = admission_of(session, result)
+
+    def renewed(self, session: Session, result: AttestationResult) -> None:
+        """Note the new lease.
+
+        Raises:
+            AdmissionError: ST-ADMN-013 when the node was revoked meanwhile.
+        """
+        self._refuse_revoked(session)
+        self._journal.allow(
+            Boundary.NODE,
+            "lease-renewed",
+            session.subject,
+            tier=result.tier.value,
+            result=result.digest,
+        )
+        with self._lock:
+            self._admissions[session.node] = admission_of(session, result)
+
+    def ready(self, session: Session) -> None:
+        """The node joins the next round.
+
+        Raises:
+            AdmissionError: ST-ADMN-008 when the job is closed.
+        """
+        with self._lock:
+            if not self._rounds.closed:
+                self._assembly.join(session.node)
+                self._advance()
+            self._assembly.tell_everybody()
+
+    def store(self, session: Session, store: Store) -> None:
+        """Hand the store's address to every member, if it may be given by this node.
+
+        Raises:
+            AdmissionError: ST-ADMN-001.
+        """
+        with self._lock:
+            self._assembly.announce(session, store)
+
+    def close(self, session: Session) -> None:
+        """No more rounds."""
+        with self._lock:
+            first = not self._rounds.closed
+            self._rounds.finish(session.node)
+            if first:
+                self._journal.observe(Boundary.RENDEZVOUS, "job-closed", session.subject)
+            self._assembly.tell_everybody()
+
+    def beat(self, session: Session) -> None:
+        """Answer a sign of life with where the job stands."""
+        with self._lock:  # until it is posted, or else news could overtake it
+            session.post(self._assembly.status(session.node))
+
+    def ended(self, session: Session, error: SecureTrainError | None) -> None:
+        """Record how it ended, and go on without the node."""
+        try:
+            record_end(self._journal, session, error)
+        except SecureTrainError as problem:
+            self._note_problem(problem)
+        self._door.passed(session)
+        with self._lock:
+            if self._nodes.get(session.node) is session:
+                del self._nodes[session.node]
+                self._verifier.release(session.node)
+                self._remove(session, error)
+                self._advance()
+                self._assembly.tell_everybody()
+            self._sessions.discard(session)
+            self._lock.notify_all()
+
+    # Rounds; the lock is held.
+
+    def _remove(self, session: Session, error: SecureTrainError | None) -> None:
+        """A node is gone: evicted, or lost, or by its own will."""
+        going_on = not self._rounds.closed
+        if going_on:
+            # Whatever the reason: who is not here is not attested again, and so is not heard.
+            self._assembly.evictions.gone(session.node)
+            if session.admitted:
+                self._distrust(session, error)
+        # The end of a job is no reason to restart: there are no more rounds.
+        restart = going_on and (error is not None or not session.said_goodbye)
+        self._assembly.remove(session.node, evicted=restart)
+
+    def _distrust(self, session: Session, error: SecureTrainError | None) -> None:
+        """A node is out; when its word counts no more, say since when."""
+        gone = self._assembly.evictions.add(session, error)
+        if gone is None:
+            return
+        try:
+            self._journal.observe(
+                Boundary.NODE,
+                "trust-ended",
+                session.subject,
+                cause=gone.code,
+                last_good=gone.last_good.isoformat(),
+                epoch=gone.epoch,
+            )
+        except SecureTrainError as problem:
+            self._note_problem(problem)
+
+    def _advance(self) -> None:
+        if not self._stopping:
+            try:
+                self._assembly.advance()
+            except Exception as problem:  # noqa: BLE001 - fail closed, whatever it was
+                self._abandon(problem)
+        self._lock.notify_all()  # the deadline may have moved
+
+    def _abandon(self, problem: Exception) -> None:
+        """A round that cannot be recorded is none: its nodes hear why, instead of waiting."""
+        error = AdmissionError(
+            "ST-ADMN-012",
+            f"the round could not be recorded: {type(problem).__name__}: {reason(problem)}",
+            str(self._spiffe),
+            "look at the coordinator's disk and ledger, then start the nodes again",
+        )
+        self._note_problem(problem if isinstance(problem, SecureTrainError) else error)
+        for node in self._rounds.participants:
+            if node in self._nodes:
+                self._nodes[node].evict(error)
+
+    def _round_loop(self) -> None:
+        """Completes rounds whose last call is over."""
+        with self._lock:
+            while not self._stopping:
+                deadline = self._rounds.deadline
+                left = None if deadline is None else deadline - self._monotonic()
+                if left is None or left > 0:
+                    self._lock.wait(left)
+                    continue
+                self._advance()
+                self._assembly.tell_everybody()
+
+    # Connections.
+
+    def _begin(self, sock: socket.socket, remote: str) -> Session:
+        check = PeerCheck(
+            ca=self._ca.certificate,
+            role=Role.NODE,
+            trust_domain=self._ca.trust_domain,
+            job=self._terms.job,
+            clock=self._clock,
+        )
+        session = Session(
+            channel=Channel(
+                sock,
+                make_connection(self._reception.context(), check, server=True),
+                monotonic=self._monotonic,
+            ),
+            remote=remote,
+            hub=self,
+            verifier=self._verifier,
+            terms=self._terms,
+        )
+        with self._lock:
+            self._sessions.add(session)
+        return session
+
+    def _note_problem(self, problem: SecureTrainError) -> None:
+        self._problem = self._problem or problem
+
+
+__all__ = ["Admission", "Coordinator"]

@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The listening socket, and the connections that have not been admitted yet.
+
+Strangers are limited in number. When one more comes, the oldest of the address that has the most of
+them goes: a member needs a few milliseconds to authenticate, so connections that only sit there
+cannot keep it out, as they would if newcomers were turned away instead; and whoever opens many from
+one address pushes out only its own. An address may have all the places only while nobody else
+wants one. An IPv6 network of 64 bits counts as one address: whoever has one has 2^64 of them.
+"""
+
+import ipaddress
+import select
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from securetrain.core.errors import AdmissionError, os_error
+from securetrain.rendezvous.wire.channel import Wakeup
+
+_BACKLOG: Final = 512
+_PAUSE: Final = 0.02
+
+
+class Guest(Protocol):
+    """A connection that the door has let through to its own thread."""
+
+    @property
+    def remote(self) -> str:
+        """Address and port of the peer."""
+
+    def run(self) -> None:
+        """Serve the connection until it ends."""
+
+    def evict(self, error: AdmissionError | None) -> None:
+        """End the connection, from any thread."""
+
+
+class Door:
+    """Accepts connections and gives each a session with a thread of its own."""
+
+    def __init__(
+        self,
+        begin: Callable[[socket.socket, str], Guest],
+        limit: int,
+        on_problem: Callable[[AdmissionError], None],
+        name: str = "coordinator",
+    ) -> None:
+        """Prepare; nothing listens yet.
+
+        Args:
+            begin: makes the session for a new connection and its remote address.
+            limit: how many strangers there may be.
+            on_problem: hears of a connection that could not be served.
+            name: of the threads.
+        """
+        self._begin = begin
+        self._limit = limit
+        self._on_problem = on_problem
+        self._strangers: dict[Guest, str] = {}  # the oldest first, each with its bucket
+        self._lock = threading.Lock()
+        self._wakeup = Wakeup()
+        self._listener: socket.socket | None = None
+        self._thread = threading.Thread(target=self._loop, name=f"{name}-door", daemon=True)
+        self._closing = False
+
+    def open(self, host: str, port: int) -> tuple[str, int]:
+        """Listen on one address; returns it with the port.
+
+        Raises:
+            UsageError: ST-USAG-003 when the port is taken, ST-USAG-002 for a bad address.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise os_error(error, f"{host}:{port}") from error
+        self._listener.setblocking(False)
+        self._thread.start()
+        name = self._listener.getsockname()
+        return str(name[0]), int(name[1])
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closing = True
+        self._wakeup.set()
+        if self._listener is not None:
+            self._thread.join()
+            self._listener.close()
+        self._wakeup.close()
+
+    @property
+    def num_strangers(self) -> int:
+        """Connections that have not been admitted."""
+        with self._lock:
+            return len(self._strangers)
+
+    def passed(self, session: Guest) -> None:
+        """The session is admitted or over: it is no stranger any more."""
+        with self._lock:
+            self._strangers.pop(session, None)
+
+    def _loop(self) -> None:
+        assert self._listener is not None
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        poller.register(self._wakeup.fd, select.POLLIN)
+        while not self._closing:
+            poller.poll()
+            try:
+                sock, name = self._listener.accept()
+            except BlockingIOError:
+                continue
+            except OSError:
+                # Out of descriptors, or the peer is gone again: make room and go on.
+                self._push_out(0)
+                time.sleep(_PAUSE)
+                continue
+            try:
+                self._serve(sock, str(name[0]), int(name[1]))
+            except Exception as error:  # noqa: BLE001 - one bad connection must not end the loop
+                sock.close()
+                self._on_problem(
+                    AdmissionError("ST-ADMN-012", f"a connection could not be served: {error}")
+                )
+
+    def _serve(self, sock: socket.socket, address: str, port: int) -> None:
+        self._push_out(self._limit - 1)
+        session = self._begin(sock, f"{address}:{port}")
+        with self._lock:
+            self._strangers[session] = bucket_of(address)
+        threading.Thread(target=session.run, name=f"session-{session.remote}", daemon=True).start()
+
+    def _push_out(self, most: int) -> None:
+        """End strangers until at most `most` are left."""
+        while True:
+            with self._lock:
+                if len(self._strangers) <= most:
+                    return
+                crowd, number = Counter(self._strangers.values()).most_common(1)[0]
+                oldest = next(s for s, bucket in self._strangers.items() if bucket == crowd)
+                del self._strangers[oldest]
+            oldest.evict(
+                AdmissionError(
+                    "ST-ADMN-010",
+                    f"more than {self._limit} connections have not authenticated, {number} of them"
+                    f" from {crowd}; its oldest ends",
+                    oldest.remote,
+                    "find out who connects, or raise rendezvous.max_unauthenticated",
+                )
+            )
+
+
+def bucket_of(address: str) -> str:
+    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((parsed, 64), strict=False))

@@ -1,0 +1,421 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's side of one connection.
+
+In order: TLS handshake, and whether the peer is revoked; Hello, which must equal the certificate;
+Challenge and Proof, judged by the verifier; Admit. From then on the node asks for rounds, beats,
+and renews its lease. The connection ends, and the node is out, at the first message that has no
+place, when the node falls silent for three heart-beats, or when its lease ends.
+"""
+
+import hashlib
+import ipaddress
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from securetrain.attest.session.verifier import Verifier
+from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
+from securetrain.evidence.binding import SESSION_SIZE, Binding
+from securetrain.evidence.node_evidence import Evidence
+from securetrain.evidence.result import AttestationResult, issue_passport, svid_pem
+from securetrain.identity.ca import JobCA, certificate_pem
+from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity.spiffe import SpiffeId
+from securetrain.rendezvous.coordinator.renewal import Renewal
+from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
+from securetrain.rendezvous.wire.protocol import (
+    DOCUMENT_LIMIT,
+    FRAME_LIMIT,
+    PROTOCOL,
+    Admit,
+    AnyMessage,
+    Challenge,
+    Close,
+    Heartbeat,
+    Hello,
+    Leave,
+    Proof,
+    Ready,
+    Refuse,
+    Renew,
+    Status,
+    Store,
+    unexpected,
+)
+from securetrain.rendezvous.wire.tls import spki_of
+from securetrain.rendezvous.wire.tunnel import check_hello as check_tunnel
+
+MISSED_HEARTBEATS: Final = 3
+MAX_OUTBOX: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the coordinator tells every node; the same for the whole job."""
+
+    job: str
+    key: PrivateKey
+    ca: JobCA
+    policy_digest: str
+    handshake_timeout: float
+    heartbeat: float
+    lease: float
+    join_timeout: float
+    min_nodes: int
+    max_nodes: int
+    random: Callable[[int], bytes]
+    renewal: Renewal
+    monotonic: Callable[[], float] = time.monotonic
+
+
+class Hub(Protocol):
+    """What a session needs of the coordinator. Every call may raise a refusal."""
+
+    def recognised(self, session: "Session") -> None:
+        """The TLS peer is a node of this job; nothing that it says has been read yet."""
+
+    def authenticated(self, session: "Session") -> None:
+        """The TLS peer is a node of this job and said Hello: reserve its name."""
+
+    def admitted(self, session: "Session", result: AttestationResult) -> None:
+        """The evidence was accepted: record it before the node hears of it."""
+
+    def renewed(self, session: "Session", result: AttestationResult) -> None:
+        """The evidence was accepted again."""
+
+    def ready(self, session: "Session") -> None:
+        """The node asks for the next round."""
+
+    def store(self, session: "Session", store: Store) -> None:
+        """The node announces the workers' store."""
+
+    def close(self, session: "Session") -> None:
+        """The node says that the job is over."""
+
+    def beat(self, session: "Session") -> None:
+        """The node is alive: post where the job stands, and nothing that is older than news."""
+
+    def ended(self, session: "Session", error: SecureTrainError | None) -> None:
+        """The connection is over: with a refusal, or because the node left."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Session:
+    """One connection; `run` is its thread."""
+
+    channel: Channel
+    remote: str
+    """Address of the peer, for the ledger."""
+    hub: Hub
+    verifier: Verifier
+    terms: Terms
+    wakeup: Wakeup = field(default_factory=Wakeup)
+    peer: SpiffeId | None = None
+    hello: Hello | None = None
+    result: AttestationResult | None = None
+    certificate: str = ""
+    """SHA-256 (hex) of the peer's certificate."""
+    proven: datetime | None = None
+    """When the challenge was made that the node's last good evidence answers."""
+    floors: tuple[bytes, ...] = ()
+    """What the node showed with its latest Ready."""
+    admitted: bool = False
+    said_goodbye: bool = False
+    _outbox: deque[AnyMessage] = field(default_factory=deque)
+    _verdict: SecureTrainError | None = None
+    _cut: bool = False
+    _told: tuple[int, bool, bool, tuple[str, ...]] = (0, False, False, ())
+    _pending: Binding | None = None
+    _challenged: datetime | None = None
+    _holder: PublicKey | None = None
+    _latest: x509.Certificate | None = None
+    """The certificate that the node will come with next time."""
+    _lease_end: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def node(self) -> str:
+        """The node's name, once authenticated."""
+        return self.peer.node if self.peer else ""
+
+    @property
+    def subject(self) -> str:
+        """Who this is, for the ledger: the SPIFFE id once proven, else the address."""
+        return str(self.peer) if self.peer else self.remote
+
+    def post(self, message: AnyMessage) -> None:
+        """Have the session's thread send a message, from any thread.
+
+        A peer that reads nothing is cut off rather than waited for.
+        """
+        with self._lock:
+            full = len(self._outbox) >= MAX_OUTBOX
+            if not full:
+                self._outbox.append(message)
+        if full:
+            self.evict(AdmissionError("ST-ADMN-005", "the node does not read", self.subject))
+        else:
+            self.wakeup.set()
+
+    def tell(self, status: Status) -> None:
+        """Post a status when it says something that an agent acts on and has not heard yet."""
+        news = (status.waiting, status.closed, status.spare, status.evicted)
+        if news != self._told:
+            self._told = news
+            self.post(status)
+
+    def evict(self, error: SecureTrainError | None) -> None:
+        """End the session from any thread, with a reason (None at shutdown).
+
+        An authenticated peer is told the reason, if it reads: see `_say`.
+        """
+        with self._lock:
+            self._verdict = self._verdict or error
+            self._cut = True
+        if error is None or self.peer is None:
+            self.channel.abort()
+        else:
+            self.channel.halt()
+
+    def run(self) -> None:
+        """Serve the connection until it ends."""
+        error: SecureTrainError | None = None
+        try:
+            self._admit()
+            self._serve()
+        except SecureTrainError as refusal:
+            error = refusal
+        except Exception as failure:  # noqa: BLE001 - fail closed, whatever it was
+            error = AdmissionError(
+                "ST-ADMN-012",
+                f"the coordinator failed: {type(failure).__name__}: {failure}",
+                self.subject,
+                "look at the coordinator's ledger and disk",
+            )
+        error = self._final(error)
+        try:
+            # The others first: they must not wait for a node that does not read.
+            self.hub.ended(self, error)
+            self._say(error)
+        finally:
+            self.channel.close()
+            self.wakeup.close()
+
+    def _final(self, error: SecureTrainError | None) -> SecureTrainError | None:
+        """What the session ended with: a verdict from outside comes before what followed it."""
+        if self._cut:
+            return self._verdict
+        if isinstance(error, PeerClosedError) and self.admitted:
+            return None
+        return error
+
+    def _say(self, error: SecureTrainError | None) -> None:
+        """Tell an authenticated peer why, as far as it still listens."""
+        if error is None or self.peer is None:
+            return
+        try:
+            refusal = Refuse(code=error.code, what=error.what[:2000], fix=error.fix[:2000])
+            self.channel.send(refusal, self._soon(), last=True)
+        except SecureTrainError:
+            return  # it is gone; the ledger has the reason
+
+    def _soon(self) -> float:
+        return self.terms.monotonic() + self.terms.handshake_timeout
+
+    def _admit(self) -> None:
+        self.peer = self.channel.handshake(self._soon())
+        certificate = self.channel.check.certificate
+        assert certificate is not None
+        self.certificate = hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
+        self.hub.recognised(self)
+        hello = self.channel.receive(self._soon())
+        if not isinstance(hello, Hello):
+            raise _misplaced(hello, "Hello")
+        _check_hello(hello, self.peer)
+        self.hello = hello
+        self.hub.authenticated(self)
+        self._challenge()
+        proof = self.channel.receive(self._soon(), limit=DOCUMENT_LIMIT)
+        if not isinstance(proof, Proof):
+            raise _misplaced(proof, "Proof")
+        result = self._appraise(proof)
+        self.hub.admitted(self, result)
+        self.admitted = True
+        self._send_admit(result)
+
+    def _key(self) -> PublicKey:
+        """The node's identity key, from the certificate of this connection."""
+        if self._holder is None:
+            certificate = self.channel.check.certificate
+            assert certificate is not None
+            self._holder = PublicKey.from_spki(spki_of(certificate))
+        return self._holder
+
+    def _challenge(self) -> None:
+        assert self.hello is not None
+        self._challenged = self.terms.renewal.clock()
+        challenge = self.verifier.challenge(self.node, self.hello.tpm)
+        session = self.terms.random(SESSION_SIZE)
+        self._pending = Binding(
+            nonce=challenge.nonce,
+            session=session,
+            job=self.terms.job,
+            client_spki=self._key().spki,
+            server_spki=self.terms.key.public.spki,
+            exporter=self.channel.exporter(session),
+            ak_name=challenge.ak_name,
+            wireguard=self.hello.wireguard.encode(),
+        )
+        message = Challenge(
+            nonce=challenge.nonce,
+            session=session,
+            credential=challenge.ask.credential,
+            ima_first=challenge.ask.ima_first,
+            full=challenge.ask.full,
+        )
+        self.channel.send(message, self._soon())
+
+    def _appraise(self, proof: Proof) -> AttestationResult:
+        binding, self._pending = self._pending, None
+        if binding is None:
+            raise unexpected(proof, "no Proof without a Challenge")
+        evidence = Evidence(
+            media_type=proof.media_type,
+            body=proof.body,
+            binding=proof.binding,
+            signature=proof.signature,
+        )
+        result = self.verifier.appraise(evidence, binding, node=self.node, key=self._key())
+        self.proven = self._challenged
+        return result
+
+    def _send_admit(self, result: AttestationResult) -> None:
+        terms = self.terms
+        certificate = self.channel.check.certificate
+        assert certificate is not None
+        assert self.peer is not None
+        renewed = terms.renewal.renew(self.peer, self._latest or certificate)
+        self._latest = renewed or self._latest
+        passport = issue_passport(result, key=terms.key, ca=terms.ca, node_key=self._key())
+        self.result = result
+        self._lease_end = terms.monotonic() + terms.lease
+        self.channel.send(
+            Admit(
+                tier=result.tier,
+                label=result.label,
+                result=passport.ear,
+                svid=svid_pem(passport),
+                certificate=certificate_pem(renewed).decode() if renewed is not None else "",
+                policy=terms.policy_digest,
+                lease_seconds=terms.lease,
+                heartbeat_seconds=terms.heartbeat,
+                join_timeout_seconds=terms.join_timeout,
+                min_nodes=terms.min_nodes,
+                max_nodes=terms.max_nodes,
+            ),
+            self._soon(),
+        )
+
+    def _serve(self) -> None:
+        heard = self.terms.monotonic()
+        while not (self.said_goodbye or self._cut):
+            self._send_posted()
+            silent = heard + MISSED_HEARTBEATS * self.terms.heartbeat
+            limit = FRAME_LIMIT if self._pending is None else DOCUMENT_LIMIT
+            try:
+                message = self.channel.receive(
+                    min(silent, self._lease_end), limit=limit, wakeup=self.wakeup
+                )
+            except AdmissionError as error:
+                # The channel looks at the deadline at every read: a node that never falls silent
+                # comes here too when its lease ends.
+                self._check_lease(error)
+                raise
+            if message is not None and not self._cut:
+                heard = self.terms.monotonic()
+                self._handle(message)
+
+    def _send_posted(self) -> None:
+        self.wakeup.clear()
+        while True:
+            with self._lock:
+                if not self._outbox:
+                    return
+                message = self._outbox.popleft()
+            self.channel.send(message, self._soon())
+
+    def _check_lease(self, cause: AdmissionError) -> None:
+        if self.terms.monotonic() >= self._lease_end:
+            raise AttestationError(
+                "ST-ATTS-007",
+                "the lease ended and was not renewed",
+                self.subject,
+                "join again; check that the node answers challenges in time",
+            ) from cause
+
+    def _handle(self, message: AnyMessage) -> None:
+        match message:
+            case Heartbeat():
+                self.hub.beat(self)
+            case Ready():
+                self.floors = message.floors
+                self.hub.ready(self)
+            case Store():
+                self.hub.store(self, message)
+            case Renew():
+                self._challenge()
+            case Proof():
+                result = self._appraise(message)
+                self.hub.renewed(self, result)
+                self._send_admit(result)
+            case Close():
+                self.hub.close(self)
+            case Leave():
+                self.said_goodbye = True
+            case _:
+                raise unexpected(message, "a request of an admitted node")
+
+
+def _check_hello(hello: Hello, peer: SpiffeId) -> None:
+    """What a node says of itself must be what its certificate says."""
+    if hello.protocol != PROTOCOL:
+        raise AdmissionError(
+            "ST-ADMN-001",
+            f"protocol {hello.protocol[:40]!r}, this is {PROTOCOL}",
+            "Hello.protocol",
+            "run the same securetrain version on every node",
+        )
+    if hello.job != peer.job:
+        raise AdmissionError(
+            "ST-ADMN-004",
+            f"the node asks for job {hello.job}, its certificate is for {peer.job}",
+            "Hello.job",
+            "use the identity of this job",
+        )
+    if hello.node != peer.node:
+        raise AdmissionError(
+            "ST-ADMN-009",
+            f"the node calls itself {hello.node}, its certificate says {peer.node}",
+            "Hello.node",
+            "use the node's own identity",
+        )
+    try:
+        ipaddress.ip_address(hello.address)
+    except ValueError as error:
+        raise AdmissionError(
+            "ST-ADMN-001", str(error), "Hello.address", "give an IP address, not a name"
+        ) from error
+    check_tunnel(hello)
+
+
+def _misplaced(message: AnyMessage | None, wanted: str) -> AdmissionError:
+    assert message is not None, "nobody wakes a session that is not admitted yet"
+    return unexpected(message, wanted)

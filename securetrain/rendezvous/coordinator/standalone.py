@@ -1,0 +1,288 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A coordinator that runs on its own, for jobs of several machines. No torch, no training code.
+
+Rules:
+
+1. the job's CA comes from a cluster CA's folder, whose revocation list is looked at every second;
+2. the run directory keeps the ledger, its key and trust root, and what the verifier must not
+   forget. A coordinator that is started again goes on in it: epochs never go back, and a ledger
+   that does not verify is a refusal;
+3. it ends when the job is closed and the nodes have gone, or when it is told to. Then the ledger
+   is closed.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from securetrain.attest.session.state import FileState
+from securetrain.attest.session.verifier import Verifier
+from securetrain.core import canonical
+from securetrain.core.errors import PolicyError, UsageError
+from securetrain.core.files import make_private_dir, read_file, write_atomic
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import Boundary
+from securetrain.evidence.node_appraiser import appraisers_for
+from securetrain.identity.ca import JobCA
+from securetrain.identity.cluster import ClusterCA, Unlock
+from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity.register import How
+from securetrain.identity.spiffe import Role
+from securetrain.identity.token import Token
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.ledger import Event, Ledger, verify_ledger
+from securetrain.policy.load import FILE_LIMIT, LoadedPolicy
+from securetrain.rendezvous.coordinator.coordinator import LAST_CALL_SECONDS, Coordinator
+from securetrain.rendezvous.coordinator.enrollment_server import Desk, make_token
+from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.revoked import RevocationWatch
+
+TRUST_LIFETIME: Final = timedelta(days=365)
+LOOK_SECONDS: Final = 1.0
+GRACE_SECONDS: Final = 30.0
+LEDGER_LIMIT: Final = 1 << 30
+_FORMED: Final = "round-formed"
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenLedger(Ledger):
+    """A ledger whose events are also told, once they are written."""
+
+    tell: Callable[[Event], None] = field(default=lambda _: None)
+
+    def append(self, event: Event) -> None:
+        """See base class."""
+        Ledger.append(self, event)
+        self.tell(event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a stand-alone coordinator is to do."""
+
+    job: str
+    min_nodes: int
+    max_nodes: int
+    policy: LoadedPolicy
+    run_dir: Path
+    bind: str = "127.0.0.1"
+    port: int = 0
+    enrol_port: int | None = None
+    """None opens no enrolment desk; 0 picks a free port."""
+    advertise: str = ""
+    """The host that stands in tokens; by default what it binds to."""
+    last_call: float = LAST_CALL_SECONDS
+
+
+@dataclass(slots=True, kw_only=True)
+class Standalone:
+    """One coordinator from `start` to `stop`."""
+
+    plan: Plan
+    cluster: ClusterCA
+    unlock: Unlock
+    clock: Callable[[], datetime]
+    tell: Callable[[Event], None] = field(default=lambda _: None)
+    """Hears every event of the ledger."""
+    address: tuple[str, int] = ("", 0)
+    enrolment: tuple[str, int] | None = None
+    """Where machines enrol, as it stands in tokens."""
+    ca: JobCA = field(init=False)
+    ledger: Ledger = field(init=False)
+    coordinator: Coordinator | None = None
+    desk: Desk | None = None
+    watch: RevocationWatch = field(init=False)
+    state: FileState | None = None
+
+    def start(self) -> None:
+        """Open everything.
+
+        Raises:
+            SecureTrainError: what cannot be; nothing listens then.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        plan, policy, now = self.plan, self.plan.policy.policy, self.clock()
+        if policy.identity.trust_domain != self.cluster.trust_domain:
+            raise PolicyError(
+                "ST-PLCY-004",
+                f"the policy's trust domain is {policy.identity.trust_domain}, the CA's is"
+                f" {self.cluster.trust_domain}",
+                "policy: identity.trust_domain",
+                "use a CA of that trust domain, or a policy for this one",
+            )
+        self.ca = self.cluster.job(plan.job, now, self.unlock)
+        run = RunDir(plan.run_dir.absolute())
+        key = prepare(run, plan.policy, now)
+        self.ledger = SpokenLedger(run.ledger, key, "coordinator", self.clock, self.tell)
+        last_epoch = epoch_of(run, key)
+        self.watch = RevocationWatch(self.cluster)
+        self.watch.refresh()
+        if self.watch.problem is not None:
+            raise self.watch.problem
+        self.state = FileState(run.attestation)
+        self.coordinator = Coordinator(
+            plan.job,
+            self.ca,
+            plan.policy,
+            self.ledger,
+            min_nodes=plan.min_nodes,
+            max_nodes=plan.max_nodes,
+            clock=self.clock,
+            last_call=plan.last_call,
+            last_epoch=last_epoch,
+            revoked=self.watch.check,
+            issue=self._issue,
+            verifier=Verifier(
+                policy=policy,
+                policy_digest=plan.policy.digest,
+                clock=self.clock,
+                appraisers=appraisers_for(plan.policy, now),
+                state=self.state,
+            ),
+        )
+        self.address = self.coordinator.start(plan.bind, plan.port)
+        if plan.enrol_port is not None:
+            self._open_desk(run, plan.enrol_port)
+
+    def _issue(self, node: str, key: PublicKey) -> x509.Certificate:
+        """Renew a node's certificate, with the register knowing of it."""
+        minutes = self.plan.policy.policy.identity.certificate_lifetime_minutes
+        return self.cluster.issue(
+            self.ca,
+            Role.NODE,
+            key,
+            self.clock(),
+            node=node,
+            lifetime=timedelta(minutes=minutes),
+            how=How.RENEWAL,
+        )
+
+    def _open_desk(self, run: RunDir, port: int) -> None:
+        policy = self.plan.policy.policy
+        desk = Desk(
+            self.cluster,
+            self.ca,
+            Journal(self.ledger),
+            lifetime=timedelta(minutes=policy.identity.certificate_lifetime_minutes),
+            timeout=policy.rendezvous.handshake_timeout_seconds,
+            clock=self.clock,
+            inventory=run.root / "inventory",
+        )
+        host, number = desk.start(self.plan.bind, port)
+        self.desk = desk
+        self.enrolment = (self.plan.advertise or host, number)
+        self.cluster.register.set_endpoint(self.plan.job, f"{self.enrolment[0]}:{number}")
+
+    def invite(self, node: str, ends: datetime) -> Token:
+        """A one-time token for one node.
+
+        Raises:
+            UsageError: ST-USAG-001 when there is no enrolment desk.
+            IdentityError: see `desk.make_token`.
+        """
+        if self.enrolment is None:
+            raise UsageError(
+                "ST-USAG-001", "no enrolment desk is open", "--invite", "add --enroll-port"
+            )
+        return make_token(self.cluster, self.ca, node, self.enrolment, ends)
+
+    def serve(self, told_to_stop: threading.Event) -> bool:
+        """Run until the job is over (True) or the event is set (False)."""
+        assert self.coordinator is not None, "start it first"
+        while not told_to_stop.wait(LOOK_SECONDS):
+            if self.watch.refresh():
+                self._list_changed()
+            if self.coordinator.closed:
+                self.coordinator.wait_empty(GRACE_SECONDS)
+                return True
+        return False
+
+    def _list_changed(self) -> None:
+        assert self.coordinator is not None
+        problem = self.watch.problem
+        if problem is not None:
+            self.ledger.refuse(Boundary.IDENTITY, "revocations-refused", problem)
+            return
+        self.ledger.observe(Boundary.IDENTITY, "revocations-read", "", number=self.watch.number)
+        self.coordinator.recheck()
+
+    def stop(self) -> None:
+        """Close everything; may be called again.
+
+        Raises:
+            SecureTrainError: the ledger has a gap.
+        """
+        if self.desk is not None:
+            self.desk.stop()
+            self.cluster.register.set_endpoint(self.plan.job, "")
+        if self.coordinator is not None:
+            self.coordinator.stop()
+            self.ledger.close()
+        if self.state is not None:
+            self.state.close()
+        problem = self.coordinator.problem if self.coordinator is not None else None
+        problem = problem or (self.desk.problem if self.desk is not None else None)
+        self.coordinator = self.desk = self.state = None
+        if problem is not None:
+            raise problem
+
+
+def prepare(run: RunDir, policy: LoadedPolicy, now: datetime) -> PrivateKey:
+    """Make a coordinator's run directory, or open the one that is there; returns the ledger's key.
+
+    Raises:
+        PolicyError: ST-PLCY-005 when it was made under another policy.
+        UsageError: ST-USAG-005 when it is another kind of run directory, ST-USAG-002.
+        IdentityError: ST-IDEN-008 when its trust root is not valid.
+    """
+    make_private_dir(run.root)
+    resolved = canonical.encode(policy.policy)
+    name = run.key("coordinator")
+    if not run.trust.exists():
+        make_private_dir(run.keys)
+        root, key = PrivateKey.generate(), PrivateKey.generate()
+        root.save(run.key("root"))
+        key.save(name)
+        write_atomic(run.resolved_policy, resolved)
+        roles = {TrustRole.LEDGER: [key.public]}
+        write_atomic(run.trust, sign_root(roles, root, now, now + TRUST_LIFETIME))
+        return key
+    TrustRoot.load(run.trust, now)
+    if not name.exists():
+        raise UsageError(
+            "ST-USAG-005", "it is not a coordinator's run directory", str(run.root), "use another"
+        )
+    if read_file(run.resolved_policy, FILE_LIMIT) != resolved:
+        raise PolicyError(
+            "ST-PLCY-005",
+            f"the policy {policy.policy.metadata.id} is not the one that it was made under",
+            str(run.resolved_policy),
+            "use that policy, or another --run-dir",
+        )
+    return PrivateKey.load(name)
+
+
+def epoch_of(run: RunDir, key: PrivateKey) -> int:
+    """The last epoch of this job, from the ledger; -1 when there was none.
+
+    Raises:
+        IntegrityError: ST-LEDG-001 to 003.
+    """
+    if not run.ledger.exists():
+        return -1
+    data = read_file(run.ledger, LEDGER_LIMIT)
+    events = verify_ledger(data, {key.key_id: key.public}, where=str(run.ledger)).entries
+    formed = [e.body.event.subject for e in events if e.body.event.event == _FORMED]
+    return max((int(subject.rpartition(" ")[2]) for subject in formed), default=-1)

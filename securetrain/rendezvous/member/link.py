@@ -1,0 +1,423 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A node's connection to the coordinator: join it, then keep the lease alive in the background.
+
+Rules:
+
+1. the coordinator is authenticated before anything is said: TLS 1.3, a coordinator's certificate of
+   this job (a node's certificate is refused);
+2. an admission must carry a result that the coordinator's key signed, about this node and its key;
+3. a certificate that comes with an admission is this node's next one, or the node goes (`renewal`);
+4. one background thread owns the connection. It beats, answers challenges, and asks for a new lease
+   after a third of the old one. At the first error it ends: the node is out;
+5. where the connection ends because the coordinator has refused this node, that is the error.
+"""
+
+import hashlib
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from securetrain.attest.node.attester import Ask, Attester
+from securetrain.core.codes import CODES
+from securetrain.core.errors import (
+    AdmissionError,
+    AttestationError,
+    NetworkError,
+    SecureTrainError,
+)
+from securetrain.evidence.binding import Binding
+from securetrain.evidence.result import AttestationResult, Passport, verify_passport
+from securetrain.evidence.tpm.structures import parse_public
+from securetrain.identity.keys import PublicKey
+from securetrain.identity.spiffe import Role
+from securetrain.rendezvous.coordinator.renewal import check_renewed
+from securetrain.rendezvous.coordinator.session import MISSED_HEARTBEATS
+from securetrain.rendezvous.member.identity_dir import NodeIdentity
+from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
+from securetrain.rendezvous.wire.membership import Expected
+from securetrain.rendezvous.wire.protocol import (
+    DOCUMENT_LIMIT,
+    Admit,
+    AnyMessage,
+    Challenge,
+    Formed,
+    Heartbeat,
+    Hello,
+    Leave,
+    Proof,
+    Refuse,
+    Renew,
+    Status,
+    Store,
+    unexpected,
+)
+from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context, spki_of
+
+_LEAVE_SECONDS: Final = 5.0
+_LAST_WORD_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """An admission whose result has been checked."""
+
+    terms: Admit
+    passport: Passport
+
+    @property
+    def result(self) -> AttestationResult:
+        """What the coordinator says about this node."""
+        return self.passport.result
+
+
+class Link:
+    """The connection of one node. Joining happens in the constructor's caller, in `open`."""
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        hello: Hello,
+        attester: Attester,
+        *,
+        clock: Callable[[], datetime],
+        monotonic: Callable[[], float],
+        timeout: float,
+        on_message: Callable[[Status | Formed | Store], None],
+        on_failure: Callable[[SecureTrainError], None],
+        on_certificate: Callable[[x509.Certificate], None] | None = None,
+    ) -> None:
+        """Prepare; nothing is connected yet.
+
+        Args:
+            identity: the node's key and certificate.
+            hello: what the node says of itself.
+            attester: makes evidence.
+            clock: the time, timezone-aware.
+            monotonic: a steady clock in seconds.
+            timeout: seconds for each step.
+            on_message: hears, in the background thread, what the coordinator says about rounds.
+            on_failure: hears, in the background thread, why the link ended.
+            on_certificate: keeps the node's next certificate, when the coordinator renews it.
+        """
+        self._identity = identity
+        self._hello = hello
+        self._attester = attester
+        self._clock = clock
+        self._monotonic = monotonic
+        self._timeout = timeout
+        self._on_message = on_message
+        self._on_failure = on_failure
+        self._on_certificate = on_certificate
+        self._wakeup = Wakeup()
+        self._outbox: deque[AnyMessage] = deque()
+        self._channel: Channel | None = None
+        self._thread: threading.Thread | None = None
+        self._leaving = False
+        self._admitted: Admitted | None = None
+        self._previous: AttestationResult | None = None
+        self._renew_at = 0.0
+        self._lease_end = 0.0
+        self._proved_at: datetime | None = None
+        self.clock_offset = timedelta(0)
+        """How far this node's clock is ahead of the coordinator's, at least: it sent its evidence
+        before the coordinator dated the result."""
+
+    def open(self, host: str, port: int) -> None:
+        """Connect and join; returns when the node is admitted.
+
+        Raises:
+            AdmissionError: ST-ADMN-002 to 008 and 011; ST-ADMN-007 when nobody answers.
+            AttestationError: what the verifier refused the evidence with.
+        """
+        try:
+            sock = socket.create_connection((host, port), self._timeout)
+        except OSError as error:
+            raise AdmissionError(
+                "ST-ADMN-007",
+                f"no coordinator answers: {error.strerror or error}",
+                f"{host}:{port}",
+                "start the coordinator first, and check the address and the firewall",
+            ) from error
+        spiffe = self._identity.spiffe
+        check = PeerCheck(
+            ca=self._identity.ca,
+            role=Role.COORDINATOR,
+            trust_domain=spiffe.trust_domain,
+            job=spiffe.job,
+            clock=self._clock,
+        )
+        context = make_context(self._identity.tls, server=False)
+        connection = make_connection(context, check, server=False)
+        channel = Channel(sock, connection, monotonic=self._monotonic)
+        try:
+            self._join(channel)
+        except PeerClosedError as error:
+            refusal = self._last_word(channel)
+            channel.close()
+            if refusal is None:
+                raise
+            raise refusal from error
+        except BaseException:
+            channel.close()
+            raise
+        self._channel = channel
+        self._thread = threading.Thread(
+            target=self._run, args=(channel,), name="rendezvous-link", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the background thread runs and the node has not said goodbye."""
+        return self._thread is not None and self._thread.is_alive() and not self._leaving
+
+    @property
+    def admitted(self) -> Admitted:
+        """The latest admission."""
+        assert self._admitted is not None, "open the link first"
+        return self._admitted
+
+    def post(self, message: AnyMessage) -> None:
+        """Have the background thread send a message."""
+        self._outbox.append(message)
+        self._wakeup.set()
+
+    def leave(self) -> None:
+        """Say goodbye and end the connection; may be called twice and from any thread."""
+        if self._thread is None:
+            return
+        self._outbox.append(Leave())
+        self._leaving = True
+        self._wakeup.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_LEAVE_SECONDS)
+
+    def expected(self, epoch: int) -> Expected:
+        """What the next membership must say, seen from this connection."""
+        channel = self._channel
+        assert channel is not None, "open the link first"
+        spiffe = self._identity.spiffe
+        certificate = self._identity.certificate.public_bytes(Encoding.DER)
+        results = (self._previous, self.admitted.result)
+        return Expected(
+            job=spiffe.job,
+            coordinator=str(channel.check.peer),
+            key=_peer_key(channel),
+            policy=self.admitted.terms.policy,
+            epoch=epoch,
+            node=spiffe.node,
+            certificate=hashlib.sha256(certificate).hexdigest(),
+            results={result.digest: result.tier for result in results if result is not None},
+            address=self._hello.address,
+            local_world=self._hello.local_world,
+            wireguard=self._hello.wireguard,
+            wireguard_port=self._hello.wireguard_port,
+        )
+
+    # Joining: the caller's thread owns the channel.
+
+    def _join(self, channel: Channel) -> None:
+        channel.handshake(self._soon())
+        keys = self._attester.keys()
+        self._hello = msgspec.structs.replace(self._hello, tpm=keys)
+        channel.send(self._hello, self._soon())
+        challenge = self._expect(channel)
+        if not isinstance(challenge, Challenge):
+            raise unexpected(challenge, "Challenge")
+        channel.send(self._prove(channel, challenge), self._soon())
+        admit = self._expect(channel)
+        if not isinstance(admit, Admit):
+            raise unexpected(admit, "Admit")
+        self._accept(channel, admit)
+
+    def _expect(self, channel: Channel) -> AnyMessage:
+        message = channel.receive(self._soon())
+        assert message is not None, "nobody wakes a node that joins"
+        if isinstance(message, Refuse):
+            raise _refusal(message)
+        return message
+
+    def _soon(self) -> float:
+        return self._monotonic() + self._timeout
+
+    def _prove(self, channel: Channel, challenge: Challenge) -> Proof:
+        keys = self._hello.tpm
+        binding = Binding(
+            nonce=challenge.nonce,
+            session=challenge.session,
+            job=self._identity.spiffe.job,
+            client_spki=self._identity.key.public.spki,
+            server_spki=_peer_key(channel).spki,
+            exporter=channel.exporter(challenge.session),
+            ak_name=parse_public(keys.ak_public).name if keys is not None else b"",
+            wireguard=self._hello.wireguard.encode(),
+        )
+        ask = Ask(
+            credential=challenge.credential, ima_first=challenge.ima_first, full=challenge.full
+        )
+        evidence = self._attester.collect(binding, ask)
+        self._proved_at = self._clock()
+        return Proof(
+            media_type=evidence.media_type,
+            body=evidence.body,
+            binding=evidence.binding,
+            signature=evidence.signature,
+        )
+
+    def _accept(self, channel: Channel, admit: Admit) -> None:
+        """Check an admission and start its lease."""
+        try:
+            passport = verify_passport(
+                admit.result,
+                admit.svid.encode(),
+                key=_peer_key(channel),
+                ca=self._identity.ca,
+                now=self._clock(),
+            )
+        except SecureTrainError as error:
+            raise _foreign(f"{error.code}: {error.what}") from error
+        result, spiffe = passport.result, self._identity.spiffe
+        said = (result.job, result.node, result.key_id, result.tier, result.policy)
+        wanted = (spiffe.job, spiffe.node, self._identity.key.key_id, admit.tier, admit.policy)
+        if said != wanted:
+            raise _foreign(f"the result is about {said[:2]}, not this node of this job")
+        if admit.certificate:
+            certificate = check_renewed(admit.certificate, self._identity, self._clock())
+            if self._on_certificate is not None:
+                self._on_certificate(certificate)
+        now = self._monotonic()
+        self._previous = self._admitted.result if self._admitted else None
+        self._admitted = Admitted(admit, passport)
+        if self._proved_at is not None:
+            self.clock_offset = self._proved_at - result.issued
+        self._renew_at = now + admit.lease_seconds / 3
+        self._lease_end = now + admit.lease_seconds
+
+    # Afterwards: the background thread owns the channel.
+
+    def _run(self, channel: Channel) -> None:
+        try:
+            self._loop(channel)
+        except PeerClosedError as error:
+            self._on_failure(self._last_word(channel) or error)
+        except SecureTrainError as error:
+            self._on_failure(error)
+        except Exception as error:  # noqa: BLE001 - the agent must hear of it, whatever it was
+            self._on_failure(AdmissionError("ST-ADMN-007", f"{type(error).__name__}: {error}"))
+        finally:
+            channel.close()
+            self._wakeup.close()
+
+    def _loop(self, channel: Channel) -> None:
+        beat = self.admitted.terms.heartbeat_seconds
+        heard, next_beat, asked = self._monotonic(), self._monotonic() + beat, False
+        while True:
+            self._send_posted(channel)
+            if self._leaving:
+                return
+            now = self._monotonic()
+            if now >= next_beat:
+                channel.send(Heartbeat(), self._soon())
+                next_beat = now + beat
+            if now >= self._renew_at and not asked:
+                channel.send(Renew(), self._soon())
+                asked = True
+            self._check_alive(now, heard + MISSED_HEARTBEATS * beat)
+            wake = min(next_beat, self._lease_end, *(() if asked else (self._renew_at,)))
+            message = self._receive(channel, wake)
+            if message is not None:
+                heard = self._monotonic()
+                asked = asked and not isinstance(message, Admit)
+                self._handle(channel, message)
+
+    def _receive(self, channel: Channel, wake: float) -> AnyMessage | None:
+        """The next message, or None when it is time to look at the clock or the outbox."""
+        try:
+            return channel.receive(wake, limit=DOCUMENT_LIMIT, wakeup=self._wakeup)
+        except AdmissionError as error:
+            if error.code == "ST-ADMN-005":
+                return None
+            raise
+
+    def _last_word(self, channel: Channel) -> SecureTrainError | None:
+        """Why the coordinator closed the connection, if it said so.
+
+        A node that is about to send when it is refused meets the closed connection first.
+        """
+        deadline = self._monotonic() + _LAST_WORD_SECONDS
+        try:
+            while True:
+                message = channel.receive(deadline, limit=DOCUMENT_LIMIT)
+                if isinstance(message, Refuse):
+                    return _refusal(message)
+        except SecureTrainError:
+            return None
+
+    def _check_alive(self, now: float, silent: float) -> None:
+        if now >= self._lease_end:
+            raise AttestationError(
+                "ST-ATTS-007", "the lease ended and was not renewed", fix="join again"
+            )
+        if now >= silent:
+            raise AdmissionError(
+                "ST-ADMN-007",
+                f"the coordinator was silent for {MISSED_HEARTBEATS} heart-beats",
+                "coordinator",
+                "look at its log and at the network between",
+            )
+
+    def _send_posted(self, channel: Channel) -> None:
+        self._wakeup.clear()
+        while self._outbox:
+            channel.send(self._outbox.popleft(), self._soon())
+
+    def _handle(self, channel: Channel, message: AnyMessage) -> None:
+        match message:
+            case Status() | Formed() | Store():
+                self._on_message(message)
+            case Challenge():
+                channel.send(self._prove(channel, message), self._soon())
+            case Admit():
+                self._accept(channel, message)
+            case Refuse():
+                raise _refusal(message)
+            case _:
+                raise unexpected(message, "an answer of the coordinator")
+
+
+def _peer_key(channel: Channel) -> PublicKey:
+    certificate = channel.check.certificate
+    assert certificate is not None, "the handshake is over"
+    return PublicKey.from_spki(spki_of(certificate))
+
+
+def _refusal(message: Refuse) -> SecureTrainError:
+    """What the coordinator refused this node with."""
+    code = CODES.get(message.code)
+    where = "the coordinator"
+    match code.family if code is not None else "":
+        case "ATTS":
+            return AttestationError(message.code, message.what, where, message.fix)
+        case "NETW":
+            return NetworkError(message.code, message.what, where, message.fix)
+        case "ADMN":
+            return AdmissionError(message.code, message.what, where, message.fix)
+        case _:
+            return AdmissionError(
+                "ST-ADMN-012", f"{message.code}: {message.what}", where, message.fix
+            )
+
+
+def _foreign(what: str) -> AdmissionError:
+    return AdmissionError(
+        "ST-ADMN-006", what, "Admit.result", "stop the job: the coordinator is not the one it was"
+    )

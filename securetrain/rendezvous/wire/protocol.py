@@ -1,0 +1,289 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""securetrain-rdzv/2: the messages between a node and the coordinator, without I/O.
+
+Rules:
+
+1. a frame is its length in four big-endian bytes and that many bytes of canonical JSON;
+2. a frame has at most 64 KiB; only where evidence or a membership may come next, both after TLS
+   authentication, up to 4 MiB. The length is judged before any of the frame is kept;
+3. a message is one of a closed set, told apart by its ``type``; unknown types, unknown or duplicate
+   fields, other spellings of the same JSON and values out of bounds are refused (ST-ADMN-001);
+4. nothing here can name code.
+
+::
+
+    node                          coordinator
+    Hello            ->
+                     <-           Challenge
+    Proof            ->
+                     <-           Admit                  (or Refuse, at any time)
+    Ready            ->                                  (with what it has seen as newest)
+                     <-           Status...              (who waits, whether the job is closed)
+                     <-           Formed                 (the signed membership; this member's keys)
+    Store            ->                                  (rank 0 only)
+                     <-           Store                  (to every member)
+    Heartbeat        ->
+                     <-           Status
+    Renew            ->           Challenge, Proof, Admit again, a third of the lease after Admit;
+                                  with the node's next certificate when half of its life is over
+    Close | Leave    ->
+"""
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.core import canonical
+from securetrain.core.errors import AdmissionError, UsageError
+from securetrain.core.vocabulary import NetworkProfile, NodeTier
+from securetrain.evidence.node_evidence import AttestationKeys, Structure
+
+PROTOCOL: Final = "securetrain-rdzv/2"
+"""Its number changes with any message: TLS (ALPN) and Hello refuse another one, before the rest."""
+HEADER_SIZE: Final = 4
+FRAME_LIMIT: Final = 64 << 10
+DOCUMENT_LIMIT: Final = 4 << 20
+"""For a frame that carries evidence (base64) or a membership."""
+
+MAX_EVICTED: Final = 256
+"""Names and records of evicted nodes in one message: the newest ones, which nobody has heard."""
+
+MAX_FLOORS: Final = 4
+"""Floors that one node shows."""
+FLOOR_LIMIT: Final = 4 << 10
+"""Bytes of one of them."""
+MAX_SHOWN: Final = 64
+"""Different floors in one membership."""
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+Text: TypeAlias = Annotated[str, Meta(max_length=2000)]
+Address: TypeAlias = Annotated[str, Meta(min_length=2, max_length=45)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
+Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 52)]
+WireGuardText: TypeAlias = Annotated[str, Meta(max_length=44)]
+Port0: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
+Floor: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=FLOOR_LIMIT)]
+"""A statement about the newest checkpoint of the run, opaque here (`gossip`)."""
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class Message(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type"
+):
+    """Anything that may stand in a frame."""
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """A node introduces itself. What it says must equal its certificate."""
+
+    protocol: str
+    job: Name
+    node: Name
+    address: Address
+    """Where this node would listen for the other members: an IP address."""
+    local_world: Count = 0
+    """Workers that this node runs; 0 when the launcher does not say."""
+    wireguard: WireGuardText = ""
+    """Public key (base64) of this node's end of the job network; empty when it has none."""
+    wireguard_port: Port0 = 0
+    """UDP port at `address` where that end listens; 0 when there is none."""
+    network: NetworkProfile | None = None
+    """The network profile that this node achieved, when the job has a network of its own."""
+    tpm: AttestationKeys | None = None
+    """The keys of the node's TPM, to which the challenge's credential is encrypted."""
+
+
+class Challenge(Message, frozen=True, tag="challenge"):
+    """The coordinator asks for evidence."""
+
+    nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    session: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    credential: tuple[Structure, Structure] | None = None
+    """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET, for the keys of Hello."""
+    ima_first: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
+    """Entries of the measurement list that were attested before."""
+    full: bool = True
+    """False when a renewal needs no firmware log."""
+
+
+class Proof(Message, frozen=True, tag="proof"):
+    """The node's evidence."""
+
+    media_type: Annotated[str, Meta(max_length=128)]
+    body: bytes
+    binding: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    signature: Annotated[bytes, Meta(max_length=512)]
+
+
+class Admit(Message, frozen=True, tag="admit"):
+    """The node is in until the lease ends."""
+
+    tier: NodeTier
+    label: Text
+    result: Annotated[str, Meta(max_length=32768)]
+    """The attestation result: an EAR, signed by the coordinator (a JWT)."""
+    svid: Annotated[str, Meta(max_length=8192)]
+    """The node's key under the job CA for the time of the lease (PEM)."""
+    certificate: Annotated[str, Meta(max_length=8192)]
+    """The node's next certificate (PEM), for its next connection; mostly empty: see `renewal`."""
+    policy: Digest
+    lease_seconds: Annotated[float, Meta(gt=0, le=86400)]
+    heartbeat_seconds: Annotated[float, Meta(gt=0, le=3600)]
+    join_timeout_seconds: Annotated[float, Meta(gt=0, le=86400)]
+    min_nodes: Count
+    max_nodes: Count
+
+
+class Ready(Message, frozen=True, tag="ready"):
+    """The node's agent waits for the next round."""
+
+    floors: Annotated[tuple[Floor, ...], Meta(max_length=MAX_FLOORS)]
+    """What this node has seen as the newest checkpoint of the run."""
+
+
+class Status(Message, frozen=True, tag="status"):
+    """Where the job stands."""
+
+    waiting: Count
+    """Nodes that wait for another round, so that the agents restart."""
+    ready: Count
+    """Nodes that have joined the round that is forming."""
+    closed: bool
+    spare: bool = False
+    """This node has no place in the current round; it waits without a time limit."""
+    evicted: Annotated[tuple[Name, ...], Meta(max_length=MAX_EVICTED)] = ()
+    """Members of the current epoch that are out: nobody hears them any more, from now on and not
+    from the next epoch on."""
+    unfinished: Count = 0
+    """Members of this node's round that have neither closed the job nor gone."""
+
+
+class Formed(Message, frozen=True, tag="formed"):
+    """A round is complete: the membership, signed by the coordinator (a DSSE envelope)."""
+
+    membership: str
+    preshared: dict[Name, WireGuardText] = {}
+    """WireGuard's pre-shared keys (base64) between the member that this is sent to and each other
+    one, for this epoch only. They stand in no other message and in no record."""
+    nccl: WireGuardText = ""
+    """NCCL's pre-shared key (base64) of this epoch, the same for all members; empty when the job
+    has no network of its own."""
+
+    def __repr__(self) -> str:
+        """Without the keys."""
+        return "Formed(...)"
+
+
+class Store(Message, frozen=True, tag="store"):
+    """Where rank 0 of an epoch listens with the workers' store."""
+
+    epoch: Epoch
+    host: Address
+    port: Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Heartbeat(Message, frozen=True, tag="heartbeat"):
+    """The node is alive."""
+
+
+class Renew(Message, frozen=True, tag="renew"):
+    """The node asks to be challenged again before its lease ends."""
+
+
+class Close(Message, frozen=True, tag="close"):
+    """The job is over: no further round for anybody."""
+
+
+class Leave(Message, frozen=True, tag="leave"):
+    """This node goes; the job goes on."""
+
+
+class Refuse(Message, frozen=True, tag="refuse"):
+    """A refusal with its stable code; the connection ends with it."""
+
+    code: Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}\Z")]
+    what: Text
+    fix: Text
+
+
+AnyMessage: TypeAlias = (
+    Hello
+    | Challenge
+    | Proof
+    | Admit
+    | Ready
+    | Status
+    | Formed
+    | Store
+    | Heartbeat
+    | Renew
+    | Close
+    | Leave
+    | Refuse
+)
+
+
+def encode_frame(message: AnyMessage) -> bytes:
+    """A message behind its length.
+
+    Raises:
+        AdmissionError: ST-ADMN-001 when it is larger than any receiver accepts.
+    """
+    body = canonical.encode(message)
+    limit = DOCUMENT_LIMIT if isinstance(message, Proof | Formed) else FRAME_LIMIT
+    if len(body) > limit:
+        raise _bad(f"a {type(message).__name__} of {len(body)} bytes, the limit is {limit}")
+    return len(body).to_bytes(HEADER_SIZE, "big") + body
+
+
+def decode_message(body: bytes, limit: int = DOCUMENT_LIMIT) -> AnyMessage:
+    """Read one frame's body.
+
+    Raises:
+        AdmissionError: ST-ADMN-001.
+    """
+    try:
+        return canonical.decode(body, AnyMessage, limit=limit, canonical=True)  # type: ignore[arg-type]
+    except UsageError as error:
+        raise _bad(error.what[:500]) from error
+
+
+class FrameReader:
+    """Cuts a stream into frames; keeps at most one frame and one read."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes from the peer."""
+        self._buffer += data
+
+    def next(self, limit: int) -> bytes | None:
+        """The next frame's body, or None until more has come.
+
+        Raises:
+            AdmissionError: ST-ADMN-001 when the peer announces an empty frame or more than `limit`.
+        """
+        if len(self._buffer) < HEADER_SIZE:
+            return None
+        size = int.from_bytes(self._buffer[:HEADER_SIZE], "big")
+        if not 0 < size <= limit:
+            raise _bad(f"a frame of {size} bytes, the limit here is {limit}")
+        if len(self._buffer) < HEADER_SIZE + size:
+            return None
+        body = bytes(self._buffer[HEADER_SIZE : HEADER_SIZE + size])
+        del self._buffer[: HEADER_SIZE + size]
+        return body
+
+
+def unexpected(message: Message, wanted: str) -> AdmissionError:
+    """The refusal of a message that has no place here."""
+    return _bad(f"a {type(message).__name__} where {wanted} was expected")
+
+
+def _bad(what: str) -> AdmissionError:
+    return AdmissionError(
+        "ST-ADMN-001", what, "control connection", "run the same securetrain version on every node"
+    )

@@ -1,0 +1,513 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets are signed where they lie, grow by versions, and prove their samples."""
+
+import io
+import json
+import struct
+import tarfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from securetrain.artifacts.dataset import samples
+from securetrain.artifacts.dataset.sign import About, Signed, sign_in_place
+from securetrain.artifacts.dataset.verified import VerifiedDataset
+from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.statement.dataset_predicate import (
+    DataFormat,
+    DatasetPredicate,
+    Removed,
+    Scan,
+    Verdict,
+    digest_of_report,
+)
+from securetrain.artifacts.statement.statements import Opened, open_statement, sign
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.verify import verify_path
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.hashtree import TreeParams
+
+SMALL = TreeParams(leaf_size=1024)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    root = tmp_path / "corpus"
+    (root / "train").mkdir(parents=True)
+    (root / "test").mkdir()
+    (root / "train" / "a.jsonl").write_text("".join(f'{{"text": "{n}"}}\n' for n in range(500)))
+    (root / "test" / "b.jsonl").write_text('{"text": "t"}\n')
+    return root
+
+
+@pytest.fixture
+def signing(keys: Any, now: Any) -> Callable[..., Signed]:
+    def run(root: Path, previous: Opened | None = None, **about: Any) -> Signed:
+        later = now if previous is None else now + timedelta(minutes=1)
+        return sign_in_place(
+            root,
+            About(name="corpus", **about),
+            key=keys.dataset,
+            now=later,
+            previous=previous,
+            params=SMALL,
+        )
+
+    return run
+
+
+@pytest.fixture
+def opening(trust: Any, now: Any) -> Callable[..., VerifiedDataset]:
+    def run(root: Path, **more: Any) -> VerifiedDataset:
+        return VerifiedDataset.open(
+            root, trust=trust, policy=None, now=now + timedelta(minutes=5), **more
+        )
+
+    return run
+
+
+@pytest.fixture
+def opened(trust: Any) -> Callable[[Path], Opened]:
+    def run(root: Path) -> Opened:
+        return open_statement((root / STATEMENT).read_bytes(), Kind.DATASET, trust)
+
+    return run
+
+
+def test_a_dataset_stays_where_it_is_and_verifies(
+    corpus: Path, signing: Any, opening: Any, trust: Any, now: Any
+) -> None:
+    before = (corpus / "train" / "a.jsonl").read_bytes()
+    signed = signing(
+        corpus,
+        licenses=["CC-BY-4.0"],
+        sources=["https://example.org/corpus"],
+        scans=[
+            Scan(
+                tool="clamav",
+                version="1.4",
+                verdict=Verdict.CLEAN,
+                result=digest_of_report(b"report"),
+            )
+        ],
+        croissant="c" * 64,
+    )
+    assert signed.predicate.format is DataFormat.JSONL
+    assert {split.name: split.files for split in signed.predicate.splits} == {
+        "train": ["train/a.jsonl"],
+        "test": ["test/b.jsonl"],
+    }
+    result = verify_path(corpus, trust=trust, policy=None, now=now + timedelta(minutes=1))
+    assert result.ok, result.problems
+    with opening(corpus) as data:
+        assert data.read("train/a.jsonl", 0, len(before)) == before
+        said = data.predicate
+        assert said.licenses == ["CC-BY-4.0"]
+        assert said.scans[0].verdict is Verdict.CLEAN
+        assert said.croissant == "c" * 64
+
+
+def test_signing_twice_needs_the_version_before(corpus: Path, signing: Any) -> None:
+    signing(corpus)
+    with pytest.raises(IntegrityError) as error:
+        signing(corpus)
+    assert error.value.code == "ST-DATA-201"
+
+
+@pytest.mark.forgery
+def test_a_link_is_refused(corpus: Path, signing: Any) -> None:
+    (corpus / "train" / "c.jsonl").symlink_to("/etc/hostname")
+    with pytest.raises(IntegrityError) as error:
+        signing(corpus)
+    assert error.value.code == "ST-DATA-142"
+    assert not (corpus / STATEMENT).exists()
+
+
+@pytest.mark.parametrize(
+    ("about", "what"),
+    [
+        ({"splits": {"train": ["nothing.jsonl"]}}, "nothing.jsonl"),
+        ({"format": DataFormat.MDS, "with_samples": True}, "no samples"),
+        ({"format": DataFormat.RAW, "with_samples": True}, "no samples"),
+        ({"splits": {"A": ["train/a.jsonl"]}}, "split"),
+    ],
+)
+def test_what_does_not_fit_is_said_and_nothing_is_signed(
+    about: dict[str, Any], what: str, corpus: Path, signing: Any
+) -> None:
+    with pytest.raises((UsageError, IntegrityError)) as error:
+        signing(corpus, **about)
+    assert what in str(error.value)
+    assert not (corpus / STATEMENT).exists()
+
+
+# Growth.
+
+
+def test_a_grown_dataset_holds_all_of_the_version_before(
+    corpus: Path, signing: Any, opened: Any, opening: Any
+) -> None:
+    first = signing(corpus)
+    old = opened(corpus)
+    (corpus / "train" / "c.jsonl").write_text('{"text": "new"}\n')
+    second = signing(corpus, previous=old)
+    assert second.predicate.seq == 1
+    assert second.predicate.previous is not None
+    assert second.predicate.previous.digest == first.digest
+    assert [file.added for file in second.predicate.files] == [0, 0, 1]
+    with opening(corpus) as data:
+        assert data.read("train/c.jsonl", 0, 15) == b'{"text": "new"}'
+        # Reading order is the order of arrival, so earlier rows stay where they were.
+        assert data.splits["train"] == ("train/a.jsonl", "train/c.jsonl")
+
+
+@pytest.mark.forgery
+def test_an_append_without_a_signature_is_found(corpus: Path, signing: Any, opening: Any) -> None:
+    signing(corpus)
+    (corpus / "train" / "c.jsonl").write_text("{}\n")
+    with pytest.raises(IntegrityError) as error:
+        opening(corpus)
+    assert error.value.code == "ST-DATA-141"
+
+
+@pytest.mark.forgery
+def test_bytes_appended_to_a_signed_file_are_found(
+    corpus: Path, signing: Any, opening: Any
+) -> None:
+    signing(corpus)
+    with (corpus / "train" / "a.jsonl").open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(IntegrityError) as error:
+        opening(corpus)
+    assert error.value.code == "ST-DATA-131"
+
+
+@pytest.mark.forgery
+def test_a_file_changed_before_an_append_is_found_when_it_is_read(
+    corpus: Path, signing: Any, opening: Any, opened: Any
+) -> None:
+    signing(corpus)
+    old = opened(corpus)
+    path = corpus / "train" / "a.jsonl"
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1
+    path.write_bytes(data)
+    (corpus / "train" / "c.jsonl").write_text("{}\n")
+    signing(corpus, previous=old)
+    with opening(corpus) as found, pytest.raises(IntegrityError) as error:
+        found.read("train/a.jsonl", 0, 10)
+    assert error.value.code == "ST-DATA-130"
+
+
+def _forged(predicate: DatasetPredicate, change: str) -> DatasetPredicate:
+    assert predicate.previous is not None
+    previous = predicate.previous
+    replace = msgspec.structs.replace
+    match change:
+        case "dropped":
+            kept = [file for file in predicate.files if file.name != "test/b.jsonl"]
+            splits = [split for split in predicate.splits if split.name != "test"]
+            return replace(predicate, files=kept, splits=splits)
+        case "changed":
+            files = [
+                replace(file, root="0" * 64) if file.added == 0 else file
+                for file in predicate.files
+            ]
+            return replace(predicate, files=files)
+        case "renumbered":
+            return replace(predicate, seq=0)
+        case "no proof":
+            return replace(predicate, previous=replace(previous, proof=[]))
+        case "other root":
+            return replace(predicate, previous=replace(previous, files_root="0" * 64))
+        case "future":
+            files = [replace(file, added=7) for file in predicate.files]
+            return replace(predicate, files=files)
+        case _:
+            raise ValueError(change)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "change", ["dropped", "changed", "renumbered", "no proof", "other root", "future"]
+)
+def test_a_version_that_is_no_superset_is_refused_even_when_signed(
+    change: str, corpus: Path, signing: Any, opened: Any, keys: Any
+) -> None:
+    signing(corpus)
+    old = opened(corpus)
+    (corpus / "train" / "c.jsonl").write_text('{"text": "new"}\n')
+    predicate = signing(corpus, previous=old).predicate
+    assert sign(predicate, "corpus", keys.dataset)
+    with pytest.raises(IntegrityError) as error:
+        sign(_forged(predicate, change), "corpus", keys.dataset)
+    assert error.value.code == "ST-DATA-101"
+
+
+@pytest.mark.forgery
+def test_an_older_version_is_refused_once_a_newer_was_seen(
+    corpus: Path, signing: Any, opened: Any, opening: Any, tmp_path: Path
+) -> None:
+    signing(corpus)
+    floors = Floors(tmp_path / "state" / "floors.json")
+    old = (corpus / STATEMENT).read_bytes()
+    opening(corpus, floors=floors).close()
+    (corpus / "train" / "c.jsonl").write_text("{}\n")
+    signing(corpus, previous=opened(corpus))
+    opening(corpus, floors=floors).close()
+    # The attacker puts the version before back, files and all.
+    (corpus / STATEMENT).write_bytes(old)
+    (corpus / "train" / "c.jsonl").unlink()
+    (corpus / "_securetrain" / "train" / "c.jsonl.tree").unlink()
+    opening(corpus).close()
+    with pytest.raises(IntegrityError) as error:
+        opening(corpus, floors=floors)
+    assert error.value.code == "ST-DATA-151"
+
+
+# Removal.
+
+
+@pytest.mark.forgery
+def test_what_was_removed_is_not_served(
+    corpus: Path, signing: Any, opened: Any, opening: Any
+) -> None:
+    signing(corpus)
+    gone = Removed(file="train/a.jsonl", offset=14, length=14, sample="s1", reason="erasure")
+    before = opened(corpus)
+    # It is another dataset to whoever names it by its digest.
+    assert signing(corpus, previous=before, removed=[gone]).digest != before.digest
+    with opening(corpus) as data:
+        assert data.read("train/a.jsonl", 0, 14)
+        assert data.read("train/a.jsonl", 28, 20)
+        for offset, length in [(14, 1), (27, 1), (0, 15), (27, 9), (0, 200), (16, 2)]:
+            with pytest.raises(IntegrityError) as error:
+                data.read("train/a.jsonl", offset, length)
+            assert error.value.code == "ST-DATA-122"
+            assert "erasure" in error.value.what
+    # It stays removed in later versions.
+    (corpus / "train" / "c.jsonl").write_text("{}\n")
+    later = signing(corpus, previous=opened(corpus))
+    assert later.predicate.removed == [gone]
+
+
+@pytest.mark.parametrize(
+    "removed",
+    [
+        [Removed(file="none", offset=0, length=1)],
+        [Removed(file="test/b.jsonl", offset=10, length=100)],
+        [
+            Removed(file="train/a.jsonl", offset=0, length=10),
+            Removed(file="train/a.jsonl", offset=5, length=10),
+        ],
+    ],
+)
+def test_a_removal_that_does_not_fit_is_refused(
+    removed: list[Removed], corpus: Path, signing: Any, opened: Any
+) -> None:
+    signing(corpus)
+    with pytest.raises(IntegrityError) as error:
+        signing(corpus, previous=opened(corpus), removed=removed)
+    assert error.value.code == "ST-DATA-101"
+
+
+# Samples.
+
+
+def tar_bytes(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def mds_bytes(rows: list[bytes]) -> bytes:
+    head = 4 + 4 * (len(rows) + 1)
+    ends = [head]
+    for row in rows:
+        ends.append(ends[-1] + len(row))
+    return struct.pack(f"<I{len(ends)}I", len(rows), *ends) + b"".join(rows)
+
+
+def make(root: Path, data_format: DataFormat) -> None:
+    root.mkdir()
+    match data_format:
+        case DataFormat.JSONL:
+            (root / "a.jsonl").write_text("one\ntwo\nthree")
+        case DataFormat.WEBDATASET:
+            members = {"1.txt": b"one", "1.cls": b"0", "d/2.txt": b"two", "d/2.seg.txt": b"x"}
+            (root / "a.tar").write_bytes(tar_bytes(members))
+        case DataFormat.MDS:
+            (root / "shard.00000.mds").write_bytes(mds_bytes([b"one", b"", b"three"]))
+            shard = {"raw_data": {"basename": "shard.00000.mds"}, "samples": 3, "zip_data": None}
+            (root / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
+        case DataFormat.PARQUET:
+            (root / "a.parquet").write_bytes(b"PAR1" + bytes(50) + b"PAR1")
+        case DataFormat.RAW:
+            (root / "tokens.bin").write_bytes(bytes(4096))
+
+
+@pytest.mark.parametrize(
+    ("data_format", "found"),
+    [
+        (DataFormat.JSONL, [b"one\n", b"two\n", b"three"]),
+        (DataFormat.MDS, [b"one", b"", b"three"]),
+    ],
+)
+def test_samples_are_found_in_every_format(
+    data_format: DataFormat, found: list[bytes], tmp_path: Path, signing: Any, opening: Any
+) -> None:
+    root = tmp_path / "data"
+    make(root, data_format)
+    signed = signing(root, with_samples=True)
+    assert signed.predicate.format is data_format
+    with opening(root) as data:
+        table = samples.table_name(0)
+        lines = data.read(table, 0, data.files[table]).splitlines()
+        rows = [samples.parse(line, table) for line in lines]
+        assert [data.read(row.file, row.offset, row.length) for row in rows] == found
+        # The table itself belongs to no split: it is not trained on.
+        assert all(table not in names for names in data.splits.values())
+
+
+def test_members_of_a_tar_that_share_a_key_are_one_sample(
+    tmp_path: Path, signing: Any, opening: Any
+) -> None:
+    root = tmp_path / "data"
+    make(root, DataFormat.WEBDATASET)
+    signing(root, with_samples=True)
+    with opening(root) as data:
+        table = samples.table_name(0)
+        lines = data.read(table, 0, data.files[table]).splitlines()
+        rows = [samples.parse(line, table) for line in lines]
+        assert [row.id for row in rows] == ["a.tar#1", "a.tar#d/2"]
+        pieces = [data.read(row.file, row.offset, row.length) for row in rows]
+    assert b"one" in pieces[0]
+    assert b"two" not in pieces[0]
+    # Each piece is a tar archive by itself.
+    with tarfile.open(fileobj=io.BytesIO(pieces[1])) as archive:
+        assert archive.getnames() == ["d/2.txt", "d/2.seg.txt"]
+
+
+@pytest.mark.parametrize("data_format", [DataFormat.PARQUET, DataFormat.RAW])
+def test_other_formats_are_signed_as_files(
+    data_format: DataFormat, tmp_path: Path, signing: Any, trust: Any, now: Any
+) -> None:
+    root = tmp_path / "data"
+    make(root, data_format)
+    assert signing(root).predicate.format is data_format
+    assert verify_path(root, trust=trust, policy=None, now=now + timedelta(minutes=1)).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "data_format"),
+    [
+        ("a.tar", b"not a tar", DataFormat.WEBDATASET),
+        ("a.parquet", b"PAR1 no end", DataFormat.PARQUET),
+        ("index.json", b'{"shards": [{"raw_data": {}}]}', DataFormat.MDS),
+        ("index.json", b"[]", DataFormat.MDS),
+    ],
+)
+def test_a_file_that_is_not_in_its_format_is_said(
+    name: str, data: bytes, data_format: DataFormat, tmp_path: Path, signing: Any
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_bytes(data)
+    with pytest.raises(UsageError) as error:
+        signing(tmp_path / "data", format=data_format, with_samples=True)
+    assert error.value.code == "ST-USAG-001"
+    assert not (tmp_path / "data" / STATEMENT).exists()
+
+
+def test_one_sample_is_proven_without_the_data(
+    corpus: Path, signing: Any, opening: Any, opened: Any
+) -> None:
+    signing(corpus, with_samples=True)
+    (corpus / "train" / "c.jsonl").write_text('{"text": "new"}\n')
+    signed = signing(corpus, previous=opened(corpus))
+    index = signed.predicate.samples
+    assert index is not None
+    assert index.count == 502
+    with opening(corpus) as data:
+        lines = [
+            line
+            for name in index.files
+            for line in data.read(name, 0, data.files[name]).splitlines()
+        ]
+    for number in (0, 250, 500, 501):
+        proof = samples.prove(signed.digest, lines, number)
+        assert len(proof.proof) <= 10
+        assert samples.check(proof, signed.digest, index) == samples.parse(lines[number], "")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("change", ["sample", "index", "proof", "dataset", "longer", "no table"])
+def test_a_false_proof_is_refused(change: str, corpus: Path, signing: Any, opening: Any) -> None:
+    signed = signing(corpus, with_samples=True)
+    index = signed.predicate.samples
+    with opening(corpus) as data:
+        table = samples.table_name(0)
+        lines = data.read(table, 0, data.files[table]).splitlines()
+    proof = samples.prove(signed.digest, lines, 7)
+    replace = msgspec.structs.replace
+    match change:
+        case "sample":
+            proof = replace(proof, sample=replace(proof.sample, license="MIT"))
+        case "index":
+            proof = replace(proof, index=8)
+        case "proof":
+            proof = replace(proof, proof=["0" * 64, *proof.proof[1:]])
+        case "dataset":
+            proof = replace(proof, dataset="0" * 64)
+        case "longer":
+            proof = replace(proof, proof=[*proof.proof, "0" * 64])
+        case _:
+            index = None
+    with pytest.raises(IntegrityError) as error:
+        samples.check(proof, signed.digest, index)
+    assert error.value.code == "ST-DATA-172"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("change", ["reordered", "duplicated"])
+def test_samples_in_another_order_are_not_what_was_signed(
+    change: str, corpus: Path, signing: Any, opening: Any
+) -> None:
+    """Reordered and duplicated lines of the table change its tree, which is signed."""
+    signing(corpus, with_samples=True)
+    table = corpus / samples.table_name(0)
+    lines = table.read_bytes().splitlines(keepends=True)
+    match change:
+        case "reordered":
+            lines[0], lines[1] = lines[1], lines[0]
+        case _:
+            # As many bytes as before: one line stands twice, in the place of another.
+            lines[2] = lines[1]
+    table.write_bytes(b"".join(lines))
+    with pytest.raises(IntegrityError) as error, opening(corpus) as data:
+        data.read(samples.table_name(0), 0, 1000)
+    assert error.value.code in ("ST-DATA-130", "ST-DATA-131")
+
+
+@pytest.mark.forgery
+def test_exchanged_page_tables_are_found(tmp_path: Path, signing: Any, opening: Any) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    for name in ("a.bin", "b.bin"):
+        (root / name).write_bytes(name.encode() * 4000)
+    signing(root)
+    trees = root / "_securetrain"
+    first, second = (trees / "a.bin.tree").read_bytes(), (trees / "b.bin.tree").read_bytes()
+    (trees / "a.bin.tree").write_bytes(second)
+    (trees / "b.bin.tree").write_bytes(first)
+    with opening(root) as data, pytest.raises(IntegrityError) as error:
+        data.read("a.bin", 0, 10)
+    assert error.value.code == "ST-DATA-132"

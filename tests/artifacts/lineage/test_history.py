@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from datetime import UTC, datetime, timedelta
+
+from securetrain.artifacts.lineage.history import NO_EPOCH, History, read_history
+from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.ledger import Body, Entry, Event
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def entry(event, at=0, subject="", **details):
+    said = Event(
+        boundary=Boundary.CHECKPOINT,
+        decision=Decision.OBSERVE,
+        event=event,
+        subject=subject,
+        details=details,
+    )
+    time = START + timedelta(seconds=at)
+    return Entry(Body(seq=0, prev="", time=time, writer="rank-0", event=said), "", "")
+
+
+def signed(step, at, digest="", event="checkpoint-signed"):
+    return entry(event, at, f"step-{step:08d}", step=step, digest=digest or f"{step:064x}")
+
+
+def quarantined(step):
+    return entry("checkpoint-quarantined", 0, step=step, digest=f"{step:064x}")
+
+
+def steps(history):
+    return [made.step for made in history.made]
+
+
+def test_nothing():
+    assert read_history([]) == History()
+
+
+def test_a_checkpoint_has_the_epoch_that_had_begun():
+    found = read_history(
+        [
+            signed(1, 1),
+            entry("epoch-started", 2, epoch=0),
+            signed(2, 3),
+            entry("epoch-started", 4, epoch=3),
+            entry("epoch-started", 4, epoch=3),  # another node's agent
+            signed(3, 5),
+        ]
+    )
+    assert [made.epoch for made in found.made] == [NO_EPOCH, 0, 3]
+    assert found.epoch == 3
+
+
+def test_a_launch_counts_its_epochs_from_anew():
+    found = read_history([entry("epoch-started", epoch=7), entry("run-started"), signed(1, 1)])
+    assert (found.made[0].epoch, found.epoch) == (NO_EPOCH, NO_EPOCH)
+
+
+def test_dating_back_gains_nothing_once_anybody_else_has_written():
+    found = read_history([entry("anything", 100), signed(1, 5)])
+    assert found.made[0].time == START + timedelta(seconds=100)
+    found = read_history([signed(1, 5), signed(1, 90, event="checkpoint-seen")])
+    assert [made.time for made in found.made] == [START + timedelta(seconds=90)]
+
+
+def test_who_saw_it_first_does_not_matter():
+    found = read_history([signed(1, 90, event="checkpoint-seen"), signed(1, 5)])
+    assert [made.time for made in found.made] == [START + timedelta(seconds=90)]
+
+
+def test_what_was_set_aside_is_gone_until_it_is_made_again():
+    entries = [signed(1, 1), signed(2, 2), quarantined(2)]
+    found = read_history(entries)
+    assert steps(found) == [1]
+    assert found.set_aside == {f"{2:064x}"}
+    found = read_history([*entries, signed(2, 9)])
+    assert steps(found) == [1, 2]
+    assert not found.set_aside
+
+
+def test_the_last_one_is_the_one_that_was_made_last():
+    found = read_history([signed(1, 1), signed(2, 2), signed(3, 3), signed(2, 4)])
+    assert steps(found) == [1, 3, 2]
+
+
+def test_evictions_that_were_dealt_with():
+    found = read_history([entry("node-distrusted", 0, "node-b", last_good="then")])
+    assert found.distrusted == {("node-b", "then")}
+
+
+def test_entries_that_say_less_than_they_should_say_nothing():
+    empty = ["checkpoint-signed", "checkpoint-seen", "checkpoint-quarantined", "epoch-started"]
+    assert read_history([entry(name) for name in empty]) == History()
+
+
+def test_what_the_run_went_back_to_last():
+    def point(at, digest):
+        return entry("restart-point", at, "step", digest=digest, step=1)
+
+    first, second = point(1, "a" * 64), point(2, "b" * 64)
+    assert read_history([]).restart == ""
+    assert read_history([first, second]).restart == "b" * 64
+    assert read_history([second, first]).restart == "a" * 64
+    assert read_history([first, point(2, "")]).restart == ""  # the beginning

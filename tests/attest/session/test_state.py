@@ -1,0 +1,150 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a verifier remembers, in memory and in a file."""
+
+import sqlite3
+import stat
+
+import pytest
+
+from securetrain.attest.session.state import (
+    HEARD_WITHIN,
+    FileState,
+    MemoryState,
+    Remembered,
+    Revocation,
+)
+from securetrain.core.errors import AttestationError
+from securetrain.testing.clock import SettableClock
+
+TPM = Remembered(
+    ek_name="ek:000b" + "ab" * 32,
+    ak_name="000b" + "cd" * 32,
+    node="node-0",
+    clock=123456,
+    reset_count=7,
+    restart_count=2,
+    firmware=0xFEDCBA9876543210,
+    seen="2026-06-01T12:00:00+00:00",
+)
+GONE = Revocation(subject="node:a", reason="it lied", since="2026-06-01T12:00:00+00:00")
+
+
+@pytest.fixture(params=["memory", "file"])
+def state(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryState()
+        return
+    made = FileState(tmp_path / "state.sqlite")
+    yield made
+    made.close()
+
+
+def test_a_clock_is_remembered_and_replaced(state):
+    assert state.last(TPM.ek_name) is None
+    state.remember(TPM)
+    assert state.last(TPM.ek_name) == TPM
+    later = Remembered(**{**_fields(TPM), "clock": 200000})
+    state.remember(later)
+    assert state.last(TPM.ek_name) == later
+    assert state.last("ek:00") is None
+
+
+def test_the_first_reason_of_a_revocation_stays_until_it_is_lifted(state):
+    state.revoke(GONE)
+    state.revoke(Revocation(subject=GONE.subject, reason="another", since=GONE.since))
+    assert state.revocation(GONE.subject) == GONE
+    assert state.revocations() == [GONE]
+    assert state.restore(GONE.subject)
+    assert not state.restore(GONE.subject)
+    assert state.revocation(GONE.subject) is None
+
+
+def test_a_floor_only_rises(state):
+    assert state.floor("collateral") == 0
+    state.raise_floor("collateral", 7)
+    state.raise_floor("collateral", 3)
+    assert state.floor("collateral") == 7
+    assert state.floor("reference-values") == 0
+
+
+def test_a_file_outlives_the_process_and_is_private(tmp_path):
+    path = tmp_path / "state.sqlite"
+    first = FileState(path)
+    first.remember(TPM)
+    first.revoke(GONE)
+    first.close()
+    second = FileState(path)
+    assert second.last(TPM.ek_name) == TPM
+    assert second.revocations() == [GONE]
+    second.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_another_process_revokes_is_heard_within_half_a_second(tmp_path):
+    clock = SettableClock()
+    mine = FileState(tmp_path / "state.sqlite", clock.seconds)
+    other = FileState(tmp_path / "state.sqlite")
+    assert mine.revocation(GONE.subject) is None
+    other.revoke(GONE)
+    clock.sleep(HEARD_WITHIN)
+    assert mine.revocation(GONE.subject) == GONE
+    other.restore(GONE.subject)
+    clock.sleep(HEARD_WITHIN)
+    assert mine.revocation(GONE.subject) is None
+    for state in (mine, other):
+        state.close()
+
+
+def test_what_it_revokes_itself_counts_at_once(tmp_path):
+    clock = SettableClock()
+    state = FileState(tmp_path / "state.sqlite", clock.seconds)
+    assert state.revocation(GONE.subject) is None
+    state.revoke(GONE)
+    assert state.revocation(GONE.subject) == GONE
+    state.restore(GONE.subject)
+    assert state.revocation(GONE.subject) is None
+    state.close()
+    with pytest.raises(AttestationError, match="ST-ATTS-015"):
+        state.revocation(GONE.subject)
+
+
+def test_a_file_that_is_no_state_is_refused(tmp_path):
+    path = tmp_path / "state.sqlite"
+    path.write_bytes(b"not a database, but long enough to be one" * 100)
+    with pytest.raises(AttestationError, match="ST-ATTS-015"):
+        FileState(path)
+
+
+def test_a_state_of_another_version_is_refused(tmp_path):
+    path = tmp_path / "state.sqlite"
+    FileState(path).close()
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version=99")
+    database.close()
+    with pytest.raises(AttestationError, match="version 99"):
+        FileState(path)
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(AttestationError, match="ST-ATTS-015"):
+        FileState(tmp_path / "link")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_state_that_cannot_be_written_refuses(tmp_path):
+    state = FileState(tmp_path / "state.sqlite")
+    state.close()
+    for use in (
+        lambda: state.remember(TPM),
+        lambda: state.last(TPM.ek_name),
+        lambda: state.revocation("node:a"),
+        lambda: state.revoke(GONE),
+    ):
+        with pytest.raises(AttestationError, match="ST-ATTS-015"):
+            use()
+
+
+def _fields(entry):
+    return {name: getattr(entry, name) for name in Remembered.__dataclass_fields__}

@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Revocation lists; `test_a_list` is the control."""
+
+from datetime import timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.gpu.certificates import CertificateStatus
+from securetrain.evidence.gpu.crl import LIMIT, verify_crl
+from securetrain.evidence.gpu.ocsp import CLOCK_SKEW
+from tests.evidence.gpu.authority import DAY, NOW, YEAR, issue, make_authority, new_key
+
+AUTHORITY = make_authority()
+SIGNER, ISSUER, PRODUCT = AUTHORITY.signer, AUTHORITY.issuer, AUTHORITY.product
+OTHER = issue("another", ISSUER, ca=False)
+UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00")
+PARTIAL = x509.IssuingDistributionPoint(
+    full_name=None,
+    relative_name=None,
+    only_contains_user_certs=True,
+    only_contains_ca_certs=False,
+    only_some_reasons=None,
+    indirect_crl=False,
+    only_contains_attribute_certs=False,
+)
+INDIRECT = x509.CertificateIssuer([x509.DirectoryName(PRODUCT.certificate.subject)])
+
+
+def revoke(holder=SIGNER, *extensions) -> x509.RevokedCertificate:
+    builder = (
+        x509.RevokedCertificateBuilder()
+        .serial_number(holder.certificate.serial_number)
+        .revocation_date(NOW - DAY)
+    )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical=critical)
+    return builder.build()
+
+
+def make(
+    *entries,
+    by=ISSUER,
+    sign_with=None,
+    start=NOW - DAY,
+    end=NOW + DAY,
+    algorithm=None,
+    extensions=(),
+) -> bytes:
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(by.certificate.subject)
+        .last_update(start)
+        .next_update(end)
+    )
+    for entry in entries:
+        builder = builder.add_revoked_certificate(entry)
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical=critical)
+    key = sign_with or by.key
+    return builder.sign(key, algorithm or hashes.SHA384()).public_bytes(Encoding.DER)
+
+
+def verify(data, certificate=SIGNER, issuer=ISSUER, **changes):
+    return verify_crl(
+        data,
+        certificate.certificate,
+        issuer.certificate,
+        **{"now": NOW, "where": "CRL x", **changes},
+    )
+
+
+def refused(code, data, **changes):
+    with pytest.raises(AttestationError) as caught:
+        verify(data, **changes)
+    assert caught.value.code == code, caught.value
+    assert caught.value.where == "CRL x"
+    return caught.value.what
+
+
+def test_a_list():
+    number = (x509.CRLNumber(7), False)
+    for data in (make(), make(revoke(OTHER)), make(extensions=(number,))):
+        answer = verify(data)
+        assert answer.status is CertificateStatus.GOOD
+        assert (answer.reason, answer.from_, answer.until) == ("", NOW - DAY, NOW + DAY)
+    verify(make(start=NOW + CLOCK_SKEW, end=NOW + DAY))
+    verify(make(end=NOW))
+
+
+@pytest.mark.parametrize(
+    ("reason", "found"),
+    [
+        (None, CertificateStatus.REVOKED),
+        (x509.ReasonFlags.ca_compromise, CertificateStatus.REVOKED),
+        (x509.ReasonFlags.remove_from_crl, CertificateStatus.REVOKED),
+        (x509.ReasonFlags.certificate_hold, CertificateStatus.HOLD),
+    ],
+)
+def test_certificates_in_it(reason, found):
+    extensions = [(x509.CRLReason(reason), False)] if reason else []
+    answer = verify(make(revoke(OTHER), revoke(SIGNER, *extensions)))
+    assert answer.status is found
+    assert answer.reason == (reason.value if reason else "")
+
+
+STRANGER = make_authority("Other")
+NO_LISTS = issue("Test L3 GH100", PRODUCT, ca=False, key=ISSUER.key)
+NO_USAGE = issue("Test L3 GH100", PRODUCT, usage=False, key=ISSUER.key)
+P256 = issue("P256", PRODUCT, key=new_key(ec.SECP256R1()))
+P256_LEAF = issue("leaf", P256, ca=False)
+RSA = issue("RSA", key=rsa.generate_private_key(public_exponent=65537, key_size=2048))
+RSA_LEAF = issue("leaf", RSA, ca=False)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("code", "data", "changes"),
+    [
+        pytest.param("713", make(by=PRODUCT), {}, id="by-the-ca-above"),
+        pytest.param("713", make(by=STRANGER.issuer), {}, id="by-a-stranger"),
+        pytest.param("713", make(), {"issuer": NO_LISTS}, id="issuer-may-not-sign-lists"),
+        pytest.param("713", make(), {"issuer": NO_USAGE}, id="issuer-without-key-usage"),
+        pytest.param("714", make(sign_with=new_key()), {}, id="another-key"),
+        pytest.param("714", make(algorithm=hashes.SHA256()), {}, id="sha256"),
+        pytest.param(
+            "714", make(by=P256), {"issuer": P256, "certificate": P256_LEAF}, id="p256-issuer"
+        ),
+        pytest.param(
+            "714", make(by=RSA), {"issuer": RSA, "certificate": RSA_LEAF}, id="rsa-issuer"
+        ),
+        pytest.param("715", make(), {"certificate": ISSUER}, id="another-issuers-certificate"),
+        pytest.param("716", make(end=NOW - timedelta(seconds=1)), {}, id="expired"),
+        pytest.param("716", make(revoke(), end=NOW - timedelta(seconds=1)), {}, id="and-revoked"),
+        pytest.param(
+            "717",
+            make(start=NOW + CLOCK_SKEW + timedelta(seconds=1), end=NOW + YEAR),
+            {},
+            id="from-the-future",
+        ),
+        pytest.param("711", make(extensions=((UNKNOWN, True),)), {}, id="critical-extension"),
+        pytest.param("711", make(extensions=((PARTIAL, True),)), {}, id="partial-list"),
+        pytest.param(
+            "711", make(extensions=((x509.DeltaCRLIndicator(3), True),)), {}, id="delta-list"
+        ),
+        pytest.param(
+            "711",
+            make(extensions=((x509.DeltaCRLIndicator(3), False),)),
+            {},
+            id="delta-list-not-critical",
+        ),
+        pytest.param("711", make(revoke(SIGNER, (INDIRECT, True))), {}, id="indirect-entry"),
+        pytest.param("711", make()[:-1], {}, id="truncated"),
+        pytest.param("711", make() + b"\0", {}, id="trailing"),
+    ],
+)
+def test_lists_that_count_for_nothing(code, data, changes):
+    refused(f"ST-ATTS-{code}", data, **changes)
+
+
+@pytest.mark.forgery
+def test_size():
+    assert "the limit is" in refused("ST-ATTS-711", make() + bytes(LIMIT))
+    assert "the limit is" not in refused("ST-ATTS-711", bytes(LIMIT))
+
+
+@pytest.mark.forgery
+def test_an_entry_taken_out():
+    data = make(revoke())
+    serial = SIGNER.certificate.serial_number.to_bytes(20, "big").lstrip(b"\0")
+    assert serial in data
+    changed = serial[:-1] + bytes([serial[-1] ^ 1])
+    refused("ST-ATTS-714", data.replace(serial, changed))
+
+
+def der(tag, body):
+    length = [len(body)] if len(body) < 128 else [0x81, len(body)]
+    return bytes([tag, *length]) + body
+
+
+@pytest.mark.forgery
+def test_a_list_without_an_end():
+    """The library does not make one, so the end is cut out of the DER."""
+    data = make()
+    end = x509.load_der_x509_crl(data).next_update_utc
+    assert end is not None
+    field = b"\x17\x0d" + end.strftime("%y%m%d%H%M%SZ").encode()
+    signed = x509.load_der_x509_crl(data).tbs_certlist_bytes
+    assert field in signed
+    tbs = der(0x30, signed[3 if signed[1] > 127 else 2 :].replace(field, b""))
+    assert isinstance(ISSUER.key, ec.EllipticCurvePrivateKey)
+    signature = ISSUER.key.sign(tbs, ec.ECDSA(hashes.SHA384()))
+    algorithm = bytes.fromhex("300a06082a8648ce3d040303")
+    data = der(0x30, tbs + algorithm + der(0x03, b"\0" + signature))
+    assert "when the next one comes" in refused("ST-ATTS-711", data)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_refused_with_a_code(data):
+    with pytest.raises(AttestationError, match="ST-ATTS-711"):
+        verify(data)

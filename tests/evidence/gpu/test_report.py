@@ -1,0 +1,346 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Evidence of one device that must not pass; `test_a_device_is_known` is the control."""
+
+import msgspec
+import pytest
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.gpu.certificates import CertificateCache, CertificateStatus
+from securetrain.evidence.gpu.opaque import Mode
+from securetrain.evidence.gpu.report import Architecture, verify_device
+from securetrain.evidence.node_evidence import DeviceKind, device_nonce
+from tests.evidence.gpu.forge import (
+    COMPOSITE,
+    END,
+    FWID,
+    GPUS,
+    NONCE,
+    TCB_INFO,
+    Device,
+    block,
+    composite,
+    device_info,
+    dice,
+    fwid_der,
+    gpu_pdi,
+    hgx_gpu,
+    hgx_switch,
+    key,
+    sign,
+    spki,
+    tcb_info,
+    verify,
+)
+
+ORDER = int(
+    "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973",
+    16,
+)
+HOPPER, BLACKWELL, SWITCH = Device(), Device(chip="GB100"), Device("55" * 8, "LS_10")
+
+
+def refused(code, what, evidence, **changes):
+    with pytest.raises(AttestationError) as caught:
+        verify(evidence, **changes)
+    assert caught.value.code == f"ST-ATTS-{code}", caught.value
+    assert what in caught.value.what
+    assert caught.value.where.startswith(changes.get("where", str(evidence.kind)))
+
+
+@pytest.mark.parametrize(
+    ("device", "architecture", "mode"),
+    [
+        (HOPPER, Architecture.HOPPER, Mode.SPT),
+        (BLACKWELL, Architecture.BLACKWELL, Mode.SPT),
+        (SWITCH, Architecture.LS10, None),
+    ],
+    ids=lambda value: str(value)[:8],
+)
+def test_a_device_is_known(device, architecture, mode):
+    state = verify(device.evidence())
+    assert state.kind is device.kind
+    assert state.architecture is architecture
+    assert state.chip == device.chip
+    assert state.pdi == device.pdi
+    assert state.serial == "48b02df44660da06"
+    assert state.ueid == str(int(device.pdi, 16) + 1)
+    assert state.mode is mode
+    assert state.nonce == NONCE
+    assert state.fwid == FWID
+    assert state.measurements == device.measurements()
+    assert state.expires.year == END.year
+    assert state.certificate_serials[2:] == ("ca", "fa", "7")
+    assert not state.status_checked
+    assert str(state) == f"{device.kind} {device.chip} {device.pdi}"
+
+
+def test_versions_are_the_reports():
+    state = verify(HOPPER.evidence())
+    assert (state.driver, state.vbios) == ("590.12", "96.00.A5.00.01")
+    assert verify(SWITCH.evidence()).driver == ""
+
+
+def test_peers_are_the_reports():
+    assert verify(hgx_switch(0, GPUS).evidence()).peers == set(GPUS)
+    assert verify(hgx_gpu(0, ["ab" * 8]).evidence()).peers == {"ab" * 8}
+
+
+def test_a_status_that_was_asked_for_is_told():
+    state = verify(HOPPER.evidence(), status=lambda *_: CertificateStatus.GOOD)
+    assert state.status_checked
+
+
+def test_old_drivers_report_no_fwid():
+    state = verify(Device(fields={20: None}).evidence())
+    assert state.fwid == FWID
+
+
+def test_the_label_of_the_driver_is_not_read():
+    evidence = msgspec.structs.replace(HOPPER.evidence(), driver="1.0 evil")
+    assert verify(evidence).driver == "590.12"
+
+
+def test_nvidias_root_is_the_default():
+    with pytest.raises(AttestationError) as caught:
+        verify_device(HOPPER.evidence(), nonce=NONCE, now=END)
+    assert caught.value.code == "ST-ATTS-609"
+
+
+# Freshness.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "nonce",
+    [bytes(32), NONCE[:31], NONCE + b"\0", b"", device_nonce(NONCE)],
+    ids=["zero", "short", "long", "empty", "another"],
+)
+def test_a_report_of_another_nonce_is_refused(nonce):
+    refused(604, "was asked", HOPPER.evidence(), nonce=nonce)
+
+
+@pytest.mark.forgery
+def test_a_nonce_that_was_pasted_in_is_refused():
+    old, new = HOPPER.evidence(nonce=bytes(32)).report, bytes(4) + NONCE
+    pasted = old[:4] + new[4:] + old[36:]
+    refused(603, "did not sign", msgspec.structs.replace(HOPPER.evidence(), report=pasted))
+
+
+# Signature.
+
+MESSAGE = HOPPER.report_spec().unsigned()
+GENUINE = sign(HOPPER.private("leaf"), MESSAGE)
+SIGNATURES = {
+    "by-another-leaf": sign(Device("ff" * 8).private("leaf"), MESSAGE),
+    "by-the-brom": sign(HOPPER.private("brom"), MESSAGE),
+    "by-a-software-key": sign(key("software"), MESSAGE),
+    "of-the-response-only": sign(HOPPER.private("leaf"), MESSAGE[37:]),
+    "of-another-message": sign(HOPPER.private("leaf"), MESSAGE + b"\0"),
+    "zeros": bytes(96),
+    "r-is-zero": bytes(48) + GENUINE[48:],
+    "s-is-zero": GENUINE[:48] + bytes(48),
+    "r-and-s-swapped": GENUINE[48:] + GENUINE[:48],
+    "ones": b"\xff" * 96,
+    "r-and-s-are-the-order": ORDER.to_bytes(48, "big") * 2,
+    "little-endian": GENUINE[:48][::-1] + GENUINE[48:][::-1],
+}
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("signature", SIGNATURES.values(), ids=SIGNATURES)
+def test_forged_signature_is_refused(signature):
+    verify(HOPPER.evidence(signature=GENUINE))
+    refused(603, "did not sign", HOPPER.evidence(signature=signature))
+
+
+@pytest.mark.forgery
+def test_a_report_with_another_devices_certificates_is_refused():
+    evidence = msgspec.structs.replace(HOPPER.evidence(), certificates=Device("ff" * 8).chain())
+    refused(603, "did not sign", evidence)
+
+
+@pytest.mark.forgery
+def test_every_altered_byte_of_a_report_is_refused():
+    cache = CertificateCache()
+    evidence = HOPPER.evidence()
+    verify(evidence, cache=cache)
+    for offset in [*range(45), *range(45, len(evidence.report), 13), len(evidence.report) - 1]:
+        altered = bytearray(evidence.report)
+        altered[offset] ^= 1 << offset % 8
+        with pytest.raises(AttestationError) as caught:
+            verify(msgspec.structs.replace(evidence, report=bytes(altered)), cache=cache)
+        assert caught.value.code in {"ST-ATTS-601", "ST-ATTS-603", "ST-ATTS-604"}, offset
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("number", range(5))
+def test_every_altered_byte_of_a_certificate_is_refused(number):
+    cache = CertificateCache()
+    evidence = HOPPER.evidence()
+    verify(evidence, cache=cache)
+    codes = set()
+    for offset in range(0, len(evidence.certificates[number]), 5):
+        altered = bytearray(evidence.certificates[number])
+        altered[offset] ^= 1 << offset % 8
+        certificates = list(evidence.certificates)
+        certificates[number] = bytes(altered)
+        with pytest.raises(AttestationError) as caught:
+            verify(msgspec.structs.replace(evidence, certificates=tuple(certificates)), cache=cache)
+        codes.add(caught.value.code)
+    assert codes <= {f"ST-ATTS-{code}" for code in (605, 606, 609)}
+
+
+# Kind and architecture.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("device", "claimed"),
+    [(SWITCH, DeviceKind.GPU), (HOPPER, DeviceKind.SWITCH), (BLACKWELL, DeviceKind.SWITCH)],
+    ids=["switch-as-gpu", "hopper-as-switch", "blackwell-as-switch"],
+)
+def test_a_device_dressed_as_another_kind_is_refused(device, claimed):
+    evidence = msgspec.structs.replace(device.evidence(), kind=claimed)
+    refused(615, f"sent as evidence of a {claimed}", evidence)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("chip", ["GA100", "TU102", "LS_11", "XGH1"])
+def test_an_unknown_chip_is_refused(chip):
+    refused(616, "no known family", Device(chip=chip).evidence())
+
+
+@pytest.mark.forgery
+def test_a_hopper_with_the_extension_of_blackwell_is_refused():
+    extensions = (
+        device_info("NVIDIA:GH100:48B02DF44660DA06"),
+        dice(TCB_INFO, tcb_info(fwid_der(FWID))),
+    )
+    device = Device(certificates={"leaf": {"extensions": extensions}})
+    refused(616, "hopper has 2.23.133.5.4.1", device.evidence())
+
+
+@pytest.mark.forgery
+def test_a_blackwell_with_the_extension_of_hopper_is_refused():
+    """It has none of the flags that would tell a debug build."""
+    extensions = (
+        device_info("NVIDIA:GB100:48B02DF44660DA06"),
+        dice(COMPOSITE, composite(spki(BLACKWELL.private("brom")), FWID)),
+    )
+    device = Device(chip="GB100", certificates={"leaf": {"extensions": extensions}})
+    refused(616, "blackwell has 2.23.133.5.4.1.1", device.evidence())
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("chip", "chip_id"), [("GH100", 0x1A0), ("GB100", 0x180), ("GH100", 0x170), ("GH100", 0x18)]
+)
+def test_a_chip_id_of_another_family_is_refused(chip, chip_id):
+    fields = {4: chip_id.to_bytes(8, "little")}
+    refused(616, f"chip id {chip_id:#x}", Device(chip=chip, fields=fields).evidence())
+
+
+@pytest.mark.parametrize(("chip", "chip_id"), [("GB100", 0x1A2), ("GB202", 0x1B2)])
+def test_chips_of_one_family_are_known(chip, chip_id):
+    device = Device(chip=chip, fields={4: chip_id.to_bytes(8, "little")})
+    assert verify(device.evidence()).architecture is Architecture.BLACKWELL
+
+
+# Report against certificates.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "fwid", [bytes(48), FWID[:47], FWID + b"\0", b""], ids=["zero", "short", "long", "empty"]
+)
+@pytest.mark.parametrize("chip", ["GH100", "GB100"])
+def test_firmware_that_the_certificate_does_not_name_is_refused(chip, fwid):
+    refused(613, "in the certificate", Device(chip=chip, fields={20: fwid}).evidence())
+
+
+@pytest.mark.forgery
+def test_a_switch_that_names_other_firmware_is_refused():
+    refused(613, "in the certificate", Device(chip="LS_10", fields={20: bytes(48)}).evidence())
+
+
+@pytest.mark.forgery
+def test_a_switch_that_names_another_pdi_is_refused():
+    device = Device("55" * 8, "LS_10", fields={22: bytes.fromhex("66" * 8)})
+    refused(619, "6666666666666666 in the report", device.evidence())
+
+
+@pytest.mark.forgery
+def test_a_device_whose_firmware_is_a_debug_build_is_refused():
+    extensions = (
+        device_info("NVIDIA:GB100:48B02DF44660DA06"),
+        dice(TCB_INFO, tcb_info(fwid_der(FWID), flags=b"\x90\x00\x00\x01")),
+    )
+    device = Device(chip="GB100", certificates={"leaf": {"extensions": extensions}})
+    refused(618, "debug", device.evidence())
+
+
+# Measurements.
+
+
+def blocks(count, first=0):
+    return {"blocks": tuple(block(index, bytes(48)) for index in range(first, first + count))}
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("device", "changes"),
+    [
+        (HOPPER, blocks(63)),
+        (HOPPER, blocks(65)),
+        (HOPPER, blocks(64, first=1)),
+        (HOPPER, blocks(31)),
+        (HOPPER, blocks(0)),
+        (BLACKWELL, blocks(63)),
+        (SWITCH, blocks(64)),
+        (SWITCH, blocks(30)),
+    ],
+    ids=[
+        *("last-missing", "one-more", "first-missing", "as-many-as-a-switch", "none"),
+        *("blackwell-last-missing", "switch-with-64", "switch-with-30"),
+    ],
+)
+def test_another_number_of_measurements_is_refused(device, changes):
+    refused(624, "measurements", device.evidence(**changes))
+
+
+@pytest.mark.forgery
+def test_a_gap_is_refused():
+    numbers = [*range(10), *range(11, 65)]
+    gap = tuple(block(index, bytes(48)) for index in numbers)
+    refused(624, "without a gap", HOPPER.evidence(blocks=gap))
+
+
+# Passing through.
+
+
+def test_errors_name_the_device():
+    refused(603, "did not sign", HOPPER.evidence(signature=bytes(96)), where="devices[3]")
+
+
+@pytest.mark.forgery
+def test_the_status_is_asked():
+    def revoked(*_):
+        return CertificateStatus.REVOKED
+
+    refused(610, "revoked", HOPPER.evidence(), status=revoked)
+
+
+@pytest.mark.forgery
+def test_opaque_data_is_judged():
+    refused(602, "DRIVER_VERSION", Device(fields={3: None}).evidence())
+    refused(602, "SWITCH_LOCK_STATUS", Device(chip="LS_10", fields={25: None}).evidence())
+
+
+@pytest.mark.forgery
+def test_opaque_data_is_not_read_before_the_signature():
+    refused(603, "", Device(fields={3: None}).evidence(signature=bytes(96)))
+
+
+def test_pdis_of_the_forge_are_distinct():
+    assert len({gpu_pdi(number) for number in range(8)}) == 8

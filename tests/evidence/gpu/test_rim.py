@@ -1,0 +1,410 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""RIMs: content, validity, cache, and NVIDIA's own. `test_a_rim` is the control."""
+
+import hashlib
+from datetime import timedelta
+
+import pytest
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.gpu import rim as rim_module
+from securetrain.evidence.gpu.certificates import CertificateStatus
+from securetrain.evidence.gpu.rim import (
+    MAX_ALTERNATIVES,
+    NVIDIA_RIM_ROOTS,
+    RimCache,
+    RimKind,
+    parse_rim,
+)
+from tests.evidence.gpu.authority import DAY, NOW, YEAR, make_authority
+from tests.evidence.gpu.rimforge import SHA384, SWID, TCG, digest_of, manifest, resource, sign
+from tests.evidence.vectors import needs_vectors, vector, vectors
+
+AUTHORITY = make_authority(not_before=NOW - YEAR, not_after=NOW + DAY)
+TEXT = manifest()
+GOOD = sign(TEXT, AUTHORITY)
+
+
+def parse(data, **changes):
+    return parse_rim(data, **{"roots": AUTHORITY.roots, "now": NOW, "where": "RIM x", **changes})
+
+
+def refused(code, data, **changes):
+    with pytest.raises(AttestationError) as caught:
+        parse(data, **changes)
+    assert caught.value.code == code, caught.value
+    assert caught.value.where == "RIM x"
+    return caught.value
+
+
+def test_a_rim():
+    rim = parse(GOOD)
+    assert rim.kind is RimKind.VBIOS
+    assert (rim.version, rim.product, rim.manufacturer) == ("96.00.5E.00.01", "GH100", "5703")
+    assert rim.tag == "ab" * 48
+    assert rim.sha256 == hashlib.sha256(GOOD).hexdigest()
+    assert set(rim.measurements) == {0, 1, 62, 63}
+    assert set(rim.golden) == {0, 1}
+    assert rim.golden[1] == {digest_of(1), digest_of(100)}
+    assert rim.measurements[1].digests == rim.golden[1]
+    assert (rim.measurements[1].size, rim.measurements[1].name) == (48, "Measurement_1")
+    assert not rim.measurements[62].active
+    assert rim.valid_from == NOW - YEAR
+    assert rim.valid_until == NOW + DAY
+    assert rim.certificates[0] == AUTHORITY.signer.certificate
+
+
+@pytest.mark.parametrize(
+    ("edition", "version", "kind"),
+    [
+        ("GPU", "550.144.03", RimKind.DRIVER),
+        ("GPU", "545.00", RimKind.DRIVER),
+        ("GPU", "96.00.5e.00.01", RimKind.VBIOS),
+        ("SWITCH", "96.10.55.00.01", RimKind.SWITCH),
+    ],
+)
+def test_kinds(edition, version, kind):
+    rim = parse(sign(manifest(version, edition=edition), AUTHORITY))
+    assert rim.kind is kind
+    assert rim.version == version.upper()
+
+
+def test_many_alternatives_and_any_hex():
+    digests = [digest_of(number) for number in range(MAX_ALTERNATIVES)]
+    text = manifest(measurements={255: digests}).replace(digests[0].hex(), digests[0].hex().upper())
+    assert parse(sign(text, AUTHORITY)).golden[255] == set(digests)
+
+
+# Content that its signer should not have signed.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        pytest.param('supplemental="false"', 'supplemental="true"', "supplemental", id="patch-tag"),
+        pytest.param('corpus="false"', 'corpus="true"', "corpus", id="corpus"),
+        pytest.param('patch="false"', 'patch="true"', "patch", id="patch"),
+        pytest.param('tagId="ab', 'tagId="xx', "tagId", id="tag-id"),
+        pytest.param(' tagVersion="0"', "", "other attributes", id="no-tag-version"),
+        pytest.param(" corpus=", ' Id="a" corpus=', "other attributes", id="id"),
+        pytest.param("SoftwareIdentity", "Tag", "SoftwareIdentity", id="root"),
+        pytest.param('role="soft', 'role="Soft', "role", id="role"),
+        pytest.param('name="NVIDIA Corporation"', 'name="ACME"', "name is 'ACME'", id="creator"),
+        pytest.param(
+            'FirmwareManufacturerId="5703"', 'FirmwareManufacturerId="311"', "311", id="firmware-by"
+        ),
+        pytest.param(
+            'PlatformManufacturerId="5703"', 'PlatformManufacturerId="311"', "311", id="platform-by"
+        ),
+        pytest.param('PayloadType="direct"', 'PayloadType="indirect"', "PayloadType", id="payload"),
+        pytest.param('BindingSpec="RIMIM"', 'BindingSpec="X"', "BindingSpec", id="binding"),
+        pytest.param('product="GH100"', 'product="GB100"', "differ", id="product"),
+        pytest.param(
+            'PlatformModel="GH100"', 'PlatformModel="GB100"', "differ", id="platform-model"
+        ),
+        pytest.param(' name="GH100"', ' name="GB100"', "differ", id="tag-name"),
+        pytest.param('edition="GPU"', 'edition="SWITCHES"', "edition", id="edition"),
+        pytest.param("96.00.5E.00.01", "96.00.5E.00", "version", id="version"),
+        pytest.param("96.00.5E.00.01", "96.00.5E.00.01.02", "version", id="long-version"),
+        pytest.param("96.00.5E.00.01", "../../x", "colloquialVersion", id="version-with-path"),
+        pytest.param(f' xmlns:ns1="{TCG}"', f' xmlns:ns1="{SWID}"', "other", id="meta-namespace"),
+        pytest.param("></ns0:Entity>", "><ns0:Link></ns0:Link></ns0:Entity>", "content", id="link"),
+        pytest.param("></ns0:Meta>", ">x</ns0:Meta>", "content", id="in-meta"),
+        pytest.param(
+            f'SHA384="{SHA384}"', f'SHA384="{SHA384}" size="1"', "other", id="payload-attribute"
+        ),
+        pytest.param(
+            "</ns0:Payload>",
+            "</ns0:Payload><ns0:Payload></ns0:Payload>",
+            "expected Entity",
+            id="payloads",
+        ),
+        pytest.param("ns0:Entity", "ns0:Entities", "Entity", id="entity-name"),
+        pytest.param("ns0:Meta", "ns0:Metas", "Meta", id="meta-name"),
+        pytest.param("ns0:Payload", "ns0:Evidence", "Payload", id="evidence"),
+        pytest.param("ns0:Resource", "ns0:File", "Resource", id="file"),
+        pytest.param('type="Measurement"', 'type="Other"', "type", id="type"),
+        pytest.param('active="True"', 'active="true"', "active", id="active"),
+        pytest.param('size="48"', 'size="32"', "size", id="size"),
+        pytest.param('index="1"', 'index="0"', "a second measurement 0", id="index-twice"),
+        pytest.param('index="1"', 'index="256"', "index 256", id="index-too-large"),
+        pytest.param('index="1"', 'index="-1"', "index", id="index-negative"),
+        pytest.param('index="1"', 'index="01"', "index", id="index-spelling"),
+        pytest.param('index="1"', 'index="\u0661"', "index", id="index-digits-of-another-script"),
+        pytest.param('alternatives="2"', 'alternatives="1"', "1 alternatives, but", id="fewer"),
+        pytest.param('alternatives="2"', 'alternatives="3"', "3 alternatives, but", id="more"),
+        pytest.param("ns2:Hash1=", "ns2:Hash2=", "2 alternatives, but", id="gap"),
+        pytest.param("ns2:Hash1=", "ns2:hash1=", "2 alternatives, but", id="name"),
+        pytest.param(' active="T', ' Hash1="0" active="T', "other", id="hash-of-no-namespace"),
+        pytest.param(digest_of(0).hex(), "00" * 32, "Hash0", id="short-digest"),
+        pytest.param(digest_of(0).hex(), "0g" * 48, "Hash0", id="digest-that-is-no-hex"),
+        pytest.param(digest_of(0).hex(), " " + "0" * 95, "Hash0", id="digest-with-a-space"),
+        pytest.param("></ns0:Resource>", ">x</ns0:Resource>", "content", id="in-resource"),
+        pytest.param(' name="Me', ' more="1" name="Me', "other attributes", id="attribute"),
+    ],
+)
+def test_content_that_is_no_rim(old, new, what):
+    whole = {"SoftwareIdentity", "ns0:Entity", "ns0:Meta", "ns0:Payload", "ns0:Resource"}
+    text = TEXT.replace(old, new, -1 if old in whole else 1)
+    assert text != TEXT
+    assert what in refused("ST-ATTS-701", sign(text, AUTHORITY)).what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        pytest.param(manifest(measurements={}), "no measurement is active", id="nothing-active"),
+        pytest.param(manifest(measurements={}, inactive=()), "no measurement", id="empty"),
+        pytest.param(manifest(measurements={0: []}), "with 0 alternatives", id="no-alternatives"),
+        pytest.param(
+            manifest(measurements={0: [digest_of(n) for n in range(MAX_ALTERNATIVES + 1)]}),
+            "with 33 alternatives",
+            id="too-many-alternatives",
+        ),
+        pytest.param(manifest("550.144.03", edition="SWITCH"), "edition", id="switch-driver"),
+        pytest.param(
+            manifest(inactive=()).replace(
+                "</ns0:Payload>", resource(1, [digest_of(7)], active=False) + "</ns0:Payload>"
+            ),
+            "a second measurement 1",
+            id="index-twice-once-inactive",
+        ),
+        pytest.param(
+            manifest(measurements={0: [digest_of(0)]})
+            .replace("ns2:Hash0", "ns5:Hash0")
+            .replace("<ns0:Resource", f'<ns0:Resource xmlns:ns5="{TCG}"'),
+            "other attributes",
+            id="hash-of-another-namespace",
+        ),
+    ],
+)
+def test_manifests_that_say_nothing_or_two_things(text, what):
+    assert what in refused("ST-ATTS-701", sign(text, AUTHORITY)).what
+
+
+# The whole path.
+
+
+@pytest.mark.forgery
+def test_reasons_are_told_apart():
+    other = make_authority()
+    refused("ST-ATTS-701", b"<!-- -->" + GOOD)
+    refused("ST-ATTS-702", TEXT.encode())
+    refused("ST-ATTS-703", GOOD.replace(b'index="0"', b'index="9"'))
+    refused("ST-ATTS-704", sign(TEXT, AUTHORITY, key=other.signer.key))
+    refused("ST-ATTS-705", sign(TEXT, other))
+    refused("ST-ATTS-705", GOOD, roots=other.roots)
+    refused("ST-ATTS-705", GOOD, roots=())
+    refused("ST-ATTS-705", GOOD, roots=NVIDIA_RIM_ROOTS)
+
+
+@pytest.mark.forgery
+def test_another_signers_certificates_beside_this_signature():
+    other = make_authority()
+    stolen = [holder.der for holder in AUTHORITY.chain]
+    refused("ST-ATTS-704", sign(TEXT, other, certificates=stolen))
+
+
+# Time and revocation.
+
+
+@pytest.mark.forgery
+def test_expired_is_a_reason_of_its_own():
+    end = NOW + DAY
+    parse(GOOD, now=end)
+    later = end + timedelta(seconds=1)
+    error = refused("ST-ATTS-706", GOOD, now=later)
+    assert "allow_expired_rims" in error.fix
+    assert parse(GOOD, now=later, allow_expired=True).expired(later)
+
+
+@pytest.mark.forgery
+def test_not_valid_yet_is_refused_whatever_the_policy_says():
+    start = NOW - YEAR
+    parse(GOOD, now=start)
+    for allow in (False, True):
+        refused("ST-ATTS-707", GOOD, now=start - timedelta(seconds=1), allow_expired=allow)
+
+
+@pytest.mark.forgery
+def test_an_expired_rim_must_still_verify():
+    bad = GOOD.replace(b'index="0"', b'index="9"')
+    refused("ST-ATTS-703", bad, now=NOW + 9 * YEAR, allow_expired=True)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (CertificateStatus.REVOKED, "ST-ATTS-719"),
+        (CertificateStatus.HOLD, "ST-ATTS-720"),
+        (CertificateStatus.UNKNOWN, "ST-ATTS-721"),
+    ],
+)
+def test_a_revoked_signer(status, code):
+    for allow in (False, True):
+        refused(code, GOOD, status=lambda *_: status, allow_expired=allow)
+    parse(GOOD, status=lambda *_: CertificateStatus.GOOD)
+
+
+# The cache of verified RIMs.
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    verified = []
+    original = rim_module._verified
+
+    def counting(data, roots, where):
+        verified.append(hashlib.sha256(data).hexdigest())
+        return original(data, roots, where)
+
+    monkeypatch.setattr(rim_module, "_verified", counting)
+    return verified
+
+
+def test_a_rim_is_verified_once(counted):
+    cache = RimCache(AUTHORITY.roots)
+    assert cache.parse(GOOD, now=NOW) is cache.parse(GOOD, now=NOW)
+    assert len(counted) == len(cache) == 1
+
+
+@pytest.mark.forgery
+def test_what_was_refused_is_not_remembered(counted):
+    cache = RimCache(AUTHORITY.roots)
+    bad = GOOD.replace(b'index="0"', b'index="9"')
+    for _ in range(2):
+        with pytest.raises(AttestationError, match="ST-ATTS-703"):
+            cache.parse(bad, now=NOW)
+    assert len(counted) == 2
+    assert len(cache) == 0
+
+
+@pytest.mark.forgery
+def test_time_and_revocation_are_looked_at_again(counted):
+    cache = RimCache(AUTHORITY.roots)
+    cache.parse(GOOD, now=NOW)
+    later = NOW + 2 * DAY
+    with pytest.raises(AttestationError, match="ST-ATTS-706"):
+        cache.parse(GOOD, now=later)
+    cache.parse(GOOD, now=later, allow_expired=True)
+    with pytest.raises(AttestationError, match="ST-ATTS-706"):
+        cache.parse(GOOD, now=later)
+    with pytest.raises(AttestationError, match="ST-ATTS-719"):
+        cache.parse(GOOD, now=NOW, status=lambda *_: CertificateStatus.REVOKED)
+    assert len(counted) == 1
+
+
+def test_the_cache_is_bounded(counted):
+    cache = RimCache(AUTHORITY.roots, size=2)
+    one, two, three = (sign(manifest(f"96.00.5E.00.0{n}"), AUTHORITY) for n in (1, 2, 3))
+    for data in (one, two, one, three, one):
+        cache.parse(data, now=NOW)
+    assert len(counted) == 3, "the one that was used last stays"
+    assert len(cache) == 2
+    cache.parse(two, now=NOW)
+    assert len(counted) == 4
+
+
+# NVIDIA's own.
+
+SDK = "NVIDIA__attestation-sdk/nv-attestation-sdk-cpp/unit-tests/testdata/"
+GENUINE = {
+    SDK + "NV_GPU_DRIVER_GH100_550.144.03.xml": (RimKind.DRIVER, "550.144.03", 21),
+    SDK + "switchVBIOSRim_NV_SWITCH_BIOS_5612_0002_890_9610550001.xml": (
+        RimKind.SWITCH,
+        "96.10.55.00.01",
+        31,
+    ),
+    # Called a mismatch because it does not match a sample report; NVIDIA signed it all the same.
+    SDK + "sample_rims/NV_GPU_VBIOS_1010_0200_882_96005E0001_measurement_mismatch.xml": (
+        RimKind.VBIOS,
+        "96.00.5E.00.01",
+        12,
+    ),
+    "g520_0200_885_9600740001_PROD.swidtag": (RimKind.VBIOS, "96.00.74.00.01", 12),
+    "Driver_RIM_test_no_gpu.swidtag": (RimKind.DRIVER, "545.00", 21),
+}
+BAD = {
+    # The issuer's place is taken by a root of NVIDIA's for debugging.
+    SDK + "incorrect_cert_chain_driver_rim.xml": ("ST-ATTS-705", "Debug Only"),
+    SDK + "incorrect_signature_driver_rim.xml": ("ST-ATTS-704", "does not verify"),
+    # All of the others were edited after they had been signed.
+    SDK + "sample_rims/NV_GPU_DRIVER_GH100_535.86.09_measurement_mismatch.xml": (
+        "ST-ATTS-703",
+        "was signed",
+    ),
+    SDK + "sample_rims/NV_GPU_DRIVER_GH100_570.124.03_expired.xml": ("ST-ATTS-703", "was signed"),
+    SDK + "sample_rims/NV_SWITCH_BIOS_5612_0002_890_9610550001_invalid_signature.xml": (
+        "ST-ATTS-703",
+        "was signed",
+    ),
+    SDK + "sample_rims/NV_SWITCH_BIOS_5612_0002_890_9610550001_measurement_mismatch.xml": (
+        "ST-ATTS-703",
+        "was signed",
+    ),
+}
+
+
+def load(name):
+    found = [path for path in vectors("NVIDIA__*/**/*") if path.endswith(name)]
+    assert len(found) == 1, name
+    return vector(found[0])
+
+
+@needs_vectors
+@pytest.mark.parametrize("name", GENUINE)
+def test_genuine_rims(name):
+    data = load(name)
+    rim = parse_rim(data, roots=NVIDIA_RIM_ROOTS, now=NOW, allow_expired=True)
+    assert (rim.kind, rim.version, len(rim.golden)) == GENUINE[name]
+    assert len(rim.measurements) == 64
+    assert len(rim.certificates) == 4
+    inside = rim.valid_from + (rim.valid_until - rim.valid_from) / 2
+    assert parse_rim(data, roots=NVIDIA_RIM_ROOTS, now=inside) == rim
+    for moment, code in (
+        (rim.valid_until + DAY, "ST-ATTS-706"),
+        (rim.valid_from - DAY, "ST-ATTS-707"),
+    ):
+        with pytest.raises(AttestationError, match=code):
+            parse_rim(data, roots=NVIDIA_RIM_ROOTS, now=moment)
+
+
+@needs_vectors
+@pytest.mark.forgery
+@pytest.mark.parametrize("name", BAD)
+def test_nvidias_own_bad_rims(name):
+    code, what = BAD[name]
+    with pytest.raises(AttestationError) as caught:
+        parse_rim(load(name), roots=NVIDIA_RIM_ROOTS, now=NOW, allow_expired=True)
+    assert caught.value.code == code
+    assert what in caught.value.what
+
+
+@needs_vectors
+def test_every_rim_is_one_of_these():
+    names = vectors("NVIDIA__*/**/*.xml") + vectors("NVIDIA__*/**/*.swidtag")
+    assert len(names) == len(GENUINE) + len(BAD)
+    assert all(any(name.endswith(known) for known in (*GENUINE, *BAD)) for name in names)
+
+
+@needs_vectors
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        (b'index="1" active="True"', b'index="1" active="False"', "ST-ATTS-703"),
+        (b"<ns0:Payload", b"<!--x--><ns0:Payload", "ST-ATTS-701"),
+        (b"</ns0:Payload>", b"<ns0:Resource/></ns0:Payload>", "ST-ATTS-703"),
+        (b"96.10.55.00.01", b"96.10.55.00.02", "ST-ATTS-703"),
+        (f'xmlns:SHA384="{SHA384}"'.encode(), b"", "ST-ATTS-703"),
+    ],
+)
+def test_a_genuine_rim_that_was_changed(old, new, code):
+    data = load("switchVBIOSRim_NV_SWITCH_BIOS_5612_0002_890_9610550001.xml")
+    assert old in data
+    with pytest.raises(AttestationError, match=code):
+        parse_rim(data.replace(old, new, 1), roots=NVIDIA_RIM_ROOTS, now=NOW)

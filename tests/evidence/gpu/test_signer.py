@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Chains to a pinned root; `test_a_chain` is the control of everything that is refused."""
+
+import dataclasses
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.gpu.certificates import CertificateStatus
+from securetrain.evidence.gpu.signer import check_revocation, verify_chain
+from tests.evidence.gpu.authority import NOW, YEAR, Holder, issue, make_authority, new_key
+
+AUTHORITY = make_authority()
+ISSUER, PRODUCT, ROOT = AUTHORITY.issuer, AUTHORITY.product, AUTHORITY.root
+SIGNER = AUTHORITY.signer
+RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def verify(*holders, roots=None):
+    chain = [holder.der if isinstance(holder, Holder) else holder for holder in holders]
+    return verify_chain(chain, AUTHORITY.roots if roots is None else roots, "RIM x")
+
+
+def refused(*holders, roots=None):
+    with pytest.raises(AttestationError) as caught:
+        verify(*holders, roots=roots)
+    assert caught.value.code == "ST-ATTS-705", caught.value
+    assert caught.value.where == "RIM x"
+    return caught.value.what
+
+
+def test_a_chain():
+    chain = verify(*AUTHORITY.chain)
+    assert chain.certificates == tuple(holder.certificate for holder in AUTHORITY.chain)
+    assert chain.key == SIGNER.key.public_key()
+    assert chain.valid_from == SIGNER.certificate.not_valid_before_utc
+    assert chain.valid_until == SIGNER.certificate.not_valid_after_utc
+
+
+def test_shorter_and_longer_chains():
+    verify(issue("leaf", ROOT, ca=False), ROOT)
+    extra = issue("extra", PRODUCT)
+    issuer = issue("issuer", extra)
+    verify(issue("leaf", issuer, ca=False), issuer, extra, PRODUCT, ROOT)
+
+
+def test_time_is_left_to_the_caller():
+    old = make_authority(not_before=NOW - 9 * YEAR, not_after=NOW - 8 * YEAR)
+    chain = verify(*old.chain, roots=old.roots)
+    assert chain.valid_until == NOW - 8 * YEAR
+    assert chain.valid_from == ISSUER.certificate.not_valid_before_utc, "the issuer came later"
+
+
+ANOTHER = make_authority()
+IMPOSTOR = issue("Test RIM Root CA", not_after=NOW + YEAR)
+
+
+def below(issuer: Holder, **changes):
+    """A signer below `issuer`."""
+    return issue("Signer", issuer, **{"ca": False, **changes})
+
+
+def intermediate(**changes):
+    """A chain whose issuing CA is wrong in one way."""
+    issuer = issue("Issuer", PRODUCT, **changes)
+    return [below(issuer), issuer, PRODUCT, ROOT]
+
+
+def signer(**changes):
+    """A chain whose leaf is wrong in one way."""
+    return [below(ISSUER, **changes), ISSUER, PRODUCT, ROOT]
+
+
+UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00")
+NAMES = x509.NameConstraints([x509.DNSName("example.org")], None)
+
+# A root whose key is the pinned one, as anybody can see it, under an attacker's signature.
+FAKE_ROOT = Holder(
+    x509.CertificateBuilder()
+    .subject_name(ROOT.certificate.subject)
+    .issuer_name(ROOT.certificate.subject)
+    .public_key(ROOT.key.public_key())
+    .serial_number(7)
+    .not_valid_before(NOW - YEAR)
+    .not_valid_after(NOW + 500 * YEAR)
+    .add_extension(x509.SubjectKeyIdentifier.from_public_key(ROOT.key.public_key()), critical=False)
+    .add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(ROOT.key.public_key()), critical=False
+    )
+    .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    .add_extension(
+        ROOT.certificate.extensions.get_extension_for_class(x509.KeyUsage).value, critical=True
+    )
+    .sign(new_key(), hashes.SHA384()),
+    ROOT.key,
+)
+LONG = [issue(f"ca-{number}", ROOT) for number in range(7)]
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("chain", "what"),
+    [
+        pytest.param(ANOTHER.chain, "not pinned", id="another-root-of-the-same-name"),
+        pytest.param([*AUTHORITY.chain[:-1], ANOTHER.root], "not pinned", id="root-swapped"),
+        pytest.param(AUTHORITY.chain[:-1], "not pinned", id="no-root"),
+        pytest.param([], "0 certificates", id="nothing"),
+        pytest.param([ROOT], "1 certificates", id="the-root-alone"),
+        pytest.param([SIGNER, *LONG], "8 certificates", id="too-many"),
+        pytest.param([SIGNER, PRODUCT, ROOT], "no path", id="an-issuer-missing"),
+        pytest.param([SIGNER, PRODUCT, ISSUER, ROOT], "in its order", id="order"),
+        pytest.param([SIGNER, ISSUER, PRODUCT, LONG[0], ROOT], "in its order", id="one-more"),
+        pytest.param([ANOTHER.signer, *AUTHORITY.chain[1:]], "no path", id="another-signer"),
+        pytest.param([below(IMPOSTOR), ROOT], "no path", id="an-impostors-signer"),
+        pytest.param(
+            [issue("Signer", ISSUER, ca=False, sign_with=new_key()), *AUTHORITY.chain[1:]],
+            "no path",
+            id="not-signed-by-its-issuer",
+        ),
+        pytest.param([issue("self", ca=False), ROOT], "no path", id="self-signed"),
+        pytest.param([*AUTHORITY.chain[:-1], FAKE_ROOT], "no path", id="fake-copy-of-the-root"),
+        pytest.param(intermediate(ca=False), "no path", id="issuer-is-no-ca"),
+        pytest.param(intermediate(constraints=False), "no path", id="issuer-without-constraints"),
+        pytest.param(intermediate(cert_sign=False), "no path", id="issuer-may-not-sign"),
+        pytest.param(intermediate(extra=((UNKNOWN, True),)), "no path", id="issuer-critical"),
+        pytest.param(
+            [
+                below(longer := issue("longer", ISSUER)),
+                longer,
+                ISSUER,
+                PRODUCT,
+                ROOT,
+            ],
+            "no path",
+            id="path-length",
+        ),
+        pytest.param(signer(ca=True, digital_signature=True), "is a CA", id="leaf-is-a-ca"),
+        pytest.param(signer(digital_signature=False), "may not make", id="leaf-may-not-sign"),
+        pytest.param(signer(usage=False), "KeyUsage", id="leaf-without-usage"),
+        pytest.param(signer(constraints=False), "BasicConstraints", id="leaf-no-constraints"),
+        pytest.param(signer(extra=((UNKNOWN, True),)), "no path", id="leaf-critical"),
+        pytest.param(signer(key=new_key(ec.SECP256R1())), "not on P-384", id="leaf-p256"),
+        pytest.param(signer(key=RSA_KEY), "not on P-384", id="leaf-rsa"),
+        pytest.param(signer(algorithm=hashes.SHA256()), "SHA-384", id="leaf-sha256"),
+        pytest.param(intermediate(key=new_key(ec.SECP521R1())), "not on P-384", id="issuer-p521"),
+        pytest.param(intermediate(algorithm=hashes.SHA512()), "SHA-384", id="issuer-sha512"),
+        pytest.param([b"", ROOT], "cannot be read", id="empty"),
+        pytest.param([SIGNER.der[:-1], *AUTHORITY.chain[1:]], "cannot be read", id="truncated"),
+        pytest.param([SIGNER.der + b"\0", *AUTHORITY.chain[1:]], "cannot be read", id="trailing"),
+    ],
+)
+def test_chains_that_do_not_lead_to_the_root(chain, what):
+    assert what in refused(*chain)
+
+
+@pytest.mark.forgery
+def test_without_roots_nothing_is_accepted():
+    refused(*AUTHORITY.chain, roots=())
+    refused(*AUTHORITY.chain, roots={AUTHORITY.product.pin})
+
+
+# Revocation.
+
+
+def test_every_certificate_but_the_root_is_asked_about():
+    asked = []
+
+    def status(certificate, issuer):
+        asked.append((certificate, issuer))
+        return CertificateStatus.GOOD
+
+    certificates = verify(*AUTHORITY.chain).certificates
+    check_revocation(certificates, status, "x")
+    assert asked == list(pairwise(certificates))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (CertificateStatus.REVOKED, "ST-ATTS-719"),
+        (CertificateStatus.HOLD, "ST-ATTS-720"),
+        (CertificateStatus.UNKNOWN, "ST-ATTS-721"),
+    ],
+)
+def test_a_certificate_that_is_not_good(position, status, code):
+    certificates = verify(*AUTHORITY.chain).certificates
+    bad = certificates[position]
+
+    def lookup(certificate, issuer):
+        return status if certificate == bad else CertificateStatus.GOOD
+
+    with pytest.raises(AttestationError) as caught:
+        check_revocation(certificates, lookup, "RIM x")
+    assert caught.value.code == code
+    assert caught.value.where == "RIM x"
+    assert bad.subject.rfc4514_string() in caught.value.what
+
+
+def test_a_chain_says_when_all_of_it_is_valid():
+    short = make_authority(not_before=NOW - timedelta(days=1), not_after=NOW + timedelta(days=1))
+    chain = verify(*short.chain, roots=short.roots)
+    assert (chain.valid_from, chain.valid_until) == (NOW - timedelta(1), NOW + timedelta(1))
+    assert dataclasses.astuple(chain)[1] == chain.key

@@ -1,0 +1,179 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Boards whose devices do not belong together; `test_the_board_closes` is the control."""
+
+import dataclasses
+
+import pytest
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.gpu.opaque import Mode
+from securetrain.evidence.gpu.topology import check_fabric
+from tests.evidence.gpu.forge import GPUS, SWITCHES, Device, hgx, hgx_gpu, hgx_switch
+
+STRANGER = "ee" * 8
+
+
+def board(**replaced):
+    """The board's states with some replaced: g0=state, s1=None removes one."""
+    names = [f"g{number}" for number in range(8)] + [f"s{number}" for number in range(4)]
+    states = dict(zip(names, hgx(), strict=True)) | replaced
+    return [state for state in states.values() if state is not None]
+
+
+def changed(state, **changes):
+    """A verified state that says something else."""
+    claims = {name: changes.pop(name) for name in ("mode", "peers", "locked") if name in changes}
+    return dataclasses.replace(state, claims=dataclasses.replace(state.claims, **claims), **changes)
+
+
+def mpt(number):
+    fields = {21: b"\x55", 36: b"\x01\x00"}
+    return Device(f"{0x9000 + number:016x}", "GB100", fields=fields).state()
+
+
+def test_the_board_closes():
+    fabric = check_fabric(board(), gpus=8, switches=4)
+    assert fabric.mode is Mode.PPCIE
+    assert fabric.gpus == GPUS
+    assert fabric.switches == SWITCHES
+    assert fabric.closed
+
+
+def test_the_order_does_not_matter():
+    assert check_fabric(board()[::-1], gpus=8, switches=4) == check_fabric(
+        board(), gpus=8, switches=4
+    )
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_gpus_without_a_fabric(count):
+    fabric = check_fabric([mpt(number) for number in range(count)], gpus=count, switches=0)
+    assert fabric.mode is Mode.MPT
+    assert not fabric.closed
+    assert len(fabric.gpus) == count
+
+
+def test_a_node_without_devices():
+    fabric = check_fabric([], gpus=0, switches=0)
+    assert fabric.mode is None
+    assert not fabric.closed
+
+
+GPU, OTHER_GPU = hgx()[0], hgx()[1]
+SWITCH = hgx()[8]
+FORGED = {
+    # Twice and missing.
+    "same-gpu-twice": (board(g1=GPU), 631, GPUS[0]),
+    "same-switch-twice": (board(s1=SWITCH), 631, SWITCHES[0]),
+    "same-gpu-with-another-leaf": (board(g1=changed(GPU, ueid="1", serial="00")), 631, GPUS[0]),
+    "a-gpu-and-a-switch-of-one-pdi": (board(s1=changed(SWITCH, pdi=GPUS[0])), 631, GPUS[0]),
+    "missing-gpu": (board(g3=None), 632, "7 of kind gpu, the node has 8"),
+    "missing-switch": (board(s3=None), 632, "3 of kind switch, the node has 4"),
+    "no-switches": (board(s0=None, s1=None, s2=None, s3=None), 632, "0 of kind switch"),
+    "switches-alone": (hgx()[8:], 632, "0 of kind gpu"),
+    "ninth-gpu": ([*board(), hgx_gpu(8, SWITCHES).state()], 632, "9 of kind gpu"),
+    "fifth-switch": ([*board(), hgx_switch(4, GPUS).state()], 632, "5 of kind switch"),
+    # Links.
+    "gpu-of-another-node": (
+        board(g2=hgx_gpu(99, [STRANGER, *SWITCHES[1:]]).state()),
+        633,
+        f"names {STRANGER} that is not attested, does not name {SWITCHES[0]} that is",
+    ),
+    "gpu-of-another-node-that-names-these-switches": (
+        board(g2=hgx_gpu(99, SWITCHES).state()),
+        634,
+        f"does not name {0x1000 + 99:016x}",
+    ),
+    "gpu-with-a-further-switch": (
+        board(g2=hgx_gpu(2, [*SWITCHES, STRANGER]).state()),
+        633,
+        f"names {STRANGER} that is not attested, does not name nothing",
+    ),
+    "gpu-with-a-switch-less": (board(g2=hgx_gpu(2, SWITCHES[:3]).state()), 633, SWITCHES[3]),
+    "gpu-without-links": (board(g2=hgx_gpu(2, []).state()), 633, "names nothing"),
+    "gpu-that-tells-no-links": (board(g2=hgx_gpu(2, [], f22=None).state()), 633, "names nothing"),
+    "gpu-with-pdis-in-the-order-of-switches": (
+        board(g2=hgx_gpu(2, [bytes.fromhex(pdi)[::-1].hex() for pdi in SWITCHES]).state()),
+        633,
+        "that is not attested",
+    ),
+    "switch-of-another-board": (
+        board(s2=hgx_switch(2, [STRANGER, *GPUS[1:]]).state()),
+        634,
+        f"names {STRANGER}",
+    ),
+    "switch-that-is-not-attested": (board(s2=hgx_switch(99, GPUS).state()), 633, SWITCHES[2]),
+    "switch-with-a-gpu-less": (board(s2=hgx_switch(2, GPUS[:7]).state()), 634, GPUS[7]),
+    "switch-without-gpus": (board(s2=hgx_switch(2, []).state()), 634, "names nothing"),
+    "unlocked-switch": (board(s1=hgx_switch(1, GPUS, f25=b"\0\0").state()), 637, "changed"),
+    # Nonce and mode.
+    "a-gpu-of-another-nonce": (
+        board(g5=hgx_gpu(5, SWITCHES).state(nonce=bytes(32))),
+        635,
+        "more than one nonce",
+    ),
+    "a-switch-of-another-nonce": (
+        board(s3=hgx_switch(3, GPUS).state(nonce=bytes(32))),
+        635,
+        "more than one nonce",
+    ),
+    "one-gpu-in-spt": (
+        board(g4=hgx_gpu(4, SWITCHES, f21=b"\x55", f36=b"\0\0").state()),
+        636,
+        "ppcie, spt",
+    ),
+    "one-gpu-unstated": (
+        board(g4=hgx_gpu(4, SWITCHES, f21=b"\x55", f36=None).state()),
+        636,
+        "ppcie, unstated",
+    ),
+}
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(("states", "code", "what"), FORGED.values(), ids=FORGED)
+def test_forged_board_is_refused(states, code, what):
+    refused(code, what, states)
+
+
+@pytest.mark.forgery
+def test_spt_and_mpt_do_not_mix():
+    refused(636, "mpt, spt", [mpt(0), mpt(1), Device("aa" * 8).state()], gpus=3, switches=0)
+
+
+@pytest.mark.forgery
+def test_protected_pcie_needs_switches():
+    """A node whose reference values forgot the switches."""
+    silent = hgx_gpu(0, [], f22=None).state()
+    refused(633, "names nothing", [silent], gpus=1, switches=0)
+
+
+@pytest.mark.forgery
+def test_a_gpu_that_names_switches_needs_them_in_every_mode():
+    named = hgx_gpu(0, SWITCHES, f21=b"\x55", f36=None).state()
+    assert named.mode is Mode.UNSTATED
+    refused(633, "is not attested", [named], gpus=1, switches=0)
+
+
+@pytest.mark.forgery
+def test_switches_close_with_gpus_in_every_mode():
+    """A switch that nobody asked for must still name the node's GPUs, and they it."""
+    refused(633, "names nothing", [mpt(0), SWITCH], gpus=1, switches=1)
+    refused(634, GPUS[0], [SWITCH], gpus=0, switches=1)
+
+
+@pytest.mark.forgery
+def test_two_halves_of_two_boards_are_refused():
+    """Each half is genuine and closed among its own board."""
+    far_switches = [f"{0x6000 + number:016x}" for number in range(4)]
+    halves = [hgx_gpu(100 + number, far_switches).state() for number in range(4)]
+    refused(633, far_switches[0], [*board()[4:8], *halves, *board()[8:]])
+
+
+def refused(code, what, states, gpus=8, switches=4):
+    with pytest.raises(AttestationError) as caught:
+        check_fabric(states, gpus=gpus, switches=switches)
+    assert caught.value.code == f"ST-ATTS-{code}", caught.value
+    assert what in caught.value.what
+    assert caught.value.where.startswith("fabric")

@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Signed reference values; `test_a_good_file` is the control of every refusal."""
+
+import base64
+import hashlib
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from securetrain.attest.fleet.bundle import key_text
+from securetrain.core import canonical
+from securetrain.core.errors import AttestationError
+from securetrain.evidence import reference
+from securetrain.evidence.reference import (
+    PAYLOAD_TYPE,
+    EnrolledNode,
+    ReferenceValues,
+    load_reference_values,
+    read_reference_values,
+    sign_reference_values,
+    trusted_keys,
+    write_reference_values,
+)
+from securetrain.identity import dsse
+from securetrain.identity.keys import KeyKind, PrivateKey
+from tests.evidence.tpm.forge import NOW
+
+KEY = PrivateKey.generate()
+SIGNED_BY = [key_text(KEY.public)]
+VALUES = ReferenceValues(
+    version=3,
+    issued=NOW,
+    expires=NOW + timedelta(days=1),
+    nodes={"node-0": EnrolledNode(ek_names=("000b" + "ab" * 32,))},
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "values.json"
+
+
+def refused(path, now=NOW, signed_by=None, said=""):
+    with pytest.raises(AttestationError) as caught:
+        load_reference_values(path, signed_by or SIGNED_BY, now)
+    error = caught.value
+    assert error.code == "ST-ATTS-009"
+    assert error.where == str(path)
+    assert said in error.what
+    return error
+
+
+def test_a_good_file(path):
+    write_reference_values(path, VALUES, KEY)
+    found = load_reference_values(path, SIGNED_BY, NOW)
+    assert found.values == VALUES
+    assert found.digest == hashlib.sha256(canonical.encode(VALUES)).hexdigest()
+    assert found.where == str(path)
+    assert list(found.signed_by) == [KEY.key_id]
+
+
+@pytest.mark.parametrize("kind", list(KeyKind))
+def test_one_of_several_keys(path, kind):
+    key = PrivateKey.generate(kind)
+    write_reference_values(path, VALUES, key)
+    both = [*SIGNED_BY, key_text(key.public)]
+    assert load_reference_values(path, both, NOW).values == VALUES
+
+
+@pytest.mark.parametrize(
+    ("offset", "good"),
+    [
+        (timedelta(0), True),
+        (timedelta(hours=23, minutes=59), True),
+        (timedelta(days=1), False),
+        (timedelta(seconds=-1), False),
+    ],
+)
+def test_their_time(path, offset, good):
+    write_reference_values(path, VALUES, KEY)
+    if good:
+        load_reference_values(path, SIGNED_BY, NOW + offset)
+    else:
+        assert "valid from" in refused(path, NOW + offset).what
+    assert read_reference_values(path, SIGNED_BY).values == VALUES
+
+
+def test_an_empty_section_accepts_nothing():
+    empty = ReferenceValues(version=1, issued=NOW, expires=NOW)
+    assert empty.tpm.roots == empty.snp.measurements == empty.gpu.devices == ()
+    assert empty.tdx.mr_tds == empty.boot.boot_applications == ()
+    assert empty.ima.policy is None
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(sign_reference_values(VALUES, PrivateKey.generate()), id="another-key"),
+        pytest.param(
+            dsse.sign(canonical.encode(VALUES), "application/json", [KEY]), id="another-type"
+        ),
+        pytest.param(dsse.sign(b" " + canonical.encode(VALUES), PAYLOAD_TYPE, [KEY]), id="respelt"),
+        pytest.param(canonical.encode(VALUES), id="no-envelope"),
+        pytest.param(b"", id="empty"),
+        pytest.param(
+            sign_reference_values(VALUES, KEY).replace(b'"sig":"', b'"sig":"A', 1), id="signature"
+        ),
+        pytest.param(dsse.sign(canonical.encode(VALUES), PAYLOAD_TYPE, []), id="unsigned"),
+    ],
+)
+def test_a_file_that_was_not_signed_so(path, data):
+    path.write_bytes(data)
+    refused(path)
+
+
+@pytest.mark.forgery
+def test_a_payload_that_was_changed_after_it_was_signed(path):
+    envelope = msgspec.json.decode(sign_reference_values(VALUES, KEY))
+    other = msgspec.structs.replace(VALUES, version=4)
+    envelope["payload"] = base64.b64encode(canonical.encode(other)).decode()
+    path.write_bytes(canonical.dumps(envelope))
+    refused(path, said="does not verify")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param({"accept": "everything"}, "unknown field", id="unknown-field"),
+        pytest.param({"version": 0}, "version", id="version-zero"),
+        pytest.param({"version": (1 << 52) + 1}, "version", id="version-too-high"),
+        pytest.param({"version": "3"}, "version", id="version-text"),
+        pytest.param({"issued": "2026-06-01T12:00:00"}, "issued", id="no-time-zone"),
+        pytest.param({"expires": None}, "expires", id="no-end"),
+        pytest.param({"nodes": {"n": {"ek_name": []}}}, "unknown field", id="node-unknown-field"),
+        pytest.param({"tpm": {"any_root": True}}, "unknown field", id="section-unknown-field"),
+        pytest.param({"snp": {"measurements": ["zz"]}}, "measurements", id="not-a-digest"),
+        pytest.param({"boot": {"unjudged": [24]}}, "unjudged", id="no-such-register"),
+    ],
+)
+def test_a_document_of_another_schema(path, change, said):
+    document = msgspec.to_builtins(VALUES) | change
+    path.write_bytes(dsse.sign(canonical.dumps(document), PAYLOAD_TYPE, [KEY]))
+    refused(path, said=said)
+
+
+def test_too_many_nodes(path, monkeypatch):
+    monkeypatch.setattr(reference, "MAX_NODES", 1)
+    write_reference_values(path, VALUES, KEY)
+    load_reference_values(path, SIGNED_BY, NOW)
+    two = {name: EnrolledNode() for name in ("a", "b")}
+    write_reference_values(path, msgspec.structs.replace(VALUES, nodes=two), KEY)
+    refused(path, said="2 nodes, the limit is 1")
+
+
+def test_a_giant(path):
+    with path.open("wb") as file:
+        file.truncate(reference.FILE_LIMIT + 1)
+    refused(path, said="larger than the limit")
+
+
+def test_a_missing_file(path):
+    refused(path, said="No such file")
+
+
+@pytest.mark.parametrize("text", ["", "%%%%", "AAAA", "not base64", "TUlJQg=="])
+def test_keys_of_the_policy_that_are_none(path, text):
+    write_reference_values(path, VALUES, KEY)
+    refused(path, signed_by=[*SIGNED_BY, text], said="no public key")
+
+
+def test_trusted_keys_by_their_id():
+    assert trusted_keys(SIGNED_BY, "w") == {KEY.key_id: KEY.public}

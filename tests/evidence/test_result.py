@@ -1,0 +1,202 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Results and passports; `test_a_passport_is_read_back` is the control of every forgery."""
+
+import base64
+import hmac
+import json
+from datetime import UTC, datetime, timedelta
+
+import jwt
+import msgspec
+import pytest
+
+from securetrain.core.errors import AttestationError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.result import (
+    PROFILE,
+    AttestationResult,
+    Submodule,
+    issue_passport,
+    svid_pem,
+    trust_vector,
+    verify_passport,
+    verify_result,
+)
+from securetrain.identity.ca import JobCA, certificate_pem
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.spiffe import Role, SpiffeId
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+CA = JobCA.create("securetrain.local", "job-1", NOW)
+KEY = PrivateKey.generate(KeyKind.P256)
+NODE = PrivateKey.generate(KeyKind.P256)
+RESULT = AttestationResult(
+    job="job-1",
+    node="node-0",
+    key_id=NODE.key_id,
+    tier=NodeTier.TPM,
+    label="tpm",
+    media_type="a/b",
+    evidence="1" * 64,
+    policy="2" * 64,
+    reference_values="3" * 64,
+    issued=NOW,
+    expires=NOW + timedelta(minutes=10),
+    submods={
+        "tpm": Submodule(
+            trust_vector=trust_vector("hardware", "instance-identity"),
+            claims={"manufacturer": "IBM", "secure_boot": True, "entries": 5000},
+        ),
+        "self-report": Submodule(trust_vector=trust_vector()),
+    },
+)
+
+
+def passport(**changes):
+    result = msgspec.structs.replace(RESULT, **changes)
+    return issue_passport(result, key=KEY, ca=CA, node_key=NODE.public)
+
+
+def read(ear, svid, now=NOW, key=KEY, ca=CA):
+    return verify_passport(ear, svid, key=key.public, ca=ca.certificate, now=now)
+
+
+def refused(what, ear, svid, **more):
+    with pytest.raises(AttestationError) as caught:
+        read(ear, svid, **more)
+    assert caught.value.code == "ST-ATTS-014"
+    assert what in caught.value.what
+    return caught.value
+
+
+def test_a_passport_is_read_back():
+    made = passport()
+    found = read(made.ear, svid_pem(made).encode())
+    assert found.result == RESULT
+    assert SpiffeId.of_certificate(found.svid).role is Role.MEMBER
+    assert verify_result(made.ear, KEY.public, NOW) == RESULT
+
+
+def test_an_ear_is_shaped_as_the_draft_says():
+    claims = jwt.decode(passport().ear, options={"verify_signature": False})
+    assert claims["eat_profile"] == PROFILE
+    assert claims["exp"] - claims["iat"] == 600
+    tpm = claims["submods"]["tpm"]
+    assert tpm["ear_status"] == 2
+    assert tpm["ear_trustworthiness_vector"]["hardware"] == 2
+    assert claims["submods"]["self-report"]["ear_status"] == 0
+
+
+def test_an_unattested_node_has_a_name_of_its_own():
+    made = passport(tier=NodeTier.SELF_ASSERTED, label="UNATTESTED (self-reported)")
+    assert "/unattested/node-0" in str(SpiffeId.of_certificate(made.svid))
+    assert read(made.ear, svid_pem(made).encode()).result.tier is NodeTier.SELF_ASSERTED
+
+
+@pytest.mark.forgery
+def test_an_unattested_svid_beside_an_attested_result():
+    attested, unattested = passport(), passport(tier=NodeTier.SELF_ASSERTED)
+    refused("the SVID", attested.ear, svid_pem(unattested).encode())
+    refused("the SVID", unattested.ear, svid_pem(attested).encode())
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param({"node": "node-1"}, id="another-node"),
+        pytest.param({"job": "job-2"}, id="another-job"),
+        pytest.param({"key_id": "4" * 64}, id="another-key"),
+    ],
+)
+def test_a_result_of_somebody_else(result):
+    ear = msgspec.structs.replace(RESULT, **result).sign(KEY)
+    refused("the SVID is", ear, svid_pem(passport()).encode())
+
+
+@pytest.mark.forgery
+def test_an_svid_that_outlives_its_result():
+    ear = msgspec.structs.replace(RESULT, expires=NOW + timedelta(minutes=5)).sign(KEY)
+    refused("lives longer", ear, svid_pem(passport()).encode())
+
+
+@pytest.mark.forgery
+def test_an_svid_after_the_lease():
+    made = passport()
+    refused("the SVID", made.ear, svid_pem(made).encode(), now=NOW + timedelta(minutes=11))
+
+
+@pytest.mark.forgery
+def test_an_svid_of_another_ca():
+    made = passport()
+    other = JobCA.create("securetrain.local", "job-1", NOW)
+    refused("the SVID", made.ear, svid_pem(made).encode(), ca=other)
+
+
+@pytest.mark.forgery
+def test_the_enrolment_certificate_is_no_svid():
+    certificate = CA.issue(
+        Role.NODE, NODE.public, NOW, node="node-0", lifetime=timedelta(minutes=10)
+    )
+    refused("the SVID", passport().ear, certificate_pem(certificate))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("moment", [-1, 600, 10000])
+def test_a_result_out_of_its_time(moment):
+    with pytest.raises(AttestationError, match="ST-ATTS-014"):
+        verify_result(passport().ear, KEY.public, NOW + timedelta(seconds=moment))
+
+
+def forge(ear, header=None, claims=None, key=KEY):
+    """The same token with parts replaced, signed again."""
+    new_header = {**jwt.get_unverified_header(ear), **(header or {})}
+    body = jwt.decode(ear, options={"verify_signature": False})
+    body.update(claims or {})
+    return jwt.encode(body, key.native, algorithm="ES256", headers=new_header)
+
+
+def none_token(ear):
+    header = base64.urlsafe_b64encode(json.dumps({"alg": "none", "typ": "ear+jwt"}).encode())
+    return f"{header.decode().rstrip('=')}.{ear.split('.')[1]}."
+
+
+def hmac_token(ear):
+    """Signed with HS256, the public key as its secret."""
+    header = base64.urlsafe_b64encode(json.dumps({"alg": "HS256", "typ": "ear+jwt"}).encode())
+    message = f"{header.decode().rstrip('=')}.{ear.split('.')[1]}"
+    tag = hmac.new(KEY.public.spki, message.encode(), "sha256").digest()
+    return f"{message}.{base64.urlsafe_b64encode(tag).decode().rstrip('=')}"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("token", "what"),
+    [
+        pytest.param(lambda e: forge(e, key=NODE), "Signature", id="signed-by-the-node"),
+        pytest.param(lambda e: e[:-4] + "AAAA", "", id="signature-altered"),
+        pytest.param(lambda e: forge(e, header={"typ": "JWT"}), "header", id="another-type"),
+        pytest.param(lambda e: forge(e, header={"kid": "5" * 64}), "header", id="another-key-id"),
+        pytest.param(lambda e: forge(e, header={"jku": "https://x"}), "header", id="jku"),
+        pytest.param(lambda e: forge(e, claims={"exp": 1}), "contradict", id="another-exp"),
+        pytest.param(lambda e: forge(e, claims={"new": 1}), "contradict", id="one-more-claim"),
+        pytest.param(lambda e: e.rpartition(".")[0] + ".", "", id="no-signature"),
+        pytest.param(none_token, "header", id="alg-none"),
+        pytest.param(hmac_token, "header", id="alg-confusion"),
+        pytest.param(lambda _: "a.b.c", "", id="not-a-token"),
+        pytest.param(lambda _: "", "", id="empty"),
+        pytest.param(lambda e: e + "A" * (64 << 10), "limit", id="oversized"),
+    ],
+)
+def test_a_forged_result(token, what):
+    forged = token(passport().ear)
+    with pytest.raises(AttestationError) as caught:
+        verify_result(forged, KEY.public)
+    assert caught.value.code == "ST-ATTS-014"
+    assert what in caught.value.what
+
+
+def test_a_vector_knows_only_the_claims_of_ar4si():
+    with pytest.raises(KeyError):
+        trust_vector("goodness")

@@ -1,0 +1,721 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Endorsement keys whose maker is known, and all the others.
+
+`test_..._tier` and what is honest by name are the controls.
+"""
+
+import dataclasses
+from datetime import UTC, datetime, timedelta, timezone
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat import asn1
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from securetrain.core.errors import AttestationError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.tpm.certificates import (
+    LEAF,
+    MAX_CERTIFICATE,
+    MAX_CHAIN,
+    MAX_DEPTH,
+    Endorsements,
+    TpmReference,
+    check_endorsement,
+)
+from securetrain.evidence.tpm.keys import EK_TEMPLATES
+from tests.evidence.tpm.forge import (
+    BEGIN,
+    END,
+    MAKER,
+    NOW,
+    SWTPM,
+    Authority,
+    end_entity,
+    flip,
+    make_key,
+    raw,
+    resign,
+    rsa_key,
+    usage,
+)
+
+ROOT = Authority("maker root")
+MIDDLE = Authority("maker intermediate", ROOT)
+ISSUER = Authority("maker issuer", MIDDLE)
+EK = make_key(EK_TEMPLATES["H-3"]).public
+OTHER = make_key(EK_TEMPLATES["H-3"]).public
+REFERENCE = TpmReference(roots=(ROOT.pem,), intermediates=(MIDDLE.pem, ISSUER.pem))
+LEAF_CERTIFICATE = ISSUER.endorse(EK)
+
+
+def judge(certificate=LEAF_CERTIFICATE, chain=(), *, key=EK, now=NOW, **reference: Any):
+    return check_endorsement(
+        key.tpm2b, certificate, chain, msgspec.structs.replace(REFERENCE, **reference), now
+    )
+
+
+def refused(code, certificate=LEAF_CERTIFICATE, chain=(), **named: Any) -> AttestationError:
+    with pytest.raises(AttestationError) as caught:
+        judge(certificate, chain, **named)
+    assert caught.value.code == code, caught.value
+    return caught.value
+
+
+def fingerprint(certificate: bytes) -> str:
+    return sha256(certificate).hexdigest()
+
+
+# Controls.
+
+
+@pytest.mark.parametrize("template", ["L-1", "L-2", "H-1", "H-2", "H-3", "H-4", "H-6"])
+def test_honest_keys(template):
+    key = make_key(EK_TEMPLATES[template]).public
+    found = judge(ISSUER.endorse(key), key=key)
+    assert found.tier is NodeTier.TPM
+    assert found.key == key
+    assert found.name == key.name
+    assert found.template == template
+    assert (found.manufacturer, found.model, found.version) == tuple(MAKER.values())
+    assert found.root == fingerprint(ROOT.der)
+    assert found.expires == END
+
+
+def test_an_honest_node_may_send_the_chain_in_any_order():
+    for chain in ([ISSUER.der, MIDDLE.der], [MIDDLE.der, ISSUER.der, ROOT.der]):
+        assert judge(chain=chain, intermediates=()).tier is NodeTier.TPM
+    assert judge(chain=[ISSUER.der], intermediates=(MIDDLE.pem,)).tier is NodeTier.TPM
+
+
+def test_honest_certificates_signed_by_rsa():
+    root = Authority("rsa root", key=rsa_key(3072))
+    assert judge(root.endorse(EK), roots=(root.pem,)).tier is NodeTier.TPM
+
+
+def test_any_ca_may_be_pinned():
+    for chain in ((), (ISSUER.der, MIDDLE.der), (MIDDLE.der, ROOT.der)):
+        found = judge(roots=(ISSUER.pem,), intermediates=(), chain=chain)
+        assert found.root == fingerprint(ISSUER.der)
+    assert judge(roots=(ISSUER.pem,)).root == fingerprint(ISSUER.der)
+
+
+def test_the_nearest_pinned_ca_makes_the_tier():
+    found = judge(roots=(ROOT.pem,), test_roots=(ISSUER.pem,), chain=[ISSUER.der, MIDDLE.der])
+    assert found.tier is NodeTier.TEST_ONLY
+    assert judge(roots=(ISSUER.pem,), test_roots=(ROOT.pem,)).tier is NodeTier.TPM
+
+
+def test_several_certificates_in_one_text():
+    bundle = f"# makers\n{Authority('another').pem}\n{ROOT.pem}"
+    assert judge(roots=(bundle,), intermediates=(MIDDLE.pem + ISSUER.pem,)).tier is NodeTier.TPM
+
+
+@pytest.mark.parametrize(
+    ("reference", "tier"),
+    [
+        ({}, NodeTier.TPM),
+        ({"roots": (), "virtual_roots": (ROOT.pem,)}, NodeTier.VTPM),
+        ({"roots": (), "test_roots": (ROOT.pem,)}, NodeTier.TEST_ONLY),
+        ({"virtual_roots": (ROOT.pem,)}, NodeTier.VTPM),
+        ({"test_roots": (ROOT.pem,)}, NodeTier.TEST_ONLY),
+        ({"virtual_roots": (ROOT.pem,), "test_roots": (ROOT.pem,)}, NodeTier.TEST_ONLY),
+    ],
+    ids=["roots", "virtual", "test", "roots-and-virtual", "roots-and-test", "all"],
+)
+def test_the_root_makes_the_tier(reference, tier):
+    assert judge(**reference).tier is tier
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        pytest.param(SWTPM, id="swtpm"),
+        *(
+            pytest.param({**MAKER, "2.23.133.2.1": maker}, id=maker)
+            for maker in ("id:49424D20", "id:00001014", "id:53572020", "id:4D534654", "id:4d534654")
+        ),
+        pytest.param({**MAKER, "2.23.133.2.2": "My SWTPM 2"}, id="model"),
+    ],
+)
+def test_software_is_never_the_hardware_tier(attributes):
+    certificate = ISSUER.endorse(EK, attributes=attributes)
+    assert judge(certificate).tier is NodeTier.VTPM
+    virtual = {"roots": (), "virtual_roots": (ROOT.pem,)}
+    assert judge(certificate, **virtual).tier is NodeTier.VTPM
+    assert judge(certificate, test_roots=(ROOT.pem,)).tier is NodeTier.TEST_ONLY
+
+
+def test_a_listed_key_needs_no_certificate():
+    found = judge(b"", allow_uncertified=(EK.name.hex(),))
+    assert found.tier is NodeTier.VTPM
+    assert (found.manufacturer, found.root, found.expires) == ("", "", None)
+    assert judge(b"", allow_uncertified=(EK.name.hex(),), roots=()).tier is NodeTier.VTPM
+
+
+def test_a_listed_key_with_a_certificate_is_worth_what_the_certificate_is():
+    assert judge(allow_uncertified=(EK.name.hex(),)).tier is NodeTier.TPM
+
+
+def test_the_first_certificate_to_expire_counts():
+    early = Authority("early", ROOT, end=END - timedelta(days=365))
+    assert judge(early.endorse(EK), [early.der]).expires == END - timedelta(days=365)
+
+
+def test_validity_ends_with_the_last_second():
+    assert judge(now=END).expires == END
+    assert judge(now=BEGIN).tier is NodeTier.TPM
+    elsewhere = timezone(timedelta(hours=9))
+    assert judge(now=END.astimezone(elsewhere)).tier is NodeTier.TPM
+
+
+def test_certificates_that_end_at_the_end_of_time():
+    forever = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    root = Authority("forever", end=forever)
+    assert judge(root.endorse(EK, end=forever), roots=(root.pem,)).expires == forever
+
+
+def test_names_that_are_not_der():
+    # As one maker writes them: a set of two attributes, not sorted. Stricter parsers refuse it.
+    root = Authority("a")
+    der, leaf = root.der, root.endorse(EK)
+    pairs = [
+        asn1.encode_der(x509.ObjectIdentifier(oid)) + b"\x0c\x01" + text
+        for oid, text in (("2.5.4.10", b"b"), ("2.5.4.3", b"a"))
+    ]
+    unsorted = b"".join(b"\x30" + bytes([len(one)]) + one for one in pairs)
+    old = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a")]).public_bytes()
+    new = b"\x30" + bytes([len(unsorted) + 2]) + b"\x31" + bytes([len(unsorted)]) + unsorted
+    der, leaf = (resign(_rename(one, old, new), root.key) for one in (der, leaf))
+    with pytest.raises(ValueError, match="InvalidSetOrdering"):
+        x509.load_der_x509_certificate(leaf)
+    pem = x509_pem(der)
+    assert judge(leaf, roots=(pem,)).tier is NodeTier.TPM
+    assert refused("ST-ATTS-107", leaf).where == LEAF
+
+
+def _rename(der: bytes, old: bytes, new: bytes) -> bytes:
+    """The certificate with another name in it; lengths of what is around it are put right."""
+    body = bytes(asn1.decode_der(asn1.TLV, der).data)
+    content = asn1.decode_der(_Pieces, der).content
+    old_content = b"\x30" + asn1.encode_der(bytes(content.data))[1:]
+    new_content = bytes(content.data).replace(old, new)
+    assert new_content != content.data
+    new_content = b"\x30" + asn1.encode_der(new_content)[1:]
+    return b"\x30" + asn1.encode_der(body.replace(old_content, new_content))[1:]
+
+
+@asn1.sequence
+class _Pieces:
+    content: asn1.TLV
+    algorithm: asn1.TLV
+    signature: asn1.BitString
+
+
+def x509_pem(der: bytes) -> str:
+    from base64 import encodebytes
+
+    text = encodebytes(der).decode()
+    return f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n"
+
+
+# The key.
+
+
+@pytest.mark.forgery
+def test_the_certificate_of_another_tpm():
+    error = refused("ST-ATTS-106", key=OTHER)
+    assert error.where == LEAF
+    refused("ST-ATTS-106", ISSUER.endorse(make_key(EK_TEMPLATES["L-1"]).public))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        pytest.param({"attributes": EK.attributes | (1 << 18)}, "ST-ATTS-103", id="signing"),
+        pytest.param({"attributes": EK.attributes & ~(1 << 16)}, "ST-ATTS-103", id="unrestricted"),
+        pytest.param({"auth_policy": bytes(48)}, "ST-ATTS-103", id="another-policy"),
+    ],
+)
+def test_a_certified_key_in_another_dress(changes, code):
+    # The certificate is for the key alone; the template is what the key may be used for.
+    refused(code, key=dataclasses.replace(EK, **changes))
+
+
+@pytest.mark.forgery
+def test_a_public_area_that_is_cut():
+    with pytest.raises(AttestationError) as caught:
+        check_endorsement(EK.tpm2b[:-1], LEAF_CERTIFICATE, (), REFERENCE, NOW)
+    assert caught.value.code == "ST-ATTS-101"
+    assert caught.value.where == "endorsement key"
+
+
+# The path.
+
+
+@pytest.mark.forgery
+def test_a_ca_with_the_same_name():
+    fake_root = Authority("maker root")
+    fake = Authority("maker issuer", fake_root)
+    for chain in ([], [fake.der], [fake.der, fake_root.der]):
+        refused("ST-ATTS-107", fake.endorse(EK), chain)
+        refused("ST-ATTS-107", fake.endorse(EK), chain, intermediates=())
+    refused("ST-ATTS-107", fake_root.endorse(EK))
+
+
+@pytest.mark.forgery
+def test_no_root_is_pinned():
+    refused("ST-ATTS-107", chain=[ISSUER.der, MIDDLE.der, ROOT.der], roots=())
+    with pytest.raises(AttestationError) as caught:
+        check_endorsement(EK.tpm2b, LEAF_CERTIFICATE, (), TpmReference(), NOW)
+    assert caught.value.code == "ST-ATTS-107"
+
+
+@pytest.mark.forgery
+def test_a_known_intermediate_is_no_root():
+    refused("ST-ATTS-107", roots=(Authority("another").pem,))
+
+
+@pytest.mark.forgery
+def test_an_intermediate_is_missing():
+    refused("ST-ATTS-107", intermediates=(ISSUER.pem,))
+    refused("ST-ATTS-107", intermediates=(MIDDLE.pem,))
+
+
+@pytest.mark.forgery
+def test_a_certificate_that_signs_itself():
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = make_key(EK_TEMPLATES["H-3"])
+    assert isinstance(public.private, ec.EllipticCurvePrivateKey)
+    own = Authority("own", key=public.private)
+    refused("ST-ATTS-107", own.endorse(public.public), [own.der], key=public.public)
+    assert key.key_size == 384
+
+
+@pytest.mark.forgery
+def test_the_leaf_itself_is_pinned():
+    pinned = (x509_pem(LEAF_CERTIFICATE),)
+    assert "no pinned root" in refused("ST-ATTS-107", roots=pinned).what
+    assert "no pinned root" in refused("ST-ATTS-107", roots=pinned, intermediates=()).what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("at", [-1, -40, 60, 200])
+def test_a_bit_of_the_certificate_is_turned(at):
+    altered = flip(LEAF_CERTIFICATE, at)
+    with pytest.raises(AttestationError) as caught:
+        judge(altered)
+    assert caught.value.code in {"ST-ATTS-105", "ST-ATTS-107"}
+
+
+@pytest.mark.forgery
+def test_a_bit_of_the_signature_is_turned():
+    error = refused("ST-ATTS-107", flip(LEAF_CERTIFICATE, -1))
+    assert "signature" in error.what
+    assert error.where == LEAF
+    broken = flip(ISSUER.der, -1)
+    error = refused("ST-ATTS-107", chain=[broken, MIDDLE.der], intermediates=())
+    assert error.where == "intermediate certificate 1"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        pytest.param({"constraints": None}, "ST-ATTS-107", id="no-constraints"),
+        pytest.param(
+            {"constraints": (x509.BasicConstraints(ca=False, path_length=None), True)},
+            "ST-ATTS-107",
+            id="no-ca",
+        ),
+        pytest.param({"usage": None}, "ST-ATTS-107", id="no-usage"),
+        pytest.param({"usage": (usage("crl_sign"), True)}, "ST-ATTS-107", id="no-cert-sign"),
+        pytest.param(
+            {"more": raw("1.2.3.4", b"", critical=True)}, "ST-ATTS-107", id="unknown-critical"
+        ),
+    ],
+)
+def test_an_intermediate_that_may_not_issue(changes, code):
+    bad = Authority("below", ROOT, **changes)
+    error = refused(code, bad.endorse(EK), [bad.der])
+    assert error.where == "intermediate certificate 1"
+
+
+@pytest.mark.forgery
+def test_an_endorsement_key_issues_certificates():
+    # The owner of one genuine key certifies keys of their own with it.
+    genuine = make_key(EK_TEMPLATES["H-3"])
+    forged = Authority("tpm", key=genuine.private)
+    forged.certificate = ISSUER.issue(
+        genuine.private.public_key(),
+        subject="tpm",
+        extensions=end_entity(genuine.private.public_key()),
+    )
+    refused("ST-ATTS-107", forged.endorse(EK), [forged.der])
+
+
+@pytest.mark.forgery
+def test_more_cas_than_a_ca_allows():
+    limit = x509.BasicConstraints(ca=True, path_length=0)
+    narrow = Authority("narrow", ROOT, constraints=(limit, True))
+    assert judge(narrow.endorse(EK), [narrow.der]).tier is NodeTier.TPM
+    below = Authority("below", narrow)
+    error = refused("ST-ATTS-107", below.endorse(EK), [narrow.der, below.der])
+    assert "path length" in error.what
+
+
+def descend(depth: int) -> list[Authority]:
+    line = [ROOT]
+    for number in range(depth):
+        line.append(Authority(f"level {number}", line[-1]))
+    return line
+
+
+@pytest.mark.forgery
+def test_a_path_that_is_too_long():
+    line = descend(MAX_DEPTH - 1)
+    fits = [one.der for one in line[1:-1]]
+    assert judge(line[-2].endorse(EK), fits).tier is NodeTier.TPM
+    error = refused("ST-ATTS-107", line[-1].endorse(EK), [*fits, line[-1].der])
+    assert f"a path of {MAX_DEPTH + 1}" in error.what
+
+
+@pytest.mark.forgery
+def test_more_certificates_than_are_read():
+    refused("ST-ATTS-105", chain=[ROOT.der] * (MAX_CHAIN + 1))
+    judge(chain=[ROOT.der] * MAX_CHAIN)
+
+
+@pytest.mark.forgery
+def test_certificates_that_are_too_large():
+    padding = raw("1.2.3.4", bytes(MAX_CERTIFICATE))
+    refused("ST-ATTS-105", ISSUER.endorse(EK, more=padding))
+    assert "bytes" in refused("ST-ATTS-105", chain=[bytes(MAX_CERTIFICATE + 1)]).what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("data", [b"\0", b"\x30\x00", b"-----BEGIN CERTIFICATE-----", bytes(100)])
+def test_what_is_no_certificate(data):
+    assert refused("ST-ATTS-105", data).where == LEAF
+    assert refused("ST-ATTS-105", chain=[data]).where == "certificate 1 of the chain"
+
+
+@pytest.mark.forgery
+def test_bytes_after_the_certificate():
+    assert "other bytes" in refused("ST-ATTS-105", LEAF_CERTIFICATE + b"\0").what
+    error = refused("ST-ATTS-105", chain=[ISSUER.der, MIDDLE.der + b"\0"])
+    assert error.where == "certificate 2 of the chain"
+
+
+@pytest.mark.forgery
+def test_a_certificate_that_misses_the_profile():
+    # The profile has tests of its own; here it matters that it is asked.
+    error = refused("ST-ATTS-105", ISSUER.endorse(EK, purpose=None))
+    assert error.where == LEAF
+
+
+@pytest.mark.forgery
+def test_a_leaf_with_a_key_of_another_kind():
+    wrong = ed25519.Ed25519PrivateKey.generate().public_key()
+    leaf = ISSUER.issue(wrong, extensions=end_entity(wrong)).public_bytes(Encoding.DER)
+    assert "neither RSA nor ECC" in refused("ST-ATTS-105", leaf).what
+    # OpenSSL reads a key on a curve that nobody else does.
+    odd = leaf.replace(b"\x06\x03\x2b\x65\x70", b"\x06\x03\x2b\x65\x7f")
+    assert "key" in refused("ST-ATTS-105", odd).what
+
+
+# Weak algorithms.
+
+
+@pytest.mark.forgery
+def test_a_leaf_signed_by_sha1():
+    error = refused("ST-ATTS-107", resign(LEAF_CERTIFICATE, ISSUER.key, "sha1"))
+    assert "SHA1" in error.what
+    assert error.where == LEAF
+
+
+@pytest.mark.forgery
+def test_an_intermediate_signed_by_sha1():
+    weak = resign(ISSUER.der, MIDDLE.key, "sha1")
+    error = refused("ST-ATTS-107", chain=[weak], intermediates=(MIDDLE.pem,))
+    assert error.where == "intermediate certificate 1"
+
+
+@pytest.mark.forgery
+def test_signatures_whose_hash_is_a_parameter():
+    root = Authority("pss", key=rsa_key())
+    assert judge(root.endorse(EK), roots=(root.pem,)).tier is NodeTier.TPM
+    error = refused("ST-ATTS-107", root.endorse(EK, pss=True), roots=(root.pem,))
+    assert "rsassaPss" in error.what
+
+
+def test_a_root_may_have_signed_itself_by_anything():
+    old = x509_pem(resign(ROOT.der, ROOT.key, "sha1"))
+    assert judge(roots=(old,)).tier is NodeTier.TPM
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("key", "bits"),
+    [(rsa_key(1024), 1024), (ec.generate_private_key(ec.SECP224R1()), 224)],
+    ids=["rsa-1024", "p224"],
+)
+def test_a_ca_with_a_weak_key(key, bits):
+    weak = Authority("weak", ROOT, key=key)
+    error = refused("ST-ATTS-107", weak.endorse(EK), [weak.der])
+    assert f"{bits} bits" in error.what
+    assert error.where == "intermediate certificate 1"
+    root = Authority("weak root", key=key)
+    error = refused("ST-ATTS-107", root.endorse(EK), roots=(root.pem,))
+    assert error.where == "root (certificate 1 above)"
+
+
+@pytest.mark.forgery
+def test_a_ca_with_a_key_of_another_kind():
+    key: Any = ed25519.Ed25519PrivateKey.generate()
+    root = Authority("edwards", ROOT, key=key)
+    leaf = Authority("x")
+    leaf.name = "edwards"
+    builder = x509.CertificateBuilder(
+        subject_name=x509.Name([]),
+        issuer_name=x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "edwards")]),
+        public_key=EK.key(),
+        serial_number=1,
+        not_valid_before=BEGIN,
+        not_valid_after=END,
+    )
+    for extension, critical in end_entity(EK.key()).values():
+        builder = builder.add_extension(extension, critical)
+    certificate = builder.sign(key, None).public_bytes(Encoding.DER)
+    refused("ST-ATTS-107", certificate, [root.der])
+
+
+# Time.
+
+LATE = NOW + timedelta(days=1)
+EARLY = NOW - timedelta(days=1)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("begin", "end", "word"),
+    [(BEGIN, EARLY, "expired"), (LATE, END, "not yet valid")],
+    ids=["expired", "not-yet-valid"],
+)
+def test_certificates_out_of_time(begin, end, word):
+    times: dict[str, Any] = {"begin": begin, "end": end}
+    error = refused("ST-ATTS-108", ISSUER.endorse(EK, **times))
+    assert word in error.what
+    assert error.where == LEAF
+    middle = Authority("middle", ROOT, **times)
+    error = refused("ST-ATTS-108", middle.endorse(EK), [middle.der])
+    assert error.where == "intermediate certificate 1"
+    root = Authority("root", **times)
+    error = refused("ST-ATTS-108", root.endorse(EK), roots=(root.pem,))
+    assert error.where == "root (certificate 1 above)"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "now", [END + timedelta(seconds=1), BEGIN - timedelta(seconds=1)], ids=["after", "before"]
+)
+def test_the_verifiers_time_counts(now):
+    refused("ST-ATTS-108", now=now)
+    refused("ST-ATTS-108", now=now.astimezone(timezone(timedelta(hours=-11))))
+
+
+@pytest.mark.forgery
+def test_a_time_that_has_no_date():
+    # OpenSSL compares the year 0; a calendar has none.
+    old = b"\x30\x1e\x17\x0d200101000000Z\x17\x0d400101000000Z"
+    new = b"\x30\x20\x18\x0f00000101000000Z\x17\x0d400101000000Z"
+    odd = resign(_rename(LEAF_CERTIFICATE, old, new), ISSUER.key)
+    error = refused("ST-ATTS-105", odd)
+    assert "validity cannot be read" in error.what
+    assert error.where == LEAF
+
+
+@pytest.mark.forgery
+def test_expired_and_untrusted_is_untrusted():
+    fake = Authority("maker issuer", begin=BEGIN, end=EARLY)
+    refused("ST-ATTS-107", fake.endorse(EK, end=EARLY), [fake.der], intermediates=())
+
+
+# Revocation and the lack of certificates.
+
+
+@pytest.mark.forgery
+def test_a_revoked_key():
+    name = EK.name.hex()
+    assert refused("ST-ATTS-109", revoked=(name,)).where == "endorsement key"
+    refused("ST-ATTS-109", b"", revoked=(name,), allow_uncertified=(name,))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("certificate", "where"),
+    [
+        pytest.param(LEAF_CERTIFICATE, LEAF, id="leaf"),
+        pytest.param(ISSUER.der, "intermediate certificate 1", id="issuer"),
+        pytest.param(MIDDLE.der, "intermediate certificate 2", id="intermediate"),
+        pytest.param(ROOT.der, "root (certificate 3 above)", id="root"),
+    ],
+)
+def test_a_revoked_certificate(certificate, where):
+    error = refused("ST-ATTS-109", revoked_certificates=(fingerprint(certificate),))
+    assert error.where == where
+
+
+@pytest.mark.forgery
+def test_a_key_without_a_certificate_that_is_not_listed():
+    refused("ST-ATTS-110", b"")
+    refused("ST-ATTS-110", b"", allow_uncertified=(OTHER.name.hex(),))
+    refused("ST-ATTS-110", b"", [LEAF_CERTIFICATE, ISSUER.der])
+
+
+@pytest.mark.forgery
+def test_a_listed_key_does_not_excuse_a_bad_certificate():
+    listed = {"allow_uncertified": (EK.name.hex(),)}
+    refused("ST-ATTS-107", Authority("nobody").endorse(EK), **listed)
+    refused("ST-ATTS-106", ISSUER.endorse(OTHER), **listed)
+    refused("ST-ATTS-105", b"\0", **listed)
+
+
+# What a verifier remembers.
+
+
+@pytest.fixture
+def endorsements():
+    return Endorsements(REFERENCE)
+
+
+def check(endorsements, certificate=LEAF_CERTIFICATE, *, key=EK, now=NOW, chain=()):
+    return endorsements.check(key.tpm2b, certificate, chain, now)
+
+
+def counted(endorsements, monkeypatch):
+    calls = []
+    build = Endorsements._build
+
+    def counting(self, leaf, *rest):
+        calls.append(leaf)
+        return build(self, leaf, *rest)
+
+    monkeypatch.setattr(Endorsements, "_build", counting)
+    return calls
+
+
+def test_a_path_is_verified_once(endorsements, monkeypatch):
+    calls = counted(endorsements, monkeypatch)
+    assert check(endorsements) == check(endorsements)
+    assert len(calls) == 1
+    check(endorsements, chain=[ROOT.der])
+    assert len(calls) == 2, "other bytes, another path"
+
+
+@pytest.mark.forgery
+def test_a_remembered_path_expires(endorsements):
+    check(endorsements)
+    for now in (END + timedelta(seconds=1), BEGIN - timedelta(seconds=1)):
+        with pytest.raises(AttestationError) as caught:
+            check(endorsements, now=now)
+        assert caught.value.code == "ST-ATTS-108"
+    check(endorsements)
+
+
+@pytest.mark.forgery
+def test_a_remembered_path_is_for_its_own_key(endorsements):
+    check(endorsements)
+    with pytest.raises(AttestationError) as caught:
+        check(endorsements, key=OTHER)
+    assert caught.value.code == "ST-ATTS-106"
+
+
+@pytest.mark.forgery
+def test_the_border_between_two_certificates_is_moved(endorsements):
+    check(endorsements, chain=[ISSUER.der])
+    with pytest.raises(AttestationError) as caught:
+        check(endorsements, LEAF_CERTIFICATE + ISSUER.der)
+    assert caught.value.code == "ST-ATTS-105"
+
+
+@pytest.mark.forgery
+def test_refusals_are_not_remembered_as_paths(endorsements, monkeypatch):
+    calls = counted(endorsements, monkeypatch)
+    for _ in range(2):
+        with pytest.raises(AttestationError):
+            check(endorsements, flip(LEAF_CERTIFICATE, -1))
+    assert len(calls) == 2
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    endorsements = Endorsements(REFERENCE, max_keys=2)
+    calls = counted(endorsements, monkeypatch)
+    leaves = [ISSUER.endorse(EK) for _ in range(3)]
+    for leaf in leaves:
+        check(endorsements, leaf)
+    assert len(endorsements._accepted) == 2
+    check(endorsements, leaves[2])
+    check(endorsements, leaves[1])
+    assert len(calls) == 3
+    check(endorsements, leaves[0])
+    assert len(calls) == 4, "the oldest was forgotten"
+
+
+# Reference values.
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("roots", "nothing"),
+        ("roots", ""),
+        ("virtual_roots", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"),
+        ("test_roots", ROOT.pem.replace("CERTIFICATE", "PUBLIC KEY")),
+        ("intermediates", "-----BEGIN CERTIFICATE-----"),
+    ],
+)
+def test_pinned_certificates_that_are_none(field, text):
+    with pytest.raises(AttestationError) as caught:
+        Endorsements(TpmReference(**{field: (ROOT.pem, text)}))
+    assert caught.value.code == "ST-ATTS-009"
+    assert caught.value.where == f"tpm.{field}[1]"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"revoked": [EK.name.hex().upper()]},
+        {"revoked": [EK.name.hex()[4:]]},
+        {"revoked": ["0004" + "00" * 20]},
+        {"allow_uncertified": ["*"]},
+        {"revoked_certificates": ["00"]},
+        {"anything": []},
+        {"roots": [1]},
+    ],
+)
+def test_reference_values_of_another_form(document):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(document, TpmReference)
+
+
+def test_reference_values_that_are_read():
+    names = [make_key(EK_TEMPLATES[name]).public.name.hex() for name in ("H-2", "H-3", "H-4")]
+    document = {"roots": [ROOT.pem], "revoked": names, "revoked_certificates": ["00" * 32]}
+    assert msgspec.convert(document, TpmReference).revoked == tuple(names)
+
+
+def test_an_honest_signature_is_what_the_tests_turn():
+    # The control of the control: the library agrees that the certificates are good.
+    leaf, issuer = x509.load_der_x509_certificate(LEAF_CERTIFICATE), ISSUER.certificate
+    leaf.verify_directly_issued_by(issuer)
+    with pytest.raises((InvalidSignature, ValueError)):
+        leaf.verify_directly_issued_by(ROOT.certificate)

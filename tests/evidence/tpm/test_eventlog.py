@@ -1,0 +1,397 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The parser of event logs: real and made-up logs are read, every misfit is refused."""
+
+import base64
+import hashlib
+import json
+import struct
+
+import pytest
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm.eventlog import LOG_LIMIT, EventType, parse, read, replay
+from tests.evidence.tpm import bootlogs
+from tests.evidence.tpm.bootlogs import (
+    CRTM_VERSION,
+    NO_ACTION,
+    SHA1,
+    SHA256,
+    SHA384,
+    SM3,
+    encode,
+    encode_entry,
+    encode_legacy,
+    event,
+    good_boot,
+    header,
+)
+from tests.evidence.vectors import needs_vectors, vector, vectors
+
+FIRST = event(0, CRTM_VERSION, b"firmware")
+
+
+def refused(code, log, *args, **more):
+    with pytest.raises(AttestationError) as caught:
+        parse(log, *args, **more)
+    assert caught.value.code == code, caught.value
+    return caught.value
+
+
+# What is good.
+
+
+@pytest.mark.parametrize(
+    "algorithms", [(SHA256,), (SHA1, SHA256), (SHA1, SHA256, SHA384), (SHA384, SM3, SHA256)]
+)
+def test_a_log_is_read_and_replays(algorithms):
+    entries = good_boot()
+    log = parse(encode(entries, algorithms))
+    assert [(e.register, e.type, e.data, e.digest) for e in log.events] == [
+        (e.register, e.type, e.data, e.digest()) for e in entries
+    ]
+    assert [e.index for e in log.events] == list(range(1, len(entries) + 1))
+    values = replay(log)
+    honest = bootlogs.registers(entries)
+    assert values == {index: honest[index] for index in values}
+    assert sorted(values) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14]
+
+
+def test_the_bank_that_was_asked_for_is_read():
+    log = parse(encode(good_boot(), (SHA256, SHA384)), Hash.SHA384)
+    assert log.bank is Hash.SHA384
+    assert log.banks == ("SHA256", "SHA384")
+    assert replay(log)[7] == bootlogs.registers(good_boot(), SHA384)[7]
+
+
+def test_digests_may_come_in_another_order_than_announced():
+    digests = struct.pack("<IH", 2, SHA384) + FIRST.digest(SHA384)
+    digests += struct.pack("<H", SHA256) + FIRST.digest(SHA256)
+    log = header((SHA256, SHA384)) + encode_entry(FIRST, digests=digests)
+    assert parse(log).events[0].digest == FIRST.digest(SHA256)
+
+
+def test_a_header_alone_is_a_log_of_nothing():
+    assert parse(header()).events == ()
+    assert replay(parse(header())) == {}
+
+
+def test_the_header_of_tdx_firmware_names_register_1():
+    assert parse(header(register=1)).events == ()
+
+
+def test_vendor_bytes_of_the_header_are_skipped():
+    assert parse(header(vendor=b"\3abc")).banks == ("SHA256",)
+
+
+def test_names():
+    events = parse(encode([FIRST, event(0, 0x12345, b"")])).events
+    assert [e.name for e in events] == ["EV_S_CRTM_VERSION", "event type 0x12345"]
+    assert EventType(0x800000E0).name == "EFI_VARIABLE_AUTHORITY"
+
+
+def test_the_events_of_one_register():
+    log = parse(encode([FIRST, event(7, 4, b"x"), event(0, NO_ACTION, b"note"), FIRST]))
+    assert [e.index for e in log.of(0)] == [1, 4]
+
+
+@pytest.mark.parametrize("locality", [0, 3, 4])
+def test_pcr_0_starts_from_the_locality(locality):
+    start = event(0, NO_ACTION, b"StartupLocality\0" + bytes([locality]))
+    value = replay(parse(encode([start, FIRST])))[0]
+    assert value == hashlib.sha256(bytes(31) + bytes([locality]) + FIRST.digest()).digest()
+
+
+def test_notes_measure_nothing_whatever_register_they_name():
+    notes = [event(register, NO_ACTION, b"note") for register in (0, 7, 23, 24, 0xFFFFFFFF)]
+    assert replay(parse(encode(notes))) == {}
+
+
+# What is refused.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        pytest.param(b"", "4 bytes wanted", id="empty"),
+        pytest.param(header()[:31], "bytes wanted", id="header-cut"),
+        pytest.param(header()[:-1], "bytes wanted", id="header-event-cut"),
+        pytest.param(encode([FIRST])[:-1], "bytes wanted", id="last-byte-cut"),
+        pytest.param(encode([FIRST])[:-20], "bytes wanted", id="entry-cut"),
+        pytest.param(encode([FIRST]) + b"\0", "12 bytes wanted", id="one-byte-too-many"),
+        pytest.param(encode([FIRST]) + bytes(64), "0 digests", id="padded-with-zeros"),
+        pytest.param(encode([FIRST]) + b"\xff" * 64, "digests", id="padded-with-ones"),
+        pytest.param(
+            encode([FIRST])[: -len(FIRST.data) - 4] + b"\xff\xff\xff\xff" + FIRST.data,
+            "a length of 4294967295",
+            id="event-of-4-gigabytes",
+        ),
+        pytest.param(
+            header()[:28] + b"\xff\xff\xff\xff" + header()[32:],
+            "a length of 4294967295",
+            id="header-of-4-gigabytes",
+        ),
+        pytest.param(encode([FIRST]) + bytes(LOG_LIMIT), "the limit is", id="over-1-MiB"),
+        pytest.param(header((SHA256, SHA256)), "announced twice", id="algorithm-twice"),
+        pytest.param(header((SHA256, 0x77)), "0x0077 is unknown", id="algorithm-unknown"),
+        pytest.param(header((SHA256, 0)), "0x0000 is unknown", id="algorithm-zero"),
+        pytest.param(
+            header(sizes={SHA256: 20}), "digests of SHA256 have 32 bytes", id="digest-too-short"
+        ),
+        pytest.param(
+            header(sizes={SHA256: 64}), "digests of SHA256 have 32 bytes", id="digest-too-long"
+        ),
+        pytest.param(header(()), "0 algorithms", id="no-algorithm"),
+        pytest.param(header(count=0xFFFFFFFF), "4294967295 algorithms", id="4-G-algorithms"),
+        pytest.param(header(count=9), "9 algorithms", id="too-many-algorithms"),
+        pytest.param(header(count=2), "bytes wanted", id="more-algorithms-than-there-are"),
+        pytest.param(header(version=(3, 0)), "version 3.0", id="another-major-version"),
+        pytest.param(header(version=(2, 1)), "version 2.1", id="another-minor-version"),
+        pytest.param(header(vendor=b"\5abc"), "5 bytes wanted", id="vendor-size-lies"),
+        pytest.param(header(vendor=b"\0abc"), "3 bytes follow", id="header-has-a-tail"),
+        pytest.param(header(register=7), "it names a register", id="header-names-a-register"),
+        pytest.param(header(digest=b"\1" + bytes(19)), "or has a digest", id="header-has-a-digest"),
+    ],
+)
+def test_malformed_logs(log, said):
+    error = refused("ST-ATTS-201", log)
+    assert said in error.what
+    assert error.where.startswith("event log")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("digests", "said"),
+    [
+        pytest.param(struct.pack("<I", 0), "0 digests, the header announces 2", id="none"),
+        pytest.param(
+            struct.pack("<IH", 1, SHA256) + bytes(32), "1 digests, the header", id="one-of-two"
+        ),
+        pytest.param(
+            struct.pack("<IH32sH32sH32s", 3, SHA256, b"", SHA384, b"", SHA1, b""),
+            "3 digests, the header",
+            id="three-of-two",
+        ),
+        pytest.param(struct.pack("<I", 1 << 31), "2147483648 digests", id="2-G"),
+        pytest.param(
+            struct.pack("<IH32sH32s", 2, SHA256, b"", SHA256, b""), "or there twice", id="twice"
+        ),
+        pytest.param(
+            struct.pack("<IH32sH20s", 2, SHA256, b"", SHA1, b""), "unannounced", id="unannounced"
+        ),
+    ],
+)
+def test_digests_that_are_not_those_of_the_header(digests, said):
+    log = header((SHA256, SHA384)) + encode_entry(FIRST, (SHA256, SHA384))
+    error = refused("ST-ATTS-201", log + encode_entry(FIRST, digests=digests))
+    assert said in error.what
+    assert error.where == "event log, entry 2"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("register", [24, 25, 0xFFFFFFFF])
+def test_a_register_that_does_not_exist(register):
+    error = refused("ST-ATTS-201", encode([FIRST, event(register, CRTM_VERSION, b"x")]))
+    assert f"register {register}" in error.what
+    assert error.where == "event log, entry 2"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("register", [0, 5])
+def test_a_measurement_register_that_does_not_exist(register):
+    log = encode([event(register, CRTM_VERSION, b"x")], (SHA384,))
+    error = refused("ST-ATTS-201", log, Hash.SHA384, registers=range(1, 5))
+    assert f"register {register}" in error.what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(encode_legacy([FIRST]), id="sha1-log"),
+        pytest.param(encode_legacy([event(0, NO_ACTION, b"Spec ID Event00\0")]), id="event00"),
+        pytest.param(encode_legacy([event(0, NO_ACTION, b"Spec ID Event02\0")]), id="event02"),
+        pytest.param(header(kind=CRTM_VERSION), id="header-that-was-measured"),
+        pytest.param(header(signature=b"Spec ID Event04\0"), id="header-of-another-kind"),
+    ],
+)
+def test_the_sha1_format_is_recognised_and_refused(log):
+    error = refused("ST-ATTS-202", log)
+    assert "SHA-1" in error.what
+    assert read(log).legacy
+    with pytest.raises(AttestationError) as caught:
+        replay(read(log))
+    assert caught.value.code == "ST-ATTS-202"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("algorithms", "named"), [((SHA1,), "SHA1"), ((SM3,), "SM3_256"), ((SHA1, SHA384), "SHA384")]
+)
+def test_a_log_without_the_bank(algorithms, named):
+    error = refused("ST-ATTS-203", encode(good_boot(), algorithms))
+    assert named in error.what
+    assert "SHA256" in error.fix
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("entries", "entry"),
+    [
+        pytest.param([FIRST, event(0, NO_ACTION, b"StartupLocality\0\3")], 2, id="late"),
+        pytest.param([event(0, NO_ACTION, b"StartupLocality\0\3")] * 2, 2, id="twice"),
+        pytest.param([event(0, NO_ACTION, b"StartupLocality\0\1")], 1, id="locality-1"),
+        pytest.param([event(0, NO_ACTION, b"StartupLocality\0\2")], 1, id="locality-2"),
+        pytest.param([event(0, NO_ACTION, b"StartupLocality\0")], 1, id="empty"),
+        pytest.param([event(0, NO_ACTION, b"StartupLocality\0\3\0")], 1, id="too-long"),
+        pytest.param([event(7, NO_ACTION, b"StartupLocality\0\3")], 1, id="of-pcr-7"),
+    ],
+)
+def test_a_startup_locality_that_cannot_be(entries, entry):
+    log = parse(encode(entries))
+    with pytest.raises(AttestationError) as caught:
+        replay(log)
+    assert caught.value.code == "ST-ATTS-201"
+    assert caught.value.where == f"event log, entry {entry}"
+
+
+# Padding, which CCEL tables have.
+
+
+@pytest.mark.parametrize("padding", [b"", b"\0" * 3, b"\0" * 5000, b"\xff" * 3, b"\xff" * 5000])
+def test_padding_is_left_out(padding):
+    log = encode(good_boot()) + padding
+    assert parse(log, padded=True) == parse(encode(good_boot()))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "tail",
+    [
+        pytest.param(bytes(64) + encode_entry(FIRST), id="event-behind-zeros"),
+        pytest.param(b"\xff" * 64 + encode_entry(FIRST), id="event-behind-ones"),
+        pytest.param(bytes(8) + b"\1", id="one-byte-behind-zeros"),
+        pytest.param(bytes(64) + b"\xff" * 64, id="ones-behind-zeros"),
+        pytest.param(b"\xff" * 8 + b"\0", id="zero-behind-ones"),
+    ],
+)
+def test_content_behind_the_padding(tail):
+    error = refused("ST-ATTS-201", encode([FIRST]) + tail, padded=True)
+    assert error.what == "content follows the padding"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("tail", [b"\1" * 8, bytes(4) + b"\3" + bytes(3), b"\xff\xff\0\0"])
+def test_what_is_not_padding_is_an_entry(tail):
+    assert "wanted" in refused("ST-ATTS-201", encode([FIRST]) + tail, padded=True).what
+
+
+# For people.
+
+
+def test_a_person_may_read_a_sha1_log():
+    log = read(encode_legacy(good_boot()))
+    assert log.legacy
+    assert log.banks == ("SHA1",)
+    assert [e.digest for e in log.events] == [e.digest(SHA1) for e in good_boot()]
+    assert [e.index for e in log.events] == list(range(len(good_boot())))
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "bank"),
+    [((SHA1, SHA384, SHA256), Hash.SHA256), ((SHA1, SHA384), Hash.SHA384), ((SHA1,), Hash.SHA1)],
+)
+def test_a_person_sees_the_strongest_usual_bank(algorithms, bank):
+    log = read(encode(good_boot(), algorithms) + bytes(100))
+    assert log.bank is bank
+    assert not log.legacy
+
+
+@pytest.mark.parametrize(
+    ("code", "log"),
+    [
+        ("ST-ATTS-201", encode_legacy([FIRST])[:-1]),
+        ("ST-ATTS-201", encode_legacy([FIRST]) + b"\0"),
+        ("ST-ATTS-201", bytes(LOG_LIMIT + 1)),
+        ("ST-ATTS-203", encode([FIRST], (SM3,))),
+    ],
+)
+def test_reading_for_people_is_strict_too(code, log):
+    with pytest.raises(AttestationError) as caught:
+        read(log)
+    assert caught.value.code == code
+
+
+# Real logs.
+
+LEGACY = {"debian-10.bin", "option_rom_eventlog"}
+
+
+def real_logs():
+    names = vectors("google__go-tpm-tools/**/*.bin")
+    names += vectors("google__go-attestation/**/*_eventlog")
+    return names or ["none"]
+
+
+@needs_vectors
+@pytest.mark.parametrize("name", real_logs())
+def test_real_logs_replay(name):
+    log = vector(name)
+    if name.rpartition("/")[2] in LEGACY:
+        assert read(log).events
+        refused("ST-ATTS-202", log)
+        return
+    parsed = parse(log)
+    # The same replay by other means: a struct walk over the raw bytes.
+    assert replay(parsed) == _replay_by_hand(log)
+
+
+def _replay_by_hand(log):
+    sizes, values = {}, {}
+    size = struct.unpack_from("<I", log, 28)[0]
+    for index in range(struct.unpack_from("<I", log, 32 + 24)[0]):
+        algorithm, length = struct.unpack_from("<HH", log, 32 + 28 + 4 * index)
+        sizes[algorithm] = length
+    at = 32 + size
+    while at < len(log):
+        register, kind, count = struct.unpack_from("<III", log, at)
+        at += 12
+        digests = {}
+        for _ in range(count):
+            (algorithm,) = struct.unpack_from("<H", log, at)
+            digests[algorithm] = log[at + 2 : at + 2 + sizes[algorithm]]
+            at += 2 + sizes[algorithm]
+        (length,) = struct.unpack_from("<I", log, at)
+        data = log[at + 4 : at + 4 + length]
+        at += 4 + length
+        if kind == NO_ACTION:
+            if data.startswith(b"StartupLocality"):
+                values[0] = bytes(31) + data[16:]
+            continue
+        before = values.get(register, bytes(32))
+        values[register] = hashlib.sha256(before + digests[SHA256]).digest()
+    return values
+
+
+@needs_vectors
+def test_keylimes_log_replays():
+    log = base64.b64decode(vector("keylime__keylime/test/data/mb_log.b64"))
+    assert len(parse(log).events) == 101
+    assert replay(parse(log)) == _replay_by_hand(log)
+
+
+@needs_vectors
+def test_the_sha1_log_of_a_quoted_machine_gives_its_registers():
+    """Nobody is judged by it; but its reading is right, for these registers were really quoted."""
+    name = "google__go-attestation/attest/testdata/windows_gcp_shielded_vm.json"
+    dump = json.loads(vector(name))["Log"]
+    log = base64.b64decode(dump["Raw"])
+    refused("ST-ATTS-202", log)
+    quoted = {p["Index"]: base64.b64decode(p["Digest"]) for p in dump["PCRs"]}
+    values: dict[int, bytes] = {}
+    for entry in read(log).events:
+        before = values.get(entry.register, bytes(20))
+        values[entry.register] = hashlib.sha1(before + entry.digest).digest()
+    assert {index: quoted[index] for index in values} == values

@@ -1,0 +1,665 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Measurement lists against the quoted PCR 10 and a runtime policy."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.node_evidence import ImaList
+from securetrain.evidence.tpm import ima
+from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, appraise_ima
+from securetrain.evidence.tpm.runtime_policy import RuntimePolicy, parse_runtime_policy
+from securetrain.testing.ima import (
+    Measurement,
+    aggregate,
+    ima_list,
+    measured_buffer,
+    measured_file,
+    replayed,
+)
+
+BOOT = hashlib.sha256(b"PCR 0 to 9").digest()
+FILES = [measured_file(f"/usr/bin/tool{number}") for number in range(6)]
+HONEST = [aggregate(BOOT), *FILES]
+SHA1_FILE = Measurement(
+    name=b"/usr/bin/old", digest=b"sha1:\0" + hashlib.sha1(b"x").digest(), template=b"ima"
+)
+
+
+def policy_for(measurements: Sequence[Measurement], **changes: Any) -> RuntimePolicy:
+    """A policy that lists exactly these."""
+    digests: dict[str, list[str]] = {}
+    keyrings: dict[str, list[str]] = {}
+    for one in measurements:
+        table = keyrings if one.template == b"ima-buf" else digests
+        table.setdefault(one.name.decode(), []).append(one.digest.split(b":\0", 1)[1].hex())
+    document = {
+        "meta": {"version": 1},
+        "digests": digests,
+        "excludes": [],
+        "keyrings": keyrings,
+        "ima": {"ignored_keyrings": []},
+        "ima-buf": {},
+        "verification-keys": "",
+        **changes,
+    }
+    return parse_runtime_policy(json.dumps(document).encode())
+
+
+POLICY = policy_for(FILES)
+
+
+def appraise(evidence: ImaList, pcr10: bytes, **changes: Any) -> ImaState:
+    arguments: dict[str, Any] = {
+        "boot_aggregate": BOOT,
+        "policy": POLICY,
+        "start": None,
+        "allow_violations": False,
+        "cache": TemplateCache(),
+        **changes,
+    }
+    return appraise_ima(evidence, pcr10=pcr10, **arguments)
+
+
+def refused(evidence: ImaList, pcr10: bytes, code: str, **changes: Any) -> AttestationError:
+    with pytest.raises(AttestationError) as error:
+        appraise(evidence, pcr10, **changes)
+    assert error.value.code == code
+    return error.value
+
+
+BOTH = pytest.mark.parametrize("binary", [True, False], ids=["binary", "ascii"])
+
+
+@BOTH
+def test_an_honest_list(binary):
+    state = appraise(ima_list(HONEST, binary=binary), replayed(HONEST))
+    assert state == ImaState(
+        progress=Progress(7, replayed(HONEST)),
+        num_entries=7,
+        excluded=0,
+        violations=0,
+        violated=(),
+        boot_aggregate=BOOT.hex(),
+        aggregate_compared=True,
+        policy=POLICY.digest,
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("template", ["ima-ng", "ima-sig", "ima-ngv2", "ima-sigv2"])
+def test_every_template(template, binary):
+    measurements = [
+        aggregate(BOOT, template),
+        measured_file("/usr/bin/tool1", template=template),
+        measured_file("/usr/bin/tool2", template=template),
+    ]
+    state = appraise(ima_list(measurements, binary=binary), replayed(measurements))
+    assert state.num_entries == 3
+
+
+@BOTH
+def test_a_key_and_a_legacy_entry(binary):
+    key = measured_buffer(".ima", b"certificate")
+    measurements = [aggregate(BOOT), key, SHA1_FILE]
+    policy = dataclasses.replace(
+        policy_for([key]), files={b"/usr/bin/old": (b"sha1:\0" + hashlib.sha1(b"x").digest(),)}
+    )
+    state = appraise(ima_list(measurements, binary=binary), replayed(measurements), policy=policy)
+    assert state.num_entries == 3
+
+
+def test_without_a_policy_the_list_is_only_replayed():
+    measurements = [*HONEST, measured_file("/tmp/anything")]
+    state = appraise(ima_list(measurements), replayed(measurements), policy=None)
+    assert state.num_entries == 8
+    assert state.policy == ""
+
+
+def test_without_the_boot_registers_the_aggregate_is_only_reported():
+    state = appraise(ima_list(HONEST), replayed(HONEST), boot_aggregate=None)
+    assert state.boot_aggregate == BOOT.hex()
+    assert not state.aggregate_compared
+
+
+def test_only_the_aggregate():
+    state = appraise(ima_list(HONEST[:1]), replayed(HONEST[:1]))
+    assert state.progress == Progress(1, replayed(HONEST[:1]))
+
+
+@BOTH
+def test_what_was_measured_after_the_quote_is_not_read(binary):
+    """The kernel went on, and the file was cut while it was written: none of it is attested."""
+    quoted = replayed(HONEST)
+    evidence = ima_list([*HONEST, measured_file("/tmp/evil")], binary=binary)
+    longer = ImaList(binary=binary, first=0, entries=evidence.entries + b"10 gar\0bage\n")
+    assert appraise(longer, quoted).progress == Progress(7, quoted)
+
+
+def test_renewals_send_what_came_after():
+    start = appraise(ima_list(HONEST[:4]), replayed(HONEST[:4])).progress
+    state = appraise(ima_list(HONEST[4:], first=4), replayed(HONEST), start=start)
+    assert state.progress == Progress(7, replayed(HONEST))
+    assert state.num_entries == 3
+    assert state.boot_aggregate == ""
+    assert not state.aggregate_compared
+
+
+def test_a_renewal_after_which_nothing_was_measured():
+    start = Progress(7, replayed(HONEST))
+    state = appraise(ima_list([], first=7), replayed(HONEST), start=start)
+    assert state.progress == start
+    assert state.num_entries == 0
+    late = ima_list([measured_file("/tmp/evil")], first=7)
+    assert appraise(late, replayed(HONEST), start=start).num_entries == 0
+
+
+def test_a_renewal_may_send_the_whole_list():
+    start = Progress(4, replayed(HONEST[:4]))
+    state = appraise(ima_list(HONEST), replayed(HONEST), start=start)
+    assert state.progress == Progress(7, replayed(HONEST))
+    assert state.num_entries == 7
+    assert state.aggregate_compared
+
+
+VIOLATION = dataclasses.replace(measured_file("/var/log/journal"), violation=True)
+
+
+@BOTH
+def test_violations_where_they_are_allowed(binary):
+    measurements = [*HONEST[:3], VIOLATION, *HONEST[3:]]
+    state = appraise(
+        ima_list(measurements, binary=binary), replayed(measurements), allow_violations=True
+    )
+    assert state.violations == 1
+    assert state.violated == ("entry 4: /var/log/journal",)
+
+
+def test_many_violations_are_counted_and_few_are_named():
+    measurements = [aggregate(BOOT), *[VIOLATION] * 40]
+    state = appraise(ima_list(measurements), replayed(measurements), allow_violations=True)
+    assert state.violations == 40
+    assert len(state.violated) == ima.MAX_NAMED
+
+
+def test_excluded_paths_are_counted():
+    policy = policy_for(FILES[1:], excludes=["/usr/bin/tool0", "/tmp/.*"])
+    cache = TemplateCache()
+    measurements = [*HONEST, measured_file("/tmp/scratch")]
+    for _ in range(2):  # the second time from the cache
+        state = appraise(ima_list(measurements), replayed(measurements), policy=policy, cache=cache)
+        assert state.excluded == 2
+
+
+def test_a_file_with_several_accepted_digests():
+    old, new = (measured_file("/usr/bin/x", content) for content in (b"old", b"new"))
+    measurements = [aggregate(BOOT), old, new]
+    state = appraise(ima_list(measurements), replayed(measurements), policy=policy_for([old, new]))
+    assert state.num_entries == 3
+
+
+# Forged lists: what the TPM has quoted is the register of the honest list.
+
+
+def dropped(index: int) -> list[Measurement]:
+    return HONEST[:index] + HONEST[index + 1 :]
+
+
+def instead(index: int, other: Measurement) -> list[Measurement]:
+    return [*HONEST[:index], other, *HONEST[index + 1 :]]
+
+
+FORGED: dict[str, list[Measurement]] = {
+    "an entry removed": dropped(3),
+    "the last entry removed": HONEST[:-1],
+    "an entry replaced by a listed one": instead(3, FILES[0]),
+    "an entry twice": [*HONEST[:4], HONEST[3], *HONEST[4:]],
+    "two entries swapped": [*HONEST[:3], HONEST[4], HONEST[3], *HONEST[5:]],
+    "an entry inserted": [*HONEST[:3], FILES[5], *HONEST[3:]],
+    "an entry moved to the front": [HONEST[0], HONEST[6], *HONEST[1:6]],
+    "only the aggregate": HONEST[:1],
+    "a signature edited": instead(3, dataclasses.replace(HONEST[3], extra=b"\x03")),
+    "another template, same content": instead(
+        3, dataclasses.replace(HONEST[3], template=b"ima-ng")
+    ),
+}
+
+
+@pytest.mark.forgery
+@BOTH
+@pytest.mark.parametrize("measurements", FORGED.values(), ids=FORGED)
+def test_lists_that_do_not_lead_to_the_quote(measurements, binary):
+    error = refused(ima_list(measurements, binary=binary), replayed(HONEST), "ST-ATTS-306")
+    assert replayed(HONEST).hex() in error.what
+    assert error.where == "IMA list"
+
+
+@pytest.mark.forgery
+@BOTH
+def test_an_empty_list(binary):
+    error = refused(ima_list([], binary=binary), replayed(HONEST), "ST-ATTS-306")
+    assert "empty" in error.what
+
+
+@pytest.mark.forgery
+def test_a_violation_in_place_of_an_evil_file():
+    """A violation extends 0xFF: it cannot stand for the file that was really measured."""
+    evil = measured_file("/usr/bin/evil")
+    quoted = replayed([*HONEST, evil])
+    forged = ima_list([*HONEST, dataclasses.replace(evil, violation=True)])
+    refused(forged, quoted, "ST-ATTS-306", allow_violations=True)
+
+
+@pytest.mark.forgery
+@BOTH
+def test_violations_where_they_are_not_allowed(binary):
+    measurements = [*HONEST[:3], VIOLATION, *HONEST[3:]]
+    error = refused(ima_list(measurements, binary=binary), replayed(measurements), "ST-ATTS-307")
+    assert error.where == "IMA entry 4: /var/log/journal"
+
+
+@pytest.mark.forgery
+@BOTH
+def test_an_entry_that_was_cut_off(binary):
+    evidence = ima_list(HONEST, binary=binary)
+    cut = ImaList(binary=binary, first=0, entries=evidence.entries[:-30])
+    error = refused(cut, replayed(HONEST), "ST-ATTS-301")
+    assert error.where.startswith("IMA entry 7")
+
+
+@pytest.mark.forgery
+def test_a_list_cut_inside_its_first_entry():
+    cut = ImaList(binary=True, first=0, entries=ima_list(HONEST).entries[:20])
+    error = refused(cut, replayed(HONEST), "ST-ATTS-301")
+    assert error.where == "IMA entry 1"
+
+
+@pytest.mark.forgery
+def test_a_name_edited_under_its_old_digest():
+    evidence = ima_list(HONEST)
+    entries = evidence.entries.replace(b"/usr/bin/tool3", b"/usr/bin/tool0")
+    forged = ImaList(binary=True, first=0, entries=entries)
+    error = refused(forged, replayed(HONEST), "ST-ATTS-303")
+    assert error.where == "IMA entry 5: /usr/bin/tool0"
+
+
+@pytest.mark.forgery
+def test_a_template_digest_that_is_wrong():
+    listed = HONEST[2].listed
+    entries = ima_list(HONEST).entries.replace(listed, bytes(19) + b"\x01")
+    forged = ImaList(binary=True, first=0, entries=entries)
+    error = refused(forged, replayed(HONEST), "ST-ATTS-303")
+    assert error.where.startswith("IMA entry 3")
+
+
+@pytest.mark.forgery
+@BOTH
+def test_the_first_entrys_digest_is_checked_too(binary):
+    wrong = dataclasses.replace(aggregate(BOOT), extra=b"\x03")
+    raw = wrong.binary() if binary else wrong.ascii()
+    honest = HONEST[0].listed
+    raw = (
+        raw.replace(wrong.listed, honest)
+        if binary
+        else raw.replace(wrong.listed.hex().encode(), honest.hex().encode())
+    )
+    refused(ImaList(binary=binary, first=0, entries=raw), replayed([wrong]), "ST-ATTS-303")
+
+
+@pytest.mark.forgery
+@BOTH
+@pytest.mark.parametrize(("index", "violation"), [(0, False), (3, False), (3, True)])
+def test_entries_of_another_register(index, violation, binary):
+    """Such an entry was never extended into PCR 10, so it must not be counted as if it were."""
+    other = dataclasses.replace(HONEST[index], pcr=11, violation=violation)
+    measurements = instead(index, other)
+    evidence = ima_list(measurements, binary=binary)
+    error = refused(evidence, replayed(measurements), "ST-ATTS-304", allow_violations=True)
+    assert "PCR 11" in error.what
+    assert error.where.startswith(f"IMA entry {index + 1}")
+
+
+@pytest.mark.forgery
+@BOTH
+def test_an_unknown_template(binary):
+    raw = ima_list(HONEST, binary=binary).entries
+    forged = raw[: len(raw) // 2] + raw[len(raw) // 2 :].replace(b"ima-sig", b"ima-xxx")
+    error = refused(
+        ImaList(binary=binary, first=0, entries=forged), replayed(HONEST), "ST-ATTS-305"
+    )
+    assert "ima-xxx" in error.what
+
+
+AGGREGATES = {
+    "of another boot": [aggregate(hashlib.sha256(b"another boot").digest()), *FILES],
+    "missing": FILES,
+    "not the first": [FILES[0], aggregate(BOOT), *FILES[1:]],
+    "of SHA-1": [
+        Measurement(name=b"boot_aggregate", digest=b"sha1:\0" + bytes(20), template=b"ima-ng"),
+        *FILES,
+    ],
+    "of the legacy template": [
+        Measurement(name=b"boot_aggregate", digest=b"sha1:\0" + bytes(20), template=b"ima"),
+        *FILES,
+    ],
+    "of another algorithm with as many bytes": [
+        Measurement(name=b"boot_aggregate", digest=b"sm3:\0" + BOOT, template=b"ima-ng"),
+        *FILES,
+    ],
+    "of fs-verity": [
+        Measurement(
+            name=b"boot_aggregate", digest=b"verity:sha256:\0" + BOOT, template=b"ima-ngv2"
+        ),
+        *FILES,
+    ],
+    "of a file with a similar name": [
+        dataclasses.replace(aggregate(BOOT), name=b"/boot_aggregate"),
+        *FILES,
+    ],
+}
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("measurements", AGGREGATES.values(), ids=AGGREGATES)
+def test_aggregates_that_do_not_tie_the_list_to_this_boot(measurements):
+    error = refused(ima_list(measurements), replayed(measurements), "ST-ATTS-308")
+    assert error.where.startswith("IMA entry 1")
+
+
+@pytest.mark.forgery
+def test_a_list_from_the_beginning_is_tied_to_the_boot_although_its_entries_are_known():
+    """Entries in the cache must not let a list begin without its aggregate."""
+    cache = TemplateCache()
+    appraise(ima_list(HONEST), replayed(HONEST), cache=cache)
+    refused(ima_list(FILES), replayed(FILES), "ST-ATTS-308", cache=cache)
+    other = [HONEST[0], aggregate(bytes(32)), *FILES]
+    appraise(ima_list(other), replayed(other), policy=None, cache=cache)
+    refused(ima_list(other[1:]), replayed(other[1:]), "ST-ATTS-308", policy=None, cache=cache)
+
+
+@pytest.mark.forgery
+def test_a_second_aggregate_is_a_file_like_any_other():
+    measurements = [*HONEST, aggregate(BOOT)]
+    error = refused(ima_list(measurements), replayed(measurements), "ST-ATTS-309")
+    assert error.where == "IMA entry 8: boot_aggregate"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("measurements", [HONEST, []], ids=["a list", "no list"])
+def test_a_kernel_that_measures_nothing(measurements):
+    error = refused(ima_list(measurements), bytes(32), "ST-ATTS-306")
+    assert "never extended" in error.what
+
+
+POLICIES: dict[str, tuple[Measurement, str, str]] = {
+    "a file that is not listed": (
+        measured_file("/usr/bin/evil"),
+        "ST-ATTS-309",
+        "/usr/bin/evil",
+    ),
+    "the digest of another file": (
+        dataclasses.replace(FILES[1], digest=FILES[2].digest),
+        "ST-ATTS-310",
+        "/usr/bin/tool1",
+    ),
+    "a listed digest under another name": (
+        dataclasses.replace(FILES[1], name=b"/usr/bin/evil"),
+        "ST-ATTS-309",
+        "/usr/bin/evil",
+    ),
+    "the digest with another algorithm": (
+        dataclasses.replace(FILES[1], digest=FILES[1].digest.replace(b"sha256", b"sm3")),
+        "ST-ATTS-310",
+        "/usr/bin/tool1",
+    ),
+    "the digest as that of fs-verity": (
+        dataclasses.replace(FILES[1], digest=b"verity:" + FILES[1].digest, template=b"ima-ngv2"),
+        "ST-ATTS-310",
+        "/usr/bin/tool1",
+    ),
+    "a SHA-1 digest": (SHA1_FILE, "ST-ATTS-309", "/usr/bin/old"),
+    "a prefix of an exclude": (measured_file("/tmp-evil/x"), "ST-ATTS-309", "/tmp-evil/x"),
+    "a key that is not listed": (
+        measured_buffer(".ima", b"evil certificate"),
+        "ST-ATTS-309",
+        ".ima",
+    ),
+    "a buffer with a file's name": (
+        dataclasses.replace(
+            measured_buffer("/usr/bin/tool1", b"x"), digest=FILES[1].digest, extra=b"x"
+        ),
+        "ST-ATTS-303",
+        "/usr/bin/tool1",
+    ),
+    "a name that is not text": (
+        dataclasses.replace(FILES[1], name=b"/usr/bin/\x1b[2J\xff"),
+        "ST-ATTS-309",
+        "/usr/bin/\\x1b[2J\\\\xff",
+    ),
+}
+
+
+@pytest.mark.forgery
+@BOTH
+@pytest.mark.parametrize(("evil", "code", "name"), POLICIES.values(), ids=POLICIES)
+def test_measurements_that_the_policy_does_not_accept(evil, code, name, binary):
+    policy = dataclasses.replace(POLICY, excludes=policy_for([], excludes=["/tmp"]).excludes)
+    measurements = [*HONEST[:3], evil, *HONEST[3:]]
+    evidence = ima_list(measurements, binary=binary)
+    error = refused(evidence, replayed(measurements), code, policy=policy)
+    assert error.where == f"IMA entry 4: {name}"
+
+
+def test_the_error_says_which_digest_was_found():
+    evil = dataclasses.replace(FILES[1], digest=FILES[2].digest)
+    measurements = [*HONEST, evil]
+    error = refused(ima_list(measurements), replayed(measurements), "ST-ATTS-310")
+    assert f"sha256:{FILES[2].digest[8:].hex()}" in error.what
+    assert "not among" in error.what
+
+
+START = Progress(4, replayed(HONEST[:4]))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("first", "start"),
+    [(3, START), (5, START), (4, None), (1, None), (4, Progress(0, bytes(32)))],
+    ids=["fewer", "more", "at a join", "without its aggregate", "after nothing"],
+)
+def test_lists_that_start_elsewhere(first, start):
+    evidence = ima_list(HONEST[first:], first=first)
+    error = refused(evidence, replayed(HONEST), "ST-ATTS-311", start=start)
+    assert f"leaves out {first}" in error.what
+
+
+@pytest.mark.forgery
+def test_a_renewal_that_leaves_an_entry_out():
+    evidence = ima_list(HONEST[5:], first=4)
+    refused(evidence, replayed(HONEST), "ST-ATTS-306", start=START)
+
+
+@pytest.mark.forgery
+def test_a_renewal_with_the_state_of_another_node():
+    other = Progress(4, replayed([aggregate(bytes(32)), *FILES[:3]]))
+    refused(ima_list(HONEST[4:], first=4), replayed(HONEST), "ST-ATTS-306", start=other)
+
+
+@pytest.mark.forgery
+def test_a_renewal_whose_register_went_back():
+    """TOCTOU: between two quotes something was measured, and the node shows its earlier list."""
+    start = Progress(7, replayed(HONEST))
+    quoted = replayed([*HONEST, measured_file("/usr/bin/evil")])
+    refused(ima_list([], first=7), quoted, "ST-ATTS-306", start=start)
+
+
+@pytest.mark.forgery
+def test_the_policy_holds_for_renewals():
+    evil = measured_file("/usr/bin/evil")
+    measurements = [*HONEST[4:], evil]
+    evidence = ima_list(measurements, first=4)
+    quoted = replayed([*HONEST, evil])
+    error = refused(evidence, quoted, "ST-ATTS-309", start=START)
+    assert error.where == "IMA entry 8: /usr/bin/evil"
+
+
+@pytest.mark.forgery
+def test_lists_that_are_too_large(monkeypatch):
+    evidence = ima_list(HONEST)
+    monkeypatch.setattr(ima, "LIST_LIMIT", len(evidence.entries))
+    appraise(evidence, replayed(HONEST))
+    monkeypatch.setattr(ima, "LIST_LIMIT", len(evidence.entries) - 1)
+    error = refused(evidence, replayed(HONEST), "ST-ATTS-302")
+    assert "the limit is" in error.what
+
+
+@pytest.mark.forgery
+def test_lists_that_have_become_too_long():
+    count = ima.MAX_ENTRIES
+    start = Progress(count, replayed(HONEST[:4]))
+    evidence = ima_list(HONEST[4:], first=count)
+    assert appraise(evidence, replayed(HONEST), start=start).progress.entries == count + 3
+    start = Progress(count + 1, replayed(HONEST[:4]))
+    evidence = ima_list(HONEST[4:], first=count + 1)
+    refused(evidence, replayed(HONEST), "ST-ATTS-302", start=start)
+
+
+def test_registers_of_another_size_match_nothing():
+    refused(ima_list(HONEST), replayed(HONEST)[:20], "ST-ATTS-306")
+    refused(ima_list(HONEST), replayed(HONEST), "ST-ATTS-308", boot_aggregate=BOOT[:20])
+
+
+# The cache.
+
+
+def counted(monkeypatch) -> list[bytes]:
+    """The names of entries that are read and not found in the cache."""
+    read: list[bytes] = []
+    measured = ima._measured
+
+    def counting(entry):
+        read.append(entry.name)
+        return measured(entry)
+
+    monkeypatch.setattr(ima, "_measured", counting)
+    return read
+
+
+@BOTH
+def test_what_one_node_measured_is_not_judged_again(monkeypatch, binary):
+    read = counted(monkeypatch)
+    cache = TemplateCache()
+    other = [aggregate(bytes(31) + b"\x01"), *reversed(FILES)]
+    appraise(ima_list(HONEST, binary=binary), replayed(HONEST), cache=cache)
+    assert len(read) == 7
+    evidence = ima_list(other, binary=binary)
+    state = appraise(evidence, replayed(other), boot_aggregate=bytes(31) + b"\x01", cache=cache)
+    assert state.progress == Progress(7, replayed(other))
+    assert read[7:] == [b"boot_aggregate"]
+
+
+@pytest.mark.forgery
+def test_a_verdict_is_of_one_policy():
+    cache = TemplateCache()
+    evil = measured_file("/usr/bin/evil")
+    measurements = [*HONEST, evil]
+    evidence, quoted = ima_list(measurements), replayed(measurements)
+    appraise(evidence, quoted, policy=None, cache=cache)
+    appraise(evidence, quoted, policy=policy_for([*FILES, evil]), cache=cache)
+    refused(evidence, quoted, "ST-ATTS-309", cache=cache)
+
+
+@pytest.mark.forgery
+def test_a_verdict_is_of_one_setting_for_sha1():
+    document = {
+        "meta": {"version": 1},
+        "digests": {"/usr/bin/old": [hashlib.sha1(b"x").hexdigest()]},
+        "excludes": [],
+        "keyrings": {},
+        "ima": {},
+        "ima-buf": {},
+        "verification-keys": "",
+    }
+    data = json.dumps(document).encode()
+    measurements = [aggregate(BOOT), SHA1_FILE]
+    evidence, quoted = ima_list(measurements), replayed(measurements)
+    cache = TemplateCache()
+    lax = parse_runtime_policy(data, allow_sha1=True)
+    appraise(evidence, quoted, policy=lax, cache=cache)
+    refused(evidence, quoted, "ST-ATTS-310", policy=parse_runtime_policy(data), cache=cache)
+
+
+def test_violations_are_never_remembered():
+    cache = TemplateCache()
+    measurements = [*HONEST, VIOLATION]
+    evidence, quoted = ima_list(measurements), replayed(measurements)
+    appraise(evidence, quoted, allow_violations=True, cache=cache)
+    refused(evidence, quoted, "ST-ATTS-307", cache=cache)
+
+
+def test_lists_that_are_refused_leave_nothing_in_the_cache():
+    cache = TemplateCache()
+    refused(ima_list(HONEST), replayed(HONEST[:0]) + b"\x01", "ST-ATTS-306", cache=cache)
+    assert cache.size == 0
+
+
+def test_the_cache_is_bounded():
+    size = sum(len(one.binary()) + 300 for one in FILES)
+    cache = TemplateCache(limit=size)
+    appraise(ima_list(HONEST), replayed(HONEST), cache=cache)
+    assert cache.size == size
+    held = cache.table(POLICY, binary=True)
+    assert len(held) == 6
+    others = [measured_file(f"/usr/bin/other{number}") for number in range(3)]
+    measurements = [aggregate(BOOT), *others]
+    appraise(ima_list(measurements), replayed(measurements), policy=None, cache=cache)
+    assert cache.table(POLICY, binary=True) == {}
+    assert set(cache.table(None, binary=True)) == {one.binary() for one in others}
+    assert cache.size == sum(len(one.binary()) + 300 for one in others)
+    assert len(held) == 6, "an appraisal under way keeps what it holds"
+
+
+def test_more_than_the_cache_can_hold_is_not_kept():
+    size = sum(len(one.binary()) + 300 for one in FILES)
+    cache = TemplateCache(limit=size - 1)
+    appraise(ima_list(HONEST), replayed(HONEST), cache=cache)
+    assert cache.size == 0
+
+
+def test_the_two_formats_do_not_share_a_table():
+    cache = TemplateCache()
+    appraise(ima_list(HONEST), replayed(HONEST), cache=cache)
+    assert cache.table(POLICY, binary=False) == {}
+
+
+@given(st.data())
+def test_any_list_is_attested_up_to_where_the_quote_was_taken(data):
+    measurements = data.draw(st.lists(st.sampled_from([*FILES, VIOLATION]), max_size=8))
+    measurements = [aggregate(BOOT), *measurements]
+    quoted = data.draw(st.integers(1, len(measurements)))
+    cut = data.draw(st.integers(1, quoted))
+    pcr10 = replayed(measurements[:quoted])
+    binary = data.draw(st.booleans())
+    cache = TemplateCache()
+    whole = appraise(
+        ima_list(measurements, binary=binary), pcr10, allow_violations=True, cache=cache
+    )
+    assert whole.progress == Progress(quoted, pcr10)
+    start = Progress(cut, replayed(measurements[:cut]))
+    rest = appraise(
+        ima_list(measurements[cut:], first=cut, binary=binary),
+        pcr10,
+        allow_violations=True,
+        start=start,
+        cache=cache,
+    )
+    assert rest.progress == whole.progress
+    assert rest.num_entries == quoted - cut

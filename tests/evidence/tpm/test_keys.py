@@ -1,0 +1,306 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Keys that may vouch for a node, and those that may not. The first tests are the controls."""
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import pytest
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.tpm.constants import Algorithm, Attributes, Curve, Handle, Hash
+from securetrain.evidence.tpm.keys import (
+    AK_TEMPLATE,
+    EK_TEMPLATES,
+    POLICY_C,
+    check_attestation_key,
+    check_endorsement_key,
+    policy_a,
+    policy_b,
+    qualified_name,
+)
+from securetrain.evidence.tpm.structures import (
+    EccKey,
+    RsaKey,
+    Scheme,
+    Symmetric,
+    number,
+    parse_public,
+    tpm2b,
+)
+from tests.evidence.tpm.forge import make_key, rsa_attestation_template
+
+# The profile's printed values (TCG EK Credential Profile 2.6, annex B.6).
+POLICY_A_SHA256 = "837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa"
+POLICY_A_SHA384 = (
+    "8bbf2266537c171cb56e403c4dc1d4b64f432611dc386e6f532050c3278c930e"
+    "143e8bb1133824ccb431053871c6db53"
+)
+POLICY_B = {
+    Hash.SHA256: "ca3d0a99a2b93906f7a3342414efcfb3a385d44cd1fd459089d19b5071c0b7a0",
+    Hash.SHA384: (
+        "b26e7d28d11a50bc53d882bcf5fd3a1a074148bb35d3b4e4cb1c0ad9bde419ca"
+        "cb47ba09699646150f9fc000f3f80e12"
+    ),
+    Hash.SHA512: (
+        "b8221ca69e8550a4914de3faa6a18c072cc01208073a928d5d66d59ef79e49a4"
+        "29c41a6b269571d57edb25fbdb1838425608b413cd616a5f6db5b6071af99bea"
+    ),
+}
+
+
+def refused(code, check, public):
+    with pytest.raises(AttestationError) as caught:
+        check(public)
+    assert caught.value.code == code, caught.value
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["L-1", "L-2", "H-1", "H-2", "H-3", "H-4", "H-6"])
+def test_keys_of_the_templates(name):
+    public = make_key(EK_TEMPLATES[name]).public
+    assert check_endorsement_key(parse_public(public.tpm2b)) == name
+
+
+def test_an_exponent_may_be_spelt_out():
+    key = make_key(EK_TEMPLATES["L-1"]).public
+    assert isinstance(key.unique, RsaKey)
+    spelt = dataclasses.replace(key, unique=dataclasses.replace(key.unique, exponent=65537))
+    assert check_endorsement_key(spelt) == "L-1"
+
+
+def test_policies_are_the_profiles():
+    assert policy_a(Hash.SHA256).hex() == POLICY_A_SHA256
+    assert policy_a(Hash.SHA384).hex() == POLICY_A_SHA384
+    for algorithm, expected in POLICY_B.items():
+        assert policy_b(algorithm).hex() == expected
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "index"),
+    [(Hash.SHA256, 0x01C07F01), (Hash.SHA384, 0x01C07F02), (Hash.SHA512, 0x01C07F03)],
+)
+def test_policy_c_names_the_profiles_index(algorithm, index):
+    # TPM2_PolicyAuthorizeNV over the Name of the index (annex B.6.3): written, readable under
+    # PolicyA, as large as a TPMT_HA.
+    area = number(index, 4) + number(algorithm, 2) + number(0x220F1008, 4)
+    area += tpm2b(policy_a(algorithm)) + number(2 + algorithm.size, 2)
+    name = number(algorithm, 2) + algorithm.digest(area)
+    digest = algorithm.digest(bytes(algorithm.size) + number(0x192, 4) + name)
+    assert digest == POLICY_C[algorithm]
+
+
+def test_templates_are_what_the_profile_prints():
+    low = EK_TEMPLATES["L-1"]
+    assert low.attributes == 0x000300B2
+    assert low.unique == RsaKey(bits=2048, modulus=bytes(256))
+    assert low.symmetric == Symmetric(128)
+    for name in ("H-1", "H-2", "H-3", "H-4", "H-6", "H-7"):
+        assert EK_TEMPLATES[name].attributes == 0x000300F2, name
+    # The template that CreatePrimary gets for L-1 (annex B.3.3).
+    assert EK_TEMPLATES["L-1"].encoded.startswith(
+        bytes.fromhex(f"0001000b000300b20020{POLICY_A_SHA256}000600800043001008000000000001 00")
+    )
+
+
+@pytest.mark.parametrize(
+    "public",
+    [
+        pytest.param(make_key(AK_TEMPLATE).public, id="p256"),
+        pytest.param(
+            make_key(
+                AK_TEMPLATE,
+                scheme=Scheme(Algorithm.ECDSA, Hash.SHA384),
+                unique=EccKey(curve=Curve.P384),
+            ).public,
+            id="p384",
+        ),
+        pytest.param(make_key(rsa_attestation_template(Algorithm.RSASSA)).public, id="rsassa"),
+        pytest.param(
+            make_key(rsa_attestation_template(Algorithm.RSAPSS, Hash.SHA512)).public, id="rsapss"
+        ),
+        pytest.param(
+            make_key(
+                AK_TEMPLATE,
+                attributes=(AK_TEMPLATE.attributes & ~Attributes.USER_WITH_AUTH)
+                | Attributes.ADMIN_WITH_POLICY,
+                auth_policy=bytes(32),
+            ).public,
+            id="under-a-policy",
+        ),
+    ],
+)
+def test_attestation_keys(public):
+    check_attestation_key(parse_public(public.tpm2b))
+
+
+def test_our_own_agents_key():
+    assert AK_TEMPLATE.attributes == 0x50472
+
+
+def test_qualified_names():
+    ek, ak = make_key(EK_TEMPLATES["H-3"]).public, make_key(AK_TEMPLATE).public
+    primary = hashlib.sha384(b"\x40\x00\x00\x0b" + ek.name).digest()
+    assert qualified_name([ek]) == b"\x00\x0c" + primary
+    below = hashlib.sha256(b"\x00\x0c" + primary + ak.name).digest()
+    assert qualified_name([ek, ak]) == b"\x00\x0b" + below
+    assert qualified_name([ek, ak], Handle.OWNER) != qualified_name([ek, ak])
+    assert qualified_name([]) == b"\x40\x00\x00\x0b"
+
+
+# Refusals.
+
+LOW, HIGH = EK_TEMPLATES["L-1"], EK_TEMPLATES["H-3"]
+
+
+def endorsement(template=LOW, **changes: Any):
+    return make_key(template, **changes).public
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "public",
+    [
+        pytest.param(endorsement(attributes=LOW.attributes | flag), id=f"with-{flag.name}")
+        for flag in (
+            *(Attributes.SIGN, Attributes.USER_WITH_AUTH, Attributes.NO_DA, Attributes.ST_CLEAR),
+            *(Attributes.ENCRYPTED_DUPLICATION, Attributes.X509_SIGN),
+        )
+    ]
+    + [
+        pytest.param(endorsement(attributes=LOW.attributes & ~flag), id=f"without-{flag.name}")
+        for flag in LOW.attributes
+    ]
+    + [
+        pytest.param(endorsement(auth_policy=b""), id="no-policy"),
+        pytest.param(endorsement(auth_policy=bytes(32)), id="own-policy"),
+        pytest.param(endorsement(auth_policy=policy_b(Hash.SHA256)), id="policy-of-another"),
+        pytest.param(endorsement(symmetric=None), id="no-symmetric"),
+        pytest.param(endorsement(symmetric=Symmetric(256)), id="aes-256"),
+        pytest.param(endorsement(symmetric=Symmetric(128, Algorithm.ECB)), id="aes-ecb"),
+        pytest.param(endorsement(scheme=Scheme(Algorithm.OAEP, Hash.SHA256)), id="own-scheme"),
+        pytest.param(endorsement(name_alg=Hash.SHA384), id="name-by-another-hash"),
+        pytest.param(endorsement(unique=RsaKey(bits=3072)), id="rsa-3072-under-l1"),
+        pytest.param(endorsement(unique=EccKey(curve=Curve.P384)), id="p384-under-l1"),
+        pytest.param(endorsement(HIGH, unique=EccKey(curve=Curve.P256)), id="p256-under-h3"),
+        pytest.param(
+            endorsement(
+                HIGH,
+                unique=EccKey(curve=Curve.P384, kdf=Scheme(Algorithm.KDF1_SP800_56A, Hash.SHA256)),
+            ),
+            id="own-kdf",
+        ),
+        pytest.param(
+            endorsement(HIGH, attributes=LOW.attributes), id="high-without-user-with-auth"
+        ),
+        pytest.param(make_key(AK_TEMPLATE).public, id="attestation-key-as-endorsement-key"),
+    ],
+)
+def test_endorsement_keys_of_no_template(public):
+    error = refused("ST-ATTS-103", check_endorsement_key, public)
+    assert error.where == "endorsement key"
+    assert "of no template" in error.what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("name", EK_TEMPLATES)
+def test_a_template_is_no_endorsement_key(name):
+    refused("ST-ATTS-101", check_endorsement_key, EK_TEMPLATES[name])
+
+
+MUST = AK_TEMPLATE.attributes & ~Attributes.USER_WITH_AUTH
+
+
+def attestation(**changes: Any):
+    return make_key(changes.pop("template", AK_TEMPLATE), **changes).public
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("flag", list(MUST), ids=lambda flag: flag.name)
+def test_attestation_keys_that_lack_an_attribute(flag):
+    public = attestation(attributes=AK_TEMPLATE.attributes & ~flag)
+    assert f"without {flag.name}" in refused("ST-ATTS-104", check_attestation_key, public).what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *(Attributes.DECRYPT, Attributes.ENCRYPTED_DUPLICATION, Attributes.X509_SIGN),
+        *(Attributes.ST_CLEAR, Attributes.FIRMWARE_LIMITED, Attributes.SVN_LIMITED),
+    ],
+    ids=lambda flag: flag.name,
+)
+def test_attestation_keys_with_an_attribute_too_many(flag):
+    public = attestation(attributes=AK_TEMPLATE.attributes | flag)
+    assert f"with {flag.name}" in refused("ST-ATTS-104", check_attestation_key, public).what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("public", "where"),
+    [
+        pytest.param(attestation(scheme=None), "scheme", id="no-scheme"),
+        pytest.param(
+            attestation(scheme=Scheme(Algorithm.ECDSA, Hash.SHA1)), "scheme", id="ecdsa-sha1"
+        ),
+        pytest.param(
+            attestation(template=rsa_attestation_template(Algorithm.RSASSA, Hash.SHA1)),
+            "scheme",
+            id="rsassa-sha1",
+        ),
+        pytest.param(
+            attestation(template=rsa_attestation_template(Algorithm.RSAPSS, Hash.SHA1)),
+            "scheme",
+            id="rsapss-sha1",
+        ),
+        pytest.param(
+            attestation(template=rsa_attestation_template(Algorithm.OAEP)), "scheme", id="oaep"
+        ),
+        pytest.param(
+            dataclasses.replace(
+                attestation(template=rsa_attestation_template(Algorithm.RSASSA)),
+                scheme=Scheme(Algorithm.RSAES),
+            ),
+            "scheme",
+            id="rsaes",
+        ),
+        pytest.param(attestation(scheme=Scheme(Algorithm.ECDH, Hash.SHA256)), "scheme", id="ecdh"),
+        pytest.param(
+            dataclasses.replace(
+                attestation(template=rsa_attestation_template(Algorithm.RSASSA)),
+                scheme=Scheme(Algorithm.ECDSA, Hash.SHA256),
+            ),
+            "scheme",
+            id="rsa-key-with-ecdsa",
+        ),
+        pytest.param(
+            attestation(scheme=Scheme(Algorithm.RSASSA, Hash.SHA256)),
+            "scheme",
+            id="ecc-key-with-rsassa",
+        ),
+        pytest.param(
+            dataclasses.replace(
+                attestation(template=rsa_attestation_template(Algorithm.RSASSA)),
+                scheme=Scheme(Algorithm.RSASSA),
+            ),
+            "scheme",
+            id="without-a-hash",
+        ),
+        pytest.param(attestation(symmetric=Symmetric(128)), "symmetric", id="storage-parameters"),
+    ],
+)
+def test_attestation_keys_with_other_parameters(public, where):
+    error = refused("ST-ATTS-104", check_attestation_key, public)
+    assert error.where == f"attestation key: {where}"
+
+
+@pytest.mark.forgery
+def test_a_template_is_no_attestation_key():
+    refused("ST-ATTS-101", check_attestation_key, AK_TEMPLATE)
+
+
+@pytest.mark.forgery
+def test_an_endorsement_key_is_no_attestation_key():
+    refused("ST-ATTS-104", check_attestation_key, make_key(LOW).public)

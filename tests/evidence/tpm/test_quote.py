@@ -1,0 +1,634 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Quotes by a forger who can sign anything with a key of their own, except what is true.
+
+`test_honest_...` are the controls. Every forged structure is signed afresh, so that no refusal can
+be the signature's when another rule is meant.
+"""
+
+import base64
+import dataclasses
+import json
+
+import msgspec
+import pytest
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.tpm.constants import Algorithm, Attributes, Curve, Handle, Hash, Tag
+from securetrain.evidence.tpm.keys import (
+    AK_TEMPLATE,
+    EK_TEMPLATES,
+    check_attestation_key,
+    qualified_name,
+)
+from securetrain.evidence.tpm.quote import (
+    Clock,
+    Quote,
+    check_clock,
+    composite,
+    verify_certify,
+    verify_quote,
+    verify_signature,
+)
+from securetrain.evidence.tpm.structures import (
+    EccKey,
+    PcrSelection,
+    QuoteInfo,
+    Scheme,
+    number,
+    parse_attest,
+    parse_public_area,
+    tpm2b,
+)
+from tests.evidence.tpm.forge import (
+    EXTRA,
+    FIRMWARE,
+    PCRS,
+    Tpm,
+    flip,
+    make_key,
+    rsa_attestation_template,
+)
+from tests.evidence.vectors import needs_vectors, vector
+
+TPM = Tpm()
+OTHER = Tpm()
+SHA256 = PcrSelection(Hash.SHA256, PCRS)
+BEFORE = Clock(clock=999_999, reset_count=5, restart_count=2, firmware=FIRMWARE)
+
+
+def judge(quote, signature, *, tpm=TPM, **changes) -> Quote:
+    fields = {
+        "ak": tpm.ak.public,
+        "ek": tpm.ek.public,
+        "extra_data": EXTRA,
+        "pcrs": tpm.values(),
+        "required": PCRS,
+    }
+    return verify_quote(quote, signature, **{**fields, **changes})
+
+
+def forged(changes, **expected) -> Quote:
+    """Judge a structure that the forger has altered and then signed."""
+    return judge(*TPM.quote(**changes), **expected)
+
+
+def refused(code, call, *arguments, **named):
+    with pytest.raises(AttestationError) as caught:
+        call(*arguments, **named)
+    assert caught.value.code == code, caught.value
+    return caught.value
+
+
+# Controls.
+
+
+@pytest.mark.parametrize(
+    "tpm",
+    [
+        pytest.param(Tpm("L-1"), id="rsa-ek-p256-ak"),
+        pytest.param(
+            Tpm(
+                "H-3",
+                dataclasses.replace(
+                    AK_TEMPLATE,
+                    scheme=Scheme(Algorithm.ECDSA, Hash.SHA384),
+                    unique=EccKey(curve=Curve.P384),
+                ),
+            ),
+            id="p384-ek-p384-ak",
+        ),
+        pytest.param(Tpm(ak=rsa_attestation_template(Algorithm.RSASSA)), id="rsassa"),
+        pytest.param(Tpm(ak=rsa_attestation_template(Algorithm.RSAPSS)), id="rsapss"),
+        pytest.param(Tpm(ak=rsa_attestation_template(Algorithm.RSASSA, Hash.SHA512)), id="sha512"),
+    ],
+)
+def test_honest_quotes(tpm):
+    quote = judge(*tpm.quote(), tpm=tpm)
+    assert quote.pcrs == tpm.values()
+    assert quote.clock == Clock(clock=1_000_000, reset_count=5, restart_count=2, firmware=FIRMWARE)
+    assert quote.safe
+
+
+def test_an_honest_quote_may_cover_more_than_asked():
+    assert judge(*TPM.quote(), required=[0, 7]).pcrs.keys() == set(PCRS)
+    assert judge(*TPM.quote(), required=[]).pcrs.keys() == set(PCRS)
+
+
+def test_an_honest_clock_that_is_not_safe():
+    assert not forged({"safe": 0}).safe
+    assert not forged({"safe": 0}, previous=BEFORE).safe
+
+
+def test_honest_renewals():
+    assert forged({}, previous=BEFORE).clock.clock == 1_000_000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reset": 6, "restart": 0, "clock": 5},
+        {"restart": 3, "clock": 5},
+        {"firmware": FIRMWARE + 1, "reset": 6},
+        {"firmware": FIRMWARE - 1, "clock": 1_000_001},
+    ],
+    ids=["rebooted", "resumed", "updated", "downgraded"],
+)
+def test_a_node_that_joins_anew_may_have_been_rebooted(changes):
+    forged(changes, previous=BEFORE, running=False)
+
+
+def test_registers_digest_in_the_order_of_the_selection():
+    banks = {Hash.SHA1: {1: b"a" * 20}, Hash.SHA256: {0: b"b" * 32, 2: b"c" * 32}}
+    one, two = PcrSelection(Hash.SHA1, (1,)), PcrSelection(Hash.SHA256, (0, 2))
+    expected = Hash.SHA256.digest(b"b" * 32 + b"c" * 32 + b"a" * 20)
+    assert composite([two, one], banks, Hash.SHA256) == expected
+    assert composite([one, two], banks, Hash.SHA256) != expected
+    assert composite([], banks, Hash.SHA1) == Hash.SHA1.digest(b"")
+
+
+# Signature and structure.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("at", [0, 4, 6, 30, 60, -1])
+def test_a_bit_of_the_quote_is_turned(at):
+    quote, signature = TPM.quote()
+    refused("ST-ATTS-111", judge, flip(quote, at), signature)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("at", [6, 20, -1])
+def test_a_bit_of_the_signature_is_turned(at):
+    quote, signature = TPM.quote()
+    refused("ST-ATTS-111", judge, quote, flip(signature, at))
+
+
+@pytest.mark.forgery
+def test_the_signature_comes_before_the_structure():
+    _, signature = TPM.quote()
+    refused("ST-ATTS-111", judge, b"", signature)
+    refused("ST-ATTS-111", judge, bytes(4000), signature)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "values",
+    [(0, 0), (1, 1), (0, 1), (1, 0), (2**528 - 1, 2**528 - 1)],
+    ids=["zeros", "ones", "r-0", "s-0", "huge"],
+)
+def test_signatures_out_of_thin_air(values):
+    quote, _ = TPM.quote()
+    r, s = (number(value, 66) for value in values)
+    error = refused("ST-ATTS-111", judge, quote, b"\0\x18\0\x0b" + tpm2b(r) + tpm2b(s))
+    assert "does not verify" in error.what
+
+
+@pytest.mark.forgery
+def test_the_signature_of_empty_numbers():
+    quote, _ = TPM.quote()
+    refused("ST-ATTS-111", judge, quote, b"\0\x18\0\x0b\0\0\0\0")
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        Scheme(Algorithm.ECDSA, Hash.SHA1),
+        Scheme(Algorithm.ECDSA, Hash.SHA384),
+        Scheme(Algorithm.ECDSA, Hash.SHA512),
+    ],
+    ids=str,
+)
+def test_a_good_signature_by_another_hash(scheme):
+    quote = TPM.attest()
+    error = refused("ST-ATTS-111", judge, quote, TPM.ak.sign(quote, scheme))
+    assert f"signed by {scheme}, the key's own scheme is ECDSA-SHA256" in error.what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("own", "used"),
+    [(Algorithm.RSASSA, Algorithm.RSAPSS), (Algorithm.RSAPSS, Algorithm.RSASSA)],
+)
+def test_a_good_signature_by_another_padding(own, used):
+    tpm = Tpm(ak=rsa_attestation_template(own))
+    quote = tpm.attest()
+    signature = tpm.ak.sign(quote, Scheme(used, Hash.SHA256))
+    error = refused("ST-ATTS-111", judge, quote, signature, tpm=tpm)
+    assert "own scheme" in error.what
+    relabelled = number(own, 2) + signature[2:]
+    assert "not verify" in refused("ST-ATTS-111", judge, quote, relabelled, tpm=tpm).what
+
+
+@pytest.mark.forgery
+def test_the_algorithms_of_an_ecc_signature_say_rsa():
+    quote, signature = TPM.quote()
+    refused("ST-ATTS-101", judge, quote, b"\0\x14" + signature[2:])
+    rsa_shaped = b"\0\x14\0\x0b" + tpm2b(bytes(256))
+    assert "own scheme" in refused("ST-ATTS-111", judge, quote, rsa_shaped).what
+
+
+@pytest.mark.forgery
+def test_the_scheme_is_not_one_of_the_keys_kind():
+    # The rule for attestation keys refuses such a key; verifying must hold without it.
+    scheme = Scheme(Algorithm.RSASSA, Hash.SHA256)
+    ak = dataclasses.replace(TPM.ak.public, scheme=scheme)
+    signature = b"\0\x14\0\x0b" + tpm2b(bytes(256))
+    assert "not verify" in refused("ST-ATTS-111", verify_signature, ak, b"", signature).what
+
+
+@pytest.mark.forgery
+def test_a_key_without_a_scheme_of_its_own_takes_none_from_the_signature():
+    tpm = Tpm()
+    quote, signature = tpm.quote()
+    ak = dataclasses.replace(tpm.ak.public, scheme=None)
+    error = refused("ST-ATTS-111", judge, quote, signature, tpm=tpm, ak=ak)
+    assert "own scheme is NULL" in error.what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("extra", [b"\0", b"\0" * 100])
+def test_bytes_after_the_signature(extra):
+    quote, signature = TPM.quote()
+    refused("ST-ATTS-101", judge, quote, signature + extra)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("size", [0, 1, 4, 20])
+def test_a_truncated_signature(size):
+    quote, signature = TPM.quote()
+    refused("ST-ATTS-101", judge, quote, signature[:size])
+
+
+@pytest.mark.forgery
+def test_bytes_after_the_signed_structure_are_refused_though_signed():
+    refused("ST-ATTS-101", forged, {"tail": b"\0"})
+
+
+# Whose quote, and for whom.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("magic", [0, 0xFF544346, 0x41414141], ids=hex)
+def test_what_a_restricted_key_signs_for_others(magic):
+    # CVE-2024-29038: an attestation key signs any data that does not begin with the magic.
+    assert "magic" in refused("ST-ATTS-112", forged, {"magic": magic}).what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("tag", [0x8014, 0x8016, 0x8019, 0x801A, 0x801C], ids=hex)
+def test_structures_of_another_type(tag):
+    refused("ST-ATTS-112", forged, {"tag": tag})
+
+
+@pytest.mark.forgery
+def test_a_certification_is_no_quote():
+    error = refused("ST-ATTS-112", judge, *TPM.certify(TPM.ak.public))
+    assert "not a quote" in error.what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "extra",
+    [b"", EXTRA[:-1], EXTRA + b"\0", bytes(32), EXTRA[::-1], flip(EXTRA, 31)],
+    ids=["empty", "prefix", "longer", "zeros", "reversed", "one-bit"],
+)
+def test_other_extra_data(extra):
+    error = refused("ST-ATTS-113", forged, {"extra": extra})
+    assert error.where == "extraData"
+
+
+@pytest.mark.forgery
+def test_an_old_quote_under_a_new_challenge():
+    refused("ST-ATTS-113", judge, *TPM.quote(), extra_data=bytes(32))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "signer",
+    [
+        pytest.param(qualified_name((TPM.ek.public, TPM.ak.public), Handle.OWNER), id="owner"),
+        pytest.param(qualified_name((TPM.ek.public, TPM.ak.public), Handle.NULL), id="null"),
+        pytest.param(qualified_name((OTHER.ek.public, TPM.ak.public)), id="under-another-ek"),
+        pytest.param(qualified_name((TPM.ek.public, OTHER.ak.public)), id="another-ak"),
+        pytest.param(qualified_name((TPM.ak.public,)), id="primary-of-its-own"),
+        pytest.param(
+            qualified_name((TPM.ek.public, OTHER.ek.public, TPM.ak.public)), id="one-level-deeper"
+        ),
+        pytest.param(TPM.ak.public.name, id="name-not-qualified"),
+        pytest.param(b"", id="empty"),
+    ],
+)
+def test_other_signers(signer):
+    error = refused("ST-ATTS-114", forged, {"signer": signer})
+    assert error.where == "qualifiedSigner"
+
+
+@pytest.mark.forgery
+def test_the_quote_of_another_genuine_tpm():
+    quote, signature = OTHER.quote()
+    refused("ST-ATTS-111", judge, quote, signature)
+    refused("ST-ATTS-114", judge, quote, signature, ak=OTHER.ak.public)
+    refused("ST-ATTS-114", judge, *TPM.quote(), ek=OTHER.ek.public)
+
+
+# Registers.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("selections", "word"),
+    [
+        pytest.param((), "selected are: none", id="nothing"),
+        pytest.param((PcrSelection(Hash.SHA256, ()),), "without PCR 0, 1", id="no-register"),
+        pytest.param(
+            (PcrSelection(Hash.SHA256, tuple(p for p in PCRS if p != 10)),),
+            "without PCR 10",
+            id="without-10",
+        ),
+        pytest.param((PcrSelection(Hash.SHA1, PCRS),), "SHA1", id="sha1-bank"),
+        pytest.param((PcrSelection(Hash.SHA384, PCRS),), "SHA384", id="sha384-bank"),
+        pytest.param((SHA256, SHA256), "twice", id="the-same-bank-twice"),
+        pytest.param(
+            (PcrSelection(Hash.SHA256, PCRS[:8]), PcrSelection(Hash.SHA256, PCRS[8:])),
+            "twice",
+            id="the-bank-in-two-parts",
+        ),
+        pytest.param(
+            (PcrSelection(Hash.SHA1, PCRS), SHA256), "SHA1, SHA256", id="another-bank-first"
+        ),
+        pytest.param(
+            (SHA256, PcrSelection(Hash.SHA1, PCRS)), "SHA256, SHA1", id="another-bank-last"
+        ),
+        pytest.param((SHA256, PcrSelection(Hash.SHA512, ())), "SHA512", id="an-empty-bank-beside"),
+    ],
+)
+def test_other_selections(selections, word):
+    banks = {bank: dict.fromkeys(range(24), bytes(bank.size)) for bank in Hash}
+    banks[Hash.SHA256] = TPM.pcrs
+    error = refused("ST-ATTS-115", forged, {"selections": selections, "banks": banks})
+    assert word in error.what
+    assert error.where == "pcrSelect"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("required", [[16], [0, 23], [24], [-1]])
+def test_a_register_that_is_asked_for_is_not_quoted(required):
+    refused("ST-ATTS-115", judge, *TPM.quote(), required=required)
+
+
+@pytest.mark.forgery
+def test_a_register_under_another_number():
+    # CVE-2024-29039: a quote over PCR 16, which anybody may reset, is shown as one over PCR 10.
+    quote, signature = TPM.quote(selections=(PcrSelection(Hash.SHA256, (16,)),))
+    shown = {10: TPM.pcrs[16]}
+    refused("ST-ATTS-115", judge, quote, signature, pcrs=shown, required=[10])
+    error = refused("ST-ATTS-116", judge, quote, signature, pcrs=shown, required=[])
+    assert error.where == "PCR 10, 16"
+
+
+@pytest.mark.forgery
+def test_two_registers_swap_their_numbers():
+    # The values digest as they did; only which is which has changed.
+    values = dict(TPM.values((4, 7)))
+    quote, signature = TPM.quote(selections=(PcrSelection(Hash.SHA256, (4, 7)),))
+    assert judge(quote, signature, pcrs=values, required=[4, 7]).pcrs == values
+    swapped = {4: values[7], 7: values[4]}
+    refused("ST-ATTS-116", judge, quote, signature, pcrs=swapped, required=[4, 7])
+    # The order in which they come makes no difference: it is the selection's that counts.
+    turned = dict(reversed(values.items()))
+    assert judge(quote, signature, pcrs=turned, required=[4, 7]).pcrs == values
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("cut", [1, 31, 33], ids=str)
+def test_the_border_between_two_values_is_moved(cut):
+    # Concatenated, the values are the same bytes: the digest alone would not notice.
+    values = dict(TPM.values())
+    both = values[3] + values[4]
+    values[3], values[4] = both[:cut], both[cut:]
+    error = refused("ST-ATTS-116", judge, *TPM.quote(), pcrs=values)
+    assert error.where == "PCR 3"
+    assert f"{cut} bytes" in error.what
+
+
+@pytest.mark.forgery
+def test_values_of_other_registers():
+    values = dict(TPM.values())
+    extra = {**values, 16: TPM.pcrs[16]}
+    assert refused("ST-ATTS-116", judge, *TPM.quote(), pcrs=extra).where == "PCR 16"
+    del values[10]
+    assert refused("ST-ATTS-116", judge, *TPM.quote(), pcrs=values).where == "PCR 10"
+    refused("ST-ATTS-116", judge, *TPM.quote(), pcrs={})
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("pcr", PCRS)
+def test_a_value_is_altered(pcr):
+    values = {**TPM.values(), pcr: flip(TPM.pcrs[pcr], pcr)}
+    assert refused("ST-ATTS-116", judge, *TPM.quote(), pcrs=values).where == "pcrDigest"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("size", [0, 20, 31, 33, 64])
+def test_a_value_of_another_length(size):
+    values = {**TPM.values(), 15: bytes(size)}
+    error = refused("ST-ATTS-116", judge, *TPM.quote(), pcrs=values)
+    assert error.where == "PCR 15"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "digest",
+    [b"", bytes(32), bytes(16), bytes(64)],
+    ids=["empty", "zeros", "short", "long"],
+)
+def test_another_digest_is_signed(digest):
+    assert refused("ST-ATTS-116", forged, {"digest": digest}).where == "pcrDigest"
+
+
+@pytest.mark.forgery
+def test_the_digest_is_by_the_hash_of_the_scheme():
+    selections = (SHA256,)
+    digest = composite(selections, {Hash.SHA256: TPM.pcrs}, Hash.SHA384)
+    refused("ST-ATTS-116", forged, {"digest": digest})
+    prefix = composite(selections, {Hash.SHA256: TPM.pcrs}, Hash.SHA256)[:31]
+    refused("ST-ATTS-116", forged, {"digest": prefix})
+
+
+# Time.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clock": 999_999},
+        {"clock": 0},
+        {"clock": 999_998},
+        {"reset": 4, "clock": 2_000_000},
+        {"reset": 4, "restart": 9, "clock": 2_000_000},
+        {"restart": 1, "clock": 2_000_000},
+        {"reset": 0, "restart": 0, "clock": 2_000_000},
+    ],
+    ids=["equal", "zero", "less", "reset-back", "reset-back-restart-on", "restart-back", "cleared"],
+)
+def test_time_that_goes_back(changes, running):
+    error = refused("ST-ATTS-117", forged, changes, previous=BEFORE, running=running)
+    assert error.where == "clockInfo"
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reset": 6, "restart": 0},
+        {"reset": 6, "restart": 2, "clock": 2_000_000},
+        {"restart": 3},
+        {"reset": 2**32 - 1, "restart": 2**32 - 1},
+    ],
+    ids=["rebooted", "rebooted-all-else-on", "resumed", "far-ahead"],
+)
+def test_a_reboot_while_the_lease_runs(changes):
+    error = refused("ST-ATTS-118", forged, changes, previous=BEFORE)
+    assert "reset 5, restart 2" in error.what
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("firmware", [0, FIRMWARE + 1, FIRMWARE - 1])
+def test_other_firmware_while_the_lease_runs(firmware):
+    error = refused("ST-ATTS-119", forged, {"firmware": firmware}, previous=BEFORE)
+    assert error.where == "firmwareVersion"
+
+
+def test_the_clock_alone():
+    after = msgspec.structs.replace(BEFORE, clock=BEFORE.clock + 1)
+    check_clock(after, BEFORE, running=True)
+    refused("ST-ATTS-117", check_clock, BEFORE, BEFORE, running=True)
+
+
+# Certified keys.
+
+RESIDENT = make_key(
+    AK_TEMPLATE,
+    attributes=AK_TEMPLATE.attributes & ~Attributes.RESTRICTED,
+).public
+
+
+def judge_certify(certification, signature, public=RESIDENT, extra_data=EXTRA, tpm=TPM):
+    return verify_certify(
+        certification,
+        signature,
+        ak=tpm.ak.public,
+        ek=tpm.ek.public,
+        extra_data=extra_data,
+        public=public,
+    )
+
+
+def test_honest_certifications():
+    judge_certify(*TPM.certify(RESIDENT))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("changes", "code", "where"),
+    [
+        pytest.param({"name": OTHER.ak.public.name}, "ST-ATTS-120", "name", id="other-name"),
+        pytest.param({"name": b""}, "ST-ATTS-120", "name", id="no-name"),
+        pytest.param(
+            {"qualified": qualified_name((OTHER.ek.public, RESIDENT))},
+            "ST-ATTS-120",
+            "qualifiedName",
+            id="under-another-ek",
+        ),
+        pytest.param(
+            {"qualified": qualified_name((TPM.ek.public, RESIDENT), Handle.OWNER)},
+            "ST-ATTS-120",
+            "qualifiedName",
+            id="under-the-owner",
+        ),
+        pytest.param({"extra": bytes(32)}, "ST-ATTS-113", "extraData", id="other-extra-data"),
+        pytest.param({"signer": b"x"}, "ST-ATTS-114", "qualifiedSigner", id="other-signer"),
+        pytest.param({"magic": 1}, "ST-ATTS-112", "certification", id="magic"),
+        pytest.param({"tag": Tag.ATTEST_QUOTE}, "ST-ATTS-101", "certification", id="tag"),
+    ],
+)
+def test_forged_certifications(changes, code, where):
+    error = refused(code, judge_certify, *TPM.certify(RESIDENT, **changes))
+    assert error.where == where
+
+
+@pytest.mark.forgery
+def test_the_certification_of_another_key():
+    refused("ST-ATTS-120", judge_certify, *TPM.certify(TPM.ak.public))
+
+
+@pytest.mark.forgery
+def test_a_quote_is_no_certification():
+    assert "quote" in refused("ST-ATTS-112", judge_certify, *TPM.quote()).what
+
+
+@pytest.mark.forgery
+def test_a_certification_with_anothers_signature():
+    certification, _ = TPM.certify(RESIDENT)
+    refused("ST-ATTS-111", judge_certify, certification, OTHER.ak.sign(certification))
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        RESIDENT.attributes & ~Attributes.FIXED_TPM,
+        RESIDENT.attributes & ~Attributes.FIXED_PARENT,
+        RESIDENT.attributes & ~Attributes.SENSITIVE_DATA_ORIGIN,
+        RESIDENT.attributes | Attributes.ENCRYPTED_DUPLICATION,
+    ],
+    ids=["may-leave", "may-be-moved", "imported", "duplicated"],
+)
+def test_certified_keys_that_are_not_resident(attributes):
+    public = dataclasses.replace(RESIDENT, attributes=attributes)
+    error = refused("ST-ATTS-120", judge_certify, *TPM.certify(public), public=public)
+    assert error.where == "objectAttributes"
+
+
+# A real quote: a Windows virtual machine with a vTPM, from another project's tests.
+
+
+@needs_vectors
+@pytest.mark.forgery
+def test_a_real_vtpm_with_a_sha1_key_is_genuine_and_refused():
+    name = "google__go-attestation/attest/testdata/windows_gcp_shielded_vm.json"
+    found = json.loads(vector(name))
+    area, quote, signature = (
+        base64.b64decode(text)
+        for text in (
+            found["AK"]["Public"],
+            found["Quote"]["Quote"],
+            found["Quote"]["Signature"],
+        )
+    )
+    ak = parse_public_area(area)
+    assert ak.encoded == area
+    verify_signature(ak, quote, signature)
+    attested = parse_attest(quote).attested
+    assert isinstance(attested, QuoteInfo)
+    values = {one["Index"]: base64.b64decode(one["Digest"]) for one in found["Log"]["PCRs"]}
+    assert composite(attested.selections, {Hash.SHA1: values}, Hash.SHA1) == attested.digest
+    assert "RSASSA-SHA1" in refused("ST-ATTS-104", check_attestation_key, ak).what
+    refused("ST-ATTS-111", verify_signature, ak, flip(quote, -1), signature)
+    # Its attestation key is the owner's, not the endorsement hierarchy's.
+    ek = make_key(EK_TEMPLATES["L-1"]).public
+    refused(
+        "ST-ATTS-114",
+        verify_quote,
+        quote,
+        signature,
+        ak=ak,
+        ek=ek,
+        extra_data=b"",
+        pcrs=values,
+        required=[],
+    )

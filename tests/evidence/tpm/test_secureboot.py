@@ -1,0 +1,372 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""PCR 7 in its one order: `test_honest_secure_boot` is the control of every refusal here."""
+
+import dataclasses
+
+import pytest
+
+from securetrain.core.errors import AttestationError
+from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm.eventlog import parse
+from securetrain.evidence.tpm.secureboot import PolicyVariable, read_secure_boot
+from tests.evidence.tpm import bootlogs
+from tests.evidence.tpm.bootlogs import (
+    ACTION,
+    AUTHORITY,
+    DRIVER_CONFIG,
+    EVENT_TAG,
+    GLOBAL,
+    SECURITY,
+    SEPARATOR,
+    SHIM,
+    authority,
+    event,
+    policy,
+    renamed,
+    secure_boot,
+    separator,
+    variable,
+)
+
+ON = secure_boot()
+OFF = secure_boot(b"\0")
+LINE = separator(7)
+SHIM_CERTIFICATE = authority("Shim", b"certificate")
+NO_DMA = event(7, ACTION, b"DMA Protection Disabled")
+DEBUGGER = event(7, ACTION, b"UEFI Debug Mode")
+
+
+def read(entries):
+    log = parse(bootlogs.encode(entries))
+    return read_secure_boot(log.of(7), Hash.SHA256, "PCR 7")
+
+
+def refused(code, entries, said="", entry=None):
+    with pytest.raises(AttestationError) as caught:
+        read(entries)
+    error = caught.value
+    assert error.code == code, error
+    assert said in error.what, error
+    assert error.where.startswith("PCR 7")
+    if entry is not None:
+        assert error.where.startswith(f"PCR 7, entry {entry} ("), error
+    return error
+
+
+def test_honest_secure_boot():
+    state = read([*ON, LINE, authority(), SHIM_CERTIFICATE])
+    assert state.off == ""
+    assert [(name, e.index) for name, e in state.variables.items()] == [
+        ("PK", 2),
+        ("KEK", 3),
+        ("db", 4),
+        ("dbx", 5),
+    ]
+    assert [e.index for e in state.authorities] == [7, 8]
+    assert state.unprotected_dma is None
+
+
+# Off, and why.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        pytest.param([*OFF, LINE, authority()], "SecureBoot is 00", id="zero"),
+        pytest.param([*secure_boot(b""), LINE, authority()], "SecureBoot is empty", id="empty"),
+        pytest.param([*secure_boot(b"\2"), LINE, authority()], "SecureBoot is 02", id="two"),
+        pytest.param([*secure_boot(b"\1\0"), LINE, authority()], "SecureBoot is 0100", id="long"),
+        pytest.param([*secure_boot(b"\1\1"), LINE, authority()], "SecureBoot is 0101", id="1-1"),
+        pytest.param(
+            [ON[0], policy("PK", b""), *ON[2:], LINE, authority()],
+            "no platform key",
+            id="setup-mode",
+        ),
+        pytest.param([*ON, LINE], "no image", id="no-authority"),
+        pytest.param([*ON, LINE, SHIM_CERTIFICATE], "no image", id="no-authority-of-db"),
+        pytest.param(
+            [*ON, LINE, authority(), authority("MokSBState", b"\1")], "MokSBState", id="shim-off"
+        ),
+        pytest.param(
+            [*ON, LINE, authority(), authority("MokSBState", b"")], "MokSBState", id="shim-unclear"
+        ),
+        pytest.param(
+            [*ON, LINE, authority("MokSBState", b"\1"), authority()], "MokSBState", id="shim-first"
+        ),
+    ],
+)
+def test_secure_boot_that_is_off(entries, why):
+    assert why in read(entries).off
+
+
+def test_shim_may_say_that_its_validation_is_on():
+    assert read([*ON, LINE, authority(), authority("MokSBState", b"\0")]).off == ""
+
+
+def test_another_vendors_variable_of_that_name_is_not_shims():
+    other = event(7, AUTHORITY, variable(SECURITY, "MokSBState", b"\1"))
+    assert read([*ON, LINE, authority(), other]).off == ""
+
+
+# Quirks of real machines.
+
+
+@pytest.mark.parametrize(
+    ("extra", "names"),
+    [
+        ([policy("dbt", b"t")], ["dbt"]),
+        ([policy("dbr", b"r")], ["dbr"]),
+        ([policy("dbt", b"t"), policy("dbr", b"r")], ["dbt", "dbr"]),
+    ],
+)
+def test_the_databases_that_few_have(extra, names):
+    state = read([*ON, *extra, LINE, authority()])
+    assert state.off == ""
+    assert list(state.variables)[4:] == [PolicyVariable(name) for name in names]
+
+
+def test_option_roms_may_run_before_the_line():
+    state = read([*ON, authority(value=b"signer of a card"), LINE, authority()])
+    assert state.off == ""
+    assert len(state.authorities) == 2
+
+
+@pytest.mark.parametrize("position", [0, 1, 5])
+@pytest.mark.parametrize("end", [b"", b"\0"])
+def test_unprotected_dma_is_told_before_the_line(position, end):
+    entries = [*ON, LINE, authority()]
+    entries.insert(position, event(7, ACTION, b"DMA Protection Disabled" + end))
+    state = read(entries)
+    assert state.off == ""
+    assert state.unprotected_dma is not None
+    assert state.unprotected_dma.index == position + 1
+
+
+def old_shim(name="Shim", value=b"certificate", slack=b"\0\0\0\0\0\xaf", short=1, guid=SHIM):
+    data = variable(guid, name, value, slack)
+    return event(7, AUTHORITY, data, data[: len(data) - short])
+
+
+@pytest.mark.parametrize("made", [old_shim(), old_shim("db", guid=SECURITY)])
+def test_old_shim_measures_a_byte_less_than_it_logs(made):
+    state = read([*ON, LINE, authority(), made])
+    assert state.off == ""
+    assert len(state.authorities) == 2
+
+
+def test_old_shim_cannot_hide_that_it_is_off():
+    assert "MokSBState" in read([*ON, LINE, authority(), old_shim("MokSBState", b"\1")]).off
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(old_shim(short=0), id="slack-that-is-measured"),
+        pytest.param(old_shim(short=2), id="two-bytes-short"),
+        pytest.param(old_shim(slack=b"\0\0\0\0\xaf"), id="five-bytes-of-slack"),
+        pytest.param(old_shim(slack=b"\0\0\0\0\0\0\xaf"), id="seven-bytes-of-slack"),
+        pytest.param(old_shim(slack=b""), id="no-slack"),
+        pytest.param(dataclasses.replace(old_shim(), content=b"other"), id="another-digest"),
+        pytest.param(
+            dataclasses.replace(authority(), content=b"other"), id="authority-not-measured"
+        ),
+    ],
+)
+def test_the_quirk_of_old_shim_is_exact(made):
+    refused("ST-ATTS-206", [*ON, LINE, authority(), made], "not the hash of", entry=8)
+
+
+@pytest.mark.forgery
+def test_the_quirk_of_old_shim_is_for_what_comes_after_the_line():
+    refused("ST-ATTS-206", [*ON, old_shim(), LINE, authority()], entry=6)
+
+
+# Type confusion: root of a machine without Secure Boot extends and relabels.
+
+
+@pytest.mark.forgery
+def test_a_forged_secure_boot_appended_to_the_true_log():
+    forged = [*OFF, LINE, ON[0]]
+    refused("ST-ATTS-207", forged, "SecureBoot where an authority was expected", entry=7)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("kind", [0x02, EVENT_TAG, ACTION, 0x0D, 0x8000000A])
+def test_the_true_secure_boot_under_another_name(kind):
+    """What a naive check that looks for the variable anywhere is fooled by."""
+    forged = [renamed(OFF[0], kind), *OFF[1:], LINE, ON[0], authority()]
+    refused("ST-ATTS-207", forged, "where SecureBoot was expected", entry=1)
+
+
+@pytest.mark.forgery
+def test_all_of_the_true_boot_under_other_names_and_a_whole_forged_one_appended():
+    true = [renamed(e, EVENT_TAG) for e in [*OFF, LINE]]
+    refused("ST-ATTS-207", [*true, *ON, LINE, authority()], entry=1)
+
+
+@pytest.mark.forgery
+def test_the_data_of_secure_boot_edited_without_its_digest():
+    forged = dataclasses.replace(OFF[0], data=ON[0].data)
+    refused("ST-ATTS-206", [forged, *ON[1:], LINE, authority()], "SecureBoot", entry=1)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("index", [1, 2, 3, 4])
+def test_the_data_of_a_variable_edited_without_its_digest(index):
+    entries = [*ON, LINE, authority()]
+    good = entries[index]
+    entries[index] = dataclasses.replace(good, data=good.data[:-1] + b"X")
+    refused("ST-ATTS-206", entries, entry=index + 1)
+
+
+@pytest.mark.forgery
+def test_slack_in_a_variable():
+    data = variable(GLOBAL, "SecureBoot", b"\1", b"\0")
+    refused("ST-ATTS-206", [event(7, DRIVER_CONFIG, data), *ON[1:], LINE, authority()], entry=1)
+
+
+# Order.
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("entries", "said", "entry"),
+    [
+        pytest.param([*ON[1:], LINE], "PK where SecureBoot", 1, id="no-secureboot"),
+        pytest.param([ON[0], *ON[2:], LINE], "KEK where PK", 2, id="no-pk"),
+        pytest.param([*ON[:2], *ON[3:], LINE], "db where KEK", 3, id="no-kek"),
+        pytest.param([*ON[:3], ON[4], LINE], "dbx where db", 4, id="no-db"),
+        pytest.param([*ON[:4], LINE], "the separator where dbx", 5, id="no-dbx"),
+        pytest.param([ON[1], ON[0], *ON[2:], LINE], "PK where SecureBoot", 1, id="swapped"),
+        pytest.param([*ON[:3], ON[4], ON[3], LINE], "dbx where db", 4, id="db-and-dbx-swapped"),
+        pytest.param([ON[0], *ON, LINE], "SecureBoot where PK", 2, id="secureboot-twice"),
+        pytest.param([OFF[0], *ON, LINE], "SecureBoot where PK", 2, id="off-then-on"),
+        pytest.param([*ON, ON[4], LINE], "dbx where the separator", 6, id="dbx-twice"),
+        pytest.param([*ON, ON[0], LINE], "SecureBoot where the separator", 6, id="on-again"),
+        pytest.param(
+            [*ON, policy("dbr", b""), policy("dbt", b""), LINE],
+            "dbt where the separator",
+            7,
+            id="dbt-after-dbr",
+        ),
+        pytest.param(
+            [*ON, policy("AuditMode", b"\1"), LINE],
+            "AuditMode where the separator",
+            6,
+            id="audit-mode",
+        ),
+        pytest.param(
+            [*ON, authority(), policy("dbt", b""), LINE],
+            "dbt where the separator",
+            7,
+            id="variable-after-authority",
+        ),
+        pytest.param([LINE, *ON], "the separator where SecureBoot", 1, id="line-first"),
+        pytest.param([authority(), *ON, LINE], "an authority where Sec", 1, id="authority-first"),
+        pytest.param(
+            [*ON[:4], authority(), ON[4], LINE],
+            "an authority where dbx",
+            5,
+            id="authority-before-dbx",
+        ),
+        pytest.param(
+            [*ON, LINE, policy("dbx", b"")], "dbx where an authority", 7, id="dbx-after-the-line"
+        ),
+        pytest.param(
+            [*ON, LINE, policy("dbt", b"")], "dbt where an authority", 7, id="dbt-after-the-line"
+        ),
+        pytest.param(
+            [*ON, LINE, event(7, EVENT_TAG, b"x")],
+            "EV_EVENT_TAG where an authority",
+            7,
+            id="other-type-after-the-line",
+        ),
+        pytest.param(
+            [*ON, event(7, EVENT_TAG, b"x"), LINE],
+            "EV_EVENT_TAG where the separator",
+            6,
+            id="other-type-before-the-line",
+        ),
+        pytest.param(
+            [*ON, LINE, event(7, ACTION, b"some action")],
+            "EV_EFI_ACTION where an authority",
+            7,
+            id="action-after-the-line",
+        ),
+        pytest.param(
+            [*ON, LINE, NO_DMA], "DMA Protection Disabled where", 7, id="dma-after-the-line"
+        ),
+        pytest.param(
+            [NO_DMA, *ON, NO_DMA, LINE], "DMA Protection Disabled where", 7, id="dma-twice"
+        ),
+        pytest.param(
+            [*ON, LINE, renamed(LINE, AUTHORITY)], "wanted", 7, id="line-named-an-authority"
+        ),
+    ],
+)
+def test_the_order_is_strict(entries, said, entry):
+    refused("ST-ATTS-207", entries, said, entry)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("end", [0, 1, 4, 5])
+def test_no_separator(end):
+    error = refused("ST-ATTS-209", ON[:end], f"{end} variables and no separator")
+    assert error.where == "PCR 7"
+
+
+@pytest.mark.forgery
+def test_no_separator_but_an_authority():
+    refused("ST-ATTS-209", [*ON, authority()])
+
+
+@pytest.mark.forgery
+def test_a_second_separator():
+    refused("ST-ATTS-209", [*ON, LINE, authority(), LINE], "a second separator", entry=8)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("value", [b"\1\0\0\0", b"\xff" * 4, b"", bytes(5)])
+def test_a_separator_of_another_value(value):
+    refused("ST-ATTS-209", [*ON, separator(7, value)], "four zero bytes", entry=6)
+
+
+@pytest.mark.forgery
+def test_a_separator_that_was_not_measured():
+    forged = event(7, SEPARATOR, bytes(4), b"something else")
+    refused("ST-ATTS-209", [*ON, forged], "four zero bytes", entry=6)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(
+    ("index", "guid"), [(0, SECURITY), (1, SHIM), (2, SECURITY), (3, GLOBAL), (4, GLOBAL)]
+)
+def test_a_variable_of_another_vendor(index, guid):
+    """Anyone may make a variable called db under a GUID of their own."""
+    name = ["SecureBoot", "PK", "KEK", "db", "dbx"][index]
+    entries = [*ON, LINE, authority()]
+    entries[index] = event(7, DRIVER_CONFIG, variable(guid, name, b"\1"))
+    refused("ST-ATTS-207", entries, f"{name} has the vendor GUID {guid}", entry=index + 1)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("data", [b"", b"\1" * 32, variable(GLOBAL, "SecureBoot", b"\1")[:-1]])
+def test_a_variable_that_is_none(data):
+    refused("ST-ATTS-207", [event(7, DRIVER_CONFIG, data), *ON[1:], LINE], entry=1)
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize("position", [0, 3, 5, 6, 7])
+@pytest.mark.parametrize("kind", [ACTION, EVENT_TAG])
+def test_a_debugger_is_found_under_any_name(position, kind):
+    entries = [*ON, LINE, authority()]
+    entries.insert(position, renamed(DEBUGGER, kind))
+    refused("ST-ATTS-219", entries, "debugger", entry=position + 1)
+
+
+def test_names_in_refusals_are_printable():
+    entries = [event(7, DRIVER_CONFIG, variable(GLOBAL, "\x1b[2J\n", b""))]
+    assert refused("ST-ATTS-207", entries).what.isprintable()

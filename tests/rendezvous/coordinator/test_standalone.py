@@ -1,0 +1,342 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A coordinator on its own: its run directory, revocation while nodes are in, restarts."""
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from securetrain.core.errors import (
+    AdmissionError,
+    IdentityError,
+    PolicyError,
+    SecureTrainError,
+    UsageError,
+)
+from securetrain.core.rundir import RunDir
+from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.register import How, Kind
+from securetrain.identity.spiffe import Role
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.ledger import Event, verify_ledger
+from securetrain.policy.load import LoadedPolicy, digest_of
+from securetrain.rendezvous.coordinator import standalone
+from securetrain.rendezvous.coordinator.revoked import RevocationWatch
+from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
+from securetrain.rendezvous.member.enroll import enrol
+from securetrain.rendezvous.member.identity_dir import NodeIdentity, store_identity
+
+
+class Cluster:
+    """A cluster CA and stand-alone coordinators of one job."""
+
+    def __init__(self, job, tools, root: Path) -> None:
+        self.job, self.tools, self.root = job, tools, root
+        self.ca = ClusterCA.create(root / "ca", "securetrain.local", tools.now())
+        self.events: list[str] = []
+        self.started: list[Standalone] = []
+        self.stop = threading.Event()
+
+    def start(self, **plan) -> Standalone:
+        fields = {
+            "job": self.job.name,
+            "min_nodes": 1,
+            "max_nodes": 1,
+            "policy": self.tools.make_policy(),
+            "run_dir": self.root / "run",
+            **plan,
+        }
+        made = Standalone(
+            plan=Plan(**fields),
+            cluster=self.ca,
+            unlock=self.ca.key,
+            clock=self.tools.now,
+            tell=lambda event: self.events.append(event.event),
+        )
+        made.start()
+        self.started.append(made)
+        self.job.host, self.job.port = made.address
+        return made
+
+    def identity(self, node="node-0") -> NodeIdentity:
+        now = self.tools.now()
+        ca = self.ca.job(self.job.name, now, self.ca.key)
+        key = PrivateKey.generate(KeyKind.P256)
+        leaf = self.ca.issue(
+            *(ca, Role.NODE, key.public, now),
+            node=node,
+            lifetime=timedelta(hours=1),
+            how=How.COMMAND,
+        )
+        return store_identity(self.root / f"id-{node}", key, leaf, ca.certificate, now)
+
+    def join(self, identity):
+        member = self.job.make_member(identity=identity)
+        member.connect(self.job.host, self.job.port)
+        return member
+
+    def serve(self, running):
+        result: list[bool] = []
+        thread = threading.Thread(target=lambda: result.append(running.serve(self.stop)))
+        thread.start()
+        return thread, result
+
+    def revoke(self, kind, name):
+        self.ca.revoke(kind, name, "a test", self.tools.now(), self.ca.key())
+
+
+@pytest.fixture
+def cluster(job, tools, tmp_path, monkeypatch) -> Iterator[Cluster]:
+    monkeypatch.setattr(standalone, "LOOK_SECONDS", 0.02)
+    made = Cluster(job, tools, tmp_path)
+    yield made
+    made.stop.set()
+    for running in made.started:
+        running.stop()
+    made.ca.close()
+
+
+def test_a_job_from_its_first_node_to_its_end(cluster):
+    running = cluster.start()
+    thread, result = cluster.serve(running)
+    member = cluster.join(cluster.identity())
+    assert member.next_round(lambda membership: 20000).rank == 0
+    member.close_job()
+    member.leave()
+    thread.join(30)
+    assert result == [True]
+    running.stop()
+    run = RunDir(cluster.root / "run")
+    keys = TrustRoot.load(run.trust, cluster.tools.now()).keys_for(TrustRole.LEDGER)
+    ledger = verify_ledger(run.ledger.read_bytes(), keys, require_closed=True)
+    assert [e.body.event.event for e in ledger.entries] == cluster.events
+    assert {"node-admitted", "round-formed", "job-closed", "node-left"} <= set(cluster.events)
+    for name in ("keys/coordinator.pem", "ledger.jsonl", "attestation.sqlite"):
+        assert (run.root / name).stat().st_mode & 0o777 == 0o600, name
+
+
+def test_it_ends_when_it_is_told(cluster):
+    thread, result = cluster.serve(cluster.start())
+    cluster.stop.set()
+    thread.join(30)
+    assert result == [False]
+
+
+def test_epochs_go_on_after_a_restart(cluster):
+    first = cluster.start()
+    member = cluster.join(cluster.identity())
+    assert member.next_round(lambda membership: 20000).membership.epoch == 0
+    assert member.next_round(lambda membership: 20000).membership.epoch == 1
+    first.stop()
+    cluster.start()
+    again = cluster.join(cluster.identity())
+    assert again.next_round(lambda membership: 20000).membership.epoch == 2
+
+
+def test_a_ledger_that_was_edited_is_a_refusal(cluster):
+    first = cluster.start()
+    first.stop()
+    path = cluster.root / "run/ledger.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"coordinator-started", b"coordinator-stopped"))
+    with pytest.raises(SecureTrainError, match="ST-LEDG-00"):
+        cluster.start()
+
+
+def test_another_policy_in_the_same_directory(cluster):
+    cluster.start().stop()
+    with pytest.raises(PolicyError, match="ST-PLCY-005"):
+        cluster.start(policy=cluster.tools.make_policy(max_nodes=7))
+
+
+def test_another_kind_of_run_directory(cluster):
+    cluster.start().stop()
+    (cluster.root / "run/keys/coordinator.pem").unlink()
+    with pytest.raises(UsageError, match="ST-USAG-005"):
+        cluster.start()
+
+
+def test_a_policy_of_another_trust_domain(cluster):
+    policy = cluster.tools.make_policy().policy
+    identity = msgspec.structs.replace(policy.identity, trust_domain="other.example")
+    changed = msgspec.structs.replace(policy, identity=identity)
+    with pytest.raises(PolicyError, match="ST-PLCY-004"):
+        cluster.start(policy=LoadedPolicy(policy=changed, digest=digest_of(changed)))
+
+
+def test_a_port_that_is_taken_leaves_nothing_open(cluster):
+    first = cluster.start()
+    before = threading.active_count()
+    with pytest.raises(UsageError, match="ST-USAG-003"):
+        cluster.start(port=first.address[1], run_dir=cluster.root / "second")
+    cluster.tools.wait_until(lambda: threading.active_count() <= before, "its threads end")
+
+
+@pytest.mark.parametrize("whose", ["the coordinator's", "the desk's", "both"])
+def test_what_could_not_be_recorded_is_said_at_the_end(cluster, whose):
+    running = cluster.start(enrol_port=0)
+    full, other = (UsageError("ST-USAG-006", what) for what in ("the disk is full", "it still is"))
+    if whose != "the desk's":
+        running.coordinator._note_problem(full)
+    if whose != "the coordinator's":
+        running.desk.note_problem(other if whose == "both" else full)
+    with pytest.raises(UsageError) as caught:
+        running.stop()
+    assert caught.value is full
+    running.stop()  # which is over: it has been said
+
+
+# Revocation.
+
+
+@pytest.mark.parametrize("kind", [Kind.NODE, Kind.SERIAL])
+def test_a_revoked_node_is_evicted_and_stays_out(cluster, kind):
+    running = cluster.start(min_nodes=2, max_nodes=2)
+    thread, _ = cluster.serve(running)
+    identity, other = cluster.identity(), cluster.identity("node-1")
+    member, bystander = cluster.join(identity), cluster.join(other)
+    serial = f"{identity.certificate.serial_number:x}"
+    names = {Kind.NODE: "node-0", Kind.SERIAL: serial}
+    cluster.revoke(kind, names[kind])
+    cluster.tools.wait_until(lambda: "node-evicted" in cluster.events, "the node is evicted")
+    cluster.tools.wait_until(lambda: not member.connected, "the node notices")
+    with pytest.raises(AdmissionError, match="ST-ADMN-013"):
+        assert member.num_waiting
+    assert bystander.connected
+    with pytest.raises(AdmissionError, match="ST-ADMN-013"):
+        cluster.join(identity)
+    codes = [e.code for e in ledger_of(cluster)]
+    assert codes.count("ST-ADMN-013") == 2, "evicted, then refused"
+    assert bystander.connected
+    cluster.stop.set()
+    thread.join(30)
+
+
+def test_a_revoked_job_ends_for_everybody_and_does_not_start_again(cluster):
+    running = cluster.start(min_nodes=2, max_nodes=2)
+    thread, _ = cluster.serve(running)
+    identity = cluster.identity()
+    members = [cluster.join(identity), cluster.join(cluster.identity("node-1"))]
+    cluster.revoke(Kind.JOB, cluster.job.name)
+    for member in members:
+        cluster.tools.wait_until(lambda m=member: not m.connected, "it is out")
+        with pytest.raises(AdmissionError, match="ST-ADMN-013: job job-1 was revoked"):
+            assert member.num_waiting
+    with pytest.raises(AdmissionError, match="ST-ADMN-013"):
+        cluster.join(identity)
+    cluster.stop.set()
+    thread.join(30)
+    running.stop()
+    with pytest.raises(IdentityError, match="ST-IDEN-011"):
+        cluster.start()
+    with pytest.raises(IdentityError, match="ST-IDEN-011"):
+        cluster.identity("node-2")
+
+
+def ledger_of(cluster):
+    lines = (cluster.root / "run/ledger.jsonl").read_bytes().splitlines()
+    return [Event(**json.loads(line)["body"]["event"]) for line in lines]
+
+
+def test_a_revoked_node_is_out_at_its_next_lease_even_if_nobody_looks(cluster):
+    """The watch is not running: renewing finds out all the same."""
+    running = cluster.start()
+    identity = cluster.identity()
+    member = cluster.join(identity)
+    cluster.revoke(Kind.NODE, "node-0")
+    assert member.connected
+    coordinator = running.coordinator
+    session = coordinator._nodes["node-0"]
+    with pytest.raises(AdmissionError, match="ST-ADMN-013"):
+        coordinator.renewed(session, member.result)
+
+
+def test_a_broken_list_lets_nobody_in_and_evicts_nobody(cluster):
+    running = cluster.start(min_nodes=2, max_nodes=2)
+    thread, _ = cluster.serve(running)
+    member = cluster.join(cluster.identity())
+    other = cluster.identity("node-1")
+    good = cluster.ca.revocations_file.read_bytes()
+    cluster.ca.revocations_file.write_bytes(b"{}")
+    cluster.tools.wait_until(lambda: "revocations-refused" in cluster.events, "it is noticed")
+    with pytest.raises(AdmissionError, match="ST-ADMN-012"):
+        cluster.join(other)
+    assert "ST-ADMN-012" in [e.code for e in ledger_of(cluster)]
+    assert member.connected
+    cluster.ca.revocations_file.write_bytes(good)
+    cluster.join(other)
+    cluster.stop.set()
+    thread.join(30)
+
+
+def test_a_list_that_goes_back_while_it_runs(cluster, tmp_path):
+    """On a coordinator elsewhere no register knows better: the running one remembers."""
+    cluster.ca.export(cluster.job.name, tmp_path / "there", cluster.tools.now(), cluster.ca.key)
+    there = ClusterCA.load(tmp_path / "there", cluster.tools.now())
+    old = there.revocations_file.read_bytes()
+    watch = RevocationWatch(there)
+    assert watch.refresh()
+    assert not watch.refresh()
+    cluster.revoke(Kind.NODE, "node-0")
+    there.revocations_file.write_bytes(cluster.ca.revocations_file.read_bytes())
+    assert watch.refresh()
+    assert (watch.number, watch.problem) == (1, None)
+    there.revocations_file.write_bytes(old)
+    assert watch.refresh()
+    assert isinstance(watch.problem, IdentityError)
+    assert "an old list" in watch.problem.what
+    there.close()
+
+
+def test_no_start_without_a_list(cluster):
+    cluster.ca.revocations_file.unlink()
+    with pytest.raises(IdentityError, match="ST-IDEN-012"):
+        cluster.start()
+
+
+def test_a_renewed_certificate_stands_in_the_register(cluster):
+    running = cluster.start()
+    identity = cluster.identity()
+    made = running._issue("node-0", identity.key.public)
+    entries = cluster.ca.register.issued()
+    assert {(e.serial, e.how) for e in entries} >= {(f"{made.serial_number:x}", How.RENEWAL)}
+    cluster.revoke(Kind.NODE, "node-0")
+    with pytest.raises(IdentityError, match="ST-IDEN-011"):
+        running._issue("node-0", identity.key.public)
+
+
+# Enrolment.
+
+
+def test_an_invitation_leads_into_the_job(cluster):
+    running = cluster.start(enrol_port=0)
+    ends = cluster.tools.now() + timedelta(minutes=5)
+    token = running.invite("node-0", ends)
+    assert cluster.ca.register.endpoint(cluster.job.name) == f"{token.host}:{token.port}"
+    member = cluster.join(enrol(token, cluster.root / "id", clock=cluster.tools.now))
+    assert member.connected
+    assert running.address != running.enrolment
+    running.stop()
+    assert cluster.ca.register.endpoint(cluster.job.name) == ""
+
+
+def test_tokens_name_the_host_that_is_advertised(cluster):
+    running = cluster.start(enrol_port=0, advertise="head.example")
+    token = running.invite("node-0", cluster.tools.now() + timedelta(minutes=5))
+    assert token.host == "head.example"
+
+
+def test_no_desk_no_invitation(cluster):
+    with pytest.raises(UsageError, match="ST-USAG-001"):
+        cluster.start().invite("node-0", cluster.tools.now())
+
+
+def test_a_plan_is_data():
+    assert dataclasses.is_dataclass(Plan)
+    assert Plan.__dataclass_params__.frozen  # type: ignore[attr-defined]

@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Each thing that a member checks, changed by an attacker; the first test is the control."""
+
+import base64
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from securetrain.core import canonical
+from securetrain.core.errors import AdmissionError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.identity.dsse import sign
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.rendezvous.wire.membership import (
+    PAYLOAD_TYPE,
+    Evicted,
+    Expected,
+    Member,
+    Membership,
+    Shown,
+    sign_membership,
+    verify_membership,
+)
+from securetrain.rendezvous.wire.protocol import FLOOR_LIMIT, MAX_SHOWN
+
+KEY = PrivateKey.generate(KeyKind.P256)
+COORDINATOR = "spiffe://securetrain.local/job/job-1/coordinator"
+
+
+def member(rank, **changes):
+    fields = {
+        "rank": rank,
+        "node": f"node-{rank}",
+        "certificate": f"{rank + 1:064x}",
+        "tier": NodeTier.SELF_ASSERTED,
+        "result": f"{rank + 100:064x}",
+        "address": "127.0.0.1",
+        "local_world": 8,
+        "wireguard": f"{rank}" * 43 + "=",
+        "wireguard_port": 51820,
+    }
+    return Member(**{**fields, **changes})
+
+
+MEMBERSHIP = Membership(
+    job="job-1",
+    coordinator=COORDINATOR,
+    epoch=5,
+    round=2,
+    policy="a" * 64,
+    issued=datetime(2026, 1, 1, tzinfo=UTC),
+    members=(member(0), member(1)),
+)
+EXPECTED = Expected(
+    job="job-1",
+    coordinator=COORDINATOR,
+    key=KEY.public,
+    policy="a" * 64,
+    epoch=4,
+    node="node-1",
+    certificate=f"{2:064x}",
+    results={f"{101:064x}": NodeTier.SELF_ASSERTED},
+    address="127.0.0.1",
+    local_world=8,
+    wireguard="1" * 43 + "=",
+    wireguard_port=51820,
+)
+
+
+def evicted(**changes):
+    fields = {
+        "node": "node-7",
+        "code": "ST-ATTS-007",
+        "last_good": MEMBERSHIP.issued,
+        "epoch": 4,
+        "led": False,
+    }
+    return Evicted(**{**fields, **changes})
+
+
+def changed(**changes):
+    return msgspec.structs.replace(MEMBERSHIP, **changes)
+
+
+def with_member(rank, **changes):
+    members = list(MEMBERSHIP.members)
+    members[rank] = member(rank, **changes)
+    return changed(members=tuple(members))
+
+
+def refused(envelope, code, expected=EXPECTED):
+    with pytest.raises(AdmissionError) as caught:
+        verify_membership(envelope, expected)
+    assert caught.value.code == code
+
+
+def test_an_honest_membership():
+    assert verify_membership(sign_membership(MEMBERSHIP, KEY), EXPECTED) == MEMBERSHIP
+    after = changed(evicted=(evicted(),))
+    assert verify_membership(sign_membership(after, KEY), EXPECTED) == after
+
+
+def test_what_nodes_showed_is_bounded():
+    def shown(count, size):
+        floors = tuple(Shown(node="node-7", floor=bytes([n]) * size) for n in range(count))
+        return sign_membership(changed(floors=floors), KEY)
+
+    found = verify_membership(shown(MAX_SHOWN, FLOOR_LIMIT), EXPECTED)
+    assert len(found.floors) == MAX_SHOWN
+    refused(shown(MAX_SHOWN + 1, 1), "ST-ADMN-006")
+    refused(shown(1, FLOOR_LIMIT + 1), "ST-ADMN-006")
+    refused(shown(1, 0), "ST-ADMN-006")
+
+
+@pytest.mark.parametrize("epoch", [5, 6, 1000])
+def test_the_epoch_never_goes_back(epoch):
+    refused(sign_membership(MEMBERSHIP, KEY), "ST-ADMN-006", replace(EXPECTED, epoch=epoch))
+
+
+@pytest.mark.parametrize(
+    "membership",
+    [
+        pytest.param(changed(job="job-2"), id="other job"),
+        pytest.param(changed(policy="b" * 64), id="other policy"),
+        pytest.param(changed(coordinator=COORDINATOR.replace("job-1", "job-2")), id="coordinator"),
+        pytest.param(changed(members=(member(1), member(0))), id="order"),
+        pytest.param(changed(members=(member(0), member(0), member(1))), id="rank twice"),
+        pytest.param(changed(members=(member(1),)), id="rank missing"),
+        pytest.param(with_member(0, node="node-1"), id="name twice"),
+        pytest.param(with_member(0, certificate=f"{2:064x}"), id="key twice"),
+        pytest.param(with_member(0, wireguard="1" * 43 + "="), id="WireGuard key twice"),
+        pytest.param(with_member(0, address="192..2.1"), id="no address"),
+        pytest.param(with_member(0, wireguard=""), id="a member without a WireGuard key"),
+        pytest.param(changed(evicted=(evicted(epoch=5),)), id="evicted from this epoch"),
+        pytest.param(
+            changed(evicted=(evicted(last_good=MEMBERSHIP.issued + timedelta(seconds=1)),)),
+            id="believed until after it was evicted",
+        ),
+        pytest.param(changed(evicted=(evicted(code="a whim"),)), id="evicted with no code"),
+        pytest.param(changed(evicted=(evicted(),) * 257), id="too many evictions"),
+    ],
+)
+def test_a_signed_membership_that_makes_no_sense(membership):
+    refused(sign_membership(membership, KEY), "ST-ADMN-006")
+
+
+@pytest.mark.parametrize(
+    "membership",
+    [
+        pytest.param(changed(members=(member(0),)), id="not in it"),
+        pytest.param(with_member(1, certificate="c" * 64), id="certificate"),
+        pytest.param(with_member(1, result="c" * 64), id="result"),
+        pytest.param(with_member(1, tier=NodeTier.TPM), id="tier"),
+        pytest.param(with_member(1, address="192.0.2.1"), id="address"),
+        pytest.param(with_member(1, local_world=9), id="local world"),
+        pytest.param(with_member(1, wireguard="2" * 43 + "="), id="WireGuard key"),
+        pytest.param(with_member(1, wireguard_port=51821), id="WireGuard port"),
+    ],
+)
+def test_an_own_entry_that_is_not_what_was_sent(membership):
+    refused(sign_membership(membership, KEY), "ST-ADMN-009")
+
+
+def test_a_result_of_the_lease_before_is_still_ones_own():
+    older = replace(EXPECTED, results={**EXPECTED.results, f"{7:064x}": NodeTier.SELF_ASSERTED})
+    envelope = sign_membership(with_member(1, result=f"{7:064x}"), KEY)
+    assert verify_membership(envelope, older).epoch == 5
+    refused(envelope, "ST-ADMN-009")
+
+
+def test_signed_by_somebody_else():
+    refused(sign_membership(MEMBERSHIP, PrivateKey.generate(KeyKind.P256)), "ST-ADMN-006")
+
+
+def test_every_byte_counts():
+    envelope = sign_membership(MEMBERSHIP, KEY)
+    fields = canonical.loads(envelope.encode())
+    payload = base64.b64decode(fields["payload"])
+    tampered = payload.replace(b'"address":"127.0.0.1"', b'"address":"192.0.2.1"', 1)
+    assert tampered != payload
+    fields["payload"] = base64.b64encode(tampered).decode()
+    refused(canonical.dumps(fields).decode(), "ST-ADMN-006")
+
+
+@pytest.mark.parametrize("envelope", ["", "{}", "[]", "\ud7ff", '{"payload":""}'])
+def test_not_an_envelope(envelope):
+    refused(envelope, "ST-ADMN-006")
+
+
+def test_signed_documents_of_other_kinds_are_not_memberships():
+    refused(sign(canonical.encode(MEMBERSHIP), "application/json", [KEY]).decode(), "ST-ADMN-006")
+    refused(sign(b'{"job":"job-1"}', PAYLOAD_TYPE, [KEY]).decode(), "ST-ADMN-006")
