@@ -92,7 +92,7 @@ def passports(count: int, *, nodes: int = NODES) -> Iterator[Sample]:
     """Results are signed, and certificates issued beside them."""
     import time
 
-    from securetrain.evidence.result import issue_passport
+    from securetrain.attest.session.passport import issue_passport
     from securetrain.identity.ca import JobCA
 
     del count

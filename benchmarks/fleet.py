@@ -18,16 +18,16 @@ from typing import Final
 
 import msgspec
 
-from securetrain.attest.node.attester import Ask
+from securetrain.attest.node.software import collect_software
 from securetrain.attest.node.tpm.agent import BOOT_PCRS
 from securetrain.attest.session.state import FileState
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core import canonical
 from securetrain.evidence.binding import Binding
+from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import Evidence, NodeEvidence
 from securetrain.evidence.reference import ReferenceValues
 from securetrain.evidence.result import AttestationResult
-from securetrain.evidence.selfreport import collect_software
 from securetrain.evidence.tpm.certificates import TpmReference
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.eventlog import EventType

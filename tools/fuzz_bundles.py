@@ -22,8 +22,8 @@ from securetrain.attest.fleet.bundle import (
 from securetrain.attest.fleet.cache_files import read_item
 from securetrain.attest.fleet.describe import describe
 from securetrain.attest.fleet.enroll import ima_reference, read_pem
-from securetrain.attest.session.cache import CollateralKind
 from securetrain.core import canonical
+from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.node_evidence import parse_node
 from securetrain.testing.machine import runtime_policy
 from tests.attest.bundles import (

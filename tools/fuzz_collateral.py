@@ -14,13 +14,13 @@ from securetrain.attest.session.cache import (
     INDEX_NAME,
     INDEX_TYPE,
     CollateralCache,
-    CollateralKind,
     Entry,
     Index,
     Item,
     build_cache,
 )
 from securetrain.core import canonical
+from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.gpu.crl import verify_crl
 from securetrain.evidence.gpu.ocsp import verify_response
 from securetrain.evidence.gpu.rim import parse_rim

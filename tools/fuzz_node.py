@@ -6,13 +6,14 @@ from typing import Final
 
 import msgspec
 
-from securetrain.attest.node.attester import Ask, sign_evidence
+from securetrain.attest.node.attester import sign_evidence
 from securetrain.attest.node.composite import Part
 from securetrain.attest.node.settings import FILE_LIMIT, AttesterSettings, TpmSettings
 from securetrain.attest.session.state import MemoryState
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.binding import Binding
+from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import NODE_TYPE, AttestationKeys, parse_node
 from securetrain.evidence.reference import ReferenceValues
 from tests.attest.small_fleet import MANIFEST, World

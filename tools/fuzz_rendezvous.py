@@ -10,18 +10,19 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from securetrain.attest.session.passport import issue_passport, svid_pem, verify_passport
 from securetrain.core import canonical
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.result import AttestationResult, issue_passport, svid_pem, verify_passport
+from securetrain.evidence.result import AttestationResult
 from securetrain.identity import dsse
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.network.members import OverlayMember, resolve
 from securetrain.network.wireguard import WireGuardKey, encode_key
-from securetrain.rendezvous.coordinator.renewal import check_renewed
 from securetrain.rendezvous.member import identity_dir
 from securetrain.rendezvous.member.entry import parse_endpoint
+from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire import enrollment as enrolment
 from securetrain.rendezvous.wire import protocol
 from securetrain.rendezvous.wire.membership import (

@@ -210,7 +210,7 @@ def cache_add(  # noqa: PLR0917 - click passes every option
     """Put documents into the cache FOLDER, and sign it."""
     from securetrain.attest.fleet.bundle import key_text
     from securetrain.attest.fleet.cache_files import Listing, add_items, read_item
-    from securetrain.attest.session.cache import CollateralKind
+    from securetrain.evidence.collateral import CollateralKind
     from securetrain.identity.keys import PrivateKey
 
     now, key = datetime.now(UTC), PrivateKey.load(key_file)

@@ -2,14 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What passes between the verifier and its appraisers: an opening, a case, a lease."""
 
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from securetrain.attest.node.attester import Ask
-from securetrain.attest.session.cache import CollateralKind
-from securetrain.attest.session.state import Remembered
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.node_evidence import NodeEvidence
 from securetrain.evidence.result import Submodule
@@ -21,19 +19,33 @@ if TYPE_CHECKING:
     from securetrain.evidence.tpm.structures import PublicArea
 
 
-class Collateral(Protocol):
-    """The signed cache of what makers publish."""
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verifier asks for beside the binding."""
 
-    def get(self, kind: CollateralKind, name: str, now: datetime) -> bytes:
-        """One document.
+    credential: tuple[bytes, bytes] | None = None
+    """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: only the TPM that holds both keys of Hello can
+    open it."""
+    ima_first: int = 0
+    """Entries of the measurement list that were attested before: begin after them."""
+    full: bool = True
+    """False for a renewal, which leaves out the firmware's log."""
 
-        Raises:
-            AttestationError: ST-ATTS-009 without a cache, ST-ATTS-7xx when the document is
-                missing, altered or no longer fresh.
-        """
 
-    def has(self, kind: CollateralKind, name: str) -> bool:
-        """Whether there is such a document."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """The last accepted quote of one TPM."""
+
+    ek_name: str
+    """``ek:`` and the name of the endorsement key, hex: the identity of the TPM."""
+    ak_name: str
+    node: str
+    clock: int
+    """Milliseconds that the TPM has been powered, by its own count."""
+    reset_count: int
+    restart_count: int
+    firmware: int
+    seen: str
+    """When, RFC 3339 UTC."""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):

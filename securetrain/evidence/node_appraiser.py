@@ -14,26 +14,22 @@ Rules:
 4. everything that a node presents - TPM, chip, devices - is its own for the time of the lease.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 
-from securetrain.attest.session.cache import CollateralCache, CollateralKind
-from securetrain.attest.session.state import MemoryState, StateStore
-from securetrain.core.errors import AttestationError, PolicyError
+from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.appraiser import APPRAISERS, Appraisal, Appraiser
+from securetrain.evidence.appraiser import Appraisal
 from securetrain.evidence.case import Case, Claims, Lease, Opening, Part
+from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.gpu.appraisal import GpuAppraiser
-from securetrain.evidence.node_evidence import NODE_TYPE, AttestationKeys, NodeEvidence, parse_node
-from securetrain.evidence.reference import SignedReferenceValues, load_reference_values
+from securetrain.evidence.node_evidence import AttestationKeys, NodeEvidence, parse_node
+from securetrain.evidence.reference import SignedReferenceValues
 from securetrain.evidence.result import Submodule, trust_vector
 from securetrain.evidence.selfreport import parse_software
 from securetrain.evidence.tee.appraisal import TeeAppraiser
 from securetrain.evidence.tokens import TokenAppraiser
 from securetrain.evidence.tpm.appraisal import TpmAppraiser, TpmState
-from securetrain.policy.load import LoadedPolicy
 from securetrain.policy.schema import Node
 
 
@@ -44,7 +40,7 @@ class NodeAppraiser:
         self,
         policy: Node,
         reference: SignedReferenceValues,
-        cache: CollateralCache | None,
+        collateral: Collateral,
         now: datetime,
     ) -> None:
         """Read what is pinned.
@@ -52,14 +48,13 @@ class NodeAppraiser:
         Args:
             policy: what is asked of a node.
             reference: what nodes are compared with.
-            cache: what makers publish; None where the policy names none.
+            collateral: what makers publish.
             now: the time, timezone-aware.
 
         Raises:
             AttestationError: ST-ATTS-009, 3xx and 7xx for bad reference values.
         """
         values = reference.values
-        collateral = CachedCollateral(cache)
         self._policy = policy
         self._reference = reference
         documents = {}
@@ -177,28 +172,6 @@ class NodeAppraiser:
         return None if entry is None else entry.ek_names
 
 
-@dataclass(frozen=True, slots=True)
-class CachedCollateral:
-    """The signed cache, or the refusal that there is none."""
-
-    cache: CollateralCache | None
-
-    def get(self, kind: CollateralKind, name: str, now: datetime) -> bytes:
-        """See `Collateral`."""
-        if self.cache is None:
-            raise AttestationError(
-                "ST-ATTS-009",
-                f"{kind} {name} is needed, and the policy names no cache of collateral",
-                "node.reference_values.cache",
-                "make one with 'securetrain attest cache add' and name it in the policy",
-            )
-        return self.cache.at(now).get(kind, name)
-
-    def has(self, kind: CollateralKind, name: str) -> bool:
-        """See `Collateral`."""
-        return self.cache is not None and self.cache.has(kind, name)
-
-
 def tier_of(parts: Sequence[Part], *, devices: bool) -> NodeTier:
     """What the environments that have proven themselves are worth together.
 
@@ -213,59 +186,3 @@ def tier_of(parts: Sequence[Part], *, devices: bool) -> NodeTier:
     if NodeTier.TEST_ONLY in tiers and best <= NodeTier.SELF_ASSERTED:
         return NodeTier.TEST_ONLY
     return best
-
-
-def appraisers_for(
-    policy: LoadedPolicy, now: datetime, state: StateStore | None = None
-) -> Mapping[str, Appraiser]:
-    """What a verifier under this policy can judge.
-
-    Args:
-        policy: as loaded from its files.
-        now: the time, timezone-aware.
-        state: knows the newest versions that were accepted before; older ones are refused.
-
-    Raises:
-        AttestationError: ST-ATTS-009, 3xx or 7xx when the reference values that it names are bad.
-    """
-    wanted = policy.policy.node.reference_values
-    if wanted is None:
-        return APPRAISERS
-    folder = reference_folder(policy)
-    seen = state or MemoryState()
-    reference = load_reference_values(folder / wanted.file, wanted.signed_by, now)
-    signers = ",".join(sorted(reference.signed_by))
-    named = f"reference-values:{signers}"
-    if reference.values.version < seen.floor(named):
-        raise AttestationError(
-            "ST-ATTS-009",
-            f"version {reference.values.version}, version {seen.floor(named)} was accepted before",
-            reference.where,
-            "put the newest edition back; an old one may know revoked machines",
-        )
-    seen.raise_floor(named, reference.values.version)
-    cache = None
-    if wanted.cache is not None:
-        named = f"collateral:{signers}"
-        cache = CollateralCache.open(
-            folder / wanted.cache, reference.signed_by, now, floor=seen.floor(named)
-        )
-        seen.raise_floor(named, cache.version)
-    return {**APPRAISERS, NODE_TYPE: NodeAppraiser(policy.policy.node, reference, cache, now)}
-
-
-def reference_folder(policy: LoadedPolicy) -> Path:
-    """The folder of the policy file that names the reference values.
-
-    Raises:
-        PolicyError: ST-PLCY-004 when the policy is not read from files.
-    """
-    source = policy.sources.get("node.reference_values.file")
-    if source is None:
-        raise PolicyError(
-            "ST-PLCY-004",
-            "it names reference values, and there is no file that they are relative to",
-            "node.reference_values.file",
-            "load the policy from its file",
-        )
-    return Path(source).parent

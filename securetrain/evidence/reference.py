@@ -18,7 +18,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -26,7 +25,6 @@ from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, SecureTrainError, reason
-from securetrain.core.files import read_file, write_atomic
 from securetrain.evidence.gpu.reference import GpuReference
 from securetrain.evidence.tee.snp_rules import SnpReference
 from securetrain.evidence.tee.tdx import TdxReference
@@ -91,7 +89,7 @@ class SignedReferenceValues:
         """
         values = self.values
         if not values.issued <= now < values.expires:
-            raise _bad(
+            raise unusable(
                 f"valid from {values.issued} to {values.expires}, and it is {now}",
                 self.where,
                 "sign a new edition: securetrain attest enroll",
@@ -103,54 +101,36 @@ def sign_reference_values(values: ReferenceValues, key: PrivateKey) -> bytes:
     return dsse.sign(canonical.encode(values), PAYLOAD_TYPE, [key])
 
 
-def write_reference_values(path: Path, values: ReferenceValues, key: PrivateKey) -> None:
-    """Sign and write atomically."""
-    write_atomic(path, sign_reference_values(values, key))
-
-
-def load_reference_values(
-    path: Path, signed_by: Sequence[str], now: datetime
+def open_reference_values(
+    envelope: bytes, keys: Mapping[str, PublicKey], where: str
 ) -> SignedReferenceValues:
-    """Read a file and check signature and time.
+    """Check the signature of reference values, then parse them; they may be over.
 
     Args:
-        path: the file.
-        signed_by: public keys (SPKI, base64) of which one must have signed, from the policy.
-        now: the time, timezone-aware.
+        envelope: DSSE, as `sign_reference_values` makes it.
+        keys: of which one must have signed, by id.
+        where: names the envelope in errors.
 
     Raises:
         AttestationError: ST-ATTS-009.
     """
-    found = read_reference_values(path, signed_by)
-    found.check_time(now)
-    return found
-
-
-def read_reference_values(path: Path, signed_by: Sequence[str]) -> SignedReferenceValues:
-    """Read a file and check its signature; it may be over. For who makes the next edition.
-
-    Raises:
-        AttestationError: ST-ATTS-009.
-    """
-    keys = trusted_keys(signed_by, str(path))
     try:
-        envelope = read_file(path, FILE_LIMIT)
-        payload = dsse.verify(envelope, PAYLOAD_TYPE, keys, where=str(path))
+        payload = dsse.verify(envelope, PAYLOAD_TYPE, keys, where=where)
         values = canonical.decode(
-            payload.data, ReferenceValues, limit=FILE_LIMIT, where=str(path), canonical=True
+            payload.data, ReferenceValues, limit=FILE_LIMIT, where=where, canonical=True
         )
     except SecureTrainError as error:
-        raise _bad(
-            reason(error), str(path), "name the key that signed it, or sign it again"
+        raise unusable(
+            reason(error), where, "name the key that signed it, or sign it again"
         ) from error
     if len(values.nodes) > MAX_NODES:
-        raise _bad(
-            f"{len(values.nodes)} nodes, the limit is {MAX_NODES}", str(path), "split the fleet"
+        raise unusable(
+            f"{len(values.nodes)} nodes, the limit is {MAX_NODES}", where, "split the fleet"
         )
     return SignedReferenceValues(
         values=values,
         digest=hashlib.sha256(payload.data).hexdigest(),
-        where=str(path),
+        where=where,
         signed_by=keys,
     )
 
@@ -164,7 +144,7 @@ def trusted_keys(signed_by: Sequence[str], where: str) -> dict[str, PublicKey]:
     try:
         keys = [PublicKey.from_spki(base64.b64decode(text, validate=True)) for text in signed_by]
     except (ValueError, SecureTrainError) as error:
-        raise _bad(
+        raise unusable(
             f"signed_by holds something that is no public key: {error}",
             where,
             "give the base64 of the key's SubjectPublicKeyInfo, as 'securetrain attest enroll'"
@@ -173,5 +153,6 @@ def trusted_keys(signed_by: Sequence[str], where: str) -> dict[str, PublicKey]:
     return {key.key_id: key for key in keys}
 
 
-def _bad(what: str, where: str, fix: str) -> AttestationError:
+def unusable(what: str, where: str, fix: str) -> AttestationError:
+    """Reference values that nothing can be compared with (ST-ATTS-009)."""
     return AttestationError("ST-ATTS-009", what, where, fix)

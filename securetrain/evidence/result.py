@@ -15,21 +15,17 @@ Rules:
 """
 
 import hashlib
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
 import jwt
 import msgspec
-from cryptography import x509
 
 from securetrain.core import canonical
-from securetrain.core.errors import AttestationError, SecureTrainError
+from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.identity.ca import JobCA, certificate_pem, check_leaf, load_certificate
 from securetrain.identity.keys import PrivateKey, PublicKey
-from securetrain.identity.spiffe import Role
 
 PROFILE: Final = "tag:ietf.org,2026:rats/ear#04"
 TOKEN_LIMIT: Final = 64 << 10
@@ -138,39 +134,6 @@ class AttestationResult(
         return jwt.encode(self.claims(), key.native, algorithm=_ALGORITHM, headers=headers)
 
 
-@dataclass(frozen=True, slots=True)
-class Passport:
-    """What an admitted node can show to others until its lease ends."""
-
-    result: AttestationResult
-    ear: str
-    """The signed result."""
-    svid: x509.Certificate
-    """The node's key under the job CA, for the time of the lease."""
-
-
-def issue_passport(
-    result: AttestationResult, *, key: PrivateKey, ca: JobCA, node_key: PublicKey
-) -> Passport:
-    """Sign a result and issue the SVID that goes with it.
-
-    Args:
-        result: of the verifier.
-        key: the coordinator's key.
-        ca: the job's CA.
-        node_key: the node's identity key, the one that the result is about.
-    """
-    attested = result.tier > NodeTier.SELF_ASSERTED
-    svid = ca.issue(
-        Role.MEMBER if attested else Role.UNATTESTED,
-        node_key,
-        result.issued,
-        node=result.node,
-        lifetime=result.expires - result.issued,
-    )
-    return Passport(result, result.sign(key), svid)
-
-
 def verify_result(token: str, key: PublicKey, now: datetime | None = None) -> AttestationResult:
     """Read a result that the coordinator signed.
 
@@ -183,14 +146,14 @@ def verify_result(token: str, key: PublicKey, now: datetime | None = None) -> At
         AttestationError: ST-ATTS-014.
     """
     if len(token) > TOKEN_LIMIT:
-        raise _bad(f"{len(token)} characters, the limit is {TOKEN_LIMIT}")
+        raise refused(f"{len(token)} characters, the limit is {TOKEN_LIMIT}")
     try:
         if jwt.get_unverified_header(token) != {
             "alg": _ALGORITHM,
             "kid": key.key_id,
             "typ": _TYPE,
         }:
-            raise _bad("its header is not that of a result of this coordinator")
+            raise refused("its header is not that of a result of this coordinator")
         claims = jwt.decode(
             token,
             key.native,
@@ -199,42 +162,12 @@ def verify_result(token: str, key: PublicKey, now: datetime | None = None) -> At
         )
         result = _from_claims(claims)
     except (jwt.PyJWTError, msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
-        raise _bad(f"{type(error).__name__}: {error}") from error
+        raise refused(f"{type(error).__name__}: {error}") from error
     if result.claims() != claims:
-        raise _bad("its claims contradict each other")
+        raise refused("its claims contradict each other")
     if now is not None and not result.issued <= now < result.expires:
-        raise _bad(f"valid from {result.issued} to {result.expires}, and it is {now}")
+        raise refused(f"valid from {result.issued} to {result.expires}, and it is {now}")
     return result
-
-
-def verify_passport(
-    token: str, svid: bytes, *, key: PublicKey, ca: x509.Certificate, now: datetime
-) -> Passport:
-    """Read a passport: the result, and an SVID for the same node, key and time.
-
-    Raises:
-        AttestationError: ST-ATTS-014.
-    """
-    result = verify_result(token, key)
-    attested = result.tier > NodeTier.SELF_ASSERTED
-    try:
-        certificate = load_certificate(svid, "SVID")
-        role = Role.MEMBER if attested else Role.UNATTESTED
-        spiffe = check_leaf(certificate, ca, role, now)
-        holder = PublicKey.from_spki(_spki(certificate))
-    except SecureTrainError as error:
-        raise _bad(f"the SVID: {error.code}: {error.what}") from error
-    said = (spiffe.job, spiffe.node, holder.key_id)
-    if said != (result.job, result.node, result.key_id):
-        raise _bad(f"the SVID is {spiffe}'s, the result is about {result.node}")
-    if certificate.not_valid_after_utc > result.expires.astimezone(UTC):
-        raise _bad("the SVID lives longer than the result")
-    return Passport(result, token, certificate)
-
-
-def svid_pem(passport: Passport) -> str:
-    """The SVID as text."""
-    return certificate_pem(passport.svid).decode()
 
 
 def _from_claims(claims: dict[str, Any]) -> AttestationResult:
@@ -249,16 +182,8 @@ def _from_claims(claims: dict[str, Any]) -> AttestationResult:
     return msgspec.convert(about, AttestationResult, strict=True)
 
 
-def _spki(certificate: x509.Certificate) -> bytes:
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - one use
-        Encoding,
-        PublicFormat,
-    )
-
-    return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
-def _bad(what: str) -> AttestationError:
+def refused(what: str) -> AttestationError:
+    """A result that is not one (ST-ATTS-014)."""
     return AttestationError(
         "ST-ATTS-014",
         f"not an attestation result of this coordinator: {what}",

@@ -12,46 +12,19 @@ Rules:
 4. every field is bounded, when collected and when parsed.
 """
 
-import hashlib
-import os
-import platform
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from importlib import metadata
-from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-import securetrain
 from securetrain.core.errors import AttestationError
 
 SELF_ASSERTED_TYPE: Final = "application/vnd.securetrain.self-asserted+json"
 BODY_LIMIT: Final = 4 << 20
 MAX_VALUES: Final = 1 << 16
-_TEXT_LIMIT: Final = 4096
-_PACKAGES: Final = (
-    "securetrain",
-    "torch",
-    "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13",
-    "numpy",
-    "cryptography",
-    "pyopenssl",
-)
-# Variables that change what code runs. Their values are paths, never secrets.
-_LOADER_VARIABLES: Final = (
-    "LD_AUDIT",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "PYTHONHOME",
-    "PYTHONPATH",
-    "PYTHONSTARTUP",
-    "PYTHONINSPECT",
-)
+TEXT_LIMIT: Final = 4096
 
-Text: TypeAlias = Annotated[str, Meta(max_length=_TEXT_LIMIT)]
+Text: TypeAlias = Annotated[str, Meta(max_length=TEXT_LIMIT)]
 Name: TypeAlias = Annotated[str, Meta(max_length=128)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 
@@ -119,117 +92,6 @@ def parse_software(body: bytes) -> SoftwareEvidence:
     if msgspec.json.encode(evidence, order="sorted") != body:
         raise _bad("not in canonical form (RFC 8785)")
     return evidence
-
-
-def collect_software(
-    *, job: str, executable: Path, environ: Mapping[str, str], root: Path = Path("/")
-) -> SoftwareEvidence:
-    """Look at this machine. Reads files below `root` only, plus installed package metadata."""
-    reader = _Reader(root)
-    cpu = reader.text("proc/cpuinfo")
-    memory = reader.text("proc/meminfo")
-    return SoftwareEvidence(
-        kernel=Kernel(
-            release=reader.text("proc/sys/kernel/osrelease"),
-            machine=platform.machine(),
-            command_line=reader.text("proc/cmdline"),
-            lockdown=reader.text("sys/kernel/security/lockdown"),
-            tainted=reader.text("proc/sys/kernel/tainted"),
-            module_signatures_enforced=reader.text("sys/module/module/parameters/sig_enforce"),
-        ),
-        hardware=Hardware(
-            vendor=reader.text("sys/class/dmi/id/sys_vendor"),
-            product=reader.text("sys/class/dmi/id/product_name"),
-            firmware=reader.text("sys/class/dmi/id/bios_version"),
-            cpu_model=_line_value(cpu, "model name"),
-            num_cpus=os.cpu_count() or 0,
-            memory_bytes=_kibibytes(_line_value(memory, "MemTotal")) * 1024,
-            gpus=_gpus(reader),
-            tpm_device=(root / "dev/tpmrm0").exists(),
-        ),
-        software=Software(
-            python=platform.python_version(),
-            executable_sha256=reader.sha256(executable),
-            packages=_packages(),
-            loader_variables={
-                name: environ[name][:_TEXT_LIMIT] for name in _LOADER_VARIABLES if name in environ
-            },
-            securetrain=securetrain.__version__,
-        ),
-        machine_id_sha256=_machine_id(reader, job),
-        missing=tuple(reader.missing),
-    )
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Bounded reads that note what was missing."""
-
-    root: Path
-    missing: list[str] = field(default_factory=list)
-
-    def text(self, name: str) -> str:
-        """The beginning of a small file, without the white space around it."""
-        try:
-            with (self.root / name).open("rb") as file:
-                return file.read(_TEXT_LIMIT).decode("utf-8", "replace").strip()
-        except OSError:
-            self.missing.append(name)
-            return ""
-
-    def sha256(self, path: Path) -> str:
-        """Digest of a whole file, hex; empty when it cannot be read."""
-        try:
-            with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            self.missing.append("executable")
-            return ""
-
-
-def _machine_id(reader: _Reader, job: str) -> str:
-    """Hashed with the job's name, so that two jobs cannot be linked by it."""
-    machine = reader.text("etc/machine-id")
-    if not machine:
-        return ""
-    return hashlib.sha256(f"securetrain-machine-id:{job}:{machine}".encode()).hexdigest()
-
-
-def _gpus(reader: _Reader) -> tuple[str, ...]:
-    """NVIDIA GPUs by model; the driver's own listing, which needs no library."""
-    folder = reader.root / "proc/driver/nvidia/gpus"
-    try:
-        names = sorted(entry.name for entry in folder.iterdir())[:64]
-    except OSError:
-        return ()
-    found = (reader.text(f"proc/driver/nvidia/gpus/{name}/information") for name in names)
-    return tuple(_line_value(text, "Model") for text in found)
-
-
-def _packages() -> dict[str, str]:
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = str(metadata.version(name))[:128]
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def _line_value(text: str, key: str) -> str:
-    """The value of the first 'key: value' line."""
-    for line in _lines_with(text, key):
-        return line.partition(":")[2].strip()
-    return ""
-
-
-def _lines_with(text: str, key: str) -> Iterable[str]:
-    return (line for line in text.splitlines() if line.partition(":")[0].strip() == key)
-
-
-def _kibibytes(value: str) -> int:
-    number = value.partition(" ")[0]
-    return int(number) if number.isascii() and number.isdigit() else 0
 
 
 def _bad(what: str) -> AttestationError:

@@ -9,8 +9,8 @@ TUF's defences against rollback stand and fall with this memory. Rules, in order
    used. The version never goes back, and another root of the same version is a refusal;
 3. memory that is there and cannot be read is a refusal (ST-IDEN-018), never a first time.
 
-Numbers of other things that never go back (`artifacts.lineage.floors`) are kept by the key that signed
-them, so that they die when a newer root revokes it.
+Numbers of other things that never go back (`artifacts.lineage.floors`) are kept by the key that
+signed them, so that they die when a newer root revokes it.
 
 Whoever can write the folder can make this machine forget; it is kept from other users (0700).
 """

@@ -172,7 +172,7 @@ def run_agent(
         endpoint: The coordinator's host and port.
         run_id: The job's id.
         identity: The node's identity folder; None keeps what ``--rdzv-conf`` says.
-        attester: What speaks for the node (`attest.node.settings.settings_for`); empty keeps that too.
+        attester: What speaks for the node (`attest.node.settings`); empty keeps that too.
         tunnel: This node's end of the job network, when the job has one.
         carrier: Carries the store over TLS, when several nodes have none (store-tls).
         on_epoch: Hears of every epoch before its workers start.

@@ -7,13 +7,13 @@ Rules:
 1. a checkpoint is in doubt when it was made in an epoch of a node that was evicted later, and not
    before that node last proved itself (its last good evidence, by this node's clock). At the same
    moment is not before;
-2. when and in which epoch it was made is what the ledger says (`artifacts.lineage.history`), not what the
-   checkpoint says of itself;
+2. when and in which epoch it was made is what the ledger says (`artifacts.lineage.history`), not
+   what the checkpoint says of itself;
 3. a checkpoint that the ledger does not know has its own statement's word for both, but not when
    the evicted node was rank 0, which signs it: then it is in doubt. So is one that names an epoch
    that has not begun;
-4. what is in doubt is set aside (`artifacts.lineage.quarantine`): kept under another name, and refused. The
-   workers go on from the newest checkpoint that is left, or from the beginning;
+4. what is in doubt is set aside (`artifacts.lineage.quarantine`): kept under another name, and
+   refused. The workers go on from the newest checkpoint that is left, or from the beginning;
 5. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
    a failure ends the run: nobody goes on from what could not be judged;
 6. what the other nodes have seen as the newest checkpoint is heard before that (`newest`), and what

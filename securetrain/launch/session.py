@@ -18,13 +18,13 @@ from datetime import datetime
 from pathlib import Path
 
 from securetrain.attest.node.settings import AUTO
+from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.state import FileState
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, write_atomic
 from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile, degraded_label
-from securetrain.evidence.node_appraiser import appraisers_for
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import agent, failures, recording, summary, workerlog

@@ -21,14 +21,14 @@ from typing import Final
 
 import msgspec
 
-from securetrain.attest.node.attester import Ask, sign_evidence
+from securetrain.attest.node.attester import sign_evidence
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.appraiser import Appraisal, Appraiser
 from securetrain.evidence.binding import EXPORTER_SIZE, SESSION_SIZE, Binding
-from securetrain.evidence.case import Case, Claims, Opening
+from securetrain.evidence.case import Ask, Case, Claims, Opening
 from securetrain.evidence.node_evidence import AttestationKeys, Evidence
 from securetrain.evidence.result import AttestationResult
 from securetrain.identity.keys import KeyKind, PrivateKey

@@ -23,9 +23,10 @@ from securetrain.attest.fleet.bundle import Bundle, collect_bundle, key_text, ow
 from securetrain.attest.fleet.enroll import Enrolment, Roots, enroll
 from securetrain.attest.node.composite import NodeAttester
 from securetrain.attest.node.settings import AttesterSettings, TpmSettings, make_attester
+from securetrain.attest.session.reference_file import write_reference_values
 from securetrain.core import canonical
 from securetrain.core.files import write_atomic
-from securetrain.evidence.reference import ReferenceValues, write_reference_values
+from securetrain.evidence.reference import ReferenceValues
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.ima import Measurement, encode_ima, measure_files

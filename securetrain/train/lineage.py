@@ -6,7 +6,7 @@ A run directory lies on a disk that others may write. Its ledger is signed and c
 decides:
 
 1. which nodes took part, and what they proved (`node-admitted` of the current start);
-2. which checkpoint is the newest (`artifacts.lineage.history`): a directory that was rolled back, or
+2. which checkpoint is the newest (`artifacts.lineage.history`): a directory that was rolled back or
    brought in from another run, is not continued without being asked for by path (ST-CKPT-150,
    ST-CKPT-170). Checkpoints that the launcher has set aside, because a node was evicted, do not
    count, and are not continued if they come back (ST-CKPT-160);

@@ -8,9 +8,10 @@ from datetime import datetime
 import msgspec
 
 from securetrain.attest.fleet.bundle import Bundle, Question, Secret, collect_bundle, own_question
-from securetrain.attest.node.attester import Ask, SoftwareAttester, sign_evidence
+from securetrain.attest.node.attester import SoftwareAttester, sign_evidence
 from securetrain.core import canonical
 from securetrain.evidence.binding import Binding
+from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import (
     NODE_TYPE,
     AttestationKeys,

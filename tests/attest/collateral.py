@@ -4,9 +4,8 @@
 
 from dataclasses import dataclass, field
 
-from securetrain.attest.node.attester import Ask
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.case import Case
+from securetrain.evidence.case import Ask, Case
 
 
 @dataclass

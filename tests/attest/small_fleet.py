@@ -16,7 +16,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from securetrain.attest.node.attester import Ask, sign_evidence
+from securetrain.attest.node.attester import sign_evidence
+from securetrain.attest.node.software import collect_software
+from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.cache import CollateralCache
 from securetrain.attest.session.state import MemoryState, StateStore
 from securetrain.attest.session.verifier import Verifier
@@ -24,6 +26,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.appraiser import APPRAISERS
 from securetrain.evidence.binding import Binding
+from securetrain.evidence.case import Ask
 from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.node_evidence import (
     NODE_TYPE,
@@ -34,7 +37,6 @@ from securetrain.evidence.node_evidence import (
 )
 from securetrain.evidence.reference import EnrolledNode, ReferenceValues, SignedReferenceValues
 from securetrain.evidence.result import AttestationResult
-from securetrain.evidence.selfreport import collect_software
 from securetrain.evidence.tpm.appraisal import BOOT_PCRS
 from securetrain.evidence.tpm.boot import learn_boot
 from securetrain.evidence.tpm.certificates import TpmReference
@@ -202,7 +204,7 @@ class World:
         signed = SignedReferenceValues(
             values=values or self.values, digest="ab" * 32, where="values", signed_by={}
         )
-        return NodeAppraiser(self.policy.node, signed, cache, self.now)
+        return NodeAppraiser(self.policy.node, signed, CachedCollateral(cache), self.now)
 
     def make_verifier(self) -> Verifier:
         return Verifier(

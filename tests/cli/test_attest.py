@@ -14,12 +14,14 @@ import pytest
 from securetrain.attest.fleet import gather
 from securetrain.attest.fleet.bundle import read_bundle, read_question, write_bundle
 from securetrain.attest.fleet.gather import Gathered
-from securetrain.attest.session.cache import CollateralKind, Item, build_cache
+from securetrain.attest.session.cache import Item, build_cache
+from securetrain.attest.session.reference_file import write_reference_values
 from securetrain.attest.session.state import FileState, Revocation
 from securetrain.cli.main import main
 from securetrain.core import canonical
 from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED
-from securetrain.evidence.reference import EnrolledNode, ReferenceValues, write_reference_values
+from securetrain.evidence.collateral import CollateralKind
+from securetrain.evidence.reference import EnrolledNode, ReferenceValues
 from securetrain.evidence.result import verify_result
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot

@@ -12,18 +12,20 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from securetrain.attest.node.attester import Ask
-from securetrain.attest.session.cache import CollateralCache, CollateralKind, Item, build_cache
+from securetrain.attest.session.appraisers import appraisers_for
+from securetrain.attest.session.cache import CollateralCache, Item, build_cache
+from securetrain.attest.session.reference_file import write_reference_values
 from securetrain.attest.session.state import MemoryState
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core import canonical
 from securetrain.core.errors import PolicyError
 from securetrain.core.vocabulary import UNATTESTED, NodeTier
 from securetrain.evidence.appraiser import APPRAISERS
-from securetrain.evidence.case import Part
-from securetrain.evidence.node_appraiser import appraisers_for, tier_of
+from securetrain.evidence.case import Ask, Part
+from securetrain.evidence.collateral import CollateralKind
+from securetrain.evidence.node_appraiser import tier_of
 from securetrain.evidence.node_evidence import BODY_LIMIT, NODE_TYPE, NodeEvidence, device_nonce
-from securetrain.evidence.reference import sign_reference_values, write_reference_values
+from securetrain.evidence.reference import sign_reference_values
 from securetrain.evidence.result import Submodule
 from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.evidence.tpm.runtime_policy import ImaReference

@@ -10,6 +10,11 @@ import msgspec
 import pytest
 
 from securetrain.attest.fleet.bundle import key_text
+from securetrain.attest.session.reference_file import (
+    load_reference_values,
+    read_reference_values,
+    write_reference_values,
+)
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import reference
@@ -17,11 +22,8 @@ from securetrain.evidence.reference import (
     PAYLOAD_TYPE,
     EnrolledNode,
     ReferenceValues,
-    load_reference_values,
-    read_reference_values,
     sign_reference_values,
     trusted_keys,
-    write_reference_values,
 )
 from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey

@@ -11,16 +11,14 @@ import jwt
 import msgspec
 import pytest
 
+from securetrain.attest.session.passport import issue_passport, svid_pem, verify_passport
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.result import (
     PROFILE,
     AttestationResult,
     Submodule,
-    issue_passport,
-    svid_pem,
     trust_vector,
-    verify_passport,
     verify_result,
 )
 from securetrain.identity.ca import JobCA, certificate_pem

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securetrain.attest.node.software import collect_software
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import selfreport
@@ -18,7 +19,6 @@ from securetrain.evidence.selfreport import (
     MAX_VALUES,
     SELF_ASSERTED_TYPE,
     SoftwareEvidence,
-    collect_software,
     parse_software,
 )
 

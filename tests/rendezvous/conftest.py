@@ -15,10 +15,11 @@ import msgspec
 import pytest
 from OpenSSL import SSL
 
-from securetrain.attest.node.attester import Ask, Attester, SoftwareAttester
+from securetrain.attest.node.attester import Attester, SoftwareAttester
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.evidence.binding import Binding
+from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import AttestationKeys
 from securetrain.evidence.tpm.structures import parse_public
 from securetrain.identity.ca import JobCA

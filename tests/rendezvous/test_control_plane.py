@@ -66,7 +66,8 @@ def imported_by(statement: str) -> set[str]:
 
 def test_the_coordinator_starts_without_torch():
     modules = imported_by(
-        "import securetrain.rendezvous.coordinator.coordinator, securetrain.rendezvous.member.client"
+        "import securetrain.rendezvous.coordinator.coordinator\n"
+        "import securetrain.rendezvous.member.client"
     )
     assert "securetrain.rendezvous.coordinator.coordinator" in modules
     assert not {"torch", "numpy", "pickle"} & modules
@@ -74,8 +75,9 @@ def test_the_coordinator_starts_without_torch():
 
 def test_a_stand_alone_coordinator_and_its_commands_need_no_torch():
     modules = imported_by(
-        "import securetrain.rendezvous.coordinator.standalone, securetrain.rendezvous.member.enroll,"
-        " securetrain.cli.coordinator, securetrain.cli.enroll, securetrain.cli.ca"
+        "import securetrain.rendezvous.coordinator.standalone\n"
+        "import securetrain.rendezvous.member.enroll\n"
+        "import securetrain.cli.coordinator, securetrain.cli.enroll, securetrain.cli.ca"
     )
     assert "securetrain.rendezvous.coordinator.enrollment_server" in modules
     assert not {"torch", "numpy", "pickle"} & modules

@@ -4,7 +4,9 @@
 
 ::
 
-    python -P -m securetrain.artifacts.checkpoint.helper   (request on standard input, answer on output)
+    python -P -m securetrain.artifacts.checkpoint.helper
+
+The request comes on standard input, the answer goes to standard output.
 
 It gets the bytes in a memory file that it inherits and their place by JSON; it has no key, opens no
 socket, unpickles nothing and does not import torch. What it answers is what a rank reports of its

@@ -14,7 +14,6 @@ Rules:
 """
 
 import base64
-import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,15 +24,15 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
-from securetrain.attest.node.attester import Ask, Attester
-from securetrain.attest.session.verifier import check_binding, check_signature
+from securetrain.attest.node.attester import Attester
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, IdentityError, UsageError
 from securetrain.core.files import PRIVATE_FILE, read_file, write_atomic
-from securetrain.core.vocabulary import NodeTier, tier_label
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.appraise import Exchange, appraise_evidence, check_binding
 from securetrain.evidence.appraiser import Appraiser
 from securetrain.evidence.binding import EXPORTER_SIZE, NONCE_SIZE, SESSION_SIZE, Binding
-from securetrain.evidence.case import Case, Opening
+from securetrain.evidence.case import Ask, Opening
 from securetrain.evidence.node_evidence import (
     BODY_LIMIT,
     NODE_TYPE,
@@ -147,10 +146,9 @@ def make_question(
         AttestationError: the bundle's TPM keys are not of a node that may join.
     """
     secret, credential = random(NONCE_SIZE), None
-    if bundle.keys is not None:
-        opening = appraiser.open(bundle.keys, bundle.node, now)
-        if opening is not None:
-            credential = appraiser.credential(opening, secret, random)
+    opening = _open(bundle, appraiser, now)
+    if opening is not None:
+        credential = appraiser.credential(opening, secret, random)
     question = Question(node=bundle.node, nonce=random(NONCE_SIZE), credential=credential)
     return Secret(question=question, secret=secret, asked=now)
 
@@ -211,7 +209,6 @@ def verify_bundle(
     """
     question = _check_question(bundle, secret, now)
     key = node_key(bundle)
-    evidence = bundle.evidence
     if bundle.media_type == NODE_TYPE and not appraiser.reference_values:
         raise AttestationError(
             "ST-ATTS-009",
@@ -219,36 +216,21 @@ def verify_bundle(
             f"node {bundle.node}: node.reference_values",
             "name signed reference values in the policy",
         )
-    check_signature(evidence, bundle.node, key)
-    claims = appraiser.read(evidence.body)
-    expected = check_made_for(bundle, question, claims.manifest)
-    opening: Opening | None = None
-    if bundle.keys is not None:
-        opening = appraiser.open(bundle.keys, bundle.node, now)
-    case = Case(
-        binding=expected,
+    exchange = Exchange(
         node=bundle.node,
+        key=key,
+        binding=_binding(question, bundle.key, bundle.ak_name),
         now=now,
         expires=now + lease,
         ask=Ask(credential=question.credential),
         secret=secret.secret if secret is not None else b"",
-        opening=opening,
-        lease=None,
     )
-    appraisal = appraiser.appraise(claims, case)
-    result = AttestationResult(
-        job=JOB,
-        node=bundle.node,
-        key_id=key.key_id,
-        tier=appraisal.tier,
-        label=tier_label(appraisal.tier),
-        media_type=bundle.media_type,
-        evidence=hashlib.sha256(bundle.body).hexdigest(),
+    result, appraisal = appraise_evidence(
+        bundle.evidence,
+        appraiser,
+        exchange,
+        opening=lambda: _open(bundle, appraiser, now),
         policy=policy,
-        reference_values=appraiser.reference_values,
-        issued=now,
-        expires=now + lease,
-        submods=appraisal.submods,
     )
     return Verdict(result=result, open=_left_open(bundle, secret, appraisal.tier))
 
@@ -319,6 +301,11 @@ def read_secret(path: Path) -> Secret:
 def key_text(key: PublicKey) -> str:
     """A public key as policies name it: SPKI, base64."""
     return base64.b64encode(key.spki).decode()
+
+
+def _open(bundle: Bundle, appraiser: Appraiser, now: datetime) -> Opening | None:
+    """The TPM whose keys the bundle has; None without one."""
+    return None if bundle.keys is None else appraiser.open(bundle.keys, bundle.node, now)
 
 
 def _binding(question: Question, spki: bytes, ak_name: bytes) -> Binding:

@@ -27,16 +27,10 @@ from cryptography.x509 import ocsp
 from msgspec import Meta
 
 from securetrain.attest.fleet.fetch import is_named
-from securetrain.attest.session.cache import (
-    LIMITS,
-    CollateralKind,
-    Index,
-    Item,
-    build_cache,
-    read_index,
-)
+from securetrain.attest.session.cache import Index, Item, build_cache, read_index
 from securetrain.core.errors import AttestationError
 from securetrain.core.files import read_file
+from securetrain.evidence.collateral import LIMITS, CollateralKind
 from securetrain.evidence.gpu.ocsp import UNREADABLE
 from securetrain.evidence.gpu.rim import NVIDIA_RIM_ROOTS, parse_rim
 from securetrain.evidence.reference import trusted_keys

@@ -27,22 +27,17 @@ from OpenSSL import crypto
 
 from securetrain.attest.fleet.bundle import Bundle, check_made_for, node_key
 from securetrain.attest.fleet.learn import MAKERS, CpuRoots, Teacher, learn
+from securetrain.attest.session.appraisers import CachedCollateral
 from securetrain.attest.session.cache import CollateralCache
-from securetrain.attest.session.verifier import check_signature
+from securetrain.attest.session.reference_file import read_reference_values, write_reference_values
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError, reason
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import tier_label
-from securetrain.evidence.case import Collateral
-from securetrain.evidence.node_appraiser import CachedCollateral
+from securetrain.evidence.appraise import check_signature
+from securetrain.evidence.collateral import Collateral
 from securetrain.evidence.node_evidence import NODE_TYPE, AttestationKeys, NodeEvidence, parse_node
-from securetrain.evidence.reference import (
-    EnrolledNode,
-    ReferenceValues,
-    read_reference_values,
-    trusted_keys,
-    write_reference_values,
-)
+from securetrain.evidence.reference import EnrolledNode, ReferenceValues, trusted_keys
 from securetrain.evidence.tpm.certificates import (
     Endorsements,
     TpmReference,

@@ -30,8 +30,9 @@ import msgspec
 from cryptography import x509
 
 from securetrain.attest.fleet.download import Downloader
-from securetrain.attest.session.cache import LIMITS, CollateralKind, Item
+from securetrain.attest.session.cache import Item
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.collateral import LIMITS, CollateralKind
 from securetrain.evidence.gpu.crl import verify_crl
 from securetrain.evidence.gpu.ocsp import build_request, verify_response
 from securetrain.evidence.gpu.revocation import crl_id, ocsp_id

@@ -20,9 +20,8 @@ import msgspec
 from securetrain.attest.fleet.bundle import Bundle
 from securetrain.attest.fleet.learn_gpu import learn_devices, merge_devices
 from securetrain.attest.fleet.learn_tee import learn_snp, learn_tdx, merge_snp, merge_tdx
-from securetrain.attest.session.cache import CollateralKind
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.case import Collateral
+from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.node_evidence import (
     AttestationKeys,
     NodeEvidence,

@@ -18,13 +18,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from securetrain.attest.fleet.bundle import Bundle, Secret, Verdict, make_question, verify_bundle
+from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.state import FileState
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.files import write_atomic
 from securetrain.core.rundir import RunDir
 from securetrain.evidence.appraiser import Appraiser
-from securetrain.evidence.node_appraiser import appraisers_for
 from securetrain.evidence.node_evidence import NODE_TYPE
 from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.evidence.tiers import check_tier

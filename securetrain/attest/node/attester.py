@@ -12,25 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
+from securetrain.attest.node.software import collect_software
 from securetrain.core import canonical
 from securetrain.evidence.binding import Binding
+from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import AttestationKeys, Evidence, signed_message
-from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE, collect_software
+from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.identity.keys import PrivateKey
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verifier asks for beside the binding."""
-
-    credential: tuple[bytes, bytes] | None = None
-    """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: only the TPM that holds both keys of Hello can
-    open it."""
-    ima_first: int = 0
-    """Entries of the measurement list that were attested before: begin after them."""
-    full: bool = True
-    """False for a renewal, which leaves out the firmware's log."""
 
 
 class Attester(Protocol):

@@ -30,12 +30,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
-from securetrain.attest.node.attester import Ask, sign_evidence
+from securetrain.attest.node.attester import sign_evidence
+from securetrain.attest.node.software import collect_software
 from securetrain.attest.node.tpm.agent import TpmAgent
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.files import read_file
 from securetrain.evidence.binding import Binding
+from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import (
     BODY_LIMIT,
     NODE_TYPE,
@@ -48,7 +50,7 @@ from securetrain.evidence.node_evidence import (
     device_nonce,
     report_data,
 )
-from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE, collect_software
+from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.identity.keys import PrivateKey
 
 MAX_TOKENS: Final = 4

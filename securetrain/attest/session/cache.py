@@ -32,7 +32,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -42,6 +41,7 @@ from msgspec import Meta
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, IdentityError, UsageError, reason
 from securetrain.core.files import open_regular, read_file, write_atomic
+from securetrain.evidence.collateral import LIMITS, CollateralKind
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey, PublicKey
 
@@ -64,31 +64,6 @@ _ADD: Final = "run securetrain attest cache add"
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 
-
-class CollateralKind(StrEnum):
-    """What a document is."""
-
-    RIM = "rim"
-    OCSP = "ocsp"
-    CRL = "crl"
-    TCB_INFO = "tcb-info"
-    QE_IDENTITY = "qe-identity"
-    AMD_CHAIN = "amd-chain"
-    ISSUER_CHAIN = "issuer-chain"
-    RUNTIME_POLICY = "runtime-policy"
-
-
-LIMITS: Final[Mapping[CollateralKind, int]] = {
-    CollateralKind.RIM: 1 << 20,
-    CollateralKind.OCSP: 64 << 10,
-    CollateralKind.CRL: 4 << 20,
-    CollateralKind.TCB_INFO: 1 << 20,
-    CollateralKind.QE_IDENTITY: 256 << 10,
-    CollateralKind.AMD_CHAIN: 256 << 10,
-    CollateralKind.ISSUER_CHAIN: 256 << 10,
-    CollateralKind.RUNTIME_POLICY: 64 << 20,
-}
-"""The largest document of each kind."""
 
 Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 CollateralId: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._:+-]{0,199}\Z")]

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.files import PRIVATE_FILE
+from securetrain.evidence.case import Remembered
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS tpm (
@@ -43,23 +44,6 @@ INSERT INTO tpm VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ek_name) DO UPDATE 
 _VERSION: Final = 1
 _BUSY_SECONDS: Final = 5.0
 HEARD_WITHIN: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
-    """The last accepted quote of one TPM."""
-
-    ek_name: str
-    """``ek:`` and the name of the endorsement key, hex: the identity of the TPM."""
-    ak_name: str
-    node: str
-    clock: int
-    """Milliseconds that the TPM has been powered, by its own count."""
-    reset_count: int
-    restart_count: int
-    firmware: int
-    seen: str
-    """When, RFC 3339 UTC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ Rules, in order:
 10. an unexpected error in any of these is a refusal.
 """
 
-import hmac
 import secrets
 import threading
 import time
@@ -33,13 +32,13 @@ from typing import Final
 
 import msgspec
 
-from securetrain.attest.node.attester import Ask
-from securetrain.attest.session.state import MemoryState, Remembered, Revocation, StateStore
-from securetrain.core.errors import AttestationError, SecureTrainError
-from securetrain.core.vocabulary import NodeTier, tier_label
+from securetrain.attest.session.state import MemoryState, Revocation, StateStore
+from securetrain.core.errors import AttestationError
+from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.appraise import Exchange, appraise_evidence
 from securetrain.evidence.appraiser import APPRAISERS, Appraiser
 from securetrain.evidence.binding import NONCE_SIZE, Binding
-from securetrain.evidence.case import Case, Lease, Opening
+from securetrain.evidence.case import Ask, Lease, Opening, Remembered
 from securetrain.evidence.node_evidence import AttestationKeys, Evidence
 from securetrain.evidence.result import AttestationResult
 from securetrain.evidence.tiers import check_tier
@@ -278,45 +277,31 @@ class Verifier:
                 f"node {node}",
                 f"send one of {', '.join(sorted(self.appraisers))}",
             )
-        check_signature(evidence, node, key)
-        claims = appraiser.read(evidence.body)
-        expected = binding.value(claims.manifest)
-        check_binding(evidence, expected, node)
         now = self.clock()
-        expires = now + timedelta(minutes=self.policy.node.lease_minutes)
-        joining = asked.opening if asked.lease is None else None
-        last = self.state.last(joining.identity) if joining is not None else None
-        case = Case(
-            binding=expected,
+        exchange = Exchange(
             node=node,
+            key=key,
+            binding=binding,
             now=now,
-            expires=expires,
+            expires=now + timedelta(minutes=self.policy.node.lease_minutes),
             ask=asked.ask,
             secret=asked.secret,
-            opening=asked.opening,
             lease=asked.lease,
-            last=last,
+            last=lambda opening: self.state.last(opening.identity),
         )
-        appraisal = appraiser.appraise(claims, case)
+        result, appraisal = appraise_evidence(
+            evidence,
+            appraiser,
+            exchange,
+            opening=lambda: asked.opening,
+            policy=self.policy_digest,
+        )
         identities = appraisal.lease.identities if appraisal.lease is not None else ()
         for subject in (f"node:{node}", *identities):  # perhaps revoked since it was asked
             self._refuse_revoked(subject)
-        self._apply_policy(appraisal.tier, node, now, expires)
+        self._apply_policy(appraisal.tier, node, now, exchange.expires)
         self._begin_lease(node, appraisal.lease, now)
-        return AttestationResult(
-            job=binding.job,
-            node=node,
-            key_id=key.key_id,
-            tier=appraisal.tier,
-            label=tier_label(appraisal.tier),
-            media_type=evidence.media_type,
-            evidence=evidence.digest.hex(),
-            policy=self.policy_digest,
-            reference_values=appraiser.reference_values,
-            issued=now,
-            expires=expires,
-            submods=appraisal.submods,
-        )
+        return result
 
     def _begin_lease(self, node: str, lease: Lease | None, now: datetime) -> None:
         """Take the TPM for this node; its clock is kept before anybody hears of the lease."""
@@ -375,38 +360,6 @@ class Verifier:
                 )
             self._unattested = {n: self._unattested[n] for n in others}
             self._unattested[node] = expires
-
-
-def check_binding(evidence: Evidence, expected: bytes, node: str) -> None:
-    """Compare what the evidence was made for with what was asked.
-
-    Raises:
-        AttestationError: ST-ATTS-003.
-    """
-    if not hmac.compare_digest(evidence.binding, expected):
-        raise AttestationError(
-            "ST-ATTS-003",
-            "the evidence is bound to another connection, job, key or manifest",
-            f"node {node}",
-            "join again from the node itself; a relay in between also looks like this",
-        )
-
-
-def check_signature(evidence: Evidence, node: str, key: PublicKey) -> None:
-    """Nothing of a body is parsed before the node's own key has answered for it.
-
-    Raises:
-        AttestationError: ST-ATTS-003.
-    """
-    try:
-        key.verify(evidence.signature, evidence.signed_message())
-    except SecureTrainError as error:
-        raise AttestationError(
-            "ST-ATTS-003",
-            "the evidence is not signed by the node's identity key",
-            f"node {node}",
-            "join again from the node itself",
-        ) from error
 
 
 def _unexpected(error: Exception, node: str) -> AttestationError:

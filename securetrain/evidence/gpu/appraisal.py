@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from securetrain.attest.session.cache import CollateralKind
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.case import Case, Collateral, Part
+from securetrain.evidence.case import Case, Part
+from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.gpu.certificates import CertificateCache, StatusLookup
 from securetrain.evidence.gpu.firmware import Firmware, check_firmware
 from securetrain.evidence.gpu.reference import GpuReference, check_reference

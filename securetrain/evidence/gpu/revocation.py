@@ -19,8 +19,7 @@ from hashlib import sha256
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from securetrain.attest.session.cache import CollateralKind
-from securetrain.evidence.case import Collateral
+from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.crl import verify_crl
 from securetrain.evidence.gpu.ocsp import Answer, verify_response

@@ -16,10 +16,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from securetrain.attest.session.cache import CollateralKind
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.case import Case, Collateral, Part
+from securetrain.evidence.case import Case, Part
+from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.node_evidence import TeeEvidence, TeeKind, report_data
 from securetrain.evidence.result import Submodule, trust_vector
 from securetrain.evidence.tee.snp import ROOTS as AMD_ROOTS

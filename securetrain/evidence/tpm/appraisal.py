@@ -27,10 +27,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from securetrain.attest.session.state import Remembered
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.case import Case, Lease, Opening, Part
+from securetrain.evidence.case import Case, Lease, Opening, Part, Remembered
 from securetrain.evidence.node_evidence import AttestationKeys, TpmEvidence
 from securetrain.evidence.recent import Recent
 from securetrain.evidence.result import Submodule, trust_vector

@@ -24,10 +24,10 @@ from typing import Final, TypeAlias
 
 from cryptography import x509
 
+from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core.errors import AdmissionError, SecureTrainError, reason
 from securetrain.core.vocabulary import Boundary
-from securetrain.evidence.node_appraiser import appraisers_for
 from securetrain.evidence.result import AttestationResult
 from securetrain.identity.ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey

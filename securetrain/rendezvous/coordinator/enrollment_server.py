@@ -31,7 +31,7 @@ from securetrain.identity.token import SECRET_SIZE, Token, fingerprint
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.listener import Door
 from securetrain.rendezvous.coordinator.reception import Reception
-from securetrain.rendezvous.wire.channel import Channel, PeerClosedError
+from securetrain.rendezvous.wire.channel import Anonymous, Channel, PeerClosedError
 from securetrain.rendezvous.wire.enrollment import (
     ENROLMENT,
     EXPORTER_LABEL,
@@ -256,13 +256,6 @@ class Desk:
         write_atomic(path, report.body, mode=PRIVATE_FILE)
         self.journal.observe(Boundary.NODE, "report-filed", invitation.node, digest=digest)
         return Filed(digest=digest)
-
-
-@dataclass(slots=True, eq=False)
-class Anonymous:
-    """What a connection carries whose peer shows no certificate."""
-
-    error: AdmissionError | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -19,14 +19,13 @@ from typing import TypeAlias
 
 from cryptography import x509
 
-from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError
+from securetrain.core.errors import AdmissionError, IdentityError
 from securetrain.core.vocabulary import Boundary
-from securetrain.identity.ca import check_leaf, load_certificate, public_key_of
+from securetrain.identity.ca import public_key_of
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.register import serial_text
-from securetrain.identity.spiffe import Role, SpiffeId
+from securetrain.identity.spiffe import SpiffeId
 from securetrain.rendezvous.coordinator.journal import Journal
-from securetrain.rendezvous.member.identity_dir import NodeIdentity
 
 Issue: TypeAlias = Callable[[str, PublicKey], x509.Certificate]
 """Issues a node's certificate: its name, its key."""
@@ -71,31 +70,3 @@ class Renewal:
             ends=made.not_valid_after_utc.isoformat(),
         )
         return made
-
-
-def check_renewed(pem: str, identity: NodeIdentity, now: datetime) -> x509.Certificate:
-    """The node's side: a certificate that came with an admission.
-
-    Raises:
-        AdmissionError: ST-ADMN-006 when it is not this node's next one.
-    """
-    try:
-        certificate = load_certificate(pem.encode(), "Admit.certificate")
-        spiffe = check_leaf(certificate, identity.ca, Role.NODE, now)
-        key = public_key_of(certificate)
-    except SecureTrainError as error:
-        raise _foreign(f"{error.code}: {error.what}") from error
-    if spiffe != identity.spiffe or key.spki != identity.key.public.spki:
-        raise _foreign(f"it is for {spiffe} and key {key.key_id[:16]}")
-    if certificate.not_valid_after_utc < identity.certificate.not_valid_after_utc:
-        raise _foreign("it ends sooner than the one before")
-    return certificate
-
-
-def _foreign(what: str) -> AdmissionError:
-    return AdmissionError(
-        "ST-ADMN-006",
-        what,
-        "Admit.certificate",
-        "stop the job: the coordinator is not the one it was",
-    )

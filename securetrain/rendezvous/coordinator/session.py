@@ -21,11 +21,12 @@ from typing import Final, Protocol
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from securetrain.attest.session.passport import issue_passport, svid_pem
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.evidence.binding import SESSION_SIZE, Binding
 from securetrain.evidence.node_evidence import Evidence
-from securetrain.evidence.result import AttestationResult, issue_passport, svid_pem
+from securetrain.evidence.result import AttestationResult
 from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.spiffe import SpiffeId
@@ -34,6 +35,7 @@ from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.wire.protocol import (
     DOCUMENT_LIMIT,
     FRAME_LIMIT,
+    MISSED_HEARTBEATS,
     PROTOCOL,
     Admit,
     AnyMessage,
@@ -53,7 +55,6 @@ from securetrain.rendezvous.wire.protocol import (
 from securetrain.rendezvous.wire.tls import spki_of
 from securetrain.rendezvous.wire.tunnel import check_hello as check_tunnel
 
-MISSED_HEARTBEATS: Final = 3
 MAX_OUTBOX: Final = 256
 
 

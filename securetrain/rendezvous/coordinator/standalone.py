@@ -21,6 +21,7 @@ from typing import Final
 
 from cryptography import x509
 
+from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.state import FileState
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core import canonical
@@ -28,7 +29,6 @@ from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
-from securetrain.evidence.node_appraiser import appraisers_for
 from securetrain.identity.ca import JobCA
 from securetrain.identity.cluster import ClusterCA, Unlock
 from securetrain.identity.keys import PrivateKey, PublicKey

@@ -28,9 +28,8 @@ from securetrain.identity.ca import check_leaf, load_certificate, public_key_of
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.identity.token import Token, fingerprint
-from securetrain.rendezvous.coordinator.enrollment_server import Anonymous
 from securetrain.rendezvous.member.identity_dir import NodeIdentity, new_folder, store_identity
-from securetrain.rendezvous.wire.channel import Channel
+from securetrain.rendezvous.wire.channel import Anonymous, Channel
 from securetrain.rendezvous.wire.enrollment import (
     ENROLMENT,
     EXPORTER_LABEL,

@@ -26,7 +26,8 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from securetrain.attest.node.attester import Ask, Attester
+from securetrain.attest.node.attester import Attester
+from securetrain.attest.session.passport import Passport, verify_passport
 from securetrain.core.codes import CODES
 from securetrain.core.errors import (
     AdmissionError,
@@ -35,17 +36,18 @@ from securetrain.core.errors import (
     SecureTrainError,
 )
 from securetrain.evidence.binding import Binding
-from securetrain.evidence.result import AttestationResult, Passport, verify_passport
+from securetrain.evidence.case import Ask
+from securetrain.evidence.result import AttestationResult
 from securetrain.evidence.tpm.structures import parse_public
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.spiffe import Role
-from securetrain.rendezvous.coordinator.renewal import check_renewed
-from securetrain.rendezvous.coordinator.session import MISSED_HEARTBEATS
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
+from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.wire.membership import Expected
 from securetrain.rendezvous.wire.protocol import (
     DOCUMENT_LIMIT,
+    MISSED_HEARTBEATS,
     Admit,
     AnyMessage,
     Challenge,

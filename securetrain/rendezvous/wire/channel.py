@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from OpenSSL import SSL
@@ -316,3 +317,10 @@ def _closed(error: OSError | None = None) -> PeerClosedError:
         "control connection",
         "look at the peer's log",
     )
+
+
+@dataclass(slots=True, eq=False)
+class Anonymous:
+    """What a connection carries whose peer shows no certificate."""
+
+    error: AdmissionError | None = None

@@ -287,3 +287,6 @@ def _bad(what: str) -> AdmissionError:
     return AdmissionError(
         "ST-ADMN-001", what, "control connection", "run the same securetrain version on every node"
     )
+
+
+MISSED_HEARTBEATS: Final = 3

@@ -4,8 +4,8 @@
 
 Rules for reading, in order:
 
-1. the directory is signed (`artifacts.model.signed_model`), and nothing of it is parsed before that was
-   verified;
+1. the directory is signed (`artifacts.model.signed_model`), and nothing of it is parsed before that
+   was verified;
 2. config.json must be of an architecture in `ARCHITECTURES` and ask for nothing that the built-in
    model does not compute: what would be another model is refused by name, never approximated;
 3. the tensors must be exactly those of the configuration, of its shapes, in a floating type; only

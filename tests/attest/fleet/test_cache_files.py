@@ -13,9 +13,10 @@ from cryptography.x509 import ocsp
 
 from securetrain.attest.fleet.bundle import key_text
 from securetrain.attest.fleet.cache_files import NAMES, add_items, list_cache, read_item
-from securetrain.attest.session.cache import LIMITS, CollateralCache, CollateralKind, build_cache
+from securetrain.attest.session.cache import CollateralCache, build_cache
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
+from securetrain.evidence.collateral import LIMITS, CollateralKind
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.machine import runtime_policy

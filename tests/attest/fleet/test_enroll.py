@@ -21,18 +21,16 @@ from securetrain.attest.fleet.enroll import (
     read_pem,
 )
 from securetrain.attest.fleet.learn import CpuRoots
-from securetrain.attest.session.cache import CollateralKind, Item, build_cache
+from securetrain.attest.session.appraisers import CachedCollateral
+from securetrain.attest.session.cache import Item, build_cache
+from securetrain.attest.session.reference_file import read_reference_values
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
+from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.gpu.reference import GpuReference
 from securetrain.evidence.node_appraiser import NodeAppraiser
 from securetrain.evidence.node_evidence import parse_node
-from securetrain.evidence.reference import (
-    EnrolledNode,
-    ReferenceValues,
-    SignedReferenceValues,
-    read_reference_values,
-)
+from securetrain.evidence.reference import EnrolledNode, ReferenceValues, SignedReferenceValues
 from securetrain.evidence.tpm.runtime_policy import ImaReference
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
@@ -86,7 +84,7 @@ def refused(code, *args, error=AttestationError, **how):
 
 def appraiser(values, **policy):
     signed = SignedReferenceValues(values=values, digest="ab" * 32, where="v", signed_by={})
-    return NodeAppraiser(node_policy(**policy).node, signed, None, NOW)
+    return NodeAppraiser(node_policy(**policy).node, signed, CachedCollateral(None), NOW)
 
 
 def judged(machine, values, **policy):

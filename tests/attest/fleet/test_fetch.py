@@ -13,8 +13,9 @@ from cryptography.x509 import ocsp
 
 from securetrain.attest.fleet.download import Downloader
 from securetrain.attest.fleet.fetch import Fetcher, Pins, Services
-from securetrain.attest.session.cache import CollateralCache, CollateralKind, build_cache
+from securetrain.attest.session.cache import CollateralCache, build_cache
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.gpu.revocation import crl_id, ocsp_id
 from securetrain.evidence.tee.snp import ROOTS
 from securetrain.evidence.tee.snp_report import Product, SigningKey

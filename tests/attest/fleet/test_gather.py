@@ -10,8 +10,9 @@ from cryptography import x509
 from securetrain.attest.fleet import gather as module
 from securetrain.attest.fleet.fetch import Pins
 from securetrain.attest.fleet.gather import Gathered, gather
-from securetrain.attest.session.cache import CollateralKind, Item
+from securetrain.attest.session.cache import Item
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.gpu.revocation import crl_id, ocsp_id
 from securetrain.evidence.gpu.rim import parse_rim
 from securetrain.evidence.tee.snp_report import Product, SigningKey

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from securetrain.attest.node import configfs, nvml
-from securetrain.attest.node.attester import Ask, Attester
+from securetrain.attest.node.attester import Attester  # noqa: TC001 - see above
 from securetrain.attest.node.composite import NodeAttester, Part
 from securetrain.attest.node.tpm import client
 from securetrain.attest.node.tpm.agent import TpmAgent
@@ -16,6 +16,7 @@ from securetrain.attest.node.tpm.measurements import Sources
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import node_evidence as evidence_module
 from securetrain.evidence.binding import Binding
+from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import (
     NODE_TYPE,
     DeviceEvidence,

@@ -13,19 +13,17 @@ import msgspec
 import pytest
 
 from securetrain.attest.fleet.bundle import key_text
-from securetrain.attest.node.attester import Ask, sign_evidence
+from securetrain.attest.node.attester import sign_evidence
 from securetrain.attest.node.tpm import endorsement
+from securetrain.attest.session.appraisers import appraisers_for
+from securetrain.attest.session.reference_file import load_reference_values, write_reference_values
 from securetrain.attest.session.state import FileState, MemoryState
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core.errors import AttestationError, PolicyError
 from securetrain.core.vocabulary import TEST_ONLY, NodeTier
 from securetrain.evidence.binding import Binding
-from securetrain.evidence.node_appraiser import appraisers_for
+from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import NODE_TYPE, parse_node
-from securetrain.evidence.reference import (
-    load_reference_values,
-    write_reference_values,
-)
 from securetrain.evidence.tpm.structures import EccKey, RsaKey, parse_public
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy

@@ -18,16 +18,15 @@ from securetrain.attest.session.cache import (
     INDEX_LIMIT,
     INDEX_NAME,
     INDEX_TYPE,
-    LIMITS,
     MAX_ENTRIES,
     CollateralCache,
-    CollateralKind,
     Item,
     build_cache,
 )
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.files import write_atomic
+from securetrain.evidence.collateral import LIMITS, CollateralKind
 from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey
 

@@ -7,14 +7,9 @@ import stat
 
 import pytest
 
-from securetrain.attest.session.state import (
-    HEARD_WITHIN,
-    FileState,
-    MemoryState,
-    Remembered,
-    Revocation,
-)
+from securetrain.attest.session.state import HEARD_WITHIN, FileState, MemoryState, Revocation
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.case import Remembered
 from securetrain.testing.clock import SettableClock
 
 TPM = Remembered(

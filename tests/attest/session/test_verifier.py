@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.attest.node.attester import Ask, SoftwareAttester, sign_evidence
+from securetrain.attest.node.attester import SoftwareAttester, sign_evidence
 from securetrain.attest.session.state import FileState, MemoryState
 from securetrain.attest.session.verifier import MAX_NONCES, Verifier
 from securetrain.core import canonical
@@ -20,7 +20,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import UNATTESTED, NodeTier
 from securetrain.evidence.appraiser import APPRAISERS, Appraisal, SoftwareAppraiser
 from securetrain.evidence.binding import Binding
-from securetrain.evidence.case import Lease
+from securetrain.evidence.case import Ask, Lease
 from securetrain.evidence.reference import EnrolledNode
 from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.identity.keys import KeyKind, PrivateKey

@@ -11,10 +11,8 @@ import hashlib
 import msgspec
 import pytest
 
-from securetrain.attest.node.attester import Ask
-from securetrain.attest.session.state import Remembered
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.case import Case, Claims, Lease
+from securetrain.evidence.case import Ask, Case, Claims, Lease, Remembered
 from securetrain.evidence.node_evidence import NODE_TYPE
 from securetrain.evidence.tpm.bootrules import BootReference
 from securetrain.evidence.tpm.constants import Attributes

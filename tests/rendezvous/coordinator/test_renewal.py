@@ -12,13 +12,14 @@ from securetrain.identity.ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.coordinator.journal import Journal
-from securetrain.rendezvous.coordinator.renewal import Renewal, check_renewed
+from securetrain.rendezvous.coordinator.renewal import Renewal
 from securetrain.rendezvous.member.identity_dir import (
     load_identity,
     replace_certificate,
     store_identity,
     write_identity,
 )
+from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.protocol import Admit
 
 HOUR = timedelta(hours=1)

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from securetrain.attest.session.passport import issue_passport
 from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.result import issue_passport
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous.coordinator import session
 from securetrain.rendezvous.member.link import Link

@@ -27,17 +27,12 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.identity.token import Token
-from securetrain.rendezvous.coordinator.enrollment_server import (
-    Anonymous,
-    Desk,
-    desk_context,
-    make_token,
-)
+from securetrain.rendezvous.coordinator.enrollment_server import Desk, desk_context, make_token
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.member import enroll as enrol_module
 from securetrain.rendezvous.member.enroll import enrol
 from securetrain.rendezvous.member.identity_dir import load_identity
-from securetrain.rendezvous.wire.channel import Channel
+from securetrain.rendezvous.wire.channel import Anonymous, Channel
 from securetrain.rendezvous.wire.enrollment import (
     ENROLMENT,
     EXPORTER_LABEL,
