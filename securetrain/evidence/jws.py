@@ -21,7 +21,6 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import jwt
@@ -32,6 +31,7 @@ from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
+from securetrain.evidence.recent import Recent
 
 TOKEN_LIMIT: Final = 64 << 10
 MAX_KEYS: Final = 64
@@ -105,6 +105,10 @@ class Jwks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     keys: Annotated[tuple[Jwk, ...], Meta(max_length=MAX_KEYS)] = ()
 
 
+KeyMemory: TypeAlias = Recent[Jwks, Mapping[str, _Pinned]]
+"""Key sets that were loaded, by what they were loaded from."""
+
+
 class Signing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the tokens of one issuer are signed. The defaults accept no token."""
 
@@ -135,8 +139,12 @@ class Unverified:
             raise malformed("it names no issuer (iss)", self.where)
         return issuer
 
-    def verify(self, signing: Signing) -> Mapping[str, Any]:
+    def verify(self, signing: Signing, keys: KeyMemory | None = None) -> Mapping[str, Any]:
         """The claims, which the pinned key has signed.
+
+        Args:
+            signing: how the issuer signs.
+            keys: pinned keys that were loaded before, for an appraiser of many tokens to keep.
 
         Raises:
             AttestationError: ST-ATTS-802 no pinned key is selected, 803 an algorithm or a header
@@ -147,7 +155,7 @@ class Unverified:
         if algorithm is None:
             allowed = ", ".join(signing.algorithms) or "none"
             raise self._not_pinned(f"alg is {header.alg!r}, pinned: {allowed}")
-        pinned = _load_keys(signing.jwks).get(header.kid)
+        pinned = _keys(signing.jwks, keys).get(header.kid)
         if pinned is None:
             raise AttestationError(
                 "ST-ATTS-802",
@@ -248,9 +256,16 @@ def _object(data: bytes, where: str) -> Mapping[str, Any]:
     return value
 
 
-@lru_cache(maxsize=64)
+def _keys(jwks: Jwks, memory: KeyMemory | None) -> Mapping[str, _Pinned]:
+    """Keys by id: they come from the reference values and serve many tokens."""
+    known = None if memory is None else memory.get(jwks)
+    if known is not None:
+        return known
+    loaded = _load_keys(jwks)
+    return loaded if memory is None else memory.put(jwks, loaded)
+
+
 def _load_keys(jwks: Jwks) -> Mapping[str, _Pinned]:
-    """Keys by id. Cached: they come from the reference values and serve many tokens."""
     loaded: dict[str, _Pinned] = {}
     for jwk in jwks.keys:
         if jwk.kid in loaded:

@@ -25,7 +25,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -35,8 +35,9 @@ from msgspec import Meta
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.evidence.case import Case, Part
-from securetrain.evidence.jws import TOKEN_LIMIT, Signing, Unverified, malformed, parse
+from securetrain.evidence.jws import TOKEN_LIMIT, KeyMemory, Signing, Unverified, malformed, parse
 from securetrain.evidence.node_evidence import MAX_DEVICES, device_nonce
+from securetrain.evidence.recent import Recent
 from securetrain.evidence.result import Submodule, trust_vector
 from securetrain.evidence.token_profiles import (
     JUDGES,
@@ -51,6 +52,7 @@ CLOCK_SKEW: Final = timedelta(seconds=60)
 _MAX_TIME: Final = 1 << 37
 """Seconds; the year 6325, so that every time is a `datetime`."""
 
+MAX_ISSUERS: Final = 64
 _MIN_NONCE: Final = 16
 _MISSING: Final = object()
 _DEVICE: Final = re.compile(r"(GPU|SWITCH)-[0-9]{1,3}")
@@ -91,7 +93,8 @@ class TokenReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Whose tokens are accepted, by their ``iss``; nobody's by default."""
 
     issuers: Annotated[
-        dict[Annotated[str, Meta(min_length=1, max_length=512)], TokenIssuer], Meta(max_length=64)
+        dict[Annotated[str, Meta(min_length=1, max_length=512)], TokenIssuer],
+        Meta(max_length=MAX_ISSUERS),
     ] = {}
 
 
@@ -119,6 +122,7 @@ class _Verifier:
     reference: TokenReference
     nonce: bytes
     now: datetime
+    keys: KeyMemory | None
 
     def issuer_of(self, token: Unverified) -> TokenIssuer:
         issuer = self.reference.issuers.get(token.issuer)
@@ -133,7 +137,7 @@ class _Verifier:
 
     def verify(self, token: Unverified, issuer: TokenIssuer) -> tuple[Claims, datetime, datetime]:
         """The claims, when the token was issued and when it ends."""
-        payload = token.verify(issuer.signing)
+        payload = token.verify(issuer.signing, self.keys)
         issued, expires = self._check_times(payload, issuer, token.where)
         self._check_nonce(payload, issuer, token.where)
         _check_audience(payload, issuer, token.where)
@@ -195,7 +199,13 @@ class _Verifier:
 
 
 def appraise_token(
-    token: str, *, nonce: bytes, reference: TokenReference, now: datetime, where: str = "token"
+    token: str,
+    *,
+    nonce: bytes,
+    reference: TokenReference,
+    now: datetime,
+    where: str = "token",
+    keys: KeyMemory | None = None,
 ) -> TokenState:
     """Judge one token, or one bundle of NVIDIA's.
 
@@ -205,6 +215,7 @@ def appraise_token(
         reference: whose tokens are accepted.
         now: timezone-aware.
         where: names the token in errors.
+        keys: pinned keys that were loaded before, for an appraiser of many tokens to keep.
 
     Raises:
         AttestationError: ST-ATTS-801 to 811.
@@ -212,7 +223,7 @@ def appraise_token(
     """
     if len(nonce) < _MIN_NONCE:
         raise ValueError(f"a nonce of {len(nonce)} bytes")
-    verifier = _Verifier(reference, nonce, now)
+    verifier = _Verifier(reference, nonce, now, keys)
     bundled = token.startswith("[")
     text, detached = unbundle(token, where) if bundled else (token, {})
     parsed = parse(text, where)
@@ -251,6 +262,7 @@ class TokenAppraiser:
     """Judges a node's tokens for as long as one edition of the reference values stands."""
 
     reference: TokenReference
+    _keys: KeyMemory = field(default_factory=lambda: Recent(MAX_ISSUERS))
 
     def appraise(self, tokens: Sequence[str], case: Case) -> tuple[Part, ...]:
         """Judge every token; they answer the nonce that devices answer.
@@ -268,6 +280,7 @@ class TokenAppraiser:
                     reference=self.reference,
                     now=case.now,
                     where=f"token {number}",
+                    keys=self._keys,
                 ),
             )
             for number, token in enumerate(tokens)

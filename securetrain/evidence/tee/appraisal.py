@@ -22,6 +22,7 @@ from securetrain.evidence.case import Case, Part
 from securetrain.evidence.collateral import Collateral, CollateralKind
 from securetrain.evidence.node_evidence import TeeEvidence, TeeKind, report_data
 from securetrain.evidence.result import Submodule, trust_vector
+from securetrain.evidence.tee.chain import Memory
 from securetrain.evidence.tee.snp import ROOTS as AMD_ROOTS
 from securetrain.evidence.tee.snp import claimed_key, verify_snp
 from securetrain.evidence.tee.snp_report import Product
@@ -49,6 +50,7 @@ class TeeAppraiser:
     """SHA-256 of the SubjectPublicKeyInfo of AMD's root for each product."""
     intel_root: str = INTEL_ROOT
     """The same of Intel's."""
+    _memory: Memory = field(default_factory=Memory)
 
     def appraise(self, evidence: TeeEvidence, case: Case, chips: tuple[str, ...]) -> Part:
         """Judge one report.
@@ -88,6 +90,7 @@ class TeeAppraiser:
             vendor_chain=[self.collateral.get(CollateralKind.AMD_CHAIN, name, case.now)],
             crl=self._list(f"amd-{name}", case),
             roots=self.amd_roots,
+            memory=self._memory,
         )
         chip = state.chip_id.hex()
         return Part(
@@ -129,6 +132,7 @@ class TeeAppraiser:
             report_data=report_data(case.binding),
             now=case.now,
             root=self.intel_root,
+            memory=self._memory,
         )
         boot = self._boot(evidence, state)
         return Part(

@@ -30,7 +30,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
-from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar
 
 from cryptography import x509
@@ -41,6 +40,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from securetrain.core.errors import AttestationError
+from securetrain.evidence.recent import Recent
 
 CERTIFICATE_LIMIT: Final = 8 << 10
 CRL_LIMIT: Final = 4 << 20
@@ -91,6 +91,24 @@ class Maker:
         return AttestationError(code, what, f"{self.name}, {where}", self.fix)
 
 
+class Memory:
+    """Good answers that depend on nothing but their input, for an appraiser to keep.
+
+    A refusal is never kept. Safe for threads.
+    """
+
+    def __init__(self) -> None:
+        self.files: Recent[tuple[bytes, Maker, str], tuple[x509.Certificate, ...]] = Recent(
+            REMEMBERED_FILES
+        )
+        self.issued: Recent[tuple[x509.Certificate, x509.Certificate], bool] = Recent(
+            REMEMBERED_SIGNATURES
+        )
+        self.signed: Recent[tuple[x509.Certificate, Scheme, bytes, bytes], bool] = Recent(
+            REMEMBERED_SIGNATURES
+        )
+
+
 Path: TypeAlias = Sequence[tuple[str, x509.Certificate]]
 """Roles (for people) and certificates, leaf first, root last."""
 
@@ -138,14 +156,20 @@ def load_certificates(
     return [load_certificate(c.public_bytes(Encoding.DER), maker, role) for c in parsed]
 
 
-@lru_cache(maxsize=REMEMBERED_FILES)
-def load_file(data: bytes, maker: Maker, role: str) -> tuple[x509.Certificate, ...]:
+def load_file(
+    data: bytes, maker: Maker, role: str, memory: Memory | None = None
+) -> tuple[x509.Certificate, ...]:
     """`load_certificates` of a file that the verifier's owner chose, remembered.
 
     Raises:
         AttestationError: `maker.malformed`.
     """
-    return tuple(load_certificates(data, maker, role))
+    memory = memory or Memory()
+    key = (data, maker, role)
+    known = memory.files.get(key)
+    if known is None:
+        known = memory.files.put(key, tuple(load_certificates(data, maker, role)))
+    return known
 
 
 def load_crl(data: bytes, maker: Maker, role: str) -> x509.CertificateRevocationList:
@@ -180,12 +204,15 @@ def spki_digest(certificate: x509.Certificate) -> str:
     ).hexdigest()
 
 
-def verify_path(path: Path, pin: str, now: datetime, maker: Maker) -> None:
+def verify_path(
+    path: Path, pin: str, now: datetime, maker: Maker, memory: Memory | None = None
+) -> None:
     """The path leads from its leaf to the pinned root, and all of it is in date.
 
     Raises:
         AttestationError: `maker.untrusted`, `maker.expired`.
     """
+    memory = memory or Memory()
     role, root = path[-1]
     if spki_digest(root) != pin:
         raise maker.refusal(
@@ -197,7 +224,7 @@ def verify_path(path: Path, pin: str, now: datetime, maker: Maker) -> None:
     for (role, certificate), (issuer_role, issuer) in reversed([*zip(path, issuers, strict=True)]):
         if certificate.issuer != issuer.subject:
             raise maker.refusal(maker.untrusted, f"does not name the {issuer_role} as issuer", role)
-        if not _is_issued(certificate, issuer, maker.scheme):
+        if not _is_issued(certificate, issuer, maker.scheme, memory):
             raise maker.refusal(maker.untrusted, f"is not signed by the {issuer_role}", role)
     for below, (role, certificate) in enumerate(path):
         _check_extensions(certificate, below, maker, role)
@@ -211,6 +238,8 @@ def verify_crl(
     now: datetime,
     maker: Maker,
     role: str,
+    *,
+    memory: Memory | None = None,
 ) -> None:
     """The list is complete, signed by `issuer` (whose own path was checked) and in date.
 
@@ -224,7 +253,7 @@ def verify_crl(
     usage = _extension(issuer, x509.KeyUsage)
     if usage is None or not usage.crl_sign:
         raise maker.refusal(maker.bad_list, "the CA may not sign lists", role)
-    if not is_signed(issuer, maker.scheme, crl.signature, crl.tbs_certlist_bytes):
+    if not is_signed(issuer, maker.scheme, crl.signature, crl.tbs_certlist_bytes, memory):
         raise maker.refusal(maker.bad_list, "the list is not signed by the CA", role)
     critical = [e.oid.dotted_string for e in crl.extensions if e.critical]
     if critical:
@@ -252,13 +281,23 @@ def refuse_revoked(
         raise maker.refusal(maker.revoked, f"was revoked at {entry.revocation_date_utc}", role)
 
 
-def is_signed(issuer: x509.Certificate, scheme: Scheme, signature: bytes, message: bytes) -> bool:
-    """Whether `issuer` signed a document; good answers are remembered."""
+def is_signed(
+    issuer: x509.Certificate,
+    scheme: Scheme,
+    signature: bytes,
+    message: bytes,
+    memory: Memory | None = None,
+) -> bool:
+    """Whether `issuer` signed a document; a good answer is remembered."""
+    memory = memory or Memory()
+    asked = (issuer, scheme, signature, message)
+    if memory.signed.get(asked):
+        return True
     try:
-        _remember_signature(issuer, scheme, signature, message)
+        _check_signature(issuer, scheme, signature, message)
     except InvalidSignature:
         return False
-    return True
+    return memory.signed.put(asked, value=True)
 
 
 @contextmanager
@@ -271,27 +310,25 @@ def _no_warnings() -> Iterator[None]:
         yield
 
 
-def _is_issued(certificate: x509.Certificate, issuer: x509.Certificate, scheme: Scheme) -> bool:
-    try:
-        _remember_issued(certificate, issuer)
-    except (InvalidSignature, *_MISFITS):
-        return False
-    return is_signed(issuer, scheme, certificate.signature, certificate.tbs_certificate_bytes)
+def _is_issued(
+    certificate: x509.Certificate, issuer: x509.Certificate, scheme: Scheme, memory: Memory
+) -> bool:
+    if not memory.issued.get((certificate, issuer)):
+        try:
+            # The algorithm beside the signature is no part of what is signed; this compares it
+            # with the one that is, for what it is worth: `is_signed` believes neither.
+            certificate.verify_directly_issued_by(issuer)
+        except (InvalidSignature, *_MISFITS):
+            return False
+        memory.issued.put((certificate, issuer), value=True)
+    signed = certificate.tbs_certificate_bytes
+    return is_signed(issuer, scheme, certificate.signature, signed, memory)
 
 
-@lru_cache(maxsize=REMEMBERED_SIGNATURES)
-def _remember_issued(certificate: x509.Certificate, issuer: x509.Certificate) -> None:
-    """The algorithm beside the signature is no part of what is signed; this compares it with the
-    one that is, for what it is worth: `is_signed` believes neither.
-    """
-    certificate.verify_directly_issued_by(issuer)
-
-
-@lru_cache(maxsize=REMEMBERED_SIGNATURES)
-def _remember_signature(
+def _check_signature(
     issuer: x509.Certificate, scheme: Scheme, signature: bytes, message: bytes
 ) -> None:
-    """Raises `InvalidSignature`, which is not remembered."""
+    """Raise `InvalidSignature` unless `issuer` signed `message`."""
     key = issuer.public_key()
     match scheme:
         case Scheme.RSA_4096_PSS_SHA384:

@@ -107,6 +107,7 @@ def verify_snp(
     vendor_chain: Sequence[bytes],
     crl: bytes | None,
     roots: Mapping[Product, str] = ROOTS,
+    memory: chain.Memory | None = None,
 ) -> SnpState:
     """Verify and judge a report; see the module for the rules.
 
@@ -119,10 +120,12 @@ def verify_snp(
         vendor_chain: intermediates, roots and VCEKs from the cache, in DER or PEM.
         crl: AMD's revocation list of the report's product and kind of key (`claimed_key`), if any.
         roots: SHA-256 of the SubjectPublicKeyInfo of each product's root.
+        memory: what an appraiser keeps of checks that came out well.
 
     Raises:
         AttestationError: ST-ATTS-401 to 413.
     """
+    memory = memory or chain.Memory()
     parsed = parse_report(report)
     if parsed.mask_chip_key or parsed.signing_key not in list(SigningKey):
         raise AttestationError(
@@ -133,11 +136,11 @@ def verify_snp(
             "let the host sign reports (SNP_CONFIG, MASK_CHIP_KEY=0)",
         )
     key = SigningKey(parsed.signing_key)
-    offered, pool = _load(certificates, vendor_chain)
+    offered, pool = _load(certificates, vendor_chain, memory)
     leaf = offered[0] if offered else _find_leaf(pool, parsed, key)
     product, path = _path(leaf, key, [*pool, *offered[1:]])
-    chain.verify_path(path, roots.get(product, ""), now, AMD)
-    crl_checked = _check_revocation(path, crl, now, required=reference.require_crl)
+    chain.verify_path(path, roots.get(product, ""), now, AMD, memory)
+    crl_checked = _check_revocation(path, crl, now, memory, required=reference.require_crl)
     _check_signature(parsed, leaf)
     endorsement = _endorsement(leaf, product, key)
     _check_endorsement(parsed, endorsement, product, reference)
@@ -187,7 +190,7 @@ def claimed_provider(certificates: Sequence[bytes]) -> str:
 
 
 def _load(
-    certificates: Sequence[bytes], vendor_chain: Sequence[bytes]
+    certificates: Sequence[bytes], vendor_chain: Sequence[bytes], memory: chain.Memory
 ) -> tuple[list[x509.Certificate], list[x509.Certificate]]:
     if len(certificates) > chain.MAX_CERTIFICATES:
         raise AMD.refusal(AMD.malformed, f"{len(certificates)} certificates", "certificates")
@@ -198,7 +201,7 @@ def _load(
     pool = [
         certificate
         for index, data in enumerate(vendor_chain)
-        for certificate in chain.load_file(data, AMD, f"vendor_chain[{index}]")
+        for certificate in chain.load_file(data, AMD, f"vendor_chain[{index}]", memory)
     ]
     return offered, pool
 
@@ -255,7 +258,12 @@ def _by_subject(pool: Iterable[x509.Certificate], name: x509.Name, role: str) ->
 
 
 def _check_revocation(
-    path: chain.Path, crl: bytes | None, now: datetime, *, required: bool
+    path: chain.Path,
+    crl: bytes | None,
+    now: datetime,
+    memory: chain.Memory,
+    *,
+    required: bool,
 ) -> bool:
     if crl is None:
         if required:
@@ -263,7 +271,7 @@ def _check_revocation(
         return False
     _, (role, intermediate), (_, root) = path
     loaded = chain.load_crl(crl, AMD, "CRL")
-    chain.verify_crl(loaded, root, now, AMD, "CRL")
+    chain.verify_crl(loaded, root, now, AMD, "CRL", memory=memory)
     chain.refuse_revoked(loaded, intermediate, AMD, role)
     return True
 

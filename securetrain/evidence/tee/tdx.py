@@ -175,6 +175,7 @@ def verify_tdx(
     report_data: bytes,
     now: datetime,
     root: str = ROOT,
+    memory: chain.Memory | None = None,
 ) -> TdxState:
     """Verify and judge a quote; see the module for the rules.
 
@@ -186,13 +187,15 @@ def verify_tdx(
         report_data: the 64 bytes that this connection asks for.
         now: the time of the check, with a time zone.
         root: SHA-256 of the SubjectPublicKeyInfo of Intel's root.
+        memory: what an appraiser keeps of checks that came out well.
 
     Raises:
         AttestationError: ST-ATTS-501 to 519.
     """
-    authentic = authenticate(quote, now=now, root=root)
-    opened = open_collateral(collateral, now=now, root=root)
-    _check_revocation(authentic, opened, now)
+    memory = memory or chain.Memory()
+    authentic = authenticate(quote, now=now, root=root, memory=memory)
+    opened = open_collateral(collateral, now=now, root=root, memory=memory)
+    _check_revocation(authentic, opened, now, memory)
     _check_platform(authentic.platform, opened, reference)
     report = authentic.quote.report
     enclave = judge_enclave(opened.qe_identity, authentic.quote.qe_report)
@@ -215,7 +218,9 @@ def verify_tdx(
     return state
 
 
-def authenticate(quote: bytes, *, now: datetime, root: str = ROOT) -> Authentic:
+def authenticate(
+    quote: bytes, *, now: datetime, root: str = ROOT, memory: chain.Memory | None = None
+) -> Authentic:
     """Rules 1 to 3.
 
     Raises:
@@ -232,7 +237,7 @@ def authenticate(quote: bytes, *, now: datetime, root: str = ROOT) -> Authentic:
     pck, ca, root_certificate = loaded
     ca_name = chain.common_name(ca.subject)
     path = (("PCK", pck), ("PCK CA", ca), ("SGX Root CA", root_certificate))
-    chain.verify_path(path, root, now, INTEL)
+    chain.verify_path(path, root, now, INTEL, memory)
     if ca_name not in _CAS or chain.common_name(pck.subject) != _PCK:
         raise INTEL.refusal(INTEL.untrusted, "is not the certificate of a platform's PCK", "PCK")
     _check_signature(
@@ -339,9 +344,11 @@ def _check_signature(key: object, signature: bytes, message: bytes, what: str) -
         raise _bad_signature("its signature does not verify", what) from error
 
 
-def _check_revocation(authentic: Authentic, opened: Opened, now: datetime) -> None:
+def _check_revocation(
+    authentic: Authentic, opened: Opened, now: datetime, memory: chain.Memory
+) -> None:
     chain.refuse_revoked(opened.root_crl, authentic.pck_ca, INTEL, "PCK CA")
-    chain.verify_crl(opened.pck_crl, authentic.pck_ca, now, INTEL, "PCK CRL")
+    chain.verify_crl(opened.pck_crl, authentic.pck_ca, now, INTEL, "PCK CRL", memory=memory)
     chain.refuse_revoked(opened.pck_crl, authentic.pck, INTEL, "PCK")
 
 

@@ -200,13 +200,20 @@ class Opened:
     """When the first of the documents is no longer good."""
 
 
-def open_collateral(collateral: TdxCollateral, *, now: datetime, root: str = ROOT) -> Opened:
+def open_collateral(
+    collateral: TdxCollateral,
+    *,
+    now: datetime,
+    root: str = ROOT,
+    memory: chain.Memory | None = None,
+) -> Opened:
     """Check signatures, revocation and dates of everything but the PCK's list.
 
     Args:
         collateral: Intel's documents.
         now: the time of the check, with a time zone.
         root: SHA-256 of the SubjectPublicKeyInfo of the root.
+        memory: what an appraiser keeps of checks that came out well.
 
     Raises:
         AttestationError: ST-ATTS-502, 504 to 507 for certificates and lists; 508, 509, 510 for the
@@ -214,7 +221,7 @@ def open_collateral(collateral: TdxCollateral, *, now: datetime, root: str = ROO
     """
     root_crl = chain.load_crl(collateral.root_crl, INTEL, "root CRL")
     pck_crl = chain.load_crl(collateral.pck_crl, INTEL, "PCK CRL")
-    documents = _Documents(root_crl=root_crl, root=root, now=now)
+    documents = _Documents(root_crl=root_crl, root=root, now=now, memory=memory or chain.Memory())
     tcb_info = documents.open("tcbInfo", TcbInfo, collateral.tcb_info, collateral.tcb_info_chain)
     qe_identity = documents.open(
         "enclaveIdentity", QeIdentity, collateral.qe_identity, collateral.qe_identity_chain
@@ -236,6 +243,7 @@ class _Documents:
     root_crl: x509.CertificateRevocationList
     root: str
     now: datetime
+    memory: chain.Memory
 
     def open(self, name: str, kind: type[D], body: bytes, certificates: bytes) -> D:
         """The inner object of a document whose signature and dates are good."""
@@ -252,7 +260,9 @@ class _Documents:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _malformed(str(error), name) from error
         signer = self._signer(certificates, name)
-        if not chain.is_signed(signer, INTEL.scheme, ecdsa_signature(signature), signed):
+        if not chain.is_signed(
+            signer, INTEL.scheme, ecdsa_signature(signature), signed, self.memory
+        ):
             raise INTEL.refusal(
                 "ST-ATTS-509", "is not signed by Intel's TCB signing certificate", name
             )
@@ -267,7 +277,7 @@ class _Documents:
     def _signer(self, certificates: bytes, name: str) -> x509.Certificate:
         if not certificates:
             raise INTEL.refusal("ST-ATTS-509", "comes without the certificate that signed it", name)
-        loaded = chain.load_file(certificates, INTEL, f"issuer chain of {name}")
+        loaded = chain.load_file(certificates, INTEL, f"issuer chain of {name}", self.memory)
         if len(loaded) != 2:
             raise INTEL.refusal(
                 INTEL.malformed,
@@ -276,13 +286,13 @@ class _Documents:
             )
         signer, root = loaded
         path = (("TCB signing certificate", signer), ("SGX Root CA", root))
-        chain.verify_path(path, self.root, self.now, INTEL)
+        chain.verify_path(path, self.root, self.now, INTEL, self.memory)
         # The root signs CAs too, and lets them sign other things.
         if chain.common_name(signer.subject) != _TCB_SIGNING:
             raise INTEL.refusal(
                 INTEL.untrusted, f"is no {_TCB_SIGNING!r}", "TCB signing certificate"
             )
-        chain.verify_crl(self.root_crl, root, self.now, INTEL, "root CRL")
+        chain.verify_crl(self.root_crl, root, self.now, INTEL, "root CRL", memory=self.memory)
         chain.refuse_revoked(self.root_crl, signer, INTEL, "TCB signing certificate")
         return signer
 

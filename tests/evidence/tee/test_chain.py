@@ -27,51 +27,71 @@ PATH = (("leaf", LEAF), ("CA", CA), ("root", ROOT))
 PIN = chain.spki_digest(ROOT)
 
 
-def refused(code, text, path=PATH, now=NOW, pin=PIN):
+def refused(code, text, path=PATH, now=NOW, pin=PIN, *, memory=None):
     with pytest.raises(AttestationError) as caught:
-        chain.verify_path(path, pin, now, INTEL)
+        chain.verify_path(path, pin, now, INTEL, memory)
     assert caught.value.code == code, caught.value
     assert text in caught.value.what, caught.value
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered():
-    chain._remember_signature.cache_clear()
-    chain._remember_issued.cache_clear()
+@pytest.fixture
+def checked(monkeypatch):
+    """Every signature that is really checked."""
+    calls = []
+    check = chain._check_signature
+
+    def counted(*arguments):
+        calls.append(arguments)
+        check(*arguments)
+
+    monkeypatch.setattr(chain, "_check_signature", counted)
+    return calls
 
 
 def test_dates_are_judged_each_time():
-    chain.verify_path(PATH, PIN, NOW, INTEL)
-    refused("ST-ATTS-505", "is good from", now=forge.END + DAY)
-    chain.verify_path(PATH, PIN, NOW, INTEL)
+    memory = chain.Memory()
+    chain.verify_path(PATH, PIN, NOW, INTEL, memory)
+    refused("ST-ATTS-505", "is good from", now=forge.END + DAY, memory=memory)
+    chain.verify_path(PATH, PIN, NOW, INTEL, memory)
 
 
-def test_good_signatures_are_checked_once():
+def test_good_signatures_are_checked_once_for_each_memory(checked):
+    memory = chain.Memory()
     for _ in range(3):
-        chain.verify_path(PATH, PIN, NOW, INTEL)
-    assert chain._remember_signature.cache_info().misses == 3
-    assert chain._remember_signature.cache_info().hits == 6
+        chain.verify_path(PATH, PIN, NOW, INTEL, memory)
+    assert len(checked) == 3
+    chain.verify_path(PATH, PIN, NOW, INTEL, chain.Memory())
+    assert len(checked) == 6
+    chain.verify_path(PATH, PIN, NOW, INTEL)
+    assert len(checked) == 9
 
 
 @pytest.mark.forgery
 def test_bad_signatures_are_never_remembered():
     forged = certificate("leaf", "ca", p256_key("leaf"), p256_key("x"))
     path = (("leaf", forged), *PATH[1:])
+    memory = chain.Memory()
     for _ in range(3):
-        refused("ST-ATTS-504", "is not signed by the CA", path=path)
-    assert chain._remember_signature.cache_info().currsize == 2
+        refused("ST-ATTS-504", "is not signed by the CA", path=path, memory=memory)
+    assert len(memory.signed) == 2
+    assert len(memory.issued) == 2
 
 
 @pytest.mark.forgery
-def test_nothing_of_a_path_without_the_pinned_root_is_remembered():
-    refused("ST-ATTS-504", "the pinned root has", pin="00" * 32)
-    assert chain._remember_signature.cache_info().misses == 0
+def test_nothing_of_a_path_without_the_pinned_root_is_remembered(checked):
+    memory = chain.Memory()
+    refused("ST-ATTS-504", "the pinned root has", pin="00" * 32, memory=memory)
+    assert checked == []
+    assert len(memory.signed) == 0
 
 
 def test_the_memory_is_bounded():
-    assert chain._remember_signature.cache_info().maxsize == chain.REMEMBERED_SIGNATURES
-    assert chain._remember_issued.cache_info().maxsize == chain.REMEMBERED_SIGNATURES
-    assert chain.load_file.cache_info().maxsize == chain.REMEMBERED_FILES
+    memory = chain.Memory()
+    for number in range(chain.REMEMBERED_SIGNATURES + 10):
+        memory.signed.put((CA, INTEL.scheme, b"", str(number).encode()), value=True)
+        memory.files.put((str(number).encode(), INTEL, ""), (LEAF,))
+    assert len(memory.signed) == chain.REMEMBERED_SIGNATURES
+    assert len(memory.files) == chain.REMEMBERED_FILES
 
 
 @pytest.mark.forgery
