@@ -29,7 +29,7 @@ from securetrain.identity.keys import PublicKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What the verifier itself knows of the exchange that evidence was made for."""
+    """The verifier's own view of the exchange that evidence was made for."""
 
     node: str
     """The node's name, from its certificate or from the question."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What judges the bodies of one media type, and the one that judges what nothing stands behind."""
+"""The appraiser of one media type, and the one for evidence that nothing stands behind."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -16,7 +16,7 @@ from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE, parse_software
 
 
 class Appraisal(msgspec.Struct, frozen=True, kw_only=True):
-    """What an appraiser made of a body."""
+    """An appraiser's verdict on a body."""
 
     tier: NodeTier
     submods: dict[str, Submodule]

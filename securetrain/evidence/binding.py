@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What ties evidence to one connection of one job.
+"""The value that ties evidence to one connection of one job.
 
 Rules:
 

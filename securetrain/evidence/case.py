@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What passes between the verifier and its appraisers: an opening, a case, a lease."""
+"""The records that pass between the verifier and its appraisers: an opening, a case, a lease."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verifier asks for beside the binding."""
+    """A verifier's request, beside the binding."""
 
     credential: tuple[bytes, bytes] | None = None
     """TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: only the TPM that holds both keys of Hello can
@@ -77,7 +77,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """What was proven at the last appraisal: a renewal goes on from here.
+    """The state that the last appraisal proved: a renewal goes on from here.
 
     A verifier holds one for each node of a fleet, so it has no more than a renewal needs.
     """
@@ -97,7 +97,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one attesting environment has proven."""
+    """One attesting environment, as far as it has proven itself."""
 
     name: str
     """Of the submodule in the result: ``tpm``, ``sev-snp``, ``gpu-0``."""

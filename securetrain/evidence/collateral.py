@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 
 class CollateralKind(StrEnum):
-    """What a document is."""
+    """The kind of a document."""
 
     RIM = "rim"
     OCSP = "ocsp"
@@ -46,4 +46,4 @@ class Collateral(Protocol):
         """
 
     def has(self, kind: CollateralKind, name: str) -> bool:
-        """Whether there is such a document."""
+        """Tell whether there is such a document."""

@@ -110,7 +110,7 @@ KeyMemory: TypeAlias = Recent[Jwks, Mapping[str, _Pinned]]
 
 
 class Signing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the tokens of one issuer are signed. The defaults accept no token."""
+    """The way in which one issuer signs its tokens. The defaults accept no token."""
 
     jwks: Jwks = Jwks()
     algorithms: tuple[Algorithm, ...] = ()
@@ -133,7 +133,7 @@ class Unverified:
 
     @property
     def issuer(self) -> str:
-        """Whose keys to verify it with."""
+        """The issuer whose keys verify it."""
         issuer = self.payload.get("iss")
         if not isinstance(issuer, str):
             raise malformed("it names no issuer (iss)", self.where)

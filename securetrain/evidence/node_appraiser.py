@@ -173,7 +173,7 @@ class NodeAppraiser:
 
 
 def tier_of(parts: Sequence[Part], *, devices: bool) -> NodeTier:
-    """What the environments that have proven themselves are worth together.
+    """Compute the tier that the environments which have proven themselves make together.
 
     Args:
         parts: all of them.

@@ -156,7 +156,7 @@ class Evidence:
         return hashlib.sha256(self.body).digest()
 
     def signed_message(self) -> bytes:
-        """What the node's identity key signs."""
+        """The message that the node's identity key signs."""
         return signed_message(self.media_type, self.digest, self.binding)
 
 

@@ -82,7 +82,7 @@ class Reader:
         return self.number(8)
 
     def unpack(self, layout: Struct) -> tuple[Any, ...]:
-        """What follows one another at fixed places, at once; the layout says the order of bytes.
+        """Read values at fixed places in one go; the layout says the order of bytes.
 
         Raises:
             AttestationError: the reader's code, when there are fewer bytes.

@@ -33,7 +33,7 @@ class Recent(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """What is known; None when nothing is, or no longer."""
+        """The value that is kept; None when there is none, or no longer."""
         with self._lock:
             return self._entries.get(key)
 

@@ -76,7 +76,7 @@ class Submodule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class AttestationResult(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True
 ):
-    """What the verifier says about a node."""
+    """The verifier's statement about a node."""
 
     job: str
     node: str

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy asks of a node's tier: the same rule at the door and over a bundle in a file.
+"""The policy's rule over a node's tier: the same at a join and over a bundle in a file.
 
 Rules:
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the tokens of each kind of issuer must say, whatever the reference values ask for beside.
+"""Claims that tokens of each kind of issuer must have, whatever the reference values add.
 
 * `google`, Google Cloud Attestation (docs.cloud.google.com, "attestation token claims"): Secure
   Boot was on; a Confidential Space image is not a debug image. Tokens of ordinary VMs (``swname``
@@ -65,18 +65,18 @@ class TokenProfile(StrEnum):
 
     @property
     def tier(self) -> NodeTier:
-        """What a token can prove at most. NVIDIA's speaks of devices, not of the host."""
+        """The highest tier that a token can prove. NVIDIA's speaks of devices, not of the host."""
         return NodeTier.SELF_ASSERTED if self is TokenProfile.NRAS else NodeTier.CLOUD_TOKEN
 
     @property
     def nonce(self) -> str:
-        """Where the nonce stands (JSON pointer), unless the reference values say otherwise."""
+        """The place of the nonce (JSON pointer), unless the reference values say otherwise."""
         return "/x-ms-runtime/client-payload/nonce" if self is TokenProfile.AZURE else "/eat_nonce"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a token says about a machine."""
+    """A token's claims about a machine."""
 
     hwmodel: str = ""
     instance: str = ""
@@ -90,7 +90,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenDevice:
-    """What NVIDIA says about one GPU or switch."""
+    """NVIDIA's claims about one GPU or switch."""
 
     name: str
     """As the overall token calls it, ``GPU-0``."""

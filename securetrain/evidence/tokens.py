@@ -63,7 +63,7 @@ Scalar: TypeAlias = str | int | bool | None
 
 
 class TokenIssuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is accepted from one issuer."""
+    """The tokens that are accepted from one issuer."""
 
     profile: TokenProfile
     signing: Signing = Signing()
@@ -90,7 +90,7 @@ class TokenIssuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class TokenReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whose tokens are accepted, by their ``iss``; nobody's by default."""
+    """The issuers whose tokens are accepted, by their ``iss``; none by default."""
 
     issuers: Annotated[
         dict[Annotated[str, Meta(min_length=1, max_length=512)], TokenIssuer],
@@ -100,7 +100,7 @@ class TokenReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenState:
-    """What a token has proven, in its issuer's words."""
+    """The facts that a token has proven, in its issuer's words."""
 
     issuer: str
     profile: TokenProfile
@@ -330,7 +330,7 @@ def unbundle(token: str, where: str) -> tuple[str, Mapping[str, str]]:
 def _judge_device(
     verifier: _Verifier, issuer: TokenIssuer, overall: Unverified, name: str, text: str
 ) -> tuple[TokenDevice, datetime]:
-    """What the token of one device says, and when it ends."""
+    """Judge the token of one device: its claims, and when it ends."""
     token = parse(text, f"{overall.where}/{name}")
     if token.issuer != overall.issuer:
         raise _wrong_devices("its issuer is not that of the overall token", token.where)
@@ -412,7 +412,7 @@ def _time(payload: Mapping[str, Any], name: str, where: str) -> datetime | None:
 
 
 def _is_nonce(text: str, nonce: bytes) -> bool:
-    """Whether the text is one of the spellings of exactly these bytes."""
+    """Tell whether the text is one of the spellings of exactly these bytes."""
     padded = base64.b64encode(nonce).decode()
     url = base64.urlsafe_b64encode(nonce).decode()
     of_hex = base64.b64encode(nonce.hex().encode()).decode()

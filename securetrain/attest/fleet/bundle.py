@@ -62,7 +62,7 @@ class _Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Question(_Struct, frozen=True, kw_only=True):
-    """What a node is asked, offline."""
+    """An offline question to a node."""
 
     schema: str = QUESTION_SCHEMA
     node: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -72,7 +72,7 @@ class Question(_Struct, frozen=True, kw_only=True):
 
 
 class Secret(_Struct, frozen=True, kw_only=True):
-    """What stays with the verifier until the answer comes. Keep it private."""
+    """The verifier's part of a question, kept until the answer comes. Keep it private."""
 
     schema: str = SECRET_SCHEMA
     question: Question
@@ -122,7 +122,7 @@ class Bundle(_Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a bundle proves under a policy."""
+    """The verdict on a bundle under a policy."""
 
     result: AttestationResult
     open: tuple[str, ...]

@@ -60,14 +60,14 @@ _Time = Annotated[datetime, Meta(tz=True)]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a cache holds, fresh or not."""
+    """The content of a cache, fresh or not."""
 
     index: Index
     now: datetime
 
     @property
     def expired(self) -> bool:
-        """Whether the whole cache is over."""
+        """Tell whether the whole cache is over."""
         return self.now > self.index.expires
 
     def ended(self) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def add_items(
 
 
 def list_cache(folder: Path, signed_by: Sequence[str], now: datetime) -> Listing:
-    """What a cache holds; it may be over.
+    """List the content of a cache; it may be over.
 
     Raises:
         AttestationError: ST-ATTS-009, 731 and 732.

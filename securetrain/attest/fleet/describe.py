@@ -37,7 +37,7 @@ _UNVERIFIED: Final = "not verified"
 
 
 def describe(bundle: Bundle) -> tuple[Section, ...]:
-    """What a bundle says, unjudged."""
+    """Describe a bundle, unjudged."""
     try:
         node = parse_bundle(bundle)
     except SecureTrainError as error:
@@ -58,7 +58,7 @@ def describe(bundle: Bundle) -> tuple[Section, ...]:
 
 
 def describe_verdict(verdict: Verdict) -> tuple[Section, ...]:
-    """What was proven, environment by environment, and what stays open."""
+    """Describe what was proven, environment by environment, and what stays open."""
     result = verdict.result
     facts = (
         Fact("tier", str(result.tier)),
@@ -95,7 +95,7 @@ def _bundle(bundle: Bundle, node: NodeEvidence | None) -> Section:
 
 
 def speakers(node: NodeEvidence) -> str:
-    """Who speaks for the node, by what is there."""
+    """Name the environments that speak for the node, by what is there."""
     parts = (
         "TPM" if node.tpm is not None else "",
         str(node.tee.kind) if node.tee is not None else "",

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a CPU's report and the devices' reports say, unjudged.
+"""A CPU's report and the devices' reports in words, unjudged.
 
 A device's certificates are read by leading them to their own root, whatever that is: who the maker
 is, is for `verify`.
@@ -216,7 +216,7 @@ def _run_time_registers(evidence: TeeEvidence) -> Table | None:
 
 
 def _replay(log: bytes, rtmrs: Sequence[bytes]) -> list[str]:
-    """Whether the log explains each register."""
+    """Tell whether the log explains each register."""
     if not log:
         return ["no log"] * len(rtmrs)
     try:

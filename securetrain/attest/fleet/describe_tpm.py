@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a TPM's part of the evidence says, unjudged: keys, quote, registers, both logs.
+"""A TPM's part of the evidence in words, unjudged: keys, quote, registers, both logs.
 
 That a register "replays" compares the log with the register's value as it came along; whether the
 TPM signed that value is for `verify`.
@@ -228,7 +228,7 @@ def _replayed(log: EventLog | None) -> tuple[Mapping[int, bytes], str]:
 
 
 def _ima_state(evidence: TpmEvidence) -> str:
-    """Whether the kernel's list leads to its register."""
+    """Tell whether the kernel's list leads to its register."""
     value = evidence.pcrs[IMA_PCR]
     if evidence.ima is None:
         return "no list"
@@ -328,7 +328,7 @@ def _after(first: int) -> str:
 
 
 def _ima_entries(ima: ImaList) -> tuple[list[Entry], Fact | None]:
-    """What can be read of the list, and why it ends there if it does."""
+    """Read the list as far as it can be read, and say why it ends there if it does."""
     split, parse = (split_binary, parse_binary) if ima.binary else (split_ascii, parse_ascii)
     found: list[Entry] = []
     try:
@@ -340,7 +340,7 @@ def _ima_entries(ima: ImaList) -> tuple[list[Entry], Fact | None]:
 
 
 def _aggregate(first: Entry, pcrs: Mapping[int, bytes]) -> list[Fact]:
-    """Whether the list begins with the boot that these registers are of."""
+    """Tell whether the list begins with the boot that these registers are of."""
     if first.name != b"boot_aggregate" or not all(index in pcrs for index in range(IMA_PCR)):
         return []
     expected = hashlib.sha256(b"".join(pcrs[index] for index in range(IMA_PCR))).digest()

@@ -34,7 +34,7 @@ _CODE: Final = "ST-ATTS-741"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a service sent."""
+    """A service's answer."""
 
     body: bytes
     headers: Mapping[str, str]

@@ -78,7 +78,7 @@ class Enrolment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrolled:
-    """What became of one node."""
+    """The outcome for one node."""
 
     name: str
     entry: EnrolledNode
@@ -359,7 +359,7 @@ def _completed(name: str, known: EnrolledNode, found: EnrolledNode) -> EnrolledN
 def _endorsed(
     tpm: TpmReference, keys: AttestationKeys | None, now: datetime
 ) -> tuple[str, tuple[str, ...]]:
-    """What a verifier will make of the TPM's certificate, and the note when it refuses it."""
+    """Foretell a verifier's verdict on the TPM's certificate, with a note when it is a refusal."""
     if keys is None:
         return "", ()
     try:

@@ -53,7 +53,7 @@ _SERIES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Where the services are: origins, without a path."""
+    """The services' origins, without a path."""
 
     rim: str = "https://rim.attestation.nvidia.com"
     ocsp: str = "https://ocsp.ndis.nvidia.com"
@@ -77,7 +77,7 @@ class Pins:
 
 
 class _RimAnswer(msgspec.Struct, frozen=True):
-    """What is read of the RIM service's answer."""
+    """The part of the RIM service's answer that is read."""
 
     id: str
     rim: str
@@ -223,7 +223,7 @@ class Fetcher:
 
 
 def is_named(rim: Rim, name: str) -> bool:
-    """Whether an id is one of this kind, version and, for drivers, product."""
+    """Tell whether an id is one of this kind, version and, for drivers, product."""
     if not name.startswith(_SERIES[rim.kind]):
         return False
     if rim.kind is RimKind.DRIVER:
@@ -232,7 +232,7 @@ def is_named(rim: Rim, name: str) -> bool:
 
 
 def _list_path(certificate: x509.Certificate) -> str:
-    """Where a certificate says that its issuer's list is, without the host, which is ours."""
+    """The path of the issuer's list that a certificate names; the host is ours."""
     name = certificate.subject.rfc4514_string()
     try:
         points = certificate.extensions.get_extension_for_class(x509.CRLDistributionPoints).value

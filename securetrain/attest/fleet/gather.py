@@ -37,7 +37,7 @@ from securetrain.evidence.tee.tdx import claimed_platform
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What was fetched for some nodes."""
+    """The documents that were fetched for some nodes."""
 
     items: tuple[Item, ...]
     problems: tuple[str, ...]
@@ -46,7 +46,7 @@ class Gathered:
 
 @dataclass(slots=True)
 class _Gathering:
-    """What has been fetched so far, each document once."""
+    """The documents fetched so far, each once."""
 
     fetcher: Fetcher
     roots: frozenset[str]

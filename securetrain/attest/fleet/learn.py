@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's evidence teaches: which hardware it has, and what a good state of it measures.
+"""Learn from a node's evidence: its hardware, and the measurements of its good state.
 
 Rules:
 
@@ -56,7 +56,7 @@ MAKERS: Final = CpuRoots()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """What a bundle is read with."""
+    """The collateral and roots that a bundle is read with."""
 
     now: datetime
     good: bool
@@ -68,7 +68,7 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What one bundle teaches."""
+    """The reference values that one bundle teaches."""
 
     node: EnrolledNode
     values: ReferenceValues

@@ -36,7 +36,7 @@ OLDEST_REPORT: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedSnp:
-    """What an SEV-SNP report teaches."""
+    """The reference values that an SEV-SNP report teaches."""
 
     reference: SnpReference
     chip: str
@@ -45,7 +45,7 @@ class LearnedSnp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedTdx:
-    """What a TDX quote teaches."""
+    """The reference values that a TDX quote teaches."""
 
     reference: TdxReference
     """Without `rtmrs`."""

@@ -44,17 +44,17 @@ class Collected:
 
     @property
     def speakers(self) -> str:
-        """Who speaks for the node."""
+        """The environments that speak for the node."""
         return speakers(parse_bundle(self.bundle))
 
     @property
     def unattested(self) -> bool:
-        """Whether nothing but the node itself speaks."""
+        """Tell whether nothing but the node itself speaks."""
         return self.bundle.media_type == SELF_ASSERTED_TYPE
 
 
 def default_state(home: Path, uid: int) -> Path:
-    """Where this user's attestation keys are kept."""
+    """The folder of this user's attestation keys."""
     return ROOT_STATE if uid == 0 else home / USER_STATE
 
 

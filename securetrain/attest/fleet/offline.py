@@ -34,7 +34,7 @@ from securetrain.policy.load import LoadedPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What became of a bundle: a verdict or a refusal."""
+    """The outcome for a bundle: a verdict or a refusal."""
 
     bundle: Bundle
     verdict: Verdict | None = None
@@ -45,12 +45,12 @@ class Judgement:
 
     @property
     def proven(self) -> bool:
-        """Whether everything was."""
+        """Tell whether everything was."""
         return self.verdict is not None and not self.verdict.open
 
     @property
     def exit_code(self) -> ExitCode:
-        """What a command ends with."""
+        """The exit code that a command ends with."""
         if self.refusal is not None:
             return self.refusal.exit_code
         return ExitCode.OK if self.proven else ExitCode.INCOMPLETE
@@ -131,7 +131,7 @@ def write_ear(path: Path, judgement: Judgement, key: PrivateKey) -> bool:
 
 
 def open_state(place: Path) -> FileState:
-    """What the verifier of a run must not forget, of a run that is over or still running.
+    """Open what the verifier of a run must not forget; the run may be over or still running.
 
     Args:
         place: a run's directory, or the file in it.
@@ -152,7 +152,7 @@ def open_state(place: Path) -> FileState:
 
 
 def _appraiser(bundle: Bundle, policy: LoadedPolicy, now: datetime) -> Appraiser:
-    """Who judges bundles of this kind under a policy."""
+    """The appraiser for bundles of this kind under a policy."""
     known = appraisers_for(policy, now)
     if bundle.keys is not None or bundle.media_type == NODE_TYPE:
         if NODE_TYPE not in known:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What is said about evidence, for people and for ``--json``: sections of facts and tables.
+"""Descriptions of evidence, for people and for ``--json``: sections of facts and tables.
 
 What cannot be read becomes a fact with the code of its refusal: a bad part hides no other.
 """
@@ -55,7 +55,7 @@ class Section:
 
 
 def refused(name: str, error: SecureTrainError) -> Fact:
-    """What stands in the place of something that cannot be read."""
+    """The stand-in for something that cannot be read."""
     where = f" ({error.where})" if error.where else ""
     return Fact(name, f"{error.what or error.definition.title}{where}", error.code)
 

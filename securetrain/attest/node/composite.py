@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class Part(StrEnum):
-    """Whether a part of the evidence is collected."""
+    """Tell whether a part of the evidence is collected."""
 
     OFF = "off"
     IF_PRESENT = "if-present"
@@ -136,7 +136,7 @@ class NodeAttester:
 
 
 def _part(wanted: Part, collect: Callable[[], T], notes: list[str]) -> T | None:
-    """What `collect` gives; None when it is off, or absent and not required."""
+    """Collect a part; None when it is off, or absent and not required."""
     if wanted is Part.OFF:
         return None
     try:

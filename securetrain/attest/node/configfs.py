@@ -165,7 +165,7 @@ def _entry(root: Path) -> Iterator[Path]:
 
 
 def _report_data(kind: TeeKind, report: bytes) -> bytes:
-    """What the report says that it was made for, to notice here what the verifier would refuse."""
+    """Read what the report was made for, to notice here what the verifier would refuse."""
     if kind is TeeKind.TDX:
         return parse_quote(report).report.report_data
     return parse_report(report).report_data

@@ -145,7 +145,7 @@ def _device(nvml: Any, index: int, nonce: bytes, driver: str) -> DeviceEvidence:
 
 
 def _bytes(buffer: Any, size: int, name: str, where: str) -> bytes:
-    """What NVML wrote into a fixed buffer."""
+    """Take what NVML wrote into a fixed buffer."""
     data = bytes(buffer)
     if not 0 < size <= len(data):
         raise _malformed(f"a {name} of {size} bytes in a buffer of {len(data)}", where)

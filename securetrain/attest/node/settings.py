@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What may speak for this node: the settings of its attester, from a file or from what is there.
+"""The settings of a node's attester: what may speak for it, from a file or from what is there.
 
 The file is JSON::
 
@@ -46,7 +46,7 @@ class TpmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class AttesterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may speak for a node. Without anything it only speaks for itself."""
+    """The environments that may speak for a node. Without any it only speaks for itself."""
 
     tpm: TpmSettings | None = None
     tee: Part = Part.OFF

@@ -43,7 +43,7 @@ class CachedCollateral:
 def appraisers_for(
     policy: LoadedPolicy, now: datetime, state: StateStore | None = None
 ) -> Mapping[str, Appraiser]:
-    """What a verifier under this policy can judge.
+    """The appraisers of a verifier under this policy, by media type.
 
     Args:
         policy: as loaded from its files.

@@ -84,7 +84,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the operator signs."""
+    """The index of a cache, which the operator signs."""
 
     version: Annotated[int, Meta(ge=1, le=1 << 53)]
     created: Moment
@@ -156,7 +156,7 @@ class CollateralCache:
         return self.index.version
 
     def has(self, kind: str, id: str) -> bool:  # noqa: A002 - what the index calls it
-        """Whether there is an entry, fresh or not."""
+        """Tell whether there is an entry, fresh or not."""
         return (kind, id) in self._entries
 
     def get(self, kind: str, id: str) -> bytes:  # noqa: A002 - what the index calls it

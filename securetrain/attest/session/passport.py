@@ -17,7 +17,7 @@ from securetrain.identity.spiffe import Role
 
 @dataclass(frozen=True, slots=True)
 class Passport:
-    """What an admitted node can show to others until its lease ends."""
+    """The proof that an admitted node can show to others until its lease ends."""
 
     result: AttestationResult
     ear: str

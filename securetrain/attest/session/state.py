@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a verifier remembers across restarts: clocks of TPMs, revocations, versions it has seen.
+"""A verifier's memory across restarts: clocks of TPMs, revocations, versions that it has seen.
 
 Leases, nonces and measured prefixes are not in it: a verifier that was restarted asks every node
 for full evidence. What is in it only ever makes the verifier stricter. An SQLite file (private, one
@@ -58,7 +58,7 @@ class Revocation:
 
 
 class StateStore(Protocol):
-    """Where a verifier remembers."""
+    """The store of a verifier's memory."""
 
     def last(self, ek_name: str) -> Remembered | None:
         """The last accepted quote of a TPM."""
@@ -73,7 +73,7 @@ class StateStore(Protocol):
         """Forget a revocation; whether there was one."""
 
     def revocation(self, subject: str) -> Revocation | None:
-        """Why `subject` is not let in, if so."""
+        """The revocation of `subject`, if there is one."""
 
     def revocations(self) -> list[Revocation]:
         """All of them, by subject."""

@@ -64,7 +64,7 @@ _CONTRADICTIONS: Final = frozenset(
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node is asked."""
+    """A challenge to a node."""
 
     nonce: bytes
     ask: Ask

@@ -90,7 +90,7 @@ class GpuAppraiser:
         return tuple(parts)
 
     def _status_at(self, now: datetime) -> StatusLookup | None:
-        """Who is asked about revoked certificates; answers are kept for a minute at most."""
+        """The source of revocation answers, which are kept for a minute at most."""
         if not self.policy.revocation:
             return None
         held = self._status

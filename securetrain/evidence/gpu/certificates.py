@@ -90,7 +90,7 @@ _MALFORMED: Final = (
 
 
 class CertificateStatus(StrEnum):
-    """What an issuer says of a certificate (RFC 6960); a hold is a revocation that may end."""
+    """An issuer's word on a certificate (RFC 6960); a hold is a revocation that may end."""
 
     GOOD = "good"
     REVOKED = "revoked"
@@ -140,7 +140,7 @@ class CertificateCache:
         return len(self._links)
 
     def get(self, key: bytes) -> Link | None:
-        """What was remembered under `key`."""
+        """The link that was remembered under `key`."""
         with self._lock:
             link = self._links.get(key)
             if link is not None:
@@ -158,7 +158,7 @@ class CertificateCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which device and which firmware hold the key behind a report."""
+    """The device and the firmware that hold the key behind a report."""
 
     chip: str
     """``GH100``, ``GB100``, ``LS_10``."""
@@ -367,7 +367,7 @@ def _check_status(found: CertificateStatus, where: str) -> None:
 
 
 def _identity(links: Sequence[Link], where: str) -> Identity:
-    """Who the certificates speak of; rules 6 and 7."""
+    """Read which device the certificates speak of; rules 6 and 7."""
     leaf, brom = links[_LEAF].certificate, links[_BROM].certificate
     chip = _attribute(brom, NameOID.COMMON_NAME, _BROM_NAME, where)
     pdi = _attribute(brom, NameOID.SERIAL_NUMBER, _BROM_SERIAL, where).lower()

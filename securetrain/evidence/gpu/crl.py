@@ -101,7 +101,7 @@ def _check_issuer(
 
 
 def _check_time(crl: x509.CertificateRevocationList, now: datetime, where: str) -> datetime:
-    """When the list ends."""
+    """Check the list's dates; the moment when it ends."""
     start, until = crl.last_update_utc, crl.next_update_utc
     if until is None:
         raise _bad(_MALFORMED, "it does not say when the next one comes", where)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the certificate of a device's firmware says of device and firmware (DICE, SPDM).
+"""Read the certificate of a device's firmware: device and firmware (DICE, SPDM).
 
 Sources: TCG DICE Attestation Architecture 1.1, section 6.1 (DiceTcbInfo); TCG Implicit Identity
 Based Device Attestation 1.0, appendix (CompositeDeviceID, before DICE defined TcbInfo); DMTF

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a device runs the firmware and driver that NVIDIA signed RIMs for.
+"""Compare a device's firmware and driver with the RIMs that NVIDIA signed for them.
 
 Rules, in order:
 
@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firmware:
-    """What a device was found to run."""
+    """The firmware that a device was found to run."""
 
     rims: tuple[Rim, ...]
     """VBIOS first, then the driver's for a GPU."""

@@ -71,7 +71,7 @@ _CURVES: Final = (ec.SECP384R1, ec.SECP256R1)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a certificate's issuer says of it."""
+    """The issuer's answer about a certificate."""
 
     status: CertificateStatus
     reason: str
@@ -147,7 +147,7 @@ def _check_form(response: ocsp.OCSPResponse, where: str) -> None:
 def _responder(
     response: ocsp.OCSPResponse, issuer: x509.Certificate, now: datetime, where: str
 ) -> x509.Certificate:
-    """Who may have signed: the issuer, or the delegate that the response names."""
+    """Find the signer: the issuer, or the delegate that the response names."""
     if _is_named(response, issuer):
         return issuer
     for delegate in response.certificates:

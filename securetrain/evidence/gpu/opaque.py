@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a device says in the opaque data of its report.
+"""Read the opaque data of a device's report.
 
 Source: NVIDIA attestation-sdk, `gpu_opaque_data_parser` and `switch_opaque_data_parser`; nvtrust,
 `spdm_msrt_resp_msg.py` and `validate_topology.py`. Only fields that a verifier of training nodes
@@ -65,7 +65,7 @@ class Field(IntEnum):
 
 
 class Mode(StrEnum):
-    """How the driver shares GPUs with a confidential VM."""
+    """The way in which the driver shares GPUs with a confidential VM."""
 
     SPT = "spt"
     """Single-GPU passthrough."""
@@ -82,7 +82,7 @@ _FEATURES: Final = {0: Mode.SPT, 1: Mode.MPT, 2: Mode.PPCIE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What one device said of itself, beside its measurements."""
+    """The claims of one device about itself, beside its measurements."""
 
     vbios: str
     """Five bytes in hex, upper case: ``96.00.A5.00.01``."""
@@ -110,7 +110,7 @@ class Claims:
 
 
 def read_gpu(fields: Mapping[int, bytes], where: str) -> Claims:
-    """What a GPU said.
+    """Read the claims of a GPU.
 
     Raises:
         AttestationError: ST-ATTS-602 when a field is missing, malformed or contradicts another.
@@ -133,7 +133,7 @@ def read_gpu(fields: Mapping[int, bytes], where: str) -> Claims:
 
 
 def read_switch(fields: Mapping[int, bytes], where: str) -> Claims:
-    """What a switch said.
+    """Read the claims of a switch.
 
     Raises:
         AttestationError: ST-ATTS-602 when a field is missing, malformed or contradicts another.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a fleet's GPUs and switches must be: the inventory, modes, versions and golden measurements.
+"""Reference values of GPUs and switches: inventory, modes, versions and golden measurements.
 
 Rules of `compare_measurements` (NVIDIA nvtrust, `verifier.py`; attestation-sdk, `gpu/verify.cpp`):
 
@@ -76,7 +76,7 @@ class GpuReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Which measurements were found golden."""
+    """The measurements that were found golden."""
 
     matched: Mapping[int, str]
     """The RIM that names each of them."""

@@ -56,7 +56,7 @@ class Architecture(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """What all devices of a family have in common."""
+    """The properties that all devices of a family share."""
 
     architecture: Architecture
     kind: DeviceKind
@@ -97,7 +97,7 @@ _FAMILIES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """What is known of one device after its report has been verified."""
+    """The state of one device whose report has been verified."""
 
     kind: DeviceKind
     architecture: Architecture
@@ -133,7 +133,7 @@ class DeviceState:
 
     @property
     def mode(self) -> Mode | None:
-        """How the GPU is shared; None for a switch."""
+        """The sharing mode of a GPU; None for a switch."""
         return self.claims.mode
 
     @property

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whether NVIDIA's certificates are revoked, from OCSP responses and CRLs in the signed cache.
+"""The revocation status of NVIDIA's certificates, from OCSP responses and CRLs in the signed cache.
 
 Rules:
 
@@ -37,7 +37,7 @@ class CachedStatus:
     def __call__(
         self, certificate: x509.Certificate, issuer: x509.Certificate
     ) -> CertificateStatus:
-        """What the issuer says of a certificate that it issued.
+        """Ask the issuer about a certificate that it issued.
 
         Raises:
             AttestationError: ST-ATTS-711 to 718 the answer does not verify or has ended, 735 to 738

@@ -62,7 +62,7 @@ _NAME: Final = re.compile(r"[0-9A-Za-z_.-]{1,64}")
 
 
 class RimKind(StrEnum):
-    """What a RIM speaks of."""
+    """The kind of component that a RIM speaks of."""
 
     DRIVER = "driver"
     VBIOS = "vbios"
@@ -71,7 +71,7 @@ class RimKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """What one measurement may be."""
+    """The values that one measurement may have."""
 
     digests: frozenset[bytes]
     active: bool
@@ -106,7 +106,7 @@ class Rim:
         return {i: golden.digests for i, golden in self.measurements.items() if golden.active}
 
     def expired(self, now: datetime) -> bool:
-        """Whether a certificate of its signer has ended."""
+        """Tell whether a certificate of its signer has ended."""
         return now > self.valid_until
 
 

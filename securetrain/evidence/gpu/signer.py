@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who signed a reference value: a chain of certificates to a pinned root of NVIDIA's.
+"""The signer of a reference value: a chain of certificates to a pinned root of NVIDIA's.
 
 Rules, in order:
 
@@ -71,12 +71,12 @@ class Chain:
 
     @property
     def valid_from(self) -> datetime:
-        """When the last of them became valid."""
+        """The moment when the last of them became valid."""
         return max(certificate.not_valid_before_utc for certificate in self.certificates)
 
     @property
     def valid_until(self) -> datetime:
-        """When the first of them ends."""
+        """The moment when the first of them ends."""
         return min(certificate.not_valid_after_utc for certificate in self.certificates)
 
 

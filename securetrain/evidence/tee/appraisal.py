@@ -153,7 +153,7 @@ class TeeAppraiser:
         )
 
     def _boot(self, evidence: TeeEvidence, state: TdxState) -> bool:
-        """Whether Secure Boot is known to have been on."""
+        """Tell whether Secure Boot is known to have been on."""
         if evidence.event_log:
             found = appraise_ccel(
                 evidence.event_log, state.rtmrs, self.tdx_boot, secure_boot=self.secure_boot

@@ -66,7 +66,7 @@ E = TypeVar("E", bound=x509.ExtensionType)
 
 
 class Scheme(Enum):
-    """How a maker signs certificates, lists and documents."""
+    """The scheme by which a maker signs certificates, lists and documents."""
 
     RSA_4096_PSS_SHA384 = auto()
     ECDSA_P256_SHA256 = auto()
@@ -288,7 +288,7 @@ def is_signed(
     message: bytes,
     memory: Memory | None = None,
 ) -> bool:
-    """Whether `issuer` signed a document; a good answer is remembered."""
+    """Tell whether `issuer` signed a document; a good answer is remembered."""
     memory = memory or Memory()
     asked = (issuer, scheme, signature, message)
     if memory.signed.get(asked):

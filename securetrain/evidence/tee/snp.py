@@ -88,7 +88,7 @@ _ISSUERS: Final[Mapping[str, tuple[Product, SigningKey]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Endorsement:
-    """What AMD says about a key in its certificate."""
+    """AMD's word on a key, from its certificate."""
 
     key: SigningKey
     product: str

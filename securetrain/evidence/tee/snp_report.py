@@ -40,7 +40,7 @@ class Product(StrEnum):
 
 
 class SigningKey(IntEnum):
-    """Which key the firmware signs with: of the chip, or loaded by a cloud provider."""
+    """The key that the firmware signs with: of the chip, or loaded by a cloud provider."""
 
     VCEK = 0
     VLEK = 1
@@ -107,11 +107,11 @@ class Report:
     signature: tuple[int, int]
 
     def has_policy(self, bit: PolicyBit) -> bool:
-        """Whether a bit of the guest policy is set."""
+        """Tell whether a bit of the guest policy is set."""
         return bool(self.policy >> bit & 1)
 
     def has_platform(self, bit: PlatformBit) -> bool:
-        """Whether a bit of PLATFORM_INFO is set."""
+        """Tell whether a bit of PLATFORM_INFO is set."""
         return bool(self.platform_info >> bit & 1)
 
 

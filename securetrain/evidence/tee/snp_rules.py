@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What an SEV-SNP guest and its platform must be: the reference values, and the rules over them.
+"""Reference values of an SEV-SNP guest and its platform, and the rules over them.
 
 Rules, in order:
 
@@ -37,7 +37,7 @@ ChipId: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{16}|[0-9a-f]{128})\
 
 
 class Permission(StrEnum):
-    """What a guest's policy may permit its host, when the reference says so too."""
+    """A permission that a guest's policy may give its host, when the reference says so too."""
 
     SMT = "smt"
     MIGRATION_AGENT = "migration-agent"
@@ -45,7 +45,7 @@ class Permission(StrEnum):
 
 
 class Protection(StrEnum):
-    """What a reference may ask of the guest's policy or of the platform."""
+    """A protection that a reference may ask of the guest's policy or of the platform."""
 
     SINGLE_SOCKET = "single-socket"
     AES_256_XTS = "aes-256-xts"
@@ -82,7 +82,7 @@ class Tcb(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class SnpReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an SEV-SNP guest must be. Every list names what is accepted; empty accepts nothing."""
+    """Reference values of SEV-SNP guests. Every list names what is accepted; empty: nothing."""
 
     min_tcb: dict[Product, Tcb] = {}
     """Accepted products, each with the oldest acceptable firmware, both now and when the guest was
@@ -161,7 +161,7 @@ def judge(state: SnpState, reference: SnpReference, report_data: bytes) -> None:
 
 
 def permissions_of(report: Report) -> tuple[Permission, ...]:
-    """What the guest's policy permits its host."""
+    """The permissions that the guest's policy gives its host."""
     return tuple(name for name, bit in _PERMISSIONS.items() if report.has_policy(bit))
 
 

@@ -93,7 +93,7 @@ _ATTRIBUTES: Final[dict[TdAttribute, int]] = {
 
 
 class TdxReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a TD must be. Every list names what is accepted; empty accepts nothing."""
+    """Reference values of TDs. Every list names what is accepted; empty accepts nothing."""
 
     mr_tds: tuple[Hex48, ...] = ()
     """Measurements of the TD's initial memory (MRTD)."""
@@ -147,7 +147,7 @@ class TdxState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What a PCK certificate says about its platform."""
+    """A platform, as its PCK certificate describes it."""
 
     ppid: str
     fmspc: str
@@ -443,7 +443,7 @@ def _judge_attributes(attributes: int, reference: TdxReference) -> None:
 
 
 def attributes_of(td_attributes: int) -> tuple[TdAttribute, ...]:
-    """Which of the named attributes are set."""
+    """The named attributes that are set."""
     return tuple(name for name, bit in _ATTRIBUTES.items() if td_attributes & bit)
 
 

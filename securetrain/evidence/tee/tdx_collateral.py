@@ -118,7 +118,7 @@ EnclaveLevels: TypeAlias = Annotated[tuple[EnclaveLevel, ...], Meta(max_length=2
 
 
 class Module(_Document, frozen=True, kw_only=True):
-    """What a TDX module must be."""
+    """The values that a TDX module must have."""
 
     mrsigner: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{96}\Z")]
     attributes: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{16}\Z")]
@@ -126,7 +126,7 @@ class Module(_Document, frozen=True, kw_only=True):
 
 
 class ModuleIdentity(Module, frozen=True, kw_only=True):
-    """What a TDX module of one major version must be."""
+    """The values that a TDX module of one major version must have."""
 
     id: Annotated[str, Meta(pattern=r"^TDX_[0-9A-Fa-f]{2}\Z")]
     tcb_levels: EnclaveLevels
@@ -149,7 +149,7 @@ class TcbInfo(_Document, frozen=True, kw_only=True):
 
 
 class QeIdentity(_Document, frozen=True, kw_only=True):
-    """What the quoting enclave must be."""
+    """The values that the quoting enclave must have."""
 
     id: Literal["TD_QE"]
     version: Literal[2]
@@ -238,7 +238,7 @@ def open_collateral(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Documents:
-    """What every document is checked against."""
+    """The root, list and clock that every document is checked against."""
 
     root_crl: x509.CertificateRevocationList
     root: str

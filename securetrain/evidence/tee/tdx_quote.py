@@ -36,7 +36,7 @@ _CHAIN_LIMIT: Final = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TdReport:
-    """What the TDX module says about a TD, in the order of the quote."""
+    """The TDX module's report about a TD, in the order of the quote."""
 
     tee_tcb_svn: bytes
     """Bytes 0 and 1: the TDX module's SVN and major version when the TD was launched."""

@@ -52,14 +52,14 @@ _BOOT_VALUES: Final = itemgetter(*BOOT_PCRS)
 
 
 class Inventory(Protocol):
-    """Which TPMs a node may present."""
+    """Look up the TPMs that a node may present."""
 
     def __call__(self, node: str) -> tuple[str, ...] | None:
         """Names of its endorsement keys, hex; None for a node that is not enrolled."""
 
 
 class TpmState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a TPM has proven; but for the part, what a lease keeps of it."""
+    """The state that a TPM has proven; all but the part is kept by the lease."""
 
     part: Part
     clock: Clock
@@ -175,7 +175,7 @@ class TpmAppraiser:
     def _judge_boot(
         self, evidence: TpmEvidence, quote: Quote, registers: bytes, lease: Lease | None
     ) -> bool | None:
-        """Whether Secure Boot was on; None where only whole registers are judged."""
+        """Judge the boot: was Secure Boot on? None where only whole registers are judged."""
         if lease is not None and lease.registers:
             _check_unchanged(registers, lease.registers)
             return lease.secure_boot

@@ -212,7 +212,7 @@ def _not_signed(index: int) -> AttestationError:
 
 
 def _secure_boot(parsed: EventLog, rules: Rules, *, secure_boot: bool) -> SecureBoot:
-    """What PCR 7 says; it must be readable where anything depends on it."""
+    """Read PCR 7; it must be readable where anything depends on it."""
     try:
         state = read_secure_boot(parsed.of(_SECURE_BOOT.number), _BANK, _SECURE_BOOT.name)
     except AttestationError as error:

@@ -53,7 +53,7 @@ RegisterName: TypeAlias = Annotated[str, Meta(pattern=r"\A([0-9]|1[0-9]|2[0-3])\
 
 
 class BootReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a good boot measures. Every empty list accepts nothing of its kind."""
+    """The measurements of a good boot. Every empty list accepts nothing of its kind."""
 
     registers: dict[RegisterName, Digests] = {}
     """Whole values, by number of the PCR or RTMR. A register that is listed here must have one of
@@ -86,7 +86,7 @@ class BootReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Kind(StrEnum):
-    """What a measurement is, by the reference value that accepts it."""
+    """The kind of a measurement, by the reference value that accepts it."""
 
     SEPARATOR = "separator"
     ACTION = "action"
@@ -135,7 +135,7 @@ _PREFIXES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """What one register holds, by the profile."""
+    """The content of one register, by the profile."""
 
     index: int
     """In reference values."""
@@ -168,12 +168,12 @@ class Measurement(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> bytes:
-        """What was extended."""
+        """The digest that was extended."""
         return self.event.digest
 
     @property
     def text(self) -> str:
-        """What it is; empty where nothing readable says so."""
+        """A description; empty where nothing readable says what it is."""
         return printable(self.known) or describe(self.event)
 
 
@@ -198,7 +198,7 @@ class Rules:
         }
 
     def unread(self, index: int) -> Kind | None:
-        """How a register is accepted whose events need no reference value; None for the others."""
+        """The rule of a register whose events need no reference value; None for the others."""
         if str(index) in self.reference.registers:
             return Kind.PINNED
         return Kind.UNJUDGED if index in self.reference.unjudged else None
@@ -327,7 +327,7 @@ class Learner:
     def reference(
         self, secure_boot: SecureBoot, registers: dict[str, tuple[str, ...]]
     ) -> BootReference:
-        """What was learned."""
+        """The reference values that were learned."""
         return BootReference(
             registers=registers,
             firmware=self._all(Kind.FIRMWARE),
@@ -379,7 +379,7 @@ def merge(references: Iterable[BootReference]) -> BootReference:
 
 
 def _claimed(register: Register, event: Event, bank: Hash) -> tuple[Kind, str]:
-    """What an event is by its own word, as far as its register allows, and its reference value."""
+    """Classify an event by its own word, as far as its register allows."""
     digest = event.digest.hex()
     kind = register.holds[0]
     if event.type == EventType.EFI_BOOT_SERVICES_APPLICATION:

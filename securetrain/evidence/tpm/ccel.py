@@ -125,7 +125,7 @@ def _replayed(log: bytes, rtmrs: Sequence[bytes], fixed: Sequence[Register]) -> 
 def _secure_boot(
     parsed: EventLog, rules: Rules, *, secure_boot: bool
 ) -> tuple[SecureBoot, list[Event]]:
-    """What RTMR0 says of Secure Boot, and its other events."""
+    """Read Secure Boot from RTMR0, and its other events."""
     way = rules.unread(_SETTINGS.index)
     if secure_boot and way is Kind.UNJUDGED:
         raise AttestationError(
@@ -158,5 +158,5 @@ def _split(events: Sequence[Event]) -> tuple[list[Event], list[Event]]:
 
 
 def _index(types: Sequence[int], wanted: EventType, start: int) -> int:
-    """Where a type comes first, at the end when it does not come."""
+    """Find where a type comes first; the end when it does not come."""
     return next((i for i in range(start, len(types)) if types[i] == wanted), len(types))

@@ -86,7 +86,7 @@ Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class TpmReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whose endorsement keys are accepted. Empty accepts none."""
+    """The makers whose endorsement keys are accepted. Empty accepts none."""
 
     roots: tuple[Pem, ...] = ()
     """CAs of makers of hardware TPMs."""
@@ -138,7 +138,7 @@ class _Path:
 
 
 class _Validity(NamedTuple):
-    """When something holds."""
+    """A span of time in which something holds."""
 
     begins: datetime
     ends: datetime
@@ -286,7 +286,7 @@ class Endorsements:
         return path[: pinned[0] + 1]
 
     def _link(self, certificate: crypto.X509, depth: int, *, root: bool) -> _Validity:
-        """When one certificate holds, of a path that OpenSSL has verified.
+        """The validity of one certificate of a path that OpenSSL has verified.
 
         Few CAs certify many keys: what they say is looked at once.
         """
@@ -305,7 +305,7 @@ class Endorsements:
         return self._links.put((fingerprint, root), validity) if depth else validity
 
     def _broken(self, error: crypto.X509StoreContextError) -> AttestationError:
-        """Why OpenSSL found no path."""
+        """The reason why OpenSSL found no path."""
         code, depth, reason = error.errors
         where = _place(depth, root=_fingerprint(error.certificate) in self._tiers)
         if code in _OUT_OF_TIME:
@@ -357,7 +357,7 @@ def _check_strength(key: NativeKey, where: str) -> None:
 
 
 def _check_signed(certificate: crypto.X509, depth: int, where: str) -> None:
-    """What another certificate vouches for: a leaf, or a CA."""
+    """Check a certificate that another one vouches for: a leaf, or a CA."""
     algorithm = _signature_algorithm(certificate)
     if algorithm not in _SIGNATURES:
         raise _untrusted(f"is signed by {algorithm}", where)

@@ -33,7 +33,7 @@ _BLOCK: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What TPM2_ActivateCredential takes."""
+    """The arguments of TPM2_ActivateCredential."""
 
     id_object: bytes
     """TPM2B_ID_OBJECT."""

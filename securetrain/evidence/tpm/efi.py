@@ -74,7 +74,7 @@ def parse_variable(data: bytes, code: str, where: str) -> Variable:
 
 
 def describe(event: Event) -> str:
-    """What an event says about itself, for people; empty where it says nothing readable."""
+    """Describe an event in its own words, for people; empty where nothing is readable."""
     try:
         if event.type in _VARIABLES:
             variable = parse_variable(event.data, "ST-ATTS-201", "")

@@ -134,7 +134,7 @@ class EventLog:
     """In the SHA-1 format, which no register is judged by."""
 
     def of(self, register: int) -> tuple[Event, ...]:
-        """What was measured into one register, in order."""
+        """The events of one register, in order."""
         return tuple(self._measured.get(register, ()))
 
     @cached_property
@@ -314,7 +314,7 @@ def _event(reader: Reader, index: int, sizes: dict[int, int], bank: Hash) -> Eve
 
 
 def _is_padding(log: bytes, reader: Reader) -> bool:
-    """Whether the content is over: eight bytes of 0x00 or of 0xff start no entry of a CCEL."""
+    """Tell whether the content is over: eight bytes of 0x00 or of 0xff start no entry of a CCEL."""
     position = reader.position
     start = log[position : position + 8]
     if start.strip(start[:1]) or start[0] not in {0x00, 0xFF}:

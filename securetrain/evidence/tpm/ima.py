@@ -59,7 +59,7 @@ _Judged: TypeAlias = tuple[bytes, bool]
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a node's list has been attested."""
+    """The point up to which a node's list has been attested."""
 
     entries: int
     pcr: bytes
@@ -67,7 +67,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class ImaState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list has proven."""
+    """The state that a list has proven."""
 
     progress: Progress
     num_entries: int
@@ -87,7 +87,7 @@ class ImaState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplateCache:
-    """What appraisals found out about entries, shared by all nodes and bounded in memory."""
+    """Findings about entries, shared by the appraisals of all nodes and bounded in memory."""
 
     def __init__(self, limit: int = CACHE_LIMIT) -> None:
         """Start empty.
@@ -106,7 +106,7 @@ class TemplateCache:
         return self._size
 
     def table(self, policy: RuntimePolicy | None, *, binary: bool) -> Mapping[bytes, _Judged]:
-        """What is known under a policy, by the entry's bytes."""
+        """The findings under a policy, by the entry's bytes."""
         return self._tables.get(_key(policy, binary=binary), {})
 
     def add(
@@ -169,7 +169,7 @@ def appraise_ima(
 
 
 def _begin(ima: ImaList, pcr10: bytes, start: Progress | None) -> Progress:
-    """Where the list starts."""
+    """Find where the list starts."""
     if len(ima.entries) > LIST_LIMIT:
         raise _refused("ST-ATTS-302", f"{len(ima.entries)} bytes, the limit is {LIST_LIMIT}")
     if ima.first > MAX_ENTRIES:
@@ -254,7 +254,7 @@ class _Replay:
         return sha256(_INITIAL + extend).digest()
 
     def _judge(self, entry: bytes, number: int) -> _Judged:
-        """What an entry extends, when it is acceptable."""
+        """Judge an entry; the value that it extends when it is acceptable."""
         try:
             parsed = self._parse(entry)
             if parsed.is_violation:
@@ -275,7 +275,7 @@ class _Replay:
         return _VIOLATION, False
 
     def _is_excluded(self, entry: Entry) -> bool:
-        """Whether the runtime policy excludes an entry; one that it does not accept is refused."""
+        """Tell whether the policy excludes an entry; one that it does not accept is refused."""
         if self._policy is None:
             return False
         # The policy lists digests of files; one of fs-verity (verity:) never equals them.
@@ -289,7 +289,7 @@ class _Replay:
 
 
 def _measured(entry: Entry) -> bytes:
-    """What the kernel extends PCR 10 of the SHA-256 bank with for an entry."""
+    """The value with which the kernel extends PCR 10 (SHA-256 bank) for an entry."""
     _check_pcr(entry)
     entry.check_digests()
     return sha256(entry.data).digest()

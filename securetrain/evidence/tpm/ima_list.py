@@ -68,7 +68,7 @@ _HEADER_SIZE: Final = _HEADER.size
 
 
 class Refusal(Exception):  # noqa: N818 - it becomes an AttestationError
-    """Why an entry is refused; who reads the list knows its number."""
+    """The reason why an entry is refused; the reader of the list knows its number."""
 
     def __init__(self, code: str, what: str, name: bytes = b"") -> None:
         super().__init__(code, what, name)
@@ -95,12 +95,12 @@ class Entry(NamedTuple):
 
     @property
     def is_violation(self) -> bool:
-        """Whether the kernel marks a file that changed while it was measured."""
+        """Tell whether the kernel marks a file that changed while it was measured."""
         return self.listed == _VIOLATION
 
     @property
     def is_buffer(self) -> bool:
-        """Whether this is a buffer that the kernel measured, not a file."""
+        """Tell whether this is a buffer that the kernel measured, not a file."""
         return self.template == b"ima-buf"
 
     def check_digests(self) -> None:
@@ -119,7 +119,7 @@ class Entry(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """Where an entry of one template ends."""
+    """The shape of one template's entries, by which their ends are found."""
 
     unpack: Callable[[bytes, int], tuple[bytes, int]]
     """Gives `head` and the number of bytes that follow the first `size`."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a TPM's endorsement key and attestation key must be.
+"""Rules for a TPM's endorsement key and attestation key.
 
 Sources: TCG EK Credential Profile for TPM Family 2.0, version 2.6, annex B (templates); TCG TPM 2.0
 Library, Part 1 (Names, attributes).

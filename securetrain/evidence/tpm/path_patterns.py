@@ -90,7 +90,7 @@ class PathPatterns:
         self._start = self._closure(start)
 
     def matches(self, path: bytes) -> bool:
-        """Whether any pattern matches the whole path."""
+        """Tell whether any pattern matches the whole path."""
         step, loop = self._step, self._loop
         active = self._start
         for byte in path:
@@ -259,7 +259,7 @@ def _quantified(fitting: int, quantifier: str) -> list[_Item]:
 
 
 def _is_everything(branch: _Branch) -> bool:
-    """Whether nothing is asked of a path but perhaps its first slash and a length."""
+    """Tell whether nothing is asked of a path but perhaps its first slash and a length."""
     rest = branch[1:] if branch and branch[0] == _Item(_bits("/")) else branch
     return any(item.repeats for item in rest) and all(item.bytes == _ANY for item in rest)
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the certificate of an endorsement key, and those above it, must say.
+"""The profile of an endorsement key's certificate, and of those above it.
 
 Source: TCG EK Credential Profile for TPM Family 2.0, version 2.6, section 3; RFC 5280.
 
@@ -57,7 +57,7 @@ _TEXT: Final = re.compile(rf"[ -~]{{1,{_MAX_TEXT}}}")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a TPM's maker calls it."""
+    """A TPM's maker, model and version, in the maker's words."""
 
     manufacturer: str
     """``id:`` and the TCG vendor id, eight upper-case hex digits."""

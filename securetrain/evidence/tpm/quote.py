@@ -47,7 +47,7 @@ _RESIDENT: Final = Attributes.FIXED_TPM | Attributes.FIXED_PARENT | Attributes.S
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a TPM stands in its own time; what a verifier remembers of it."""
+    """A TPM's position in its own time, as a verifier remembers it."""
 
     clock: int
     """Milliseconds that the TPM has been powered."""
@@ -62,7 +62,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verified quote says."""
+    """The content of a verified quote."""
 
     clock: Clock
     safe: bool
@@ -238,7 +238,7 @@ def check_clock(clock: Clock, previous: Clock, *, running: bool) -> None:
 
 
 def _check_origin(attest: Attest, ak: PublicArea, ek: PublicArea, extra_data: bytes) -> None:
-    """Whether `ak` below `ek` signed this for us."""
+    """Tell whether `ak` below `ek` signed this for us."""
     if not hmac.compare_digest(attest.extra_data, extra_data):
         raise AttestationError(
             "ST-ATTS-113",

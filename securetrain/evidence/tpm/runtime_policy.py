@@ -58,7 +58,7 @@ _Sha256: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
 class ImaReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which runtime policy the measured files of a node are compared with.
+    """The runtime policy that the measured files of a node are compared with.
 
     Exactly one of `policy` and `policy_sha256` is needed; with neither no file is accepted.
     """
@@ -100,7 +100,7 @@ class _Document(
 
 
 class Verdict(Enum):
-    """What a policy says about one measured file or buffer."""
+    """A policy's word on one measured file or buffer."""
 
     ACCEPTED = "its digest is listed"
     EXCLUDED = "its path is excluded: the digest was not compared"

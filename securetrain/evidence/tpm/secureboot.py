@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the Secure Boot register says: was it on, under which keys, and who signed what ran.
+"""Read the Secure Boot register: was it on, under which keys, and by whom was signed what ran.
 
 The type of an event and its data are covered by no register. A root user of a machine that booted
 with Secure Boot off may call the true event something else, extend the register with a digest of
@@ -80,7 +80,7 @@ _SEPARATOR: Final = bytes(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureBoot:
-    """What the register says."""
+    """The content of the register."""
 
     off: str
     """Why Secure Boot does not count as on; empty when it was on."""
@@ -116,7 +116,7 @@ def unread(why: str) -> SecureBoot:
 
 
 class _Reading:
-    """Where in the order of the events the reader is."""
+    """The reader's place in the order of the events."""
 
     def __init__(self, bank: Hash, register: str) -> None:
         self._bank = bank
@@ -144,7 +144,7 @@ class _Reading:
             raise self._misplaced(event, event.name)
 
     def finish(self) -> SecureBoot:
-        """What the events say, once all were taken."""
+        """The verdict of the events, once all were taken."""
         if not self._separated:
             raise AttestationError(
                 BAD_SEPARATOR,
@@ -186,7 +186,7 @@ class _Reading:
         self._variables[name] = (event, variable)
 
     def _optional(self) -> tuple[PolicyVariable, ...]:
-        """What may follow dbx."""
+        """The variables that may follow dbx."""
         last = next(reversed(self._variables))
         return _ORDER[_ORDER.index(last) + 1 :]
 

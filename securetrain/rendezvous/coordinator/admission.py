@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What is written down about a node that was let in, and about how its connection ended."""
+"""Record a node's admission, and how its connection ended."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -77,7 +77,7 @@ class Assembly:
         self._orphaned(node)
 
     def status(self, node: str) -> Status:
-        """Where the job stands, for one node."""
+        """The state of the job, for one node."""
         rounds = self.rounds
         return Status(
             waiting=rounds.num_waiting,

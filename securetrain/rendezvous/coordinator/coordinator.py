@@ -227,7 +227,7 @@ class Coordinator:
 
     @property
     def problem(self) -> SecureTrainError | None:
-        """Why the ledger could not be written, if that ever happened."""
+        """The reason why the ledger could not be written, if that ever happened."""
         return self._problem
 
     def recheck(self) -> None:
@@ -251,7 +251,7 @@ class Coordinator:
 
     @property
     def closed(self) -> bool:
-        """Whether a node has closed the job."""
+        """Tell whether a node has closed the job."""
         return self._rounds.closed
 
     def wait_empty(self, timeout: float) -> None:

@@ -172,7 +172,7 @@ class Desk:
     # Decisions. Everything that an unknown peer can reach is in `judge`.
 
     def judge(self, application: Apply, exporter: bytes) -> tuple[Invitation, PublicKey]:
-        """Whether an application holds a token that is good now.
+        """Tell whether an application holds a token that is good now.
 
         Raises:
             AdmissionError: ST-ADMN-001 malformed, ST-ADMN-014 not a token or not its holder,

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which members of a job turned out not to be believed, and since when.
+"""The members of a job that turned out not to be believed, and since when.
 
 Rules:
 
@@ -49,7 +49,7 @@ class Evictions:
 
     @property
     def all(self) -> tuple[Evicted, ...]:
-        """What a membership says: the latest, oldest first."""
+        """The evictions that a membership names: the latest, oldest first."""
         return tuple(self._all[-MAX_EVICTED:])
 
     @property
@@ -90,5 +90,5 @@ class Evictions:
 
 
 def _says_nothing(error: SecureTrainError) -> bool:
-    """Whether an end has no reason that lies with the node."""
+    """Tell whether an end has no reason that lies with the node."""
     return error.code in _NO_VERDICT or error.definition.family in _OWN_TROUBLE

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinator writes into the run's ledger.
+"""The coordinator's entries in the run's ledger.
 
 Every admission, refusal and membership goes in. Refusals of peers that never authenticated are
 written one by one up to a number a minute and a code, then counted: an attacker who opens

@@ -155,7 +155,7 @@ class Door:
 
 
 def bucket_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
+    """Reduce a peer to one countable address: an IPv4 address, or an IPv6 network of 64 bits."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)

@@ -52,7 +52,7 @@ class RevocationWatch:
 
     @property
     def problem(self) -> IdentityError | None:
-        """Why there is no good list, if so."""
+        """The reason why there is no good list, if so."""
         return self._error
 
     def check(self, peer: SpiffeId, certificate: x509.Certificate) -> None:

@@ -28,7 +28,7 @@ from securetrain.core.errors import AdmissionError
 
 @dataclass(slots=True, kw_only=True)
 class Rounds:
-    """Who is in, who waits, and when a round is complete. Times are seconds on a steady clock."""
+    """The members of a round, and those that wait. Times are seconds on a steady clock."""
 
     min_nodes: int
     max_nodes: int
@@ -53,7 +53,7 @@ class Rounds:
 
     @property
     def num_waiting(self) -> int:
-        """What agents poll: above zero means stop the workers and ask for the next round."""
+        """The number that agents poll: above zero, stop the workers and ask for the next round."""
         return max(len(self.waiting), int(self.evicted))
 
     @property
@@ -98,7 +98,7 @@ class Rounds:
         self.finished.add(node)
 
     def formed(self, now: float) -> bool:
-        """Whether the round has just become complete; true once a round."""
+        """Tell whether the round has just become complete; true once a round."""
         if self.complete or self.closed:
             return False
         if len(self.participants) == self.max_nodes or (

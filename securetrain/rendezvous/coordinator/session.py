@@ -60,7 +60,7 @@ MAX_OUTBOX: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the coordinator tells every node; the same for the whole job."""
+    """The terms that the coordinator tells every node; the same for the whole job."""
 
     job: str
     key: PrivateKey
@@ -78,7 +78,7 @@ class Terms:
 
 
 class Hub(Protocol):
-    """What a session needs of the coordinator. Every call may raise a refusal."""
+    """The part of the coordinator that a session needs. Every call may raise a refusal."""
 
     def recognised(self, session: "Session") -> None:
         """The TLS peer is a node of this job; nothing that it says has been read yet."""
@@ -149,7 +149,7 @@ class Session:
 
     @property
     def subject(self) -> str:
-        """Who this is, for the ledger: the SPIFFE id once proven, else the address."""
+        """The peer's name in the ledger: the SPIFFE id once proven, else the address."""
         return str(self.peer) if self.peer else self.remote
 
     def post(self, message: AnyMessage) -> None:
@@ -211,7 +211,7 @@ class Session:
             self.wakeup.close()
 
     def _final(self, error: SecureTrainError | None) -> SecureTrainError | None:
-        """What the session ended with: a verdict from outside comes before what followed it."""
+        """The session's end: a verdict from outside comes before what followed it."""
         if self._cut:
             return self._verdict
         if isinstance(error, PeerClosedError) and self.admitted:
@@ -386,7 +386,7 @@ class Session:
 
 
 def _check_hello(hello: Hello, peer: SpiffeId) -> None:
-    """What a node says of itself must be what its certificate says."""
+    """Compare what a node says of itself with what its certificate says."""
     if hello.protocol != PROTOCOL:
         raise AdmissionError(
             "ST-ADMN-001",

@@ -64,7 +64,7 @@ class SpokenLedger(Ledger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a stand-alone coordinator is to do."""
+    """The orders of a stand-alone coordinator."""
 
     job: str
     min_nodes: int

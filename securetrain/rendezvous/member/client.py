@@ -149,12 +149,12 @@ class Member:
 
     @property
     def connected(self) -> bool:
-        """Whether the node has joined and is still in."""
+        """Tell whether the node has joined and is still in."""
         return self._failure is None and self._link.is_open
 
     @property
     def terms(self) -> Admit:
-        """What the coordinator said at admission."""
+        """The terms that the coordinator named at admission."""
         return self._link.admitted.terms
 
     @property
@@ -164,7 +164,7 @@ class Member:
 
     @property
     def credentials(self) -> TlsIdentity:
-        """What this node shows to other members: its key, certified for the time of its lease."""
+        """This node's credentials for other members: its key, certified for its lease."""
         identity, passport = self._identity, self._link.admitted.passport
         return TlsIdentity(key=identity.key, certificate=passport.svid, ca=identity.ca)
 
@@ -181,7 +181,7 @@ class Member:
 
     @property
     def closed(self) -> bool:
-        """Whether the job has been closed."""
+        """Tell whether the job has been closed."""
         with self._changed:
             return self._status.closed
 

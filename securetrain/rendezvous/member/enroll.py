@@ -216,7 +216,7 @@ def _check_grant(
 
 
 def _refusal(message: Refuse) -> SecureTrainError:
-    """What the desk refused this machine with."""
+    """The server's refusal of this machine."""
     code = CODES.get(message.code)
     where = "the enrolment desk"
     match code.family if code is not None else "":

@@ -51,7 +51,7 @@ _KNOWN = _OBJECTS | {
 
 
 def get_creator() -> "Callable[[RendezvousParameters], RendezvousHandler]":
-    """What the registry of torch calls at import: hands over the creator, and nothing else."""
+    """Hand over the creator, and nothing else: torch's registry calls this at import."""
     return create_handler
 
 
@@ -201,7 +201,7 @@ def _number(params: "RendezvousParameters", name: str) -> int | None:
 
 
 def _is_number(text: str, digits: int) -> bool:
-    """Whether it is a number of a few decimal digits; a long one is never converted."""
+    """Tell whether it is a number of a few decimal digits; a long one is never converted."""
     return text.isascii() and text.isdigit() and len(text) <= digits
 
 

@@ -30,7 +30,7 @@ _LIMIT: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
-    """Who this node is in one job."""
+    """This node's identity in one job."""
 
     key: PrivateKey
     certificate: x509.Certificate

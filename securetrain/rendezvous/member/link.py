@@ -77,7 +77,7 @@ class Admitted:
 
     @property
     def result(self) -> AttestationResult:
-        """What the coordinator says about this node."""
+        """The coordinator's result about this node."""
         return self.passport.result
 
 
@@ -179,7 +179,7 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        """Whether the background thread runs and the node has not said goodbye."""
+        """Tell whether the background thread runs and the node has not said goodbye."""
         return self._thread is not None and self._thread.is_alive() and not self._leaving
 
     @property
@@ -204,7 +204,7 @@ class Link:
             self._thread.join(_LEAVE_SECONDS)
 
     def expected(self, epoch: int) -> Expected:
-        """What the next membership must say, seen from this connection."""
+        """The facts that the next membership must state, seen from this connection."""
         channel = self._channel
         assert channel is not None, "open the link first"
         spiffe = self._identity.spiffe
@@ -351,7 +351,7 @@ class Link:
             raise
 
     def _last_word(self, channel: Channel) -> SecureTrainError | None:
-        """Why the coordinator closed the connection, if it said so.
+        """The reason why the coordinator closed the connection, if it gave one.
 
         A node that is about to send when it is refused meets the closed connection first.
         """
@@ -403,7 +403,7 @@ def _peer_key(channel: Channel) -> PublicKey:
 
 
 def _refusal(message: Refuse) -> SecureTrainError:
-    """What the coordinator refused this node with."""
+    """The coordinator's refusal of this node."""
     code = CODES.get(message.code)
     where = "the coordinator"
     match code.family if code is not None else "":

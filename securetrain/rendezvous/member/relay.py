@@ -70,7 +70,7 @@ class MemberCheck:
     error: AdmissionError | None = None
 
     def judge(self, presented: crypto.X509) -> bool:
-        """Whether the peer is a member of the epoch; never raises."""
+        """Tell whether the peer is a member of the epoch; never raises."""
         try:
             self.peer = self._judge(presented)
         except AdmissionError as error:
@@ -199,7 +199,7 @@ class Relay:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self.listener.getsockname()[1])
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class Relay:
             ).start()
 
     def _admit(self, came: socket.socket) -> bool:
-        """Whether there is room for one more (rule 2)."""
+        """Tell whether there is room for one more (rule 2)."""
         with self._lock:
             if self._closed or self._half_open >= MAX_HALF_OPEN:
                 return False

@@ -54,7 +54,7 @@ class Wakeup:
 
     @property
     def fd(self) -> int:
-        """What to poll; -1 after `close`."""
+        """The descriptor to poll; -1 after `close`."""
         return self._fd
 
     def set(self) -> None:
@@ -321,6 +321,6 @@ def _closed(error: OSError | None = None) -> PeerClosedError:
 
 @dataclass(slots=True, eq=False)
 class Anonymous:
-    """What a connection carries whose peer shows no certificate."""
+    """The check of a connection whose peer shows no certificate."""
 
     error: AdmissionError | None = None

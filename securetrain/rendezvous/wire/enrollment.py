@@ -87,7 +87,7 @@ AnyEnrolment: TypeAlias = Apply | Grant | Report | Filed | Refuse
 
 
 def statement(spiffe: SpiffeId, spki: bytes, exporter: bytes) -> bytes:
-    """What the token's key and the new key sign."""
+    """The statement that the token's key and the new key sign."""
     return canonical.encode(
         {
             "label": ENROLMENT,

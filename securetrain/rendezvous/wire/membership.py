@@ -76,7 +76,7 @@ class Evicted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a node has seen as the newest checkpoint; proven by what it is, not by who shows it."""
+    """The newest checkpoint that a node has seen; it proves itself, whoever shows it."""
 
     node: Name
     """The first one that showed it."""
@@ -107,7 +107,7 @@ class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a member knows before it reads a membership."""
+    """A member's own knowledge before it reads a membership."""
 
     job: str
     coordinator: str

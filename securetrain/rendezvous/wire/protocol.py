@@ -144,7 +144,7 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class Status(Message, frozen=True, tag="status"):
-    """Where the job stands."""
+    """The state of the job."""
 
     waiting: Count
     """Nodes that wait for another round, so that the agents restart."""
@@ -177,7 +177,7 @@ class Formed(Message, frozen=True, tag="formed"):
 
 
 class Store(Message, frozen=True, tag="store"):
-    """Where rank 0 of an epoch listens with the workers' store."""
+    """The address at which rank 0 of an epoch listens with the workers' store."""
 
     epoch: Epoch
     host: Address

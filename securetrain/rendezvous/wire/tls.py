@@ -47,7 +47,7 @@ class TlsIdentity:
 
 
 class Check(Protocol):
-    """What a connection carries to keep the verdict on its peer."""
+    """The verdict on a peer, carried by its connection."""
 
     error: AdmissionError | None
 
@@ -68,7 +68,7 @@ class PeerCheck:
     error: AdmissionError | None = None
 
     def judge(self, presented: crypto.X509) -> bool:
-        """Whether the peer's own certificate is good for its role in this job; never raises."""
+        """Judge whether the peer's certificate is good for its role in this job; never raises."""
         try:
             certificate = presented.to_cryptography()
             self.certificate = certificate

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Where the rendezvous meets the job network: what nodes say of their tunnels, and what they get.
+"""The rendezvous' side of the job network: what nodes announce of their tunnels, and what they get.
 
 Rules:
 
@@ -166,7 +166,7 @@ def require_alike(hello: Hello, others: Collection[Hello], network: Network) -> 
 def announce(
     membership: Membership, key: PrivateKey, random: Callable[[int], bytes]
 ) -> Iterator[tuple[str, Formed]]:
-    """What each node of an epoch is sent: the signed membership, and the keys of its own pairs."""
+    """Announce an epoch to each node: the signed membership, and the keys of its own pairs."""
     signed = sign_membership(membership, key)
     secret = random(KEY_SIZE)
     keys = pair_keys(membership, secret)

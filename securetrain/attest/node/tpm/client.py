@@ -78,7 +78,7 @@ class _Capability(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NvPublic:
-    """What TPMS_NV_PUBLIC says that a reader needs."""
+    """The fields of TPMS_NV_PUBLIC that a reader needs."""
 
     index: int
     attributes: int
@@ -86,12 +86,12 @@ class NvPublic:
 
     @property
     def written(self) -> bool:
-        """Whether anything was ever written to it."""
+        """Tell whether anything was ever written to it."""
         return bool(self.attributes >> 29 & 1)
 
     @property
     def reader(self) -> int:
-        """Who may read it with an empty password: the index itself, else the owner."""
+        """The handle that may read it with an empty password: the index itself, else the owner."""
         return self.index if self.attributes >> 18 & 1 else Handle.OWNER
 
 
@@ -335,7 +335,7 @@ class Tpm:
     # Registers.
 
     def pcr_update_counter(self) -> int:
-        """How often registers changed since the TPM was reset."""
+        """The number of changes of registers since the TPM was reset."""
         counter, _ = self._pcr_read(())
         return counter
 
@@ -455,7 +455,7 @@ class Tpm:
 
     @staticmethod
     def _selections(body: Reader, asked: Sequence[PcrSelection]) -> tuple[PcrSelection, ...]:
-        """What the TPM selected: a part of what was asked."""
+        """Read what the TPM selected: a part of what was asked."""
         size = sum(3 + selection.size for selection in asked)
         selections = parse_selections(body.take(4 + size), body.where)
         if len(selections) != len(asked) or any(

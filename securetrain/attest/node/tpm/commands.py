@@ -61,7 +61,7 @@ class Command(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What authorises the use of one handle of a command."""
+    """The authorisation of one handle of a command."""
 
     handle: int
     attributes: int = 0

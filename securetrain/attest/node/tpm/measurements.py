@@ -32,7 +32,7 @@ IMA_SEND_LIMIT: Final = 3 << 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where the kernel shows its logs."""
+    """The paths at which the kernel shows its logs."""
 
     event_log: Path = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
     ima_binary: Path = Path("/sys/kernel/security/ima/binary_runtime_measurements")

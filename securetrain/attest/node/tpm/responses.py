@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a TPM's response code says, in words.
+"""A TPM's response codes in words.
 
 Source: TCG TPM 2.0 Library, Part 2, 6.6 (TPM_RC). A code of format one carries the number of the
 handle, parameter or session that it is about; the layers above the TPM (the kernel's resource
@@ -172,7 +172,7 @@ class Response:
 
     @property
     def about(self) -> str:
-        """Which handle, parameter or session a code of format one is about."""
+        """The handle, parameter or session that a code of format one is about."""
         number = self.code >> 8 & 0xF
         if not self.code & _FORMAT_ONE or not number:
             return ""
@@ -196,7 +196,7 @@ class TpmRefusalError(AttestationError):
 
     @property
     def about_parameter(self) -> bool:
-        """Whether what was sent is at fault, not who sent it or the state of the TPM."""
+        """Tell whether what was sent is at fault, not who sent it or the state of the TPM."""
         return Response(self.response).about.startswith("parameter")
 
 
