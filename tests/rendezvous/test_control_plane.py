@@ -12,7 +12,7 @@ import pytest
 import securetrain
 
 _PACKAGE = Path(securetrain.__file__).parent
-_ROOMS = ("rendezvous", "attest", "identity", "core", "policy", "network", "cli")
+_ROOMS = ("rendezvous", "attest", "evidence", "identity", "core", "policy", "network", "cli")
 _SOURCES = [
     *(path for room in _ROOMS for path in sorted((_PACKAGE / room).rglob("*.py"))),
     _PACKAGE / "ledger.py",
@@ -89,6 +89,7 @@ def test_the_entry_point_costs_torch_nothing():
     assert {m for m in modules if m.startswith("securetrain")} == {
         "securetrain",
         "securetrain.rendezvous",
+        "securetrain.rendezvous.member",
         "securetrain.rendezvous.member.entry",
     }
     assert not {"OpenSSL", "cryptography", "msgspec", "torch", "json", "socket"} & modules
