@@ -57,7 +57,7 @@ class Listener:
 
 
 def listeners(pids: Iterable[int]) -> list[Listener]:
-    """Where any of `pids` listens, by port."""
+    """Map ports to the addresses on which any of `pids` listens."""
     inodes = set()
     for pid in pids:
         with suppress(OSError):

@@ -46,14 +46,14 @@ Progress: TypeAlias = Callable[[str], None]
 
 
 class Side(StrEnum):
-    """Which stack is attacked."""
+    """The stack under attack."""
 
     PLAIN = "plain"
     HARDENED = "hardened"
 
 
 class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What happened to one side."""
+    """The outcome of one side."""
 
     side: Side
     succeeded: bool
@@ -199,7 +199,7 @@ def run_sides(drill: Drill, workdir: Path, progress: Progress) -> DrillResult:
 
 
 def judge(drill: Drill, plain: Outcome, hardened: Outcome) -> DrillResult:
-    """What two outcomes prove (rules 1 and 2)."""
+    """Say what two outcomes prove (rules 1 and 2)."""
     problem = ""
     if not plain.succeeded:
         problem = "ST-DRIL-001"

@@ -17,7 +17,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class Channel(Protocol):
-    """What the guard needs from a group."""
+    """The collectives that the guard needs from a group."""
 
     @property
     def rank(self) -> int:

@@ -58,7 +58,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSketches:
-    """What one step left behind on this rank."""
+    """The sketches of one step on this rank."""
 
     sent: Tensor
     """(parts, size) fp64."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who is off? Robust tests on sketches; a pure function of the tables seen so far.
+"""Find outlier ranks. Robust tests on sketches; a pure function of the tables seen so far.
 
 Every test compares a log-statistic of a rank with the median of the **other** ranks, divided by
 the spread that accepted ranks showed in the last 32 steps (robust.py), and flags it from
@@ -99,7 +99,7 @@ class DetectorState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What the tests say about one step."""
+    """The results of all tests for one step."""
 
     table: tuple[RankScore, ...]
     outliers: tuple[int, ...]
@@ -160,7 +160,7 @@ class Detector:
         self._history = History()
 
     def state(self) -> DetectorState:
-        """What `restart` takes."""
+        """The state that `restart` takes."""
         return DetectorState(
             ranks=self._ranks,
             steps=self._steps,

@@ -57,7 +57,7 @@ from securetrain.policy.schema import Gradients, GuardMode
 
 
 class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What was learned about one piece of the model."""
+    """The detector's state for one piece of the model."""
 
     ranks: tuple[int, ...]
     piece: str
@@ -65,7 +65,7 @@ class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class GuardState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What survives in a checkpoint: plain numbers, no secret."""
+    """The part of the guard that survives in a checkpoint: plain numbers, no secret."""
 
     version: int = 2
     totals: Totals

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Where the guard sees a local gradient before it is reduced: FSDP2, HSDP and DDP.
+"""The hooks through which the guard sees gradients before they are reduced: FSDP2, HSDP and DDP.
 
 ==========  =========================================================  ==========================
 wrapper     hook                                                       what arrives
@@ -181,7 +181,7 @@ class ShardedHook:
         )
 
     def _scale_of(self, op: Any) -> float:
-        """What makes the result of `op`, and of the all-reduce after it, a mean; 0 for neither."""
+        """The factor by which the result of `op` (and the all-reduce after it) is a mean, or 0."""
         if op == dist.ReduceOp.SUM:
             return 1.0 / (self._shards * self._replicas)
         if op == dist.ReduceOp.AVG:  # replicas are averaged as well, unless a factor is set
@@ -250,7 +250,7 @@ class BucketHook:
         return future.then(lambda done: done.value()[0])
 
     def _output(self, index: int, local: Tensor) -> Tensor:
-        """Where a bucket is reduced into, kept from step to step; the bucket itself stays local."""
+        """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
         output = self._outputs.get(index)
         if output is None or output.shape != local.shape or output.dtype != local.dtype:
             output = self._outputs[index] = torch.empty_like(local)

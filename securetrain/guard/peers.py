@@ -86,7 +86,7 @@ class Peers:
         return len(row)
 
     def share(self, mine: bytes) -> list[bytes]:
-        """What the first rank of every group has to say, to everybody. Collective.
+        """Gather a message from the first rank of every group, for every rank. Collective.
 
         Raises:
             ValueError: it is too much.

@@ -46,7 +46,7 @@ _ALONE: Final = SketchShape(rows=1, buckets=1)
 
 
 class Watch(Protocol):
-    """Who watches one piece."""
+    """The ranks that watch one piece, and their detector."""
 
     ranks: tuple[int, ...]
     """That hold it, in order."""
@@ -229,7 +229,7 @@ def settled(parameter: nn.Parameter) -> Tensor:
 
 
 def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
-    """What tells one piece of a model from another: names and local shapes (hex)."""
+    """Digest (hex) of a piece's names and local shapes: tells one piece of a model from another."""
     digest = hashlib.sha256(b"securetrain-piece-v1")
     for name, parameter in parameters:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
@@ -238,7 +238,7 @@ def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:
-    """Which shard each rank has."""
+    """The shard that each rank has."""
     shard = {rank: index for row in grid for index, rank in enumerate(row)}
     return tuple(shard[rank] for rank in ranks)
 

@@ -167,7 +167,7 @@ def ca_builder(
     ends: datetime,
     issuer: x509.Name,
 ) -> x509.CertificateBuilder:
-    """What every CA certificate of ours has; `now` is timezone-aware."""
+    """Start a CA certificate with what all of ours have; `now` is timezone-aware."""
     return (
         x509.CertificateBuilder()
         .subject_name(name)

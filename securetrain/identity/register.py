@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster CA remembers: certificates, revocations, enrolment tokens.
+"""The register of a cluster CA: certificates, revocations, enrollment tokens.
 
 One SQLite file (0600) that the commands and a running coordinator share.
 
@@ -50,7 +50,7 @@ _BUSY_SECONDS: Final = 5.0
 
 
 class How(StrEnum):
-    """Why a certificate was issued."""
+    """The reason why a certificate was issued."""
 
     COMMAND = "command"
     ENROLMENT = "enrolment"
@@ -58,7 +58,7 @@ class How(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a revocation is about."""
+    """The subject of a revocation."""
 
     NODE = "node"
     """Every certificate of a node, of every job, and any later one."""
@@ -96,7 +96,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """What is kept of an enrolment token."""
+    """The register's record of an enrollment token."""
 
     id: str
     """The key id of `key`."""
@@ -240,7 +240,7 @@ class Register:
         self._run("INSERT OR REPLACE INTO endpoints VALUES (?, ?)", (job, address))
 
     def endpoint(self, job: str) -> str:
-        """Where a job's coordinator takes enrolments, or empty."""
+        """The address at which a job's coordinator takes enrollments, or empty."""
         rows = self._run("SELECT address FROM endpoints WHERE job = ?", (job,))
         return str(rows[0][0]) if rows else ""
 

@@ -97,7 +97,7 @@ class SvidSigner:
 
 @dataclass(frozen=True, slots=True)
 class Attested:
-    """What somebody signed whom an authority of the trust root vouches for."""
+    """A payload signed by a certificate holder whom an authority of the trust root vouches for."""
 
     payload: dsse.VerifiedPayload
     spiffe: SpiffeId

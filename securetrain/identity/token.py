@@ -41,7 +41,7 @@ Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a token says."""
+    """The claims of a token."""
 
     host: Annotated[str, Meta(min_length=1, max_length=253)]
     port: Annotated[int, Meta(ge=1, le=65535)]
@@ -59,7 +59,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def spiffe(self) -> SpiffeId:
-        """Who its holder will be."""
+        """The identity that its holder will have."""
         return SpiffeId(self.trust_domain, self.job, Role.NODE, self.node)
 
     @property
@@ -70,7 +70,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def invitation(self) -> Invitation:
-        """What the CA's register keeps of it."""
+        """The record that the CA's register keeps of it."""
         public = self.key.public
         return Invitation(
             id=public.key_id, key=public, job=self.job, node=self.node, ends=self.ends

@@ -14,7 +14,7 @@ _ANY_PORT: Final = 9
 
 
 def announced_address(coordinator: str, bind: str = "") -> IPv4Address | IPv6Address:
-    """What the user gave (``--rdzv-conf bind=``), or else where the coordinator is reached from.
+    """Choose the announced address: ``--rdzv-conf bind=``, or the one that reaches the coordinator.
 
     Raises:
         AdmissionError: ST-ADMN-007 when there is no way to the coordinator.

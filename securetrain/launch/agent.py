@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """How the workers ended."""
+    """The outcome of the workers."""
 
     failures: tuple[Failure, ...] = ()
     signal: str = ""
@@ -56,7 +56,7 @@ class AgentResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What torch's agent will be told."""
+    """The launch configuration for torch's agent."""
 
     config: Any
     """A `torch.distributed.launcher.api.LaunchConfig`."""
@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def rdzv_conf(self) -> Mapping[str, Any]:
-        """What ``--rdzv-conf`` says."""
+        """The value of ``--rdzv-conf``."""
         return dict(self.config.rdzv_configs)
 
     @property

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whose the other ends of this process's loopback connections are.
+"""The users at the other ends of this process's loopback connections.
 
 On loopback every user of the machine reaches every port, and neither the store nor gloo asks who
 is there. But both ends of such a connection are in one kernel table, each with its owner, so that a
@@ -55,7 +55,7 @@ def own_connections(proc: Path = Path("/proc")) -> frozenset[Pair]:
 def strangers(
     before: Collection[Pair] = frozenset(), proc: Path = Path("/proc"), uid: int | None = None
 ) -> tuple[Stranger, ...]:
-    """Who is connected to this process, under the rules of this module.
+    """Find other users that are connected to this process, under the rules of this module.
 
     Args:
         before: The connections that it had before the group was made.

@@ -26,7 +26,7 @@ _INODE: Final = 9
 
 
 def foreign_sockets(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Where the sockets of other namespaces that this process holds are bound.
+    """List where sockets of other namespaces that this process holds are bound.
 
     Raises:
         OSError: the kernel's tables cannot be read.
@@ -57,7 +57,7 @@ def _unlisted(proc: Path) -> Mapping[int, str]:
 
 
 def _place(number: int) -> str:
-    """Where an internet socket that can carry bytes is bound; empty for anything else."""
+    """The address of an internet socket that can carry bytes; empty for anything else."""
     try:
         with closing(socket.socket(fileno=os.dup(number))) as held:
             if held.family not in {socket.AF_INET, socket.AF_INET6}:

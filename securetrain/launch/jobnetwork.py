@@ -50,7 +50,7 @@ def nothing_beside(_profile: NetworkProfile) -> str:
 def prober(
     *, max_nodes: int, joins: bool, beside: Callable[[NetworkProfile], str] = nothing_beside
 ) -> Probe:
-    """What says whether this launch can give a profile to its job (`network.profile.achieve`).
+    """Make the probe of whether this launch can give its job a profile (`network.profile.achieve`).
 
     Args:
         max_nodes: The upper end of ``--nnodes``.
@@ -74,7 +74,7 @@ def prober(
 
 
 def needs_network(profile: NetworkProfile) -> bool:
-    """Whether a profile means that a job network is built."""
+    """Return whether a profile means that a job network is built."""
     return profile in TUNNELLED
 
 

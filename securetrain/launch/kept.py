@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What one node keeps of its run while the workers train: put together here for `session`."""
+"""The background services of one node while its workers train, assembled for the run."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from securetrain.policy.schema import TransparencyLog
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept, and who keeps it."""
+    """The services of one node's run."""
 
     newest: Newest
     keeper: Keeper
@@ -48,7 +48,7 @@ class Kept:
 
 
 def node_state(environ: Mapping[str, str], *, is_root: bool) -> NodeState:
-    """What this machine keeps between runs.
+    """The folder of what this machine keeps between runs.
 
     Args:
         environ: May name the folder (``SECURETRAIN_STATE``).

@@ -141,7 +141,7 @@ class Logbook:
                 yield found
 
     def _is_proven(self, found: _Found, trust: TrustRoot) -> bool:
-        """Whether there is a proof from an earlier start."""
+        """Return whether there is a proof from an earlier start."""
         try:
             data = read_file(_beside(found.path), proofs.LIMIT)
             LogProof(data).judge(found.statement, Kind.CHECKPOINT, trust, self.clock(), self.asked)
@@ -203,7 +203,7 @@ class Logbook:
 
 
 def _mark(path: Path) -> tuple[int, int] | None:
-    """Which file the statement is; None without one. Statements are never written over."""
+    """Identify the file of a statement; None without one. Statements are never written over."""
     try:
         info = (path / STATEMENT).stat(follow_symlinks=False)
     except OSError:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What this node knows of the newest checkpoint of its run, shows to the others and hears of them.
+"""This node's view of the newest checkpoint of its run, exchanged with the other nodes.
 
 A store can be put back to an older state, and so can a node's disk: everything on it has a good
 signature then, too. What another node has seen tells. Rules:
@@ -51,7 +51,7 @@ class Newest:
     """The head that was looked at last: the same bytes say nothing new."""
 
     def show(self) -> tuple[bytes, ...]:
-        """What to show the other nodes.
+        """Return what to show the other nodes.
 
         Raises:
             IntegrityError: ST-CKPT-151 when this node's own memory cannot be read.

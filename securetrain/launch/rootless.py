@@ -46,7 +46,7 @@ _PAUSE_SECONDS: Final = 0.01
 
 
 def goes_inside(network: Network, scanned: Scan) -> bool:
-    """Whether this launcher has to start again in a user namespace (rule 1)."""
+    """Return whether this launcher has to start again in a user namespace (rule 1)."""
     if os.geteuid() == 0:
         return False
     try:

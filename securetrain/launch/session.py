@@ -205,7 +205,7 @@ class Session:
                 )
 
     def _device(self) -> str:
-        """By which the other nodes reach this one, when there is no job network."""
+        """The device by which the other nodes reach this one, when there is no job network."""
         if self.profile is not NetworkProfile.STORE_TLS:
             return ""
         address = announced_address(self.options.coordinator, self.options.bind)
@@ -304,7 +304,7 @@ class Session:
             )
 
     def _attester(self) -> str:
-        """What speaks for this node: as asked for, or all there is when the policy judges it."""
+        """The attester of this node: as asked for, or all there is when the policy judges it."""
         judged = self.setup.policy.policy.node.reference_values is not None
         return self.options.attester or (AUTO if judged else "")
 
@@ -362,7 +362,7 @@ class Session:
                 raise part.problem
 
     def _problem(self) -> SecureTrainError | None:
-        """What makes even a run that ended well a failure: a gap in the ledger, a dead network."""
+        """The failure of a run that otherwise ended well: a gap in the ledger, a dead network."""
         for part in (self.coordinator, self.network, self._keeper):
             if part is not None and part.problem is not None:
                 return part.problem

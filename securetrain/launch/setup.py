@@ -185,7 +185,7 @@ def _log_keys(
     origin: str,
     witness: Callable[[], PublicKey] | None,
 ) -> _LogKeys:
-    """What the policy names; what it does not name is made (rule 5)."""
+    """The log keys that the policy names; those that it does not name are made (rule 5)."""
     watchers = [_public(key) for key in asked.witnesses]
     if not watchers and witness is None:
         raise UsageError(

@@ -63,7 +63,7 @@ class Shim:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, is_child: bool = False) -> "Shim":
-        """What the launcher and torch's agent told this process.
+        """Read what the launcher and torch's agent told this process.
 
         Raises:
             UsageError: ST-USAG-001 when the process was not started by the launcher.

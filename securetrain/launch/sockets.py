@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses this process listens on, from what the kernel says.
+"""The addresses that this process listens on, according to the kernel.
 
 A profile is a promise about where bytes go; this is the check. A listening socket of the process
 must be bound inside the job network:
@@ -60,7 +60,7 @@ class SocketCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def ok(self) -> bool:
-        """Whether every listener, and the process itself, is inside the job network."""
+        """True when every listener, and the process itself, is inside the job network."""
         return not (self.outside or self.ways_out or self.rdma or self.foreign)
 
 

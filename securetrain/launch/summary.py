@@ -23,7 +23,7 @@ SCHEMA: Final = "securetrain.run/v1"
 
 
 class Outcome(StrEnum):
-    """How a run ended."""
+    """The end of a run."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -62,7 +62,7 @@ class Variable(_Base, frozen=True, kw_only=True):
 
 
 class WorkerRef(_Base, frozen=True, kw_only=True):
-    """What one rank of one attempt reported."""
+    """The report of one rank of one attempt."""
 
     rank: int
     attempt: int

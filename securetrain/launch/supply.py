@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What would run inside the launcher when it imports torch, judged without importing anything.
+"""The code that would run inside the launcher when it imports torch, judged without importing it.
 
 Rules:
 

@@ -48,7 +48,7 @@ class Run(Protocol):
 
 
 def find_program(name: str, folders: Sequence[str] = FOLDERS) -> Path | None:
-    """Where a program is, in a place that only root can write to; None when there is none."""
+    """Find a program in a place that only root can write to; None when there is none."""
     for folder in folders:
         path = Path(folder, name)
         if path.is_file() and not path_problem(str(path)):

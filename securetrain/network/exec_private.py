@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def mounts(options: Sequence[str]) -> list[tuple[str, str, str, int, str]]:
-    """What the options stand for, as mount(2) wants it: source, place, type, flags, data.
+    """Translate the options into arguments of mount(2): source, place, type, flags, data.
 
     Raises:
         ValueError: For an option that is unknown or lacks its value.

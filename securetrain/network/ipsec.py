@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the network card encrypts everything that RDMA sends to the other members. Pure.
+"""The check that the network card encrypts all RDMA traffic to the other members. Pure.
 
 RDMA is made by the card: the kernel's own IPsec never sees it, and neither does crypto offload,
 where the card only helps with the cipher. With full offload (``ip xfrm ... offload packet dev``,
@@ -35,7 +35,7 @@ def problem(
     states: Collection[State],
     policies: Collection[Policy],
 ) -> str:
-    """Why not everything between this node and the members is encrypted; empty when it is.
+    """Explain why not everything between this node and the members is encrypted; empty when it is.
 
     Args:
         own: This node's address.
@@ -91,7 +91,7 @@ def _missing(pair: _Pair, states: Collection[State], policies: Collection[Policy
 
 
 def _protects(policy: Policy, pair: _Pair) -> bool:
-    """Whether no packet between the two passes this policy in clear."""
+    """Return whether no packet between the two passes this policy in the clear."""
     return (
         not policy.is_block
         and bool(policy.templates)

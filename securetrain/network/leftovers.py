@@ -31,7 +31,7 @@ from securetrain.network.wireguard_go import PROGRAM
 
 
 class Collected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `collect` did."""
+    """The result of `collect`."""
 
     removed: tuple[str, ...] = ()
     """Job networks of which nothing is left."""

@@ -35,7 +35,7 @@ class OverlayMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What an epoch means for one node."""
+    """An epoch, as one node sees it."""
 
     address: IPv4Address
     """Its own."""
@@ -45,7 +45,7 @@ class Epoch:
 
 
 def resolve(job: str, node: str, public_key: bytes, members: Collection[OverlayMember]) -> Epoch:
-    """What the members of an epoch mean for the node with this name and key.
+    """Work out an epoch's peers for the node with this name and key.
 
     Raises:
         NetworkError: ST-NETW-017, ST-NETW-018.

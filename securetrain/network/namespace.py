@@ -64,7 +64,7 @@ class Namespace:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a namespace of that name."""
+        """Return whether there is a namespace of that name."""
         return not self.name or self.path.exists()
 
     def create(self) -> None:
@@ -141,7 +141,7 @@ class Namespace:
         return self.run([*self.enter_command(), *argv], data=data)
 
     def enter_command(self) -> list[str]:
-        """What stands before a command that is to run in it."""
+        """The prefix of a command that is to run in it."""
         return ["nsenter", f"--net={self.path}", "--"] if self.name else []
 
     @contextmanager
@@ -166,7 +166,7 @@ class Namespace:
             os.close(before)
 
     def has_unsaid(self) -> bool:
-        """Whether a TCP connection in it waits for the other end to take note of its close.
+        """Return whether a TCP connection in it waits for the other end to acknowledge its close.
 
         Raises:
             OSError: The namespace is gone, or this process may not enter it.
@@ -215,7 +215,7 @@ class Namespace:
 
 
 def private_command(options: Sequence[str]) -> list[str]:
-    """What stands before a program that gets mounts of its own (see `exec_private`)."""
+    """The prefix that gives a program mounts of its own (see `exec_private`)."""
     unshare = [program("unshare"), "--mount", "--propagation", "private", "--"]
     return [*unshare, sys.executable, "-I", "-S", str(exec_private.__file__), *options, "--"]
 
@@ -260,7 +260,7 @@ def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
 
 
 def is_closing(table: str) -> bool:
-    """Whether the kernel's table of TCP sockets has one that was closed without an answer yet."""
+    """Return whether a kernel table of TCP sockets has one whose close is not yet acknowledged."""
     rows = (row.split() for row in table.splitlines()[1:])
     return any(row[3] in _CLOSING for row in rows)
 

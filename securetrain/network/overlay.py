@@ -60,7 +60,7 @@ MIN_MTU: Final = 576
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a node knows before the first epoch."""
+    """The facts that a node has before the first epoch."""
 
     job: str
     node: str
@@ -285,7 +285,7 @@ class Overlay:
             )
 
     def read(self) -> DeviceState:
-        """What the device says: peers, their last handshake, bytes.
+        """Read the device: peers, their last handshake, bytes.
 
         Raises:
             NetworkError: ST-NETW-014 when the job network is down.

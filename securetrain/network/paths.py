@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whether somebody else could put code where a search path points.
+"""Check that nobody else could put code where a search path points.
 
 A directory is unsafe when everybody may write to it or to a directory above it that is not sticky,
 when it is relative (it then means another place for every working directory), or when it does not

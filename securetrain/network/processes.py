@@ -46,7 +46,7 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What an owner is compared with."""
+    """The machine that an owner is compared with."""
 
     boot: str
     pid_namespace: str
@@ -62,13 +62,13 @@ class Machine:
         )
 
     def can_judge(self, owner: Owner) -> bool:
-        """Whether an owner's pid means something here: the same boot and another pid namespace
-        is somebody's container.
+        """Return whether an owner's pid means something here: the same boot and another pid
+        namespace is somebody's container.
         """
         return owner.boot != self.boot or owner.pid_namespace == self.pid_namespace
 
     def is_alive(self, owner: Owner) -> bool:
-        """Whether the owner still runs; only for one that can be judged."""
+        """Return whether the owner still runs; only for one that can be judged."""
         return owner.boot == self.boot and self.start_time(owner.pid) == owner.started
 
 
@@ -83,7 +83,7 @@ def pid_namespace(proc: Path = PROC) -> str:
 
 
 def start_time(pid: int, proc: Path = PROC) -> int | None:
-    """When a process started, in clock ticks after boot; None when it has ended.
+    """The start time of a process, in clock ticks after boot; None when it has ended.
 
     The first thread of one that was killed may have ended while another still holds its sockets.
     """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which network profile a job gets.
+"""The choice of a job's network profile.
 
 Rules, in order:
 
@@ -96,7 +96,7 @@ def achieve(
 
 
 def obstacle(profile: NetworkProfile, max_nodes: int, probe: Probe = not_built) -> str:
-    """Why a profile cannot be given to a job of `max_nodes` machines; empty when it can."""
+    """Explain why a profile cannot be given to a job of `max_nodes` machines; empty when it can."""
     match profile:
         case NetworkProfile.LOOPBACK:
             if max_nodes == 1:
@@ -111,7 +111,7 @@ def obstacle(profile: NetworkProfile, max_nodes: int, probe: Probe = not_built) 
 
 
 def label(profile: NetworkProfile) -> str:
-    """What people see: the profile and what it means for the job's bytes."""
+    """The label that people see: the profile and what it means for the job's bytes."""
     match profile:
         case NetworkProfile.LOOPBACK:
             return "loopback (no byte of the job leaves this machine)"

@@ -65,7 +65,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
 
 
 def is_inside(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
-    """Whether this process is in a user namespace that is not the machine's own."""
+    """Return whether this process is in a user namespace that is not the machine's own."""
     return uid_map.read_text().split() != _WHOLE_MACHINE
 
 
@@ -80,7 +80,7 @@ def entrance(environ: Mapping[str, str]) -> Endpoint | None:
 
 
 def missing() -> list[str]:
-    """What is lacking for a launcher without root; empty when it can be started."""
+    """List what is lacking for a launcher without root; empty when it can be started."""
     reasons = missing_programs(["pasta", "unshare", "mount", "ip", "nft", "nsenter", "setpriv"])
     if find_program("unshare") is not None and (problem := _unshare_problem()):
         reasons.append(problem)
@@ -181,7 +181,7 @@ def forbidding(settings: Path = Path("/proc/sys")) -> list[str]:
 
 
 def _unshare_problem() -> str:
-    """Why the namespaces of `command` cannot be had, by making them; empty when they can."""
+    """Try the namespaces of `command` and explain why they cannot be had; empty when they can."""
     namespaces = ("--user", "--map-root-user", "--net", "--mount", *_OWN_PIDS)
     try:
         done = subprocess.run(

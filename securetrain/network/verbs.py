@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What stands behind NCCL's RDMA traffic on this node: encryption by the card, or isolation.
+"""The protection of NCCL's RDMA traffic on this node: encryption by the card, or isolation.
 
 Rules:
 
@@ -33,7 +33,7 @@ _EVERYBODY: Final = 0x7FFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """Where facts come from; the defaults are this machine."""
+    """The sources of facts; the defaults are this machine."""
 
     place: Callable[[IPv4Address | IPv6Address], Place] = find_place
     is_exclusive: Callable[[], bool] = is_exclusive
@@ -113,7 +113,7 @@ class Verbs:
         return None
 
     def death(self) -> str:
-        """Why the profile's promise does not hold any more; empty while it does."""
+        """Explain why the profile's promise does not hold any more; empty while it does."""
         try:
             self.require()
         except NetworkError as error:

@@ -17,10 +17,10 @@ _POLL_MS: Final = 1000
 
 
 class Mortal(Protocol):
-    """What can be watched: an engine's device, or RDMA under a profile."""
+    """A thing that can be watched: an engine's device, or RDMA under a profile."""
 
     def death(self) -> str:
-        """Why it is gone; empty while it is there."""
+        """Explain why it is gone; empty while it is there."""
         ...
 
     def process(self) -> int | None:
@@ -56,7 +56,7 @@ class Watcher:
             self._died(how)
 
     def _death(self) -> str:
-        """Why the device is gone; empty when this was stopped."""
+        """Explain why the device is gone; empty when this was stopped."""
         poll = select.poll()
         poll.register(self._stopped, select.POLLIN | select.POLLHUP)
         if self._process is not None:

@@ -58,7 +58,7 @@ class WireGuardGo:
     name: str = PROGRAM
 
     def missing(self) -> list[str]:
-        """What it lacks: the program, a version that is new enough, TUN devices."""
+        """List what it lacks: the program, a version that is new enough, TUN devices."""
         reasons = missing_programs([PROGRAM])
         if not reasons:
             reasons = version_problem(run_command([PROGRAM, "--version"]))
@@ -96,7 +96,7 @@ class GoDevice:
 
     @property
     def socket(self) -> str:
-        """Where the engine is configured; see rule 3."""
+        """The socket through which the engine is configured; see rule 3."""
         return f"/proc/{self.child.pid}/root{_RUN.resolve()}/wireguard/{self.name}.sock"
 
     def set_key(self, key: WireGuardKey, port: int) -> None:
@@ -116,7 +116,7 @@ class GoDevice:
         uapi.write_device(self.socket, uapi.encode_peers(self.read(), peers))
 
     def read(self) -> DeviceState:
-        """What the device holds.
+        """Read the state of the device.
 
         Raises:
             NetworkError: ST-NETW-013, ST-NETW-015.
@@ -162,7 +162,7 @@ class GoDevice:
         raise self._failed(self.death() or "it does not answer on its socket")
 
     def death(self) -> str:
-        """How the process ended; empty while it runs."""
+        """Say how the process ended; empty while it runs."""
         code = self.child.poll()
         if code is None:
             return ""
@@ -219,7 +219,7 @@ def _start(host: Namespace, command: Sequence[str], log: Path) -> subprocess.Pop
 
 
 def version_problem(printed: bytes) -> list[str]:
-    """Why a version cannot be used, from what ``--version`` prints; empty when it may be."""
+    """Explain why a version (from ``--version``) cannot be used; empty when it may be."""
     match = re.search(rb"\bv0\.0\.([0-9]{8})\b", printed)
     if match is None:
         return [f"a {PROGRAM} that says its version"]

@@ -53,7 +53,7 @@ class KernelWireGuard:
     name: str = "kernel"
 
     def missing(self) -> list[str]:
-        """What it lacks: the program ``wg``, a kernel that makes such devices."""
+        """List what it lacks: the program ``wg``, a kernel that makes such devices."""
         reasons = missing_programs(["wg"])
         return reasons or _kernel_problem(Namespace())
 
@@ -99,7 +99,7 @@ class KernelDevice:
         self._sync(peers)
 
     def read(self) -> DeviceState:
-        """What the device holds.
+        """Read the state of the device.
 
         Raises:
             NetworkError: ST-NETW-011, ST-NETW-015.
@@ -129,7 +129,7 @@ class KernelDevice:
         )
 
     def death(self) -> str:
-        """Whether somebody removed the device."""
+        """Say whether somebody removed the device."""
         try:
             # ip lists what is of another type as empty objects.
             links = json.loads(self.place.ip("-json", "link", "show", "type", "wireguard"))
@@ -156,7 +156,7 @@ class KernelDevice:
 
 
 def configuration(key: WireGuardKey, port: int, peers: Collection[Peer]) -> str:
-    """What ``wg syncconf`` reads (wg(8), "Configuration File Format")."""
+    """The input of ``wg syncconf`` (wg(8), "Configuration File Format")."""
     lines = ["[Interface]", f"PrivateKey = {encode_key(key.secret())}", f"ListenPort = {port}"]
     for peer in peers:
         lines += [

@@ -26,7 +26,7 @@ _aten: Final[Any] = torch.ops.aten
 
 @dataclass(slots=True)
 class Attended:
-    """What was seen so far, in float32."""
+    """The result and LSE of attention to the parts seen so far, in float32."""
 
     out: torch.Tensor
     lse: torch.Tensor
@@ -72,7 +72,7 @@ def gradients(
     *,
     causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What this part adds to the gradients of queries, keys and values.
+    """Compute this part's share of the gradients of queries, keys and values.
 
     Args:
         grad: The gradient of the whole result.

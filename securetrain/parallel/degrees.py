@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How many ranks each mesh axis has: plain numbers, checked against the world before any group is
-made. Free of torch, so that a job file can be checked anywhere.
+"""The number of ranks on each mesh axis: plain numbers, checked against the world before any group
+is made. Free of torch, so that a job file can be checked anywhere.
 
 Rules:
 

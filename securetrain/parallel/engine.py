@@ -24,7 +24,7 @@ from securetrain.parallel.plan import Precision, Settings, Zero
 
 
 class Engine(Protocol):
-    """How one step is computed."""
+    """The computation of one step."""
 
     def forward_backward(
         self,
@@ -89,7 +89,7 @@ class ParallelModel:
             yield from inner(part).named_parameters()
 
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What this rank's part of the model remembers besides parameters, under the same names."""
+        """This rank's buffers (state besides parameters), under the same names."""
         for part in self.parts:
             yield from inner(part).named_buffers()
 

@@ -91,7 +91,7 @@ class Exchange:
 
 
 def checked_rows(announced: Sequence[Sequence[int]], *, limit: int) -> list[int]:
-    """How many rows come from each rank of a group.
+    """Check and count the rows that come from each rank of a group.
 
     Args:
         announced: For each rank, how many rows it sends to each expert that is here.

@@ -74,7 +74,7 @@ def clip_grads(
 
 
 def are_finite(*values: torch.Tensor) -> torch.Tensor:
-    """Whether all of some scalars are finite: a bool scalar, left on their device."""
+    """Return whether all of some scalars are finite: a bool scalar, left on their device."""
     return torch.stack([torch.isfinite(value) for value in values]).all()
 
 

@@ -84,7 +84,7 @@ class Mesh:
 
     @property
     def dp_rank(self) -> int:
-        """Which share of the rows this rank sees."""
+        """This rank's index among the ranks that see different rows."""
         return self.data.get_local_rank(BATCH)
 
     @property

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whether ranks that talk most sit together: tensor-parallel groups inside one machine.
+"""Locality of the mesh: do tensor-parallel groups stay inside one machine?
 
 The mesh puts tp innermost, so that its ranks are neighbours; whether neighbours are on one machine
 depends on how many ranks each node has. What counts is the machine a rank really runs on, by the
@@ -26,7 +26,7 @@ def this_machine(boot_id: Path = BOOT_ID) -> int:
 
 
 def tensor_machines(mesh: Mesh, machine: int, device: torch.device) -> int:
-    """Over how many machines the most spread tensor-parallel group lies (collective).
+    """Count the machines that the most spread tensor-parallel group covers (collective).
 
     Args:
         mesh: The ranks.

@@ -87,7 +87,7 @@ class _Ring(torch.autograd.Function):
 
 
 def _visible(rank: int, source: int, length: int) -> _Part:
-    """What this rank's queries see of the keys of rank `source`."""
+    """The part of rank `source`'s keys that this rank's queries see."""
     every, half = slice(None), length // 2
     if source == rank:
         # Positions are in order within a rank.

@@ -37,7 +37,7 @@ _V: Final = {Schedule.ZBV_ZERO_BUBBLE, Schedule.DUAL_PIPE_V}
 
 
 def stages_per_rank(schedule: Schedule) -> int:
-    """How many stages each pipeline rank holds."""
+    """The number of stages that each pipeline rank holds."""
     return 1 if schedule in _SINGLE else 2
 
 
@@ -71,7 +71,7 @@ def microbatch_multiple(schedule: Schedule, ranks: int) -> int:
 
 
 def default_microbatches(ranks: int) -> int:
-    """What `auto` means: enough that all stages are busy half of the time and more."""
+    """The number that `auto` stands for: all stages are busy at least half of the time."""
     return 2 * ranks if ranks > 1 else 1
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of the story share: options, tools, and what earlier steps found."""
+"""The context that the steps of the story share: options, tools, results of earlier steps."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ STEPS: Final = 220
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     run_dir: Path
     steps: int = STEPS

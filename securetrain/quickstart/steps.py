@@ -100,7 +100,7 @@ def preflight(story: Story) -> str:
 
 
 def _show_findings(story: Story, result: AuditResult) -> None:
-    """What failed or is not known, each check once, the worst first."""
+    """Show the checks that failed or are not known, each once, the worst first."""
     by_check: dict[str, list[Finding]] = {}
     for finding in result.of(State.FAIL, State.UNKNOWN):
         by_check.setdefault(finding.check, []).append(finding)

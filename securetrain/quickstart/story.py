@@ -118,7 +118,7 @@ def _tell(story: Story) -> StoryResult:
 
 
 def check_machine(run_dir: Path) -> None:
-    """What can be known before anything is made.
+    """Check what can be known before anything is made.
 
     Raises:
         UsageError: ST-USAG-004 a missing extra, ST-USAG-005 the run directory is used, ST-USAG-006

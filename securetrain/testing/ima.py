@@ -39,7 +39,7 @@ class Measurement:
 
     @property
     def extends(self) -> bytes:
-        """What the SHA-256 bank is extended with."""
+        """The digest that the SHA-256 bank is extended with."""
         return b"\xff" * 32 if self.violation else hashlib.sha256(self.data).digest()
 
     def binary(self) -> bytes:

@@ -208,7 +208,7 @@ class SoftwareTpm:
         return setup
 
     def _server(self) -> str:
-        """What --server gets; our address goes with it."""
+        """The argument of --server; our address goes with it."""
         if self._port:
             self.address = f"tcp:127.0.0.1:{self._port}"
             return f"type=tcp,port={self._port},bindaddr=127.0.0.1"
@@ -269,7 +269,7 @@ class SoftwareTpm:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a process still does anything: a zombie does not."""
+    """Return whether a process still does anything: a zombie does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -59,7 +59,7 @@ class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Zone(_Base, frozen=True, kw_only=True):
-    """Where things with the same trust stand."""
+    """A place whose contents share the same trust."""
 
     id: Annotated[str, Meta(pattern=r"^z-[a-z0-9-]+\Z")]
     title: Text
@@ -75,7 +75,7 @@ class Crossing(_Base, frozen=True, kw_only=True):
 
 
 class Persona(_Base, frozen=True, kw_only=True):
-    """Who might do it."""
+    """A possible attacker."""
 
     id: Annotated[str, Meta(pattern=r"^p-[a-z0-9-]+\Z")]
     title: Text
@@ -85,7 +85,7 @@ class Persona(_Base, frozen=True, kw_only=True):
 
 
 class Asset(_Base, frozen=True, kw_only=True):
-    """What is worth protecting: confidentiality, integrity, availability."""
+    """A thing worth protecting: confidentiality, integrity, availability."""
 
     id: Annotated[str, Meta(pattern=r"^a-[a-z0-9-]+\Z")]
     title: Text
@@ -119,14 +119,14 @@ class Flow(_Base, frozen=True, kw_only=True):
 
 
 class Status(StrEnum):
-    """Whether a control is there."""
+    """The state of a control."""
 
     ACTIVE = "active"
     PLANNED = "planned"
 
 
 class Control(_Base, frozen=True, kw_only=True):
-    """What meets a threat: code that refuses, checks that find, drills and tests that prove."""
+    """The answer to a threat: code that refuses, checks that find, drills and tests that prove."""
 
     id: Annotated[str, Meta(pattern=r"^C-[A-Z0-9]+(-[A-Z0-9]+)*\Z")]
     title: Text
@@ -139,7 +139,7 @@ class Control(_Base, frozen=True, kw_only=True):
 
 
 class Residual(_Base, frozen=True, kw_only=True):
-    """What is left, who answers for it, and when it is looked at again."""
+    """The risk that is left, its owner, and when it is looked at again."""
 
     level: Grade
     reason: Reason
@@ -164,7 +164,7 @@ class Threat(_Base, frozen=True, kw_only=True):
 
 
 class OutOfScope(_Base, frozen=True, kw_only=True):
-    """What the model leaves out, and why; refusal codes that answer no threat stand here too."""
+    """A limit of the model, and why; refusal codes that answer no threat stand here too."""
 
     id: Annotated[str, Meta(pattern=r"^X-[A-Z0-9-]+\Z")]
     reason: Reason
@@ -189,7 +189,7 @@ class ThreatModel(_Base, frozen=True, kw_only=True):
 
 
 def models_dir() -> Path:
-    """Where the shipped models are."""
+    """The folder of the shipped models."""
     return bundled_dir("threat_models")
 
 

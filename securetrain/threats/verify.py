@@ -35,16 +35,16 @@ NOT_REFUSALS: Final = frozenset({ExitCode.USAGE, ExitCode.IO})
 
 
 class DrillFacts(Protocol):
-    """What a drill says about itself; `securetrain.drills.registry.Drill` is one."""
+    """The facts about a drill; `securetrain.drills.registry.Drill` is one."""
 
     @property
     def boundary(self) -> Boundary:
-        """Where it attacks."""
+        """The boundary that it attacks."""
         ...
 
     @property
     def expected_code(self) -> str:
-        """How it must be refused."""
+        """The code with which it must be refused."""
         ...
 
 
@@ -76,7 +76,7 @@ class Report:
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """What models may refer to."""
+    """The things that models may refer to."""
 
     checks: Mapping[str, Check]
     drills: Mapping[str, DrillFacts]
@@ -234,7 +234,7 @@ def _control(
 
 
 def _form(control: Control) -> Iterator[str]:
-    """What an active control needs (rule 3)."""
+    """Check the fields that an active control needs (rule 3)."""
     if control.codes and not control.enforced_by:
         yield "names codes, but not the code that raises them"
     if control.status is not Status.ACTIVE:

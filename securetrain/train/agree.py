@@ -25,7 +25,7 @@ _DONE, _WORKING, _FAILED = 0, 1, 2
 
 
 def rank_zero_decides(decide: Callable[[], int], device: torch.device) -> int:
-    """What `decide` returns on rank 0, on every rank of the default group.
+    """Run `decide` on rank 0 and return its result on every rank of the default group.
 
     Raises:
         SecureTrainError: on rank 0 what `decide` raised, on the others ST-RUNT-004.

@@ -338,7 +338,7 @@ class Checkpoints:
 
 
 def gradient_record(progress: Progress, *, watched: bool) -> GradientRecord:
-    """What the statement says about the gradients that led to a state.
+    """Summarize, for the statement, the gradients that led to a state.
 
     Refused steps were dropped and are not in the weights: they are counted. The verdict is refused
     when a step that the guard did not like was applied all the same (response 'observe').

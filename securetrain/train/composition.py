@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model, its rows and a mesh fit together. Free of torch.
+"""Checks that a model, its rows and a mesh fit together. Free of torch.
 
 Everything that torch would refuse in the middle of a step, or would get wrong in silence, is
 refused here, before a process group exists: with the field, the reason and the nearest choice.

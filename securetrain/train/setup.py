@@ -72,7 +72,7 @@ class Worker:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which writes things down."""
+        """True on rank 0, which writes things down."""
         return dist.get_rank() == 0
 
 
@@ -280,7 +280,7 @@ def _rank_signer(run: RunDir) -> RankSigner | None:
 
 
 def _freshness(worker: Worker, run_id: str) -> Freshness | None:
-    """What this node has seen of the run, which its agent keeps, and the waivers for it."""
+    """This node's memory of the run, which its agent keeps, and the waivers for it."""
     if worker.state is None:
         return None
     floors = Floors(worker.state.floors(run_id))

@@ -41,7 +41,7 @@ LN2 = math.log(2)
 
 
 class Judge(Protocol):
-    """What the loop needs of `securetrain.guard.GradientGuard`."""
+    """The part of `securetrain.guard.GradientGuard` that the loop needs."""
 
     def judge(self, step: int) -> Verdict:
         """The group's decision about this step; collective."""
@@ -57,7 +57,7 @@ class Judge(Protocol):
 
 
 class Stop(Protocol):
-    """Whether somebody asked the run to end."""
+    """A request to end the run."""
 
     @property
     def requested(self) -> bool:
@@ -67,7 +67,7 @@ class Stop(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """What a checkpoint keeps besides tensors: plain integers."""
+    """The integers that a checkpoint keeps besides tensors."""
 
     step: int = 0
     """Steps done; also the data's cursor."""
@@ -101,7 +101,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """What all ranks know of a step."""
+    """The facts about a step that all ranks share."""
 
     loss: float
     """The mean over the step's tokens."""
@@ -278,7 +278,7 @@ class Trainer:
 
 
 def _refusal(verdict: Verdict | None) -> tuple[GuardError | None, GuardError | None]:
-    """Why the guard refuses a step, and why it halts the run."""
+    """Explain why the guard refuses a step, and why it halts the run."""
     if verdict is None or verdict.proceed:
         return None, None
     halt = None

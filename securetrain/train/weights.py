@@ -23,7 +23,7 @@ from securetrain.train.models.shape import ModelShape
 
 
 def trust_of_inputs(job: JobConfig, own: TrustRoot, now: datetime) -> TrustRoot:
-    """Who may sign what comes from outside of the run.
+    """The trust root for inputs that come from outside of the run.
 
     Raises:
         IdentityError: ST-IDEN-008 when the trust root that the job names is not valid.

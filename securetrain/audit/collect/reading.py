@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How collectors read: bounded, without privileges, and with an outcome for every failure.
+"""Reading for collectors: bounded, without privileges, with an outcome for every failure.
 
 Rules:
 
@@ -33,7 +33,7 @@ class TooMuchError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What a collector is told: for whom, from which environment, below which root."""
+    """The inputs of a collector: for whom, from which environment, below which root."""
 
     environ: Mapping[str, str]
     search_path: tuple[str, ...]

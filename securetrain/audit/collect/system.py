@@ -118,7 +118,7 @@ def _chosen(text: str) -> str:
 
 
 def clock(host: Host) -> Clock:
-    """What the kernel takes its time from."""
+    """The clock sources of the kernel."""
     base = "/sys/devices/system/clocksource/clocksource0"
     return Clock(source=reading(lambda: host.text(f"{base}/current_clocksource", 256).strip()))
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens each document has: counted once, kept in the run directory, checked when used.
+"""Token counts of documents: counted once, kept in the run directory, checked when used.
 
 Packing must know where documents lie in the stream of tokens, which only tokenizing all of them can
 say. Rules for what was counted, in order:
@@ -46,7 +46,7 @@ Counts = NDArray[np.uint32]
 
 
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was counted."""
+    """The dataset, split, format and tokenizer of a count."""
 
     version: int = VERSION
     dataset: str

@@ -32,7 +32,7 @@ Sizes = NDArray[np.uint32]
 
 
 class Documents(Protocol):
-    """What counting and packing need."""
+    """The documents of a split, as counting and packing need them."""
 
     @property
     def name(self) -> str:
@@ -44,11 +44,11 @@ class Documents(Protocol):
 
     @property
     def format(self) -> str:
-        """How they lie in the files, and in which field."""
+        """Their format in the files, and the field that holds their text."""
 
     @property
     def groups(self) -> Sequence[int]:
-        """How many documents are read together, one after the other; empty: each alone."""
+        """Sizes of the groups of documents that are read together; empty: each is read alone."""
 
     def scan(self) -> Iterator[tuple[int, str | None]]:
         """Size and text of each, in order; None where there is no document (an empty line)."""
@@ -68,7 +68,7 @@ class Documents(Protocol):
         """
 
     def place(self, number: int) -> Place:
-        """Where it lies."""
+        """The position of a document in the dataset."""
 
 
 class JsonLines:
@@ -118,7 +118,7 @@ class JsonLines:
         return self._parse(line, start)
 
     def place(self, number: int) -> Place:
-        """Where a line is; its first bytes, should something have been removed from its middle."""
+        """The position of a line; its first bytes, if something was removed from its middle."""
         return self.split.places(*self._span(number))[0]
 
     def _span(self, number: int) -> tuple[int, int]:
@@ -191,7 +191,7 @@ class TextFiles:
             raise not_in_format(str(error), self.where, self.place(number).file) from error
 
     def place(self, number: int) -> Place:
-        """Where a document is."""
+        """The position of a document."""
         start = self._ends[number - 1] if number else 0
         found = self.split.places(start, self._ends[number] - start)
         return found[0] if found else Place("", 0, 0)

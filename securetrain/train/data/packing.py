@@ -100,7 +100,7 @@ class PackedTokens:
         return [self._documents.place(document) for document, _, _ in spans]
 
     def _spans(self, start: int, count: int, epoch: int) -> list[tuple[int, int, int]]:
-        """Which documents, and from which to which of their tokens."""
+        """The documents that cover a range, each with its first and last token."""
         order = self._order(epoch)
         number = bisect_right(order.ends, start)
         spans, end = [], start + count

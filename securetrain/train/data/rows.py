@@ -22,7 +22,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class RowSource(Protocol):
-    """What makes the rows of a step."""
+    """A source of the rows of a step."""
 
     def batch(self, step: int, rows: Iterable[int]) -> Batch:
         """Some rows of a step."""
@@ -70,7 +70,7 @@ class Rows:
         return self._cut(self.start(step, row) for row in rows)
 
     def places(self, step: int, row: int) -> list[Place]:
-        """Which bytes of the dataset a row was made from."""
+        """The bytes of the dataset that a row was made from."""
         epoch, start = self.start(step, row)
         return self.stream.places(start, self.seq_len + 1, epoch)
 

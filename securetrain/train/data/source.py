@@ -20,7 +20,7 @@ from securetrain.core.errors import UsageError
 
 
 class ByteSource(Protocol):
-    """What this package needs of `securetrain.artifacts.dataset.verified.VerifiedDataset`."""
+    """The part of `securetrain.artifacts.dataset.verified.VerifiedDataset` that this package needs."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[str]]:
@@ -35,7 +35,7 @@ class ByteSource(Protocol):
 
     @property
     def removals(self) -> Removals:
-        """What must not be read."""
+        """The byte ranges that must not be read."""
 
 
 class Place(NamedTuple):
@@ -102,7 +102,7 @@ class ByteSplit:
         return b"".join(self._source.read(*place) for place in self.places(start, length))
 
     def places(self, start: int, length: int) -> list[Place]:
-        """Where in the dataset `length` bytes from `start` lie."""
+        """The places in the dataset of `length` bytes from `start`."""
         if not 0 <= start <= start + length <= len(self):
             raise ValueError(f"{start}..{start + length} is outside of {len(self)} bytes")
         found: list[Place] = []

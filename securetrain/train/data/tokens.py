@@ -36,7 +36,7 @@ class Stream(Protocol):
 
     @property
     def shuffles(self) -> bool:
-        """Whether each epoch has an order of its own in here, so that windows come in turn."""
+        """True when the stream shuffles each epoch itself, so that windows come in turn."""
 
     def __len__(self) -> int:
         """Tokens of an epoch."""
@@ -45,7 +45,7 @@ class Stream(Protocol):
         """Verified tokens, int64."""
 
     def places(self, start: int, count: int, epoch: int) -> list[Place]:
-        """Which bytes of the dataset they come from."""
+        """The bytes of the dataset that some tokens come from."""
 
 
 class ByteTokens:
@@ -68,7 +68,7 @@ class ByteTokens:
         return torch.frombuffer(data, dtype=torch.uint8).long() if data else _nothing()
 
     def places(self, start: int, count: int, epoch: int) -> list[Place]:
-        """Which bytes they are."""
+        """The bytes of the dataset that some tokens come from."""
         del epoch
         return self.split.places(start, count)
 
@@ -117,7 +117,7 @@ class BinTokens:
         return torch.from_numpy(tokens)
 
     def places(self, start: int, count: int, epoch: int) -> list[Place]:
-        """Which bytes they are."""
+        """The bytes of the dataset that some tokens come from."""
         del epoch
         return self.split.places(start * self._width, count * self._width)
 

@@ -66,7 +66,7 @@ Positive = Annotated[float, Meta(gt=0.0, le=1e12)]
 
 
 class _Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides the computation. Further fields are about generating, or about files."""
+    """The fields that decide the computation. Others are about generating, or about files."""
 
     architectures: list[str]
     hidden_size: Size
@@ -88,7 +88,7 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def theirs(name: str) -> str:
-    """What a parameter of ours is called there."""
+    """Return the Hugging Face name of one of our parameters."""
     if name in _OUTER:
         return _OUTER[name]
     _, number, inner = name.split(".", 2)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a Llama says about itself to `parallelize`."""
+"""The `ParallelPlan` of the Llama family."""
 
 from collections.abc import Iterable, Mapping
 
@@ -40,7 +40,7 @@ class LlamaPlan:
         return _llama(model).shape.dim
 
     def vocabulary(self, model: nn.Module) -> int:
-        """How many tokens there are."""
+        """The number of tokens in the vocabulary."""
         return _llama(model).shape.vocab
 
     def tensor_styles(self, model: nn.Module) -> Mapping[str, ParallelStyle]:

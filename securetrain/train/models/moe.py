@@ -40,7 +40,7 @@ class Experts(nn.Module):
         self.dispatch: Dispatch = at_home
 
     def forward(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """What each row's expert makes of it.
+        """Compute each row by its own expert.
 
         Args:
             rows: (T, D), sorted by expert.

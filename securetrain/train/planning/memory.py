@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes a rank needs. Free of torch.
+"""The memory of a rank, in bytes. Free of torch.
 
 Counted, not measured: parameters, gradients, the two moments of AdamW, what FSDP gathers for a
 while, and what autograd keeps for the backward pass of the microbatches that are in flight. A test
@@ -32,7 +32,7 @@ MOMENTS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What one rank computes on."""
+    """The work of one rank."""
 
     shape: ModelShape
     degrees: Degrees
@@ -162,7 +162,7 @@ def block_activations(work: Workload) -> int:
 
 
 def microbatches_in_flight(schedule: Schedule, ranks: int, rank: int, microbatches: int) -> float:
-    """How many microbatches of all of a rank's layers wait for their backward pass at most."""
+    """The most microbatches, over all of a rank's layers, that wait for their backward pass."""
     if ranks == 1:
         return 1.0
     each = stages_per_rank(schedule)
@@ -203,7 +203,7 @@ def _logits(work: Workload) -> int:
 
 
 def _gathered(work: Workload, found: Held) -> int:
-    """What FSDP holds whole for a while: parameters to compute with, gradients to send."""
+    """Bytes that FSDP holds whole for a while: parameters to compute with, gradients to send."""
     kind, element = kind_of(work.degrees, work.settings), work.element
     whole = found.blocks * found.block + found.rest
     match kind:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks talk to each other along an axis, and whether they share a node. Free of torch."""
+"""The groups of ranks along each axis, and the nodes that they span. Free of torch."""
 
 from dataclasses import dataclass
 

@@ -47,7 +47,7 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """What a job will need."""
+    """The needs of a job."""
 
     name: str
     shape: ModelShape
@@ -75,7 +75,7 @@ class JobPlan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether every rank fits; None when no device was named."""
+        """True when every rank fits; None when no device was named."""
         if self.device is None:
             return None
         return self.fullest.memory.total <= self.device.budget

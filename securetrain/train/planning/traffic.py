@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes a rank sends in a step, by axis. Free of torch.
+"""The bytes that a rank sends in a step, by axis. Free of torch.
 
 A ring among n ranks sends (n-1)/n of a tensor for a gather or a reduce-scatter, and twice that for
 an all-reduce (Patarasuk and Yuan 2009). The busiest pipeline rank is counted.
