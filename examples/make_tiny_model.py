@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from securetrain.artifacts.tree import safetensors_header
 from securetrain.train.models import hf
-from securetrain.train.models.initial import init_weights
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from securetrain.core import canonical
 from securetrain.identity import dsse, keyfile, pkcs11
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.log import note, proof, tiles, witness
 from securetrain.identity.log.checkpoint import LogPolicy, open_checkpoint, parse_text

@@ -33,7 +33,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import AuditError, SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.core.vocabulary import Boundary
-from securetrain.drills.processes import kill_tree
+from securetrain.drills.process_tree import kill_tree
 
 SIDE_TIMEOUT: Final = 120.0
 """Seconds that one side may take. On two idle cores a side takes less than fifteen."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.drills.ledgers import refusals
-from securetrain.drills.processes import Listener, descendants, kill_tree, listeners, wait_until
+from securetrain.drills.process_tree import Listener, descendants, kill_tree, listeners, wait_until
 from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
 from securetrain.drills.store_attack import Attack, attack_store, marked_by
 

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.guard.channel import Channel
+from securetrain.guard.group_channel import Channel
 
 SIZE: Final = 32
 CHAIN: Final = 4096

@@ -16,7 +16,7 @@ close      >=3   log of the distance to the nearest other (mimic, collusion, dup
 cosine     >=3   log(1.02 - cosine with the coordinate-wise median of the others' unit vectors)
 direction  >=3   the cosine test's z, clipped to 3, averaged over time; two-sided, because a
                  gradient made from the others' is more like them than they are
-history    >=3   residuals averaged over time (history.py)
+history    >=3   residuals averaged over time (residual_history.py)
 pair       2     log norm ratio and cosine of the two, against their own past
 spike      any   log of the group's median norm against its own past
 =========  ====  ==============================================================================
@@ -53,8 +53,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from securetrain.guard.crowd import CrowdStatistics, statistics_of
-from securetrain.guard.history import Average, History
+from securetrain.guard.group_statistics import CrowdStatistics, statistics_of
+from securetrain.guard.residual_history import Average, History
 from securetrain.guard.robust import (
     Level,
     LevelState,
@@ -89,7 +89,7 @@ _OWN: Final = (0.2, 0.2)
 
 
 class DetectorState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Everything a detector has learned, but the history (history.py)."""
+    """Everything a detector has learned, but the history (residual_history.py)."""
 
     ranks: int
     steps: int = 0

@@ -13,7 +13,7 @@ A step, on every rank:
 4. the hash of table and findings is all-gathered: a rank that was told another table, or decided
    otherwise, shows here (ST-GRAD-004) and the step is refused everywhere;
 5. when ranks hold different pieces of the model, all ranks tell each other what their group found
-   (peers.py), so that a step that is refused anywhere is refused everywhere;
+   (agreement.py), so that a step that is refused anywhere is refused everywhere;
 6. the policy's response (response.py). A refused step's gradients are dropped (`grad = None`)
    unless the policy only observes: a trainer that forgets to look at the verdict does not step on
    them.
@@ -29,9 +29,9 @@ oversubscribed machine every extra collective waits for the slowest rank (benchm
 
 What mode `detect` covers: faults, poisoned shards, byzantine ranks that do not adapt to the
 window seed, and reductions that were tampered with. What it does not: see detector.py (adaptive,
-intermittent and majority attacks), integrity.py (the owner of an FSDP shard) and history.py
-(restart). An equivocator that also shows every rank a different hash in step 4 can make ranks act
-differently in that step.
+intermittent and majority attacks), integrity.py (the owner of an FSDP shard) and
+residual_history.py (restart). An equivocator that also shows every rank a different hash in step 4
+can make ranks act differently in that step.
 """
 
 import secrets
@@ -46,10 +46,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError, UsageError
+from securetrain.guard.agreement import Peers
 from securetrain.guard.collect import RETAIN_BYTES
 from securetrain.guard.detector import DetectorState
 from securetrain.guard.hooks import sharded_modules
-from securetrain.guard.peers import Peers
 from securetrain.guard.response import Findings
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
 from securetrain.guard.watch import GroupWatch, LoneWatch, Watch

@@ -32,9 +32,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
-from securetrain.guard.channel import Channel, GroupChannel
 from securetrain.guard.collect import Collector, StepSketches
 from securetrain.guard.detector import Detector
+from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check
 from securetrain.guard.response import Findings

@@ -26,7 +26,7 @@ from cryptography import x509
 
 from securetrain.core.errors import IdentityError
 from securetrain.core.files import PRIVATE_FILE
-from securetrain.identity.ca import public_key_of
+from securetrain.identity.job_ca import public_key_of
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.spiffe import SpiffeId
 

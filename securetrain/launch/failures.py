@@ -13,7 +13,7 @@ from typing import Final
 
 from securetrain.core.codes import CODES
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
-from securetrain.launch.agent import Failure
+from securetrain.launch.elastic_agent import Failure
 from securetrain.launch.workerlog import WorkerError, WorkerReport
 
 _TERMINATED: Final = -15

@@ -26,7 +26,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import Boundary, NetworkProfile
 from securetrain.launch.address import announced_address
-from securetrain.launch.agent import Plan as WorkerPlan
+from securetrain.launch.elastic_agent import Plan as WorkerPlan
 from securetrain.ledger import Ledger
 from securetrain.network import engines, leftovers, nccl, rootless
 from securetrain.network.overlay import Overlay, Plan

@@ -16,8 +16,8 @@ Rules:
    workers go on from the newest checkpoint that is left, or from the beginning;
 5. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
    a failure ends the run: nobody goes on from what could not be judged;
-6. what the other nodes have seen as the newest checkpoint is heard before that (`newest`), and what
-   was not proven to be logged yet is, if the witnesses are there (`keeper`).
+6. what the other nodes have seen as the newest checkpoint is heard before that (`head_tracker`),
+   and what was not proven to be logged yet is, if the witnesses are there (`background`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,8 +46,8 @@ from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.keeper import Keeper
-from securetrain.launch.newest import Newest
+from securetrain.launch.background import Keeper
+from securetrain.launch.head_tracker import Newest
 from securetrain.ledger import Ledger, verify_ledger
 from securetrain.rendezvous.wire.membership import Evicted, Membership
 

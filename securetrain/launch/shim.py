@@ -33,8 +33,8 @@ from typing import Any
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.rundir import RUN_DIR_VARIABLE, RunDir
 from securetrain.core.vocabulary import Boundary, NetworkProfile
-from securetrain.launch import ends, seams, sockets, workerlog
-from securetrain.launch.hooks import Patch, PostImportFinder
+from securetrain.launch import loopback_peers, seams, sockets, workerlog
+from securetrain.launch.import_hooks import Patch, PostImportFinder
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.network.environment import PROFILE_VARIABLE
 from securetrain.policy.load import load_resolved
@@ -157,7 +157,7 @@ class Shim:
             self._refuse(Boundary.FABRIC, "nccl-not-encrypted", error)
             raise
 
-    def check_ends(self, before: Collection[ends.Pair]) -> None:
+    def check_ends(self, before: Collection[loopback_peers.Pair]) -> None:
         """Check who is connected to this process.
 
         Args:
@@ -166,8 +166,8 @@ class Shim:
         Raises:
             NetworkError: ST-NETW-002, or ST-NETW-025; the ledger says so first.
         """
-        if found := ends.strangers(before):
-            error = ends.refusal(found)
+        if found := loopback_peers.strangers(before):
+            error = loopback_peers.refusal(found)
             self._refuse(Boundary.NETWORK, "stranger-connected", error)
             raise error
 
@@ -224,7 +224,9 @@ class Shim:
         def checked(*args: Any, **kwargs: Any) -> Any:
             if self.profile is NetworkProfile.NCCL_TLS:
                 self.encrypt_nccl(is_needed=True)
-            before = ends.own_connections() if self.profile is NetworkProfile.LOOPBACK else ()
+            before = (
+                loopback_peers.own_connections() if self.profile is NetworkProfile.LOOPBACK else ()
+            )
             group = make_group(*args, **kwargs)
             self.check_sockets()
             if self.profile is NetworkProfile.LOOPBACK:

@@ -21,8 +21,8 @@ from typing import Final, Protocol
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import rootless
-from securetrain.network.commands import missing_programs
 from securetrain.network.namespace import Namespace
+from securetrain.network.system_tools import missing_programs
 from securetrain.network.wireguard import DeviceState, Peer, WireGuardKey
 from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.network.wireguard_kernel import KernelWireGuard

@@ -36,8 +36,8 @@ from securetrain.core.rundir import RUN_DIR_VARIABLE
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import variables
 from securetrain.network.addresses import DEVICE
-from securetrain.network.paths import PathJudge, cache_problem, path_problem
 from securetrain.network.profile import TUNNELLED, VERBS
+from securetrain.network.search_paths import PathJudge, cache_problem, path_problem
 from securetrain.policy.schema import Policy
 
 PROFILE_VARIABLE: Final = "SECURETRAIN_PROFILE"

@@ -23,10 +23,10 @@ import msgspec
 from securetrain.core.errors import NetworkError, SecureTrainError, UsageError, os_error
 from securetrain.network import record
 from securetrain.network.addresses import Names
-from securetrain.network.commands import Run, run_command
 from securetrain.network.firewall import load, no_table
 from securetrain.network.namespace import Namespace
-from securetrain.network.processes import Machine, kill, running
+from securetrain.network.process_identity import Machine, kill, running
+from securetrain.network.system_tools import Run, run_command
 from securetrain.network.wireguard_go import PROGRAM
 
 

@@ -31,8 +31,8 @@ from typing import Any, Final, TypeVar
 from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
 from securetrain.network import exec_private
-from securetrain.network.commands import Run, program, run_command
-from securetrain.network.processes import kill
+from securetrain.network.process_identity import kill
+from securetrain.network.system_tools import Run, program, run_command
 
 FOLDER: Final = Path("/run/netns")
 HOSTS: Final = "hosts"

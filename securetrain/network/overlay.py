@@ -40,14 +40,14 @@ from typing import Final, Self
 from securetrain.core.errors import NetworkError, SecureTrainError
 from securetrain.network import record
 from securetrain.network.addresses import DEVICE, PREFIX, Names, subnet
-from securetrain.network.commands import Run, run_command
 from securetrain.network.engines import Device, Engine, choose
+from securetrain.network.epoch import Epoch, OverlayMember, resolve
 from securetrain.network.firewall import host_members, host_rules, job_rules, load
 from securetrain.network.leftovers import collect_locked, devices, remove
-from securetrain.network.members import Epoch, OverlayMember, resolve
 from securetrain.network.namespace import Namespace, write_names
-from securetrain.network.processes import Machine, Owner, kill
+from securetrain.network.process_identity import Machine, Owner, kill
 from securetrain.network.record import Record
+from securetrain.network.system_tools import Run, run_command
 from securetrain.network.watcher import Watcher
 from securetrain.network.wireguard import OVERHEAD, DeviceState, Peer, WireGuardKey, require_state
 

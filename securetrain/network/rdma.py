@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securetrain.core.errors import NetworkError
-from securetrain.network.commands import Run, run_command
+from securetrain.network.system_tools import Run, run_command
 
 RDMA_DEVICES: Final = Path("/dev/infiniband")
 """Where programs open RDMA devices."""

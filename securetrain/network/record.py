@@ -30,7 +30,7 @@ from securetrain.core import canonical, files
 from securetrain.core.errors import NetworkError, UsageError
 from securetrain.core.files import make_private_dir, read_file, staged_dir, write_atomic
 from securetrain.network.addresses import Names
-from securetrain.network.processes import Owner
+from securetrain.network.process_identity import Owner
 
 STATE: Final = Path("/run/securetrain/network")
 """In memory: after a reboot nothing is left, and nothing is to be remembered."""

@@ -31,14 +31,14 @@ from typing import Final
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.text import printable
-from securetrain.network.commands import (
+from securetrain.network.namespace import Namespace, private_command
+from securetrain.network.system_tools import (
     ENVIRONMENT,
     find_program,
     missing_programs,
     program,
     run_command,
 )
-from securetrain.network.namespace import Namespace, private_command
 from securetrain.network.wireguard import Endpoint
 
 VARIABLE: Final = "SECURETRAIN_ENTRANCE"

@@ -31,9 +31,9 @@ from typing import Final
 from securetrain.core.errors import NetworkError, os_error
 from securetrain.core.text import printable
 from securetrain.network import uapi
-from securetrain.network.commands import ENVIRONMENT, missing_programs, program, run_command
 from securetrain.network.namespace import Namespace, start_privately
 from securetrain.network.record import ENGINE_LOG
+from securetrain.network.system_tools import ENVIRONMENT, missing_programs, program, run_command
 from securetrain.network.wireguard import DeviceState, Peer, WireGuardKey
 
 PROGRAM: Final = "wireguard-go"

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.core.errors import NetworkError
-from securetrain.network.commands import missing_programs
 from securetrain.network.namespace import Namespace
+from securetrain.network.system_tools import missing_programs
 from securetrain.network.wireguard import (
     DeviceState,
     Endpoint,

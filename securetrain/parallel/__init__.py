@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from securetrain.parallel.degrees import Axis, Degrees
     from securetrain.parallel.engine import ParallelModel
     from securetrain.parallel.gradients import clip_grads, grad_norm
-    from securetrain.parallel.initial import initialize
+    from securetrain.parallel.initialization import initialize
     from securetrain.parallel.mesh import Mesh, make_mesh
     from securetrain.parallel.plan import (
         ContextKind,
@@ -68,7 +68,7 @@ _WHERE = {
     "Zero": "plan",
     "clip_grads": "gradients",
     "grad_norm": "gradients",
-    "initialize": "initial",
+    "initialize": "initialization",
     "make_mesh": "mesh",
     "parallelize": "build",
 }

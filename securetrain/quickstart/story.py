@@ -18,7 +18,7 @@ from typing import Final
 
 from securetrain.core.errors import UsageError, os_error
 from securetrain.quickstart import steps, training
-from securetrain.quickstart.context import StepOutcome, Story, StoryResult
+from securetrain.quickstart.story_state import StepOutcome, Story, StoryResult
 from securetrain.quickstart.tpm import software_tpm
 from securetrain.report.html import write_report
 

@@ -28,7 +28,7 @@ from securetrain.core.files import write_atomic
 from securetrain.evidence.reference import ReferenceValues, write_reference_values
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.ima import Measurement, encode_ima, measure_files
+from securetrain.testing.measurement_lists import Measurement, encode_ima, measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 
 FILES: Final[Mapping[str, bytes]] = {

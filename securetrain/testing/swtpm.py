@@ -34,7 +34,7 @@ from securetrain.attest.node.tpm.client import Tpm
 from securetrain.core.errors import UsageError
 from securetrain.core.files import make_private_dir, read_file
 from securetrain.evidence.tpm.constants import Hash
-from securetrain.testing.ima import Measurement
+from securetrain.testing.measurement_lists import Measurement
 
 COMMANDS: Final = ("swtpm", "swtpm_setup", "swtpm_localca")
 _IMA_PCR: Final = 10

@@ -29,8 +29,8 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
 from securetrain.parallel.build import Description, parallelize
+from securetrain.parallel.locality import tensor_machines, this_machine
 from securetrain.parallel.mesh import Mesh, make_mesh
-from securetrain.parallel.placement import tensor_machines, this_machine
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients
@@ -42,7 +42,7 @@ from securetrain.train.data import Rows
 from securetrain.train.data.open import Data, plan_data
 from securetrain.train.data.prefetch import Prefetch
 from securetrain.train.lineage import RunHistory, read_history
-from securetrain.train.models.initial import init_weights
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.optim import make_optimizer

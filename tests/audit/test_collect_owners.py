@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from securetrain.audit.collect import owners
-from securetrain.audit.collect.reading import Host
+from securetrain.audit.collect.host import Host
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, USER, interpreter
 
 OVERFLOW = owners.overflow_uid()

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import SecureTrainError
 from securetrain.guard import GradientGuard, StepRecord
 from securetrain.guard import hooks as hooks_module
-from securetrain.guard.channel import GroupChannel
+from securetrain.guard.group_channel import GroupChannel
 from securetrain.policy.schema import Gradients, GuardResponse
 
 RANK, SIZE, INIT, OUT = (globals()[name] for name in ("RANK", "SIZE", "INIT", "OUT"))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from securetrain.core.errors import IdentityError
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Invitation, Kind, Register, Revoked
 from securetrain.identity.spiffe import Role

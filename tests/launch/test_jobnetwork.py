@@ -16,7 +16,7 @@ import pytest
 from securetrain.core.errors import NetworkError, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch import agent
+from securetrain.launch import elastic_agent
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.ledger import Ledger, verify_ledger
 from securetrain.network import engines, leftovers, rootless
@@ -26,7 +26,7 @@ from securetrain.network.profile import VERBS
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 
 OVERLAY = NetworkProfile.OVERLAY
-PLAN = agent.Plan(config=None, program="python", arguments=("-u", "s.py"), protected=True)
+PLAN = elastic_agent.Plan(config=None, program="python", arguments=("-u", "s.py"), protected=True)
 MEMBERSHIP: Any = SimpleNamespace(
     epoch=1,
     members=[

@@ -12,9 +12,9 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.network import namespace
-from securetrain.network.commands import command_failed
-from securetrain.network.members import OverlayMember
+from securetrain.network.epoch import OverlayMember
 from securetrain.network.overlay import Overlay, Plan
+from securetrain.network.system_tools import command_failed
 from securetrain.network.wireguard import (
     DeviceState,
     Endpoint,

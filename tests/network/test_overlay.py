@@ -13,7 +13,7 @@ from securetrain.network import record
 from securetrain.network.addresses import Names, address
 from securetrain.network.namespace import Namespace
 from securetrain.network.overlay import Overlay, Plan, require_only_way, underlay_mtu
-from securetrain.network.processes import Owner
+from securetrain.network.process_identity import Owner
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 from tests.network.conftest import UNDERLAY, Link
 

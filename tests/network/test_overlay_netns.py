@@ -22,13 +22,13 @@ import pytest
 from securetrain.cli.main import main
 from securetrain.core.errors import NetworkError
 from securetrain.network.addresses import address
-from securetrain.network.commands import command_failed, run_command
 from securetrain.network.engines import ENGINES
 from securetrain.network.firewall import load, no_table
 from securetrain.network.leftovers import collect, devices
 from securetrain.network.namespace import Namespace
 from securetrain.network.overlay import Overlay, Plan
-from securetrain.network.processes import running
+from securetrain.network.process_identity import running
+from securetrain.network.system_tools import command_failed, run_command
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.network.conftest import Job

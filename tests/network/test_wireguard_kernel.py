@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from securetrain.core.errors import NetworkError
 from securetrain.network import wireguard_kernel as module
-from securetrain.network.commands import command_failed
 from securetrain.network.namespace import Namespace
+from securetrain.network.system_tools import command_failed
 from securetrain.network.wireguard import (
     DeviceState,
     Endpoint,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.collect.reading import Host, TooMuchError
+from securetrain.audit.collect.host import Host, TooMuchError
 from securetrain.audit.facts import Interface, Listener, Process, Scope
 
 _LISTEN: Final = "0A"

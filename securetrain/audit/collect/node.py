@@ -13,7 +13,7 @@ from pathlib import Path
 
 from securetrain import __version__
 from securetrain.audit.collect import accounts, network, owners, paths, software, system
-from securetrain.audit.collect.reading import Host, section
+from securetrain.audit.collect.host import Host, section
 from securetrain.audit.facts import Collected, Facts, Job, Node
 
 

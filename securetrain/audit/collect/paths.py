@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from securetrain.audit.collect.reading import Host, TooMuchError, outcome_of
+from securetrain.audit.collect.host import Host, TooMuchError, outcome_of
 from securetrain.audit.collect.system import octal
 from securetrain.audit.facts import Link, Outcome, PathFact, PathRole
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from securetrain.audit.collect.reading import FILE_LIMIT, Host, TooMuchError
+from securetrain.audit.collect.host import FILE_LIMIT, Host, TooMuchError
 from securetrain.audit.facts import EntryPoint, Package, Python, StartupFile
 
 TORCHRUN_GROUP: Final = "torchrun.handlers"

@@ -5,7 +5,7 @@
 import stat
 from typing import Final, get_args
 
-from securetrain.audit.collect.reading import Host, TooMuchError, reading
+from securetrain.audit.collect.host import Host, TooMuchError, reading
 from securetrain.audit.facts import (
     Clock,
     Hardware,

@@ -27,7 +27,7 @@ from securetrain.train.data.packing import PackedTokens
 from securetrain.train.data.parquet import ParquetRows
 from securetrain.train.data.rows import Rows, epoch_order
 from securetrain.train.data.source import ByteSplit
-from securetrain.train.data.tokens import BYTE_VALUES, BinTokens, ByteTokens, Stream
+from securetrain.train.data.token_streams import BYTE_VALUES, BinTokens, ByteTokens, Stream
 from securetrain.train.tokenizer import (
     BYTES,
     LIMIT,

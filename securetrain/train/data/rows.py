@@ -15,7 +15,7 @@ import torch
 from securetrain.core.errors import UsageError
 from securetrain.train.data.order import EpochOrder, Order, RandomOrder
 from securetrain.train.data.source import Place
-from securetrain.train.data.tokens import Stream
+from securetrain.train.data.token_streams import Stream
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, both (B, S) int64 on the CPU."""

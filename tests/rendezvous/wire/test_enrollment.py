@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError, UsageError
-from securetrain.identity.ca import JobCA, certificate_pem
-from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.cluster_ca import ClusterCA
+from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role, SpiffeId

@@ -6,7 +6,7 @@ import torch
 from securetrain.core.errors import UsageError
 from securetrain.train.data.rows import Rows, epoch_order, share
 from securetrain.train.data.source import ByteSplit
-from securetrain.train.data.tokens import ByteTokens
+from securetrain.train.data.token_streams import ByteTokens
 from tests.train.jobs import documents, memory_source
 
 

@@ -13,7 +13,7 @@ from securetrain.parallel.build import Description, move_buffers, parallelize
 from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.mesh import make_mesh
 from securetrain.parallel.plan import Settings
-from securetrain.train.models.initial import init_weights
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.models.moe import MoE, balance

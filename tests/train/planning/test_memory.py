@@ -13,7 +13,7 @@ from securetrain.parallel.plan import Precision, Recompute, Settings, Zero
 from securetrain.parallel.schedule import Schedule, layers_of, owner_of, stages_of
 from securetrain.train.models.llama import Block
 from securetrain.train.models.shape import ModelShape, num_parameters
-from securetrain.train.planning.layout import local_elements, local_parameters
+from securetrain.train.planning.fake_mesh import local_elements, local_parameters
 from securetrain.train.planning.memory import (
     Workload,
     block_activations,
