@@ -109,7 +109,7 @@ class Tokens:
         del epoch
         return self.tokens[start : start + count]
 
-    def places(self, start: int, count: int, epoch: int) -> list[Any]:
+    def byte_ranges(self, start: int, count: int, epoch: int) -> list[Any]:
         """Nobody asks."""
         raise NotImplementedError
 

@@ -148,7 +148,7 @@ class _Tokens:
         del epoch
         return self._tokens[start : start + count]
 
-    def places(self, start: int, count: int, epoch: int) -> list[Any]:
+    def byte_ranges(self, start: int, count: int, epoch: int) -> list[Any]:
         """Nobody asks."""
         raise NotImplementedError
 

@@ -60,7 +60,7 @@ def weights(shape: ModelShape) -> bytes:
     """A safetensors file."""
     model = Llama(shape)
     init_weights(model, 0, shape)
-    tensors = {hf.theirs(name): one.detach() for name, one in model.named_parameters()}
+    tensors = {hf.hf_name(name): one.detach() for name, one in model.named_parameters()}
     header = safetensors_header.encode(
         {name: ("float32", tuple(one.shape)) for name, one in tensors.items()}
     )

@@ -44,7 +44,7 @@ def identity(folder: Path) -> list[Parser]:
     """
     ca = JobCA.create("cluster.example", "job", START)
     trust = TrustRoot.parse(sign_document(_document(ca), [ROOT]), START)
-    policy = LogPolicy.of_trust(trust)
+    policy = LogPolicy.from_trust_root(trust)
     envelope = dsse.sign(b"payload", _KIND, [WORKER])
     log = _log(folder, policy, envelope)
     request, proven = witness.request_for(log, 2), log.prove(1)

@@ -269,7 +269,7 @@ def _outward(view: View) -> list[Interface]:
 
 
 def _fabric_in_clear(view: View, _: _NoArgs) -> list[Judgement]:
-    """The policy trusts no fabric on which gradients travel in clear."""
+    """The policy trusts no fabric on which gradients travel in the clear."""
     network = view.policy.network
     if network.fabric is FabricTrust.ENCRYPTED:
         return [Judgement(label="", good=TRUE)]

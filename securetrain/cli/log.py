@@ -234,7 +234,7 @@ def verify(
         read_file(envelope, ENVELOPE_LIMIT),
         read_file(source, LIMIT),
         trust.keys,
-        LogPolicy.of_trust(trust, age),
+        LogPolicy.from_trust_root(trust, age),
         datetime.now(UTC),
         str(source),
     )
@@ -346,7 +346,7 @@ def _log(folder: Path, trust: "TrustRoot") -> "Log":
     from securetrain.identity.log.checkpoint import LogPolicy
     from securetrain.identity.log.store import Log
 
-    return Log(folder, LogPolicy.of_trust(trust))
+    return Log(folder, LogPolicy.from_trust_root(trust))
 
 
 def _time(moment: datetime) -> str:

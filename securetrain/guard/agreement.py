@@ -31,7 +31,7 @@ _NOBODY: Final = (1 << 32) - 1
 _LIMIT: Final = 64 << 20
 
 
-class Peers:
+class JobAgreement:
     """The ranks that decide as one.
 
     Args:
@@ -65,7 +65,7 @@ class Peers:
             seen.setdefault(group, place)
         return list(seen.values())
 
-    def tell(self, findings: Findings) -> int:
+    def exchange(self, findings: Findings) -> int:
         """Tell the others and hear them; codes and names are the same on every rank then. Returns
         the bytes sent. Collective.
         """
@@ -76,7 +76,7 @@ class Peers:
         rows = self._channel.all_gather(row)
         if not any(row[0] for row in rows):
             return len(row)
-        outliers = named(self._groups, [_numbers(row[2:]) for row in rows])
+        outliers = accused_by_majority(self._groups, [_numbers(row[2:]) for row in rows])
         unsure = any(row[0] and row[1] for row in rows)
         for bit, code in enumerate(_CODES):
             if any(row[0] >> bit & 1 for row in rows) and code not in findings.codes:
@@ -85,7 +85,7 @@ class Peers:
         findings.attributed = bool(outliers) and not unsure
         return len(row)
 
-    def share(self, mine: bytes) -> list[bytes]:
+    def gather_from_leaders(self, mine: bytes) -> list[bytes]:
         """Gather a message from the first rank of every group, for every rank. Collective.
 
         Raises:
@@ -98,7 +98,9 @@ class Peers:
         return [self._channel.broadcast(mine, lengths[place], place) for place in leaders]
 
 
-def named(groups: Sequence[tuple[int, ...]], said: Sequence[Sequence[int]]) -> list[int]:
+def accused_by_majority(
+    groups: Sequence[tuple[int, ...]], said: Sequence[Sequence[int]]
+) -> list[int]:
     """The ranks that more than half of their own group name (rule 2).
 
     Args:

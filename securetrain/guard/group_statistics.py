@@ -25,7 +25,7 @@ _MANY: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrowdStatistics:
+class GroupStatistics:
     """One number per rank in every list."""
 
     values: dict[Test, list[float]]
@@ -38,7 +38,7 @@ class CrowdStatistics:
     """With the others' consensus."""
 
 
-def statistics_of(fresh: Tensor, size: Tensor) -> CrowdStatistics:
+def statistics_of(fresh: Tensor, size: Tensor) -> GroupStatistics:
     """Compute them.
 
     Args:
@@ -55,7 +55,7 @@ def statistics_of(fresh: Tensor, size: Tensor) -> CrowdStatistics:
     reference = statistics.median(norms)
     same = _SAME * reference + _TINY
     unit = max(reference, _TINY)
-    return CrowdStatistics(
+    return GroupStatistics(
         values={
             Test.NORM: [math.log(x + _TINY) for x in norms],
             Test.FAR: [math.log(x + same) for x in far],

@@ -46,7 +46,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError, UsageError
-from securetrain.guard.agreement import Peers
+from securetrain.guard.agreement import JobAgreement
 from securetrain.guard.collect import RETAIN_BYTES
 from securetrain.guard.detector import DetectorState
 from securetrain.guard.hooks import sharded_modules
@@ -81,8 +81,8 @@ class GradientGuard:
         settings: the policy's section.
         experts: the same for experts, where they are spread over other ranks than the rest.
         on_record: called once a step with the record, on every rank that passes one.
-        peers: all ranks of the job, where some hold other pieces of the model (tensor or pipeline
-            parallel): a step that one of them refuses is refused by all.
+        job_group: all ranks of the job, where some hold other pieces of the model (tensor or
+            pipeline parallel): a step that one of them refuses is refused by all.
         randomness: gives n unpredictable bytes.
         retain_bytes: local gradient bytes that may wait for a seed.
     """
@@ -94,7 +94,7 @@ class GradientGuard:
         *,
         experts: ProcessGroup | None = None,
         on_record: Callable[[StepRecord], None] | None = None,
-        peers: ProcessGroup | None = None,
+        job_group: ProcessGroup | None = None,
         randomness: Callable[[int], bytes] = secrets.token_bytes,
         retain_bytes: int = RETAIN_BYTES,
     ) -> None:
@@ -112,8 +112,8 @@ class GradientGuard:
         self._ranks = (self._rank,) if group is None else _ranks_of(group)
         self._settings = settings
         self._on_record = on_record
-        self._together = peers if peers is not None and peers.size() > 1 else None
-        self._peers: Peers | None = None
+        self._job_group = job_group if job_group is not None and job_group.size() > 1 else None
+        self._agreement: JobAgreement | None = None
         self._randomness = randomness
         self._retain_bytes = retain_bytes
         self._watches: list[Watch] = []
@@ -136,11 +136,11 @@ class GradientGuard:
         """
         if self._parts:
             raise _unseen("this guard is attached already", "make one guard per model")
-        if self._together is not None:
-            self._peers = Peers(self._together, self._ranks)
+        if self._job_group is not None:
+            self._agreement = JobAgreement(self._job_group, self._ranks)
         self._watches = self._make_watches(parts)
         self._parts = parts
-        self._recall()
+        self._restore_pieces()
 
     def judge(self, step: int) -> Verdict:
         """Judge the gradients of the backward pass that just ended. Collective.
@@ -158,8 +158,8 @@ class GradientGuard:
         for watch in self._watches:
             drawn, sent = watch.judge(findings)
             batches, sent_bytes = batches + drawn, sent_bytes + sent
-        if self._peers is not None:
-            sent_bytes += self._peers.tell(findings)
+        if self._agreement is not None:
+            sent_bytes += self._agreement.exchange(findings)
         verdict, self._totals = findings.verdict(
             step, self._totals, self._settings.response, self._settings.max_refused_steps
         )
@@ -187,8 +187,8 @@ class GradientGuard:
             PieceState(ranks=watch.ranks, piece=watch.piece, detector=watch.detector.state())
             for watch in self._watches
         ] or self._loaded
-        if self._peers is not None:
-            told = self._peers.share(msgspec.json.encode(pieces))
+        if self._agreement is not None:
+            told = self._agreement.gather_from_leaders(msgspec.json.encode(pieces))
             pieces = [one for data in told for one in msgspec.json.decode(data, type=_PIECES)]
         state = GuardState(totals=self._totals, pieces=pieces)
         result: dict[str, Any] = msgspec.to_builtins(state)
@@ -209,7 +209,7 @@ class GradientGuard:
             raise _bad_state(f"version {loaded.version} is not 2")
         self._totals = loaded.totals
         self._loaded = loaded.pieces
-        self._recall()
+        self._restore_pieces()
 
     # -- what there is to watch --------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class GradientGuard:
                 )
             rest = [one for one in rest if one not in mine]
             watch = self._group_watch(group)
-            watch.watch_sharded(mine, self._object)
+            watch.watch_sharded(mine, self._report_error)
             watches.append(watch)
         if rest:
             raise _unseen(
@@ -262,7 +262,7 @@ class GradientGuard:
     def _lone(self, parameters: list[tuple[str, nn.Parameter]]) -> LoneWatch:
         return LoneWatch(parameters, self._rank, self._settings)
 
-    def _recall(self) -> None:
+    def _restore_pieces(self) -> None:
         """Use what was loaded about the pieces that this rank holds."""
         known = {(one.ranks, one.piece): one.detector for one in self._loaded}
         for watch in self._watches:
@@ -270,7 +270,7 @@ class GradientGuard:
             if learned is not None:
                 watch.detector.restart(learned)
 
-    def _object(self, error: GuardError) -> None:
+    def _report_error(self, error: GuardError) -> None:
         self._objection = self._objection or error
 
 

@@ -65,7 +65,7 @@ class Findings:
         """The ranks' transcripts or tables differ."""
         self.add("ST-GRAD-004", "the ranks do not hold the same table", attributed=False)
 
-    def add_liars(self, accusations: list[set[int]], ranks: Sequence[int]) -> None:
+    def add_unopened(self, accusations: list[set[int]], ranks: Sequence[int]) -> None:
         """Each rank's set of ranks that did not open their commitment."""
         accused = set().union(*accusations)
         for index in sorted(accused):

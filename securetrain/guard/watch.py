@@ -88,7 +88,7 @@ class GroupWatch:
         self._layout = b""
 
     def watch_sharded(
-        self, modules: Sequence[Sharded], object_to: Callable[[GuardError], None]
+        self, modules: Sequence[Sharded], report_error: Callable[[GuardError], None]
     ) -> None:
         """Hook modules that are spread over these ranks. Collective."""
         grids = {one.grid for one in modules}
@@ -100,7 +100,7 @@ class GroupWatch:
                 "shard all of them over one mesh",
             )
         self._owners = _owners(self.ranks, grids.pop())
-        attach_sharded(modules, self.collector, object_to)
+        attach_sharded(modules, self.collector, report_error)
         named = [(one.chunk, p.sharded_param) for one in modules for p in one.group.fsdp_params]
         self.piece = fingerprint(named)
         self.collector.draw_window_seed()
@@ -140,13 +140,13 @@ class GroupWatch:
 
     def _encode(self, sketches: StepSketches) -> bytes:
         numbers = torch.cat([sketches.sent.flatten(), sketches.received, sketches.window])
-        accused = bytes(int(rank in sketches.liars) for rank in range(len(self.ranks)))
+        accused = bytes(int(rank in sketches.unopened) for rank in range(len(self.ranks)))
         return sketches.digest + accused + numbers.float().numpy().tobytes()
 
     def _decide(self, findings: Findings, sketches: StepSketches, rows: list[bytes]) -> None:
         size = len(self.ranks)
         accused = [{r for r in range(size) if row[_DIGEST + r]} for row in rows]
-        findings.add_liars(accused, self.ranks)
+        findings.add_unopened(accused, self.ranks)
         if len({row[:_DIGEST] for row in rows}) > 1:
             # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
             findings.add_disagreement()
@@ -196,7 +196,7 @@ class LoneWatch:
         Raises:
             GuardError: ST-GRAD-006, there is no gradient.
         """
-        gradients = [settled(p) for p in self._parameters if p.grad is not None]
+        gradients = [resolve_partial_grad(p) for p in self._parameters if p.grad is not None]
         if not gradients:
             raise GuardError(
                 "ST-GRAD-006",
@@ -213,7 +213,7 @@ class LoneWatch:
         return 0, 0
 
 
-def settled(parameter: nn.Parameter) -> Tensor:
+def resolve_partial_grad(parameter: nn.Parameter) -> Tensor:
     """This rank's piece of a gradient, pending sums finished (collective where there are some).
 
     The finished sum takes the gradient's place: whoever comes next need not do it again.

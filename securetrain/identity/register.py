@@ -53,7 +53,7 @@ class How(StrEnum):
     """The reason why a certificate was issued."""
 
     COMMAND = "command"
-    ENROLMENT = "enrolment"
+    ENROLLMENT = "enrolment"
     RENEWAL = "renewal"
 
 
@@ -201,7 +201,7 @@ class Register:
             for kind, name, reason, since in self._run("SELECT * FROM revoked ORDER BY rowid")
         ]
 
-    # Enrolment tokens.
+    # Enrollment tokens.
 
     def invite(self, entry: Invitation) -> None:
         """Keep a new token."""
@@ -236,7 +236,7 @@ class Register:
         return bool(self._run(statement, (now.isoformat(), token_id)))
 
     def set_endpoint(self, job: str, address: str) -> None:
-        """Note where a job's coordinator takes enrolments; empty when it does no longer."""
+        """Note where a job's coordinator takes enrollments; empty when it does no longer."""
         self._run("INSERT OR REPLACE INTO endpoints VALUES (?, ?)", (job, address))
 
     def endpoint(self, job: str) -> str:

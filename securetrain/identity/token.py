@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One-time tokens by which a machine becomes a node of a job.
 
-A token is one line of text for a person to carry: where to enrol, which job CA to trust, as which
+A token is one line of text for a person to carry: where to enroll, which job CA to trust, as which
 node, and a secret of 128 bits. From the secret an Ed25519 key is derived (HKDF-SHA-256). The
-enrolment endpoint knows only its public key, by whose id the token is known, and the holder proves
+enrollment endpoint knows only its public key, by whose id the token is known, and the holder proves
 the token by a signature over the TLS exporter of its connection: the secret never travels, the
 proof is good for that connection only, and a copy of the CA's register proves nothing.
 

@@ -21,7 +21,7 @@ def announced_address(coordinator: str, bind: str = "") -> IPv4Address | IPv6Add
         UsageError: ST-USAG-001 for what is no address.
     """
     if not bind:
-        return own_address(coordinator)
+        return local_address(coordinator)
     try:
         return ip_address(bind)
     except ValueError as error:
@@ -30,7 +30,7 @@ def announced_address(coordinator: str, bind: str = "") -> IPv4Address | IPv6Add
         ) from error
 
 
-def own_address(coordinator: str) -> IPv4Address | IPv6Address:
+def local_address(coordinator: str) -> IPv4Address | IPv6Address:
     """The address from which this machine reaches the coordinator. Nothing is sent.
 
     Raises:

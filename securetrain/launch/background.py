@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background tasks of a node's agent for the checkpoints of its run, beside the workers.
 
-A thread of the launcher goes through a few chores, about once a second, for as long as the run
+A thread of the launcher goes through a few tasks, about once a second, for as long as the run
 goes on, and once more at its end. Rules:
 
 1. a run that ends is given a little time until nothing is unfinished any more;
-2. a chore that is refused something says so in the ledger, is not done again, and the first such
+2. a task that is refused something says so in the ledger, is not done again, and the first such
    refusal ends the run: what it stands for (a log that witnesses watch, for example) would be
    missing, and nobody looks at a message of a run that goes on;
-3. the chores of one node are done one after the other, so that they need no locks among themselves;
+3. the tasks of one node are done one after the other, so that they need no locks among themselves;
    what other processes share is locked where it lies.
 """
 
@@ -29,7 +29,7 @@ PAUSE_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 10.0
 """As long as a node's agent waits for the others at the end of a job."""
 
-Chore: TypeAlias = Callable[[], None]
+Task: TypeAlias = Callable[[], None]
 
 
 def _end_workers() -> None:
@@ -38,16 +38,16 @@ def _end_workers() -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Keeper:
-    """The chores of one run; `start` once, `stop` on every way out."""
+class BackgroundTasks:
+    """The tasks of one run; `start` once, `stop` on every way out."""
 
-    chores: Mapping[str, Chore]
+    tasks: Mapping[str, Task]
     """By a name for the ledger."""
     ledger: Ledger
     unfinished: Callable[[], bool] = lambda: False
     """Whether another turn may do what could not be done yet."""
     at_end: Callable[[], None] = lambda: None
-    """What is asked when nothing further will be done; a chore's last one."""
+    """What is asked when nothing further will be done; a task's last one."""
     end_run: Callable[[], None] = _end_workers
     pause: float = PAUSE_SECONDS
     problem: SecureTrainError | None = None
@@ -58,11 +58,11 @@ class Keeper:
 
     def start(self) -> None:
         """Begin."""
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="background", daemon=True)
         self._thread.start()
 
     def stop(self, linger: float = LINGER_SECONDS) -> None:
-        """Go through the chores once more, and end; without effect the second time.
+        """Go through the tasks once more, and end; without effect the second time.
 
         Args:
             linger: Seconds to go on for as long as something is unfinished.
@@ -76,25 +76,25 @@ class Keeper:
             self._do("end", self.at_end)
 
     def settle(self, seconds: float) -> bool:
-        """Go through the chores until nothing is unfinished, or time is up; whether all were done
+        """Go through the tasks until nothing is unfinished, or time is up; whether all were done
         that could be.
         """
         deadline = time.monotonic() + seconds
-        while self.turn():
+        while self.run_once():
             if not self.unfinished() or time.monotonic() >= deadline:
                 return True
             time.sleep(self.pause / 4)
         return False
 
-    def turn(self) -> bool:
-        """Go through the chores once; whether all were done."""
+    def run_once(self) -> bool:
+        """Go through the tasks once; whether all were done."""
         with self._turn:
-            return all(self._do(name, chore) for name, chore in self.chores.items())
+            return all(self._do(name, task) for name, task in self.tasks.items())
 
-    def _do(self, name: str, chore: Chore) -> bool:
+    def _do(self, name: str, task: Task) -> bool:
         if self.problem is None:
             try:
-                chore()
+                task()
             except SecureTrainError as error:
                 self._refused(name, error)
             except Exception as error:  # noqa: BLE001 - fail closed, whatever it was
@@ -102,7 +102,7 @@ class Keeper:
         return self.problem is None
 
     def _run(self) -> None:
-        while self.turn() and not self._stopped.wait(self.pause):
+        while self.run_once() and not self._stopped.wait(self.pause):
             pass
         if self.problem is not None and not self._stopped.is_set():
             self.end_run()

@@ -60,8 +60,8 @@ class _Found:
 
 
 @dataclass(slots=True, kw_only=True)
-class Logbook:
-    """One agent's part of it; `turn` is a chore."""
+class CheckpointLog:
+    """One agent's part of it; `run_once` is a background task."""
 
     run: RunDir
     run_id: str
@@ -82,7 +82,7 @@ class Logbook:
     _cosigned: str = ""
     """What the log said when this machine looked last."""
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Log, watch, prove.
 
         Raises:

@@ -68,7 +68,7 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def ignoring_signals() -> Iterator[None]:
     """Let the ending signals do nothing: what is closed here takes seconds at most."""
     with handled(lambda _number, _frame: None):
         yield

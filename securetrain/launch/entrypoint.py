@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: list[str], scanned: cmdline.Scan) -> int:
     now = _clock()
     policy = load_policy(scanned.policy).policy
-    if rootless_launcher.goes_inside(policy.network, scanned):
+    if rootless_launcher.needs_user_namespace(policy.network, scanned):
         return rootless_launcher.run_inside(argv, scanned, os.environ)
     try:
         check_supply_chain(policy, logs_specs=scanned.logs_specs)

@@ -39,8 +39,8 @@ from securetrain.rendezvous.wire.membership import Membership
 
 
 @dataclass(slots=True, kw_only=True)
-class Newest:
-    """One node's part: `show` and `hear` are called before every epoch, `look` at any time."""
+class HeadTracker:
+    """One node's part: `advertise` and `receive` belong before every epoch, `refresh` anywhere."""
 
     run: RunDir
     run_id: str
@@ -50,18 +50,18 @@ class Newest:
     _looked: bytes = b""
     """The head that was looked at last: the same bytes say nothing new."""
 
-    def show(self) -> tuple[bytes, ...]:
+    def advertise(self) -> tuple[bytes, ...]:
         """Return what to show the other nodes.
 
         Raises:
             IntegrityError: ST-CKPT-151 when this node's own memory cannot be read.
             IdentityError: ST-IDEN-008 when the run's trust root is not valid (any more).
         """
-        self.look()
+        self.refresh()
         head = self.floors.head(self.run_id, self._trust().keys_for(TrustRole.CHECKPOINT))
         return () if head is None else (head,)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Remember the head that lies beside the checkpoints. One that is not good is noted: who
         asks for it refuses it.
 
@@ -80,7 +80,7 @@ class Newest:
             return
         self._remember(shown, "the store")
 
-    def hear(self, membership: Membership) -> None:
+    def receive(self, membership: Membership) -> None:
         """Judge what the members of an epoch have shown.
 
         Raises:
@@ -110,7 +110,7 @@ class Newest:
                     digest=shown.head.digest,
                 )
 
-    def went_back(self, past: Callable[[], History]) -> None:
+    def excuse_rollback(self, past: Callable[[], History]) -> None:
         """Rule 4.
 
         Args:

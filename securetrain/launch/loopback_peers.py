@@ -35,7 +35,7 @@ Pair: TypeAlias = tuple[Listener, Listener]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Stranger:
+class ForeignPeer:
     """Another user at the other end of a connection."""
 
     uid: int
@@ -43,7 +43,7 @@ class Stranger:
     """Of this process."""
 
 
-def own_connections(proc: Path = Path("/proc")) -> frozenset[Pair]:
+def local_connections(proc: Path = Path("/proc")) -> frozenset[Pair]:
     """The connections that this process has.
 
     Raises:
@@ -52,9 +52,9 @@ def own_connections(proc: Path = Path("/proc")) -> frozenset[Pair]:
     return frozenset(_pair(found) for found in own_sockets(proc) if found.state in _OPEN)
 
 
-def strangers(
+def find_foreign_peers(
     before: Collection[Pair] = frozenset(), proc: Path = Path("/proc"), uid: int | None = None
-) -> tuple[Stranger, ...]:
+) -> tuple[ForeignPeer, ...]:
     """Find other users that are connected to this process, under the rules of this module.
 
     Args:
@@ -77,7 +77,7 @@ def strangers(
     return tuple(
         sorted(
             {
-                Stranger(found.uid, found.remote.port)
+                ForeignPeer(found.uid, found.remote.port)
                 for found in read_sockets(proc)
                 if _pair(found)[::-1] in judged
                 and found.inode != _NOBODYS
@@ -87,7 +87,7 @@ def strangers(
     )
 
 
-def refusal(found: Collection[Stranger]) -> NetworkError:
+def refusal(found: Collection[ForeignPeer]) -> NetworkError:
     """The refusal for strangers."""
     ends = ", ".join(f"user {stranger.uid} at port {stranger.port}" for stranger in found)
     return NetworkError(

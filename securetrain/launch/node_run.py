@@ -29,11 +29,11 @@ from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
 from securetrain.launch.address import announced_address
-from securetrain.launch.background import Keeper
-from securetrain.launch.descendants import end_stragglers, interruptible, undisturbed
+from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
-from securetrain.launch.node_services import Kept, keep, this_node
+from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.recording import Recorder
@@ -78,14 +78,14 @@ class Session:
     ledger: Ledger = field(init=False)
     profile: NetworkProfile | None = None
     verbs: Verbs | None = None
-    entrance: Endpoint | None = None
+    forwarded_endpoint: Endpoint | None = None
     """In a user namespace: what of the machine leads to this launcher (`network.rootless`)."""
     environment: WorkerEnvironment | None = None
     preflight: Preflight | None = None
     plan: elastic_agent.Plan | None = None
     coordinator: Coordinator | None = None
     network: JobNetwork | None = None
-    kept: Kept | None = None
+    services: NodeServices | None = None
     appraised: FileState | None = None
     num_stragglers: int = 0
     finished: bool = False
@@ -102,7 +102,7 @@ class Session:
         """
         try:
             result = self._work(environ)
-            with undisturbed():
+            with ignoring_signals():
                 self._end_workers()
                 self._raise_died()
                 if result.signal:
@@ -113,14 +113,14 @@ class Session:
                     raise failures.as_error(result.failures, self._reports(), self._logs())
                 self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
         except SecureTrainError as error:
-            with undisturbed():
+            with ignoring_signals():
                 self._end_workers()
                 failed = self.plan is not None
                 outcome = run_summary.Outcome.FAILED if failed else run_summary.Outcome.REFUSED
                 self._finish(outcome, int(error.exit_code), error)
             raise
         except BaseException:
-            with undisturbed():
+            with ignoring_signals():
                 self._end_workers()
                 # A dead engine ends the run by a signal of our own: `_finish` says so instead.
                 self._finish(run_summary.Outcome.INTERRUPTED, int(ExitCode.INTERRUPTED))
@@ -132,7 +132,7 @@ class Session:
         run, policy = self.setup.run, self.setup.policy
         low, high = elastic_agent.node_range(self.options.torch.nnodes)
         self._begin()
-        self.entrance = rootless.entrance(environ)
+        self.forwarded_endpoint = rootless.forwarded_endpoint(environ)
         state = this_node(environ)
         with self._refusing(Boundary.NETWORK, "profile-refused"):
             self.profile = achieve(
@@ -140,7 +140,7 @@ class Session:
                 high,
                 require=self.options.require,
                 probe=prober(
-                    max_nodes=high, joins=self.options.joins, beside=self._fabric.obstacle
+                    max_nodes=high, joins=self.options.joins, fabric_obstacle=self._fabric.obstacle
                 ),
             )
             self.verbs = self._fabric.verbs(self.profile)
@@ -181,7 +181,9 @@ class Session:
                     plan = self.network.inside(plan)
             self.plan = plan
             with self._refusing(Boundary.CHECKPOINT, "log-refused"):
-                self.kept = keep(self.setup, self.options, self.ledger, self.clock, state)
+                self.services = start_services(
+                    self.setup, self.options, self.ledger, self.clock, state
+                )
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -198,10 +200,10 @@ class Session:
                         ledger=self.ledger,
                         clock=self.clock,
                         say=self._say,
-                        newest=self.kept.newest,
-                        keeper=self.kept.keeper,
+                        head_tracker=self.services.head_tracker,
+                        background=self.services.background,
                     ).begin,
-                    floors=self.kept.newest.show,
+                    floors=self.services.head_tracker.advertise,
                 )
 
     def _device(self) -> str:
@@ -248,7 +250,7 @@ class Session:
             ledger=self.ledger,
             profile=self.profile,
             verbs=self.verbs,
-            entrance=self.entrance,
+            forwarded_endpoint=self.forwarded_endpoint,
         )
 
     def _begin(self) -> None:
@@ -315,8 +317,8 @@ class Session:
         if self.appraised is not None:
             self.appraised.close()
         self.num_stragglers += end_stragglers(self.setup.run.root)
-        if self.kept is not None:
-            self.kept.keeper.stop()
+        if self.services is not None:
+            self.services.background.stop()
         if self.network is not None:
             self.network.down()
 
@@ -347,7 +349,7 @@ class Session:
         if outcome is run_summary.Outcome.SUCCEEDED:
             nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
             self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
-            book = self.kept.logbook if self.kept is not None else None
+            book = self.services.checkpoint_log if self.services is not None else None
             if book is not None:
                 count = f"{book.num_logged} checkpoint{'s' if book.num_logged != 1 else ''}"
                 self._say(f"{count} logged in {book.folder}")
@@ -356,21 +358,21 @@ class Session:
             raise problem
 
     def _raise_died(self) -> None:
-        """Raise why the job network or the keeper is gone, or what could not be removed."""
-        for part in (self.network, self._keeper):
+        """Raise why the job network or a background task failed, or what could not be removed."""
+        for part in (self.network, self._background):
             if part is not None and part.problem is not None:
                 raise part.problem
 
     def _problem(self) -> SecureTrainError | None:
         """The failure of a run that otherwise ended well: a gap in the ledger, a dead network."""
-        for part in (self.coordinator, self.network, self._keeper):
+        for part in (self.coordinator, self.network, self._background):
             if part is not None and part.problem is not None:
                 return part.problem
         return None
 
     @property
-    def _keeper(self) -> Keeper | None:
-        return self.kept.keeper if self.kept is not None else None
+    def _background(self) -> BackgroundTasks | None:
+        return self.services.background if self.services is not None else None
 
     def _reports(self) -> list[workerlog.WorkerReport]:
         found = workerlog.read_reports(self.setup.run)
@@ -404,8 +406,8 @@ class Session:
         self._say(f"node         {node_name()}: {evidence}")
         self._say(f"coordinator  {where} {endpoint}, TLS 1.3 with certificates on both sides")
         self._say(f"preflight    {self.preflight.sentence}")
-        if self.kept is not None and self.kept.sentence:
-            self._say(f"log          {self.kept.sentence}")
+        if self.services is not None and self.services.sentence:
+            self._say(f"log          {self.services.sentence}")
         self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
         for line in self.preflight.warnings(policy.host.fail_on):
             self._say(f"warning: {line}")

@@ -17,9 +17,9 @@ from securetrain.identity.keys import Signer
 from securetrain.identity.log.machine_witness import machine_witness, witness_key
 from securetrain.identity.signers import open_signer
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch.background import Keeper
-from securetrain.launch.checkpoint_log import Logbook
-from securetrain.launch.head_tracker import Newest
+from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.checkpoint_log import CheckpointLog
+from securetrain.launch.head_tracker import HeadTracker
 from securetrain.launch.options import RunOptions
 from securetrain.launch.run_setup import LOG_KEY, RunSetup, node_name
 from securetrain.ledger import Ledger
@@ -28,18 +28,18 @@ from securetrain.policy.schema import TransparencyLog
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class NodeServices:
     """The services of one node's run."""
 
-    newest: Newest
-    keeper: Keeper
-    logbook: Logbook | None
+    head_tracker: HeadTracker
+    background: BackgroundTasks
+    checkpoint_log: CheckpointLog | None
     """None when the policy asks for no log."""
 
     @property
     def sentence(self) -> str:
         """The log, for people; empty without one."""
-        book = self.logbook
+        book = self.checkpoint_log
         if book is None:
             return ""
         asked = book.asked
@@ -60,56 +60,56 @@ def node_state(environ: Mapping[str, str], *, is_root: bool) -> NodeState:
 
 def this_node(environ: Mapping[str, str]) -> NodeState:
     """`node_state` of the machine and user that this process runs as."""
-    is_root = os.geteuid() == 0 and rootless.entrance(environ) is None
+    is_root = os.geteuid() == 0 and rootless.forwarded_endpoint(environ) is None
     return node_state(environ, is_root=is_root)
 
 
-def keep(
+def start_services(
     setup: RunSetup,
     options: RunOptions,
     ledger: Ledger,
     clock: Callable[[], datetime],
     state: NodeState,
-) -> Kept:
-    """Begin; the keeper is stopped by the caller.
+) -> NodeServices:
+    """Start the services; the caller stops the background tasks.
 
     Raises:
         UsageError: ST-USAG-001 when the policy's log is not to be found.
         IdentityError: ST-IDEN-001, 010 or 019 when a key cannot be used; ST-IDEN-040 or 044 when
             the trust root's log is not the policy's.
     """
-    newest = Newest(
+    head_tracker = HeadTracker(
         run=setup.run,
         run_id=setup.job,
         floors=Floors(state.floors(setup.job)),
         ledger=ledger,
         clock=clock,
     )
-    chores = {"newest": newest.look}
+    tasks = {"newest": head_tracker.refresh}
     asked = setup.policy.policy.checkpoint.log
     if asked is None:
-        keeper = Keeper(chores=chores, ledger=ledger)
-        keeper.start()
-        return Kept(newest, keeper, None)
-    book = _logbook(setup, options, asked, ledger, clock, state)
-    keeper = Keeper(
-        chores={**chores, "log": book.turn},
+        background = BackgroundTasks(tasks=tasks, ledger=ledger)
+        background.start()
+        return NodeServices(head_tracker, background, None)
+    book = _start_checkpoint_log(setup, options, asked, ledger, clock, state)
+    background = BackgroundTasks(
+        tasks={**tasks, "log": book.run_once},
         ledger=ledger,
         unfinished=lambda: bool(book.pending),
         at_end=book.require_all,
     )
-    keeper.start()
-    return Kept(newest, keeper, book)
+    background.start()
+    return NodeServices(head_tracker, background, book)
 
 
-def _logbook(  # noqa: PLR0917 - what it is made of
+def _start_checkpoint_log(  # noqa: PLR0917 - what it is made of
     setup: RunSetup,
     options: RunOptions,
     asked: TransparencyLog,
     ledger: Ledger,
     clock: Callable[[], datetime],
     state: NodeState,
-) -> Logbook:
+) -> CheckpointLog:
     folder, key = _where(setup, options, asked)
     trust = TrustRoot.load(setup.run.trust, clock())
     policy = log_policy(trust, asked)
@@ -119,7 +119,7 @@ def _logbook(  # noqa: PLR0917 - what it is made of
         state.witness_seen,
         {policy.origin: policy},
     )
-    return Logbook(
+    return CheckpointLog(
         run=setup.run,
         run_id=setup.job,
         folder=folder,

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from securetrain.audit.collect.node import told_inside
+from securetrain.audit.collect.node import root_files_variable
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
@@ -45,7 +45,7 @@ _READY_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.01
 
 
-def goes_inside(network: Network, scanned: Scan) -> bool:
+def needs_user_namespace(network: Network, scanned: Scan) -> bool:
     """Return whether this launcher has to start again in a user namespace (rule 1)."""
     if os.geteuid() == 0:
         return False
@@ -76,7 +76,7 @@ def run_inside(argv: Sequence[str], scanned: Scan, environ: Mapping[str, str]) -
     """
     udp, device, mtu = None, "", 0
     if scanned.endpoint:
-        udp = rootless.new_entrance(announced_address(scanned.endpoint, scanned.bind))
+        udp = rootless.new_forwarded_endpoint(announced_address(scanned.endpoint, scanned.bind))
         device = rootless.device_of(udp.address)
         mtu = underlay_mtu(Namespace(), udp.address)
     rootless.rehearse(udp=udp, device=device)
@@ -86,7 +86,7 @@ def run_inside(argv: Sequence[str], scanned: Scan, environ: Mapping[str, str]) -
     # A session of its own: what a terminal sends reaches the launcher inside once, through us.
     with subprocess.Popen(
         rootless.command(program, udp=udp, device=device, mtu=mtu),
-        env=rootless.inherited(environ, udp) | told_inside(environ),
+        env=rootless.inner_environment(environ, udp) | root_files_variable(environ),
         start_new_session=True,
     ) as process:
 

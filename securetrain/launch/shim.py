@@ -90,7 +90,7 @@ class Shim:
             # Imports cryptography, which a worker that needs no key does without.
             from securetrain.network import nccl  # noqa: PLC0415
 
-            shim.nccl_key = nccl.take_key(environ)
+            shim.nccl_key = nccl.read_inherited_key(environ)
         return shim
 
     def install(self) -> None:
@@ -151,13 +151,13 @@ class Shim:
             if not libraries:
                 raise nccl.no_nccl()
             for library in sorted(libraries - self.encrypted):
-                nccl.give_key(library, self.nccl_key)
+                nccl.set_encryption_key(library, self.nccl_key)
                 self.encrypted.add(library)
         except SecureTrainError as error:
             self._refuse(Boundary.FABRIC, "nccl-not-encrypted", error)
             raise
 
-    def check_ends(self, before: Collection[loopback_peers.Pair]) -> None:
+    def check_loopback_peers(self, before: Collection[loopback_peers.Pair]) -> None:
         """Check who is connected to this process.
 
         Args:
@@ -166,7 +166,7 @@ class Shim:
         Raises:
             NetworkError: ST-NETW-002, or ST-NETW-025; the ledger says so first.
         """
-        if found := loopback_peers.strangers(before):
+        if found := loopback_peers.find_foreign_peers(before):
             error = loopback_peers.refusal(found)
             self._refuse(Boundary.NETWORK, "stranger-connected", error)
             raise error
@@ -225,12 +225,14 @@ class Shim:
             if self.profile is NetworkProfile.NCCL_TLS:
                 self.encrypt_nccl(is_needed=True)
             before = (
-                loopback_peers.own_connections() if self.profile is NetworkProfile.LOOPBACK else ()
+                loopback_peers.local_connections()
+                if self.profile is NetworkProfile.LOOPBACK
+                else ()
             )
             group = make_group(*args, **kwargs)
             self.check_sockets()
             if self.profile is NetworkProfile.LOOPBACK:
-                self.check_ends(before)
+                self.check_loopback_peers(before)
             return group
 
         return checked

@@ -32,7 +32,7 @@ _KNOWN: Final = frozenset({"torch", "securetrain"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignEntryPoint:
+class ThirdPartyEntryPoint:
     """Another package's code that torch would import."""
 
     group: str
@@ -52,7 +52,7 @@ def check_supply_chain(
         group=group
     ),
     installed_version: Callable[[str], str] = version,
-) -> tuple[ForeignEntryPoint, ...]:
+) -> tuple[ThirdPartyEntryPoint, ...]:
     """Check rules 1 and 2; returns the foreign entry points that the policy allows.
 
     Args:
@@ -117,8 +117,10 @@ def check_torch(policy: Policy, installed_version: Callable[[str], str] = versio
     return found
 
 
-def _foreign(entry: EntryPoint) -> ForeignEntryPoint | None:
+def _foreign(entry: EntryPoint) -> ThirdPartyEntryPoint | None:
     package = entry.dist.name if entry.dist is not None else ""
     if package in _KNOWN:
         return None
-    return ForeignEntryPoint(group=entry.group, name=entry.name, value=entry.value, package=package)
+    return ThirdPartyEntryPoint(
+        group=entry.group, name=entry.name, value=entry.value, package=package
+    )

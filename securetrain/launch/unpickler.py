@@ -65,7 +65,7 @@ class AllowListUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         """Find a global under rules 1 to 3."""
-        module_name, global_name = _todays_name(module_name, global_name)
+        module_name, global_name = _python3_name(module_name, global_name)
         name = f"{module_name}.{global_name}"
         if stand_in := _STAND_INS.get(name):
             return functools.partial(stand_in)
@@ -142,7 +142,7 @@ class SafePickle:
         return self.Unpickler(io.BytesIO(data), **options).load()
 
 
-def _todays_name(module: str, name: str) -> tuple[str, str]:
+def _python3_name(module: str, name: str) -> tuple[str, str]:
     """Translate Python 2's name, which protocols below 3 use: it is judged under today's."""
     if (module, name) in _compat_pickle.NAME_MAPPING:
         return _compat_pickle.NAME_MAPPING[module, name]

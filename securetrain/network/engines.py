@@ -62,7 +62,7 @@ class Device(Protocol):
         """Wait until the UDP port is open, once the device is up; returns its number."""
         ...
 
-    def death(self) -> str:
+    def failure_reason(self) -> str:
         """Explain why the device is gone; empty while it is there."""
         ...
 

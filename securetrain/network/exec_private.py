@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         end = words.index("--")
         options, command = words[:end], words[end + 1 :]
-        for file, name in handed(options):
+        for file, name in inherited_files(options):
             os.environ[name] = str(hand(file))
         make(mounts(options))
         os.execv(command[0], command)  # noqa: S606 - no shell is the point
@@ -109,7 +109,7 @@ def _call(name: str, *arguments: bytes | int) -> None:
         raise OSError(number, os.strerror(number), " ".join([name, *words]))
 
 
-def handed(options: Sequence[str]) -> list[tuple[str, str]]:
+def inherited_files(options: Sequence[str]) -> list[tuple[str, str]]:
     """The files that the program inherits, with the variables that say where."""
     found = []
     words = iter(options)

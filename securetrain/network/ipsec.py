@@ -11,7 +11,7 @@ node and each other member, in both directions, there must be
    ESP and does not let packets pass without it ("level use");
 2. no other policy for any of their traffic that is less: it could come first;
 3. a security association that this policy uses, fully offloaded to the same interface, whose
-   cipher encrypts: AES-GMAC (RFC 4543) looks like an AEAD and leaves every byte in clear.
+   cipher encrypts: AES-GMAC (RFC 4543) looks like an AEAD and leaves every byte in the clear.
 
 Anything that is missing is named. That the kernel has a fully offloaded state means that the card's
 driver took it (``xdo_dev_state_add``): there is no such state in software.
@@ -29,7 +29,7 @@ _ANY: Final = bytes(16)
 
 
 def problem(
-    own: Address,
+    local: Address,
     members: Collection[Address],
     interface: int,
     states: Collection[State],
@@ -38,7 +38,7 @@ def problem(
     """Explain why not everything between this node and the members is encrypted; empty when it is.
 
     Args:
-        own: This node's address.
+        local: This node's address.
         members: Those of the other members.
         interface: The index of the RDMA port's interface.
         states: All security associations of the kernel.
@@ -48,8 +48,8 @@ def problem(
         f"{source} to {destination}: {what}"
         for member in sorted(members, key=str)
         for pair in (
-            _Pair(Direction.OUT, own, member, interface),
-            _Pair(Direction.IN, member, own, interface),
+            _Pair(Direction.OUT, local, member, interface),
+            _Pair(Direction.IN, member, local, interface),
         )
         for source, destination in [(pair.source, pair.destination)]
         for what in _missing(pair, states, policies)

@@ -10,7 +10,7 @@ Rules:
    file only, an empty /etc/nccl.conf, and an empty /run, so that no service of the host is reached
    through a socket file;
    what else it must not see is empty too (`hidden`: RDMA devices), and what it alone must get, it
-   inherits (`handed`);
+   inherits (`inherited_files`);
 3. it gets no capabilities and cannot get any (no_new_privs), so that it cannot leave, or change the
    filter;
 4. removing a namespace kills what runs in it first: a process would keep it alive, nameless.
@@ -165,7 +165,7 @@ class Namespace:
         finally:
             os.close(before)
 
-    def has_unsaid(self) -> bool:
+    def has_unacknowledged_close(self) -> bool:
         """Return whether a TCP connection in it waits for the other end to acknowledge its close.
 
         Raises:
@@ -181,7 +181,7 @@ class Namespace:
         *,
         keep_capabilities: bool = False,
         hidden: Collection[Path] = (),
-        handed: Mapping[str, Path] | None = None,
+        inherited_files: Mapping[str, Path] | None = None,
     ) -> list[str]:
         """The command that runs a program inside, under the rules of this module.
 
@@ -193,7 +193,8 @@ class Namespace:
             folder: Where `write_names` wrote.
             keep_capabilities: Leave out rule 3, for a program that is part of the launcher.
             hidden: Folders that are empty for the program; those that do not exist are left out.
-            handed: Files that it inherits in memory, by the variable with the descriptor's number.
+            inherited_files: Files that it inherits in memory, by the variable that has the number
+                of the descriptor.
         """
         binds = {"hosts": HOSTS, "nsswitch.conf": NSSWITCH, "resolv.conf": RESOLV}
         # NCCL reads it whatever NCCL_CONF_FILE says: what no variable may do, no file does.
@@ -203,7 +204,7 @@ class Namespace:
         ]
         hide = [Path("/run"), *(path for path in hidden if path.exists())]
         options += [word for path in hide for word in ("--empty", str(path.resolve()))]
-        for name, file in (handed or {}).items():
+        for name, file in (inherited_files or {}).items():
             options += ["--hand", str(file), name]
         limit = [] if keep_capabilities else [program("setpriv"), *_NO_CAPABILITIES, "--"]
         return [

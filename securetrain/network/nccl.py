@@ -125,7 +125,7 @@ def tls_problem(library: Path) -> str:
     return ""
 
 
-def give_key(library: Path, key: str) -> None:
+def set_encryption_key(library: Path, key: str) -> None:
     """Have a library of this process encrypt its sockets with a key.
 
     Raises:
@@ -141,7 +141,7 @@ def give_key(library: Path, key: str) -> None:
         raise _no_tls(f"ncclSetEncryption returned {code}", library)
 
 
-def take_key(environ: Mapping[str, str]) -> str:
+def read_inherited_key(environ: Mapping[str, str]) -> str:
     """Read the key that this worker inherited, and close the descriptor.
 
     Raises:

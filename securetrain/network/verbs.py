@@ -6,9 +6,9 @@ Rules:
 
 1. under ``ipsec-offload`` the port is RoCE, and the kernel's IPsec state must show that the card
    encrypts everything to every other member of the epoch (`ipsec`, ST-NETW-033);
-2. under ``rdma-trusted`` bytes are in clear. The policy says why nobody else is on the fabric; when
-   it asks for evidence, the port must be in a partition (InfiniBand) or VLAN (Ethernet) that is not
-   everybody's (ST-NETW-034);
+2. under ``rdma-trusted`` bytes are in the clear. The policy says why nobody else is on the fabric;
+   when it asks for evidence, the port must be in a partition (InfiniBand) or VLAN (Ethernet) that
+   is not everybody's (ST-NETW-034);
 3. RDMA devices must be open to every namespace of the machine, or the workers would have none; it
    is said, because others on this machine may open them too (ST-NETW-032);
 4. it is looked at when the profile is chosen, for every epoch, and every second while workers run;
@@ -77,7 +77,7 @@ class Verbs:
         found.require()
         return found
 
-    def between(self, members: Collection[IPv4Address | IPv6Address]) -> Self:
+    def with_members(self, members: Collection[IPv4Address | IPv6Address]) -> Self:
         """The same port, with the other members of an epoch.
 
         Raises:
@@ -106,13 +106,13 @@ class Verbs:
             case _:
                 raise ValueError(f"{self.profile!r} does not use RDMA")
 
-    # A `watcher.Mortal`: it dies when what stands behind it is gone.
+    # A `watcher.Watchable`: it dies when what stands behind it is gone.
 
     def process(self) -> int | None:
         """It is no process."""
         return None
 
-    def death(self) -> str:
+    def failure_reason(self) -> str:
         """Explain why the profile's promise does not hold any more; empty while it does."""
         try:
             self.require()

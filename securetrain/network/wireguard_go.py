@@ -135,12 +135,14 @@ class GoDevice:
             NetworkError: ST-NETW-013 when it does not open.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline and not self.death():
+        while time.monotonic() < deadline and not self.failure_reason():
             port = self.read().port
             if port in open_ports(Path(f"/proc/{self.child.pid}/net/udp").read_text()):
                 return port
             time.sleep(_PAUSE_SECONDS)
-        raise self._failed(self.death() or "it did not open its UDP port; is the port in use?")
+        raise self._failed(
+            self.failure_reason() or "it did not open its UDP port; is the port in use?"
+        )
 
     def wait_ready(self) -> None:
         """Wait until it can be configured; once, before it is moved.
@@ -149,7 +151,7 @@ class GoDevice:
             NetworkError: ST-NETW-013 when it does not start, ST-NETW-012 when it is too old.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline and not self.death():
+        while time.monotonic() < deadline and not self.failure_reason():
             try:
                 self.read()
             except NetworkError as error:
@@ -159,9 +161,9 @@ class GoDevice:
             else:
                 _require_offloads(self.host, self.name)
                 return
-        raise self._failed(self.death() or "it does not answer on its socket")
+        raise self._failed(self.failure_reason() or "it does not answer on its socket")
 
-    def death(self) -> str:
+    def failure_reason(self) -> str:
         """Say how the process ended; empty while it runs."""
         code = self.child.poll()
         if code is None:

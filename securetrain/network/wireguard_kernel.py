@@ -128,7 +128,7 @@ class KernelDevice:
             "choose another port",
         )
 
-    def death(self) -> str:
+    def failure_reason(self) -> str:
         """Say whether somebody removed the device."""
         try:
             # ip lists what is of another type as empty objects.

@@ -4,7 +4,8 @@
 
 ```python
 mesh = make_mesh(Degrees(dp_shard=2, tp=4), "cuda")     # in every process of a group of eight
-model = parallelize(Description(make=..., fill=..., plan=MyPlan()), mesh, Settings(), device)
+description = Description(build=..., materialize=..., plan=MyPlan())
+model = parallelize(description, mesh, Settings(), device)
 loss = model.forward_backward(inputs, targets, tokens)  # the same call on every mesh
 norm = grad_norm(model.parameters(), stages)
 clip_grads(model.parameters(), norm, 1.0)

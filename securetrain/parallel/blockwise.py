@@ -25,14 +25,14 @@ _aten: Final[Any] = torch.ops.aten
 
 
 @dataclass(slots=True)
-class Attended:
+class PartialAttention:
     """The result and LSE of attention to the parts seen so far, in float32."""
 
     out: torch.Tensor
     lse: torch.Tensor
 
     @classmethod
-    def nothing(cls, q: torch.Tensor) -> "Attended":
+    def empty(cls, q: torch.Tensor) -> "PartialAttention":
         """Before the first part."""
         out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         lse = torch.full(q.shape[:-1], -torch.inf, dtype=torch.float32, device=q.device)

@@ -89,7 +89,7 @@ class Degrees:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RequestedDegrees:
     """Degrees as somebody asked for them: `dp_shard` may be open, nothing is checked yet."""
 
     pp: int = 1
@@ -100,7 +100,7 @@ class Wanted:
     ep: int = 1
 
 
-def fit(wanted: Wanted, *, world: int, where: str) -> Degrees:
+def resolve_degrees(wanted: RequestedDegrees, *, world: int, where: str) -> Degrees:
     """The degrees for `world` processes; an open `dp_shard` takes what the others leave.
 
     Args:

@@ -41,7 +41,7 @@ def grad_norm(
     for parameter in parameters:
         if parameter.grad is None:
             continue
-        local, mesh, axes = _local(parameter)
+        local, mesh, axes = _local_grad(parameter)
         shared.setdefault((mesh, axes), []).append(local)
     total: torch.Tensor | None = None
     for (mesh, axes), tensors in shared.items():
@@ -78,7 +78,7 @@ def are_finite(*values: torch.Tensor) -> torch.Tensor:
     return torch.stack([torch.isfinite(value) for value in values]).all()
 
 
-def _local(
+def _local_grad(
     parameter: nn.Parameter,
 ) -> tuple[torch.Tensor, DeviceMesh | None, tuple[int, ...]]:
     """This rank's part of a gradient, its mesh, and the mesh axes over which it is cut."""

@@ -20,12 +20,12 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _DIGITS: Final = 15
 
 
-def this_machine(boot_id: Path = BOOT_ID) -> int:
+def machine_id(boot_id: Path = BOOT_ID) -> int:
     """A number that ranks of one machine share, and no two machines."""
     return int(hashlib.sha256(boot_id.read_bytes()).hexdigest()[:_DIGITS], 16)
 
 
-def tensor_machines(mesh: Mesh, machine: int, device: torch.device) -> int:
+def tp_machine_span(mesh: Mesh, machine: int, device: torch.device) -> int:
     """Count the machines that the most spread tensor-parallel group covers (collective).
 
     Args:

@@ -103,7 +103,7 @@ class ParallelPlan(Protocol):
         compiling.
         """
 
-    def keep(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
+    def split_stage(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
         """Make `model` one pipeline stage: take everything out but some of the blocks, and what
         comes before the first and after the last. Names of what stays do not change.
         """

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from securetrain.parallel.blockwise import Attended, attend, gradients
+from securetrain.parallel.blockwise import PartialAttention, attend, gradients
 from securetrain.parallel.collectives import shift
 
 _Part: TypeAlias = tuple[slice, slice, bool]
@@ -40,7 +40,7 @@ class _Ring(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup
     ) -> torch.Tensor:
         ranks, rank = group.size(), group.rank()
-        so_far, moving = Attended.nothing(q), torch.stack((k, v))
+        so_far, moving = PartialAttention.empty(q), torch.stack((k, v))
         for hop in range(ranks):
             coming = shift(moving, group) if hop < ranks - 1 else None
             rows, columns, causal = _visible(rank, (rank - hop) % ranks, q.shape[2])

@@ -53,12 +53,12 @@ def stages_of(schedule: Schedule, rank: int, ranks: int) -> tuple[int, ...]:
     return tuple(range(rank, num_stages(schedule, ranks), ranks))
 
 
-def owner_of(schedule: Schedule, stage: int, ranks: int) -> int:
+def rank_of_stage(schedule: Schedule, stage: int, ranks: int) -> int:
     """The pipeline rank that holds a stage."""
     return next(rank for rank in range(ranks) if stage in stages_of(schedule, rank, ranks))
 
 
-def least_microbatches(schedule: Schedule, ranks: int) -> int:
+def min_microbatches(schedule: Schedule, ranks: int) -> int:
     """Fewer microbatches than this the schedule does not take."""
     return 2 * ranks if schedule is Schedule.DUAL_PIPE_V else 1
 

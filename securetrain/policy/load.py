@@ -310,7 +310,7 @@ def _check_log(log: TransparencyLog, where: str) -> None:
 
 
 def _check_network(policy: Policy, where: str) -> None:
-    """A fabric in clear is named twice, has a reason, and its reductions are checked."""
+    """A fabric in the clear is named twice, has a reason, and its reductions are checked."""
     network = policy.network
     if not network.require:
         raise PolicyError(

@@ -263,14 +263,14 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     fabric: Annotated[
         FabricTrust,
         _meta(
-            "what may leave a machine: encrypted (nothing in clear) or trusted-plaintext"
+            "what may leave a machine: encrypted (nothing in the clear) or trusted-plaintext"
             " (rdma-trusted or store-tls may be required)",
             "run",
             "audit",
         ),
     ] = FabricTrust.ENCRYPTED
     isolation: Annotated[
-        Isolation | None, _meta("why nobody else is on a fabric in clear", "run", "audit")
+        Isolation | None, _meta("why nobody else is on a fabric in the clear", "run", "audit")
     ] = None
 
 

@@ -25,7 +25,7 @@ LIFETIME: Final = timedelta(days=7)
 
 @contextmanager
 def software_tpm(story: Story) -> Iterator[None]:
-    """Switch the machine on, enrol it, and let the story use its policy and attester.
+    """Switch the machine on, enroll it, and let the story use its policy and attester.
 
     Raises:
         UsageError: ST-USAG-004 when swtpm is not installed.

@@ -153,7 +153,7 @@ def reference_values(
     """Machines that are on, enrolled with this boot as the good one.
 
     Args:
-        machines: what to enrol.
+        machines: what to enroll.
         now: the time, timezone-aware.
         virtual: vouch for the software TPMs' manufacturer, so that their tier is `vtpm`.
         lifetime: of the reference values.
@@ -164,10 +164,10 @@ def reference_values(
     roots = Roots(
         virtual=pems if virtual else (), test=() if virtual else pems, intermediates=between
     )
-    enrolments = [
+    enrollments = [
         Enrolment(bundle=machine.bundle(key, now), learn_boot=True) for machine in machines
     ]
-    return enroll(None, enrolments, roots=roots, now=now, lifetime=lifetime).values
+    return enroll(None, enrollments, roots=roots, now=now, lifetime=lifetime).values
 
 
 def write_policy(

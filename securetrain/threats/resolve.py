@@ -75,7 +75,7 @@ class Report:
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class References:
     """The things that models may refer to."""
 
     checks: Mapping[str, Check]
@@ -104,7 +104,7 @@ def verify(
         today: The day that review dates are compared with.
         complete: Whether these are all models, so that what none of them cites is a problem.
     """
-    world = World(
+    world = References(
         checks={check.id: check for check in checks}, drills=drills, source=source, today=today
     )
     problems = [problem for model in models for problem in _model(model, world)]
@@ -118,7 +118,7 @@ def verify(
     )
 
 
-def _model(model: ThreatModel, world: World) -> Iterator[Problem]:
+def _model(model: ThreatModel, world: References) -> Iterator[Problem]:
     for kind, ids in _ids(model):
         yield from _twice(model.id, kind, ids)
     yield from _places(model, world)
@@ -128,7 +128,7 @@ def _model(model: ThreatModel, world: World) -> Iterator[Problem]:
         yield from _threat(model, threat, world)
 
 
-def _places(model: ThreatModel, world: World) -> Iterator[Problem]:
+def _places(model: ThreatModel, world: References) -> Iterator[Problem]:
     """Boundaries, components and what is out of scope."""
     zones = {zone.id for zone in model.zones}
     for crossing in model.boundaries:
@@ -194,7 +194,7 @@ def _flow(model: ThreatModel, flow: Flow) -> Iterator[Problem]:
                     )
 
 
-def _threat(model: ThreatModel, threat: Threat, world: World) -> Iterator[Problem]:
+def _threat(model: ThreatModel, threat: Threat, world: References) -> Iterator[Problem]:
     """Rules 1, 3 and 5 for one threat."""
     flows = {flow.id: flow for flow in model.flows}
     yield from _unknown(model, threat.id, "flow", [threat.flow], flows)
@@ -219,7 +219,7 @@ def _threat(model: ThreatModel, threat: Threat, world: World) -> Iterator[Proble
 
 
 def _control(
-    model: ThreatModel, threat: Threat, control: Control, flow: Flow | None, world: World
+    model: ThreatModel, threat: Threat, control: Control, flow: Flow | None, world: References
 ) -> Iterator[Problem]:
     """Rules 3 and 4 for one control."""
     where = f"{threat.id}/{control.id}"
@@ -247,7 +247,7 @@ def _form(control: Control) -> Iterator[str]:
         yield "proven by neither a drill nor a test"
 
 
-def _dangling(threat: Threat, control: Control, world: World) -> Iterator[str]:
+def _dangling(threat: Threat, control: Control, world: References) -> Iterator[str]:
     """Checks, codes and enforcing code that are not there."""
     for name in control.checks:
         check = world.checks.get(name)
@@ -259,7 +259,7 @@ def _dangling(threat: Threat, control: Control, world: World) -> Iterator[str]:
     yield from filter(None, map(world.source.attribute, control.enforced_by))
 
 
-def _drills(control: Control, flow: Flow | None, world: World) -> Iterator[str]:
+def _drills(control: Control, flow: Flow | None, world: References) -> Iterator[str]:
     """Drills that are not there, attack elsewhere or are refused otherwise."""
     for name in control.drills:
         drill = world.drills.get(name)
@@ -272,7 +272,7 @@ def _drills(control: Control, flow: Flow | None, world: World) -> Iterator[str]:
             yield f"{name} expects {drill.expected_code}, which the control does not name"
 
 
-def _tests(control: Control, where: str, world: World) -> Iterator[str]:
+def _tests(control: Control, where: str, world: References) -> Iterator[str]:
     """Tests that are not there; where no tests are installed, they are noted as unchecked."""
     for target in control.tests:
         if world.source.repository is None:
@@ -281,7 +281,7 @@ def _tests(control: Control, where: str, world: World) -> Iterator[str]:
             yield reason
 
 
-def _coverage(models: Sequence[ThreatModel], world: World) -> Iterator[Problem]:
+def _coverage(models: Sequence[ThreatModel], world: References) -> Iterator[Problem]:
     """Rule 6: what no model cites."""
     controls = [c for m in models for t in m.threats for c in t.controls]
     threats = {t.id for m in models for t in m.threats}
@@ -304,7 +304,7 @@ def _coverage(models: Sequence[ThreatModel], world: World) -> Iterator[Problem]:
 
 
 def _uncited_checks(
-    world: World, threats: Collection[str], named: Collection[str]
+    world: References, threats: Collection[str], named: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     for check in world.checks.values():
         for name in check.spec.threats:

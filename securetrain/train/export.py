@@ -143,7 +143,7 @@ def _read(  # noqa: PLR0917 - one call
         MODEL + name: torch.empty(sizes[name], dtype=DTYPES[dtype]) for name in names
     }
     predicate = load(state, checkpoint, trust=trust, policy=None, now=now)
-    return {hf.theirs(name.removeprefix(MODEL)): one for name, one in state.items()}, predicate
+    return {hf.hf_name(name.removeprefix(MODEL)): one for name, one in state.items()}, predicate
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor]) -> int:

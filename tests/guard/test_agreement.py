@@ -4,7 +4,7 @@
 
 import pytest
 
-from securetrain.guard.agreement import named
+from securetrain.guard.agreement import accused_by_majority
 
 STAGES = [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3, 4, 5), (3, 4, 5), (3, 4, 5)]
 """Two pipeline stages of three ranks."""
@@ -24,9 +24,9 @@ STAGES = [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3, 4, 5), (3, 4, 5), (3, 4, 5)]
 )
 def test_a_rank_is_named_by_most_of_its_own_group(says, who):
     rows = [tuple(says.get(rank, ())) for rank in range(6)]
-    assert named(STAGES, rows) == who
+    assert accused_by_majority(STAGES, rows) == who
 
 
 def test_a_rank_alone_with_its_piece_names_itself():
-    assert named([(0,), (1,)], [(), (1,)]) == [1]
-    assert named([(0,), (1,)], [(1,), ()]) == []
+    assert accused_by_majority([(0,), (1,)], [(), (1,)]) == [1]
+    assert accused_by_majority([(0,), (1,)], [(1,), ()]) == []

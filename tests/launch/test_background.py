@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Chores beside the workers: done again and again, and a refusal ends the run."""
+"""Tasks beside the workers: done again and again, and a refusal ends the run."""
 
 import threading
 
@@ -8,7 +8,7 @@ import pytest
 
 from securetrain.core.errors import IdentityError
 from securetrain.identity.trust import TrustRole
-from securetrain.launch.background import Keeper
+from securetrain.launch.background import BackgroundTasks
 from securetrain.ledger import verify_ledger
 from securetrain.testing.runs import make_run
 
@@ -24,23 +24,23 @@ def refusals(made):
     return [(e.body.event.event, e.body.event.code) for e in entries if e.body.event.code]
 
 
-def test_chores_are_done_until_the_end_and_once_more(made):
+def test_tasks_are_done_until_the_end_and_once_more(made):
     done, often = [], threading.Event()
 
-    def chore():
+    def task():
         done.append(threading.current_thread().name)
         if len(done) > 3:
             often.set()
 
-    keeper = Keeper(chores={"count": chore}, ledger=made.ledger(), pause=0.001)
-    keeper.start()
+    background = BackgroundTasks(tasks={"count": task}, ledger=made.ledger(), pause=0.001)
+    background.start()
     assert often.wait(60)
-    keeper.stop()
+    background.stop()
     assert done[-1] == threading.main_thread().name
     count = len(done)
-    keeper.stop()
+    background.stop()
     assert len(done) == count
-    assert keeper.problem is None
+    assert background.problem is None
 
 
 @pytest.mark.parametrize(
@@ -51,23 +51,23 @@ def test_chores_are_done_until_the_end_and_once_more(made):
     ],
     ids=["refused", "unforeseen"],
 )
-def test_a_refusal_ends_the_run_and_the_chores(made, error, code):
+def test_a_refusal_ends_the_run_and_the_tasks(made, error, code):
     ended, after = threading.Event(), []
 
     def refuse():
         raise error
 
-    keeper = Keeper(
-        chores={"witness": refuse, "other": lambda: after.append(1)},
+    background = BackgroundTasks(
+        tasks={"witness": refuse, "other": lambda: after.append(1)},
         ledger=made.ledger(),
         end_run=ended.set,
         pause=0.001,
     )
-    keeper.start()
+    background.start()
     assert ended.wait(60)
-    keeper.stop()
-    assert keeper.problem is not None
-    assert keeper.problem.code == code
+    background.stop()
+    assert background.problem is not None
+    assert background.problem.code == code
     assert refusals(made) == [("witness-refused", code)]
     assert after == []
 
@@ -76,31 +76,31 @@ def test_a_refusal_at_the_very_end_is_kept_and_nobody_is_ended(made):
     def refuse():
         raise IdentityError("ST-IDEN-042", "it shrank")
 
-    keeper = Keeper(
-        chores={"witness": refuse}, ledger=made.ledger(), end_run=lambda: pytest.fail("it is over")
+    background = BackgroundTasks(
+        tasks={"witness": refuse}, ledger=made.ledger(), end_run=lambda: pytest.fail("it is over")
     )
-    assert not keeper.turn()
-    assert keeper.problem is not None
-    assert not keeper.turn()
+    assert not background.run_once()
+    assert background.problem is not None
+    assert not background.run_once()
     assert refusals(made) == [("witness-refused", "ST-IDEN-042")]
 
 
-def test_a_keeper_that_was_never_started_may_be_stopped(made):
-    Keeper(chores={"no": lambda: pytest.fail("not started")}, ledger=made.ledger()).stop()
+def test_tasks_that_were_never_started_may_be_stopped(made):
+    BackgroundTasks(tasks={"no": lambda: pytest.fail("not started")}, ledger=made.ledger()).stop()
 
 
 def test_a_run_that_ends_waits_a_little_for_what_is_unfinished(made):
     turns = []
-    keeper = Keeper(
-        chores={"count": lambda: turns.append(1)},
+    background = BackgroundTasks(
+        tasks={"count": lambda: turns.append(1)},
         ledger=made.ledger(),
         unfinished=lambda: len(turns) < 5,
         pause=0.001,
     )
-    assert keeper.settle(60)
+    assert background.settle(60)
     assert len(turns) == 5
     turns.clear()
-    assert keeper.settle(0)  # and no longer than it may
+    assert background.settle(0)  # and no longer than it may
     assert len(turns) == 1
 
 
@@ -111,10 +111,10 @@ def test_what_is_asked_at_the_end_is_asked_once_and_last(made):
         asked.append(1)
         raise IdentityError("ST-IDEN-044", "too few")
 
-    keeper = Keeper(chores={}, ledger=made.ledger(), at_end=require, pause=0.001)
-    keeper.start()
-    keeper.stop()
-    keeper.stop()
+    background = BackgroundTasks(tasks={}, ledger=made.ledger(), at_end=require, pause=0.001)
+    background.start()
+    background.stop()
+    background.stop()
     assert asked == [1]
-    assert keeper.problem is not None
+    assert background.problem is not None
     assert refusals(made) == [("end-refused", "ST-IDEN-044")]

@@ -31,7 +31,7 @@ from securetrain.identity.log.entry import entry_of
 from securetrain.identity.log.machine_witness import machine_witness, witness_key
 from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.checkpoint_log import Logbook
+from securetrain.launch.checkpoint_log import CheckpointLog
 from securetrain.launch.run_setup import LOG_KEY, prepare_run
 from securetrain.ledger import Ledger, verify_ledger
 
@@ -83,7 +83,7 @@ class World:
         policy = self.log.policy
         seen = self.folder / f"machine-{number}" / "seen"
         mine = key or self.keys[number]
-        return Logbook(
+        return CheckpointLog(
             run=self.run,
             run_id=self.made.job,
             folder=self.run.log,
@@ -154,12 +154,12 @@ def world(tmp_path):
 def test_every_checkpoint_is_logged_witnessed_and_proven(world):
     one, two = world.agent(0), world.agent(1)
     digest = world.save(1)
-    one.turn()
+    one.run_once()
     assert one.pending == ("step-00000001",)  # one witness of two
     assert world.codes(1) == {"ST-CKPT-180"}
-    two.turn()
+    two.run_once()
     assert two.pending == ()
-    one.turn()
+    one.run_once()
     assert one.pending == ()
     one.require_all()
     assert world.codes(1) == set()
@@ -169,7 +169,7 @@ def test_every_checkpoint_is_logged_witnessed_and_proven(world):
     assert world.head_index() == 0
     world.save(2)
     for agent in (one, two, one):
-        agent.turn()
+        agent.run_once()
     assert world.log.state()[0].size == 2  # each once, whoever tried
     assert world.codes(2) == set()
     assert world.head_index() == 1
@@ -179,14 +179,14 @@ def test_what_is_done_is_not_done_again(world):
     one, two = world.agent(0), world.agent(1)
     world.save(1)
     for agent in (one, two, one):
-        agent.turn()
+        agent.run_once()
     before = world.run.ledger.read_bytes(), (world.run.log / "checkpoint").read_bytes()
     for agent in (one, two):
-        agent.turn()
+        agent.run_once()
     assert (world.run.ledger.read_bytes(), (world.run.log / "checkpoint").read_bytes()) == before
     # Nor by the agent of a later start, which finds the proof.
     again = world.agent(0)
-    again.turn()
+    again.run_once()
     assert again.num_logged == 0
     assert world.log.state()[0].size == 1
 
@@ -194,7 +194,7 @@ def test_what_is_done_is_not_done_again(world):
 def test_without_enough_witnesses_the_end_of_a_run_is_a_refusal(world):
     one = world.agent(0)
     world.save(1)
-    one.turn()
+    one.run_once()
     with pytest.raises(IntegrityError, match="ST-CKPT-180") as refused:
         one.require_all()
     assert "step-00000001" in refused.value.what
@@ -205,23 +205,23 @@ def test_a_machine_that_nobody_named_watches_and_counts_for_nothing(world):
     one = world.agent(0)
     stranger = world.agent(2, writes=False, key=PrivateKey.generate())
     world.save(1)
-    one.turn()
-    stranger.turn()
-    one.turn()
+    one.run_once()
+    stranger.run_once()
+    one.run_once()
     assert one.pending == ("step-00000001",)
     shrink(world)
     with pytest.raises(IdentityError, match="ST-IDEN-042"):
-        stranger.turn()
+        stranger.run_once()
 
 
 def test_who_has_no_key_of_the_log_waits_for_who_has(world):
     reader, writer = world.agent(0, writes=False), world.agent(1)
     world.save(1)
-    reader.turn()
+    reader.run_once()
     assert reader.pending == ("step-00000001",)
     assert world.log.state()[0].size == 0
-    writer.turn()
-    reader.turn()
+    writer.run_once()
+    reader.run_once()
     assert reader.pending == ()
 
 
@@ -237,7 +237,7 @@ def test_what_is_no_checkpoint_of_the_run_is_not_logged(world):
         world.run.checkpoint(step).rename(world.run.checkpoints / name)
     (world.run.checkpoints / "notes").write_text("x")
     one = world.agent(0)
-    one.turn()
+    one.run_once()
     assert one.pending == ()
     assert world.log.state()[0].size == 0
 
@@ -246,11 +246,11 @@ def test_a_proof_that_was_changed_is_made_again(world):
     one, two = world.agent(0), world.agent(1)
     world.save(1)
     for agent in (one, two, one):
-        agent.turn()
+        agent.run_once()
     good = world.proof(1).read_bytes()
     world.proof(1).write_bytes(good[:-30])
     assert world.codes(1) == {"ST-CKPT-180"}
-    world.agent(0).turn()
+    world.agent(0).run_once()
     assert world.codes(1) == set()
 
 
@@ -307,7 +307,7 @@ def test_a_log_that_lies_is_believed_by_a_plain_reader_and_not_by_a_node(world, 
     one, two = world.agent(0), world.agent(1)
     world.save(1)
     for agent in (one, two, one):
-        agent.turn()
+        agent.run_once()
     assert world.codes(1) == set()
     origin, key = rewrite(world, *texts)
     assert plain_reader(world, origin, key) == len(texts)
@@ -315,7 +315,7 @@ def test_a_log_that_lies_is_believed_by_a_plain_reader_and_not_by_a_node(world, 
     watcher = world.agent(1, writes=False)  # a later start: what was seen is the machine's
     for agent in (watcher, two):
         with pytest.raises(IdentityError, match=code):
-            agent.turn()
+            agent.run_once()
     seen = world.folder / "machine-1" / "seen"
     assert len(list(seen.glob("*.contradiction"))) == kept
     # No witness signed it, so there is no proof that a reader would take.
@@ -327,7 +327,7 @@ def test_a_log_that_lies_is_believed_by_a_plain_reader_and_not_by_a_node(world, 
 
 def turn_both(*agents):
     for agent in agents:
-        agent.turn()
+        agent.run_once()
 
 
 @pytest.mark.forgery
@@ -335,7 +335,7 @@ def test_a_witness_of_the_future(world):
     """No reader would take such a proof, so it is not just too few."""
     one, two = world.agent(0), world.agent(1)
     world.save(1)
-    one.turn()
+    one.run_once()
     two.clock = lambda: world.now + timedelta(hours=1)
     with pytest.raises(IdentityError, match="ST-IDEN-040"):
         turn_both(two, one)
@@ -346,7 +346,7 @@ def test_a_log_whose_files_are_gone(world):
     one = world.agent(0)
     shutil.rmtree(world.run.log)
     with pytest.raises(IdentityError, match="ST-IDEN-040"):
-        one.turn()
+        one.run_once()
 
 
 # The run directory.
@@ -363,7 +363,7 @@ def test_a_policy_without_witnesses_needs_to_know_the_machine(tmp_path):
     trust = TrustRoot.load(made.run.trust, now)
     assert set(trust.keys_for(TrustRole.WITNESS)) == {key.key_id}
     assert trust.document.log_origin == f"securetrain.local/{made.job}"
-    assert Log(made.run.log, LogPolicy.of_trust(trust)).state()[0].size == 0
+    assert Log(made.run.log, LogPolicy.from_trust_root(trust)).state()[0].size == 0
     again = prepare_run(tmp_path / "run", str(policy), now + timedelta(days=1))
     assert not again.created
 
@@ -392,7 +392,7 @@ def test_a_machine_has_one_key(tmp_path):
 def test_entries_hold_no_content(world):
     one = world.agent(0)
     world.save(1)
-    one.turn()
+    one.run_once()
     entry = world.log.entry(0)
     data = (world.run.checkpoint(1) / STATEMENT).read_bytes()
     assert entry == entry_of(data, world.trust.keys)

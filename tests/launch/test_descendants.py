@@ -13,10 +13,10 @@ from securetrain.core.rundir import RUN_DIR_VARIABLE
 from securetrain.launch.descendants import (
     Interrupted,
     end_stragglers,
+    ignoring_signals,
     interruptible,
     stragglers,
     subreaper,
-    undisturbed,
 )
 
 # Starts a sleeper in a session of its own, says its pid, and is gone.
@@ -68,7 +68,7 @@ def test_signals_become_an_exception(number):
 def test_cleaning_up_is_not_disturbed():
     steps = []
     with interruptible():
-        with undisturbed():
+        with ignoring_signals():
             os.kill(os.getpid(), signal.SIGTERM)
             steps.append("cleaned")
         steps.append("went on")
@@ -80,7 +80,7 @@ def test_outside_the_main_thread_nothing_changes():
     seen = []
 
     def work():
-        with interruptible(), undisturbed():
+        with interruptible(), ignoring_signals():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)

@@ -36,7 +36,7 @@ from securetrain.identity.trust import (
     key_table,
     sign_document,
 )
-from securetrain.launch.head_tracker import Newest
+from securetrain.launch.head_tracker import HeadTracker
 from securetrain.ledger import verify_ledger
 from securetrain.policy import LoadedPolicy, load_policy
 from securetrain.policy.load import digest_of as digest_of_policy
@@ -97,8 +97,8 @@ class World:
     def stock(self, step: int) -> Path:
         return self.folder / "stock" / f"step-{step}"
 
-    def node(self, name: str) -> Newest:
-        return Newest(
+    def node(self, name: str) -> HeadTracker:
+        return HeadTracker(
             run=self.run,
             run_id=RUN,
             floors=Floors(self.folder / name / "floors.json"),
@@ -106,11 +106,11 @@ class World:
             clock=self.clock,
         )
 
-    def remembered(self, node: Newest) -> int | None:
+    def remembered(self, node: HeadTracker) -> int | None:
         floor = node.floors.floor(RUN, self.trust.keys_for(TrustRole.CHECKPOINT))
         return None if floor is None else floor.seq
 
-    def load(self, node: Newest, step: int, *waivers: bytes) -> torch.Tensor:
+    def load(self, node: HeadTracker, step: int, *waivers: bytes) -> torch.Tensor:
         target = {"a": torch.full((64,), -1.0)}
         known = Freshness(floors=node.floors, waivers=waivers, head=False)
         path = self.run.checkpoint(step)
@@ -168,7 +168,7 @@ def test_a_disk_that_was_put_back_and_a_node_that_remembers(world):
     before = (world.run.checkpoints / HEAD).read_bytes()
     world.save(2)
     one, two = world.node("node-0"), world.node("node-1")
-    two.look()
+    two.refresh()
     # Node 0 is put back in whole: its store, its head, and what it remembers (nothing, here).
     roll_back(world, 1)
     (world.run.checkpoints / HEAD).write_bytes(before)
@@ -179,7 +179,7 @@ def test_a_disk_that_was_put_back_and_a_node_that_remembers(world):
     assert torch.equal(target["a"], state(1))  # stock goes on from the old one
     assert torch.equal(world.load(one, 1), state(1))  # and so does a node that is alone
     for found, node in zip(meet(world, [one, two]), (one, two), strict=True):
-        node.hear(found)
+        node.receive(found)
     assert world.remembered(one) == 2
     with pytest.raises(IntegrityError, match="ST-CKPT-151"):
         world.load(one, 1)
@@ -218,7 +218,7 @@ def meet(world, nodes):
         for number, node in enumerate(nodes):
             identity = write_identity(world.folder / f"id-{number}", ca, f"node-{number}", clock())
             attester = SoftwareAttester(key=identity.key, executable=Path("/bin/sh"))
-            member = Member(identity, attester, clock=clock, floors=node.show)
+            member = Member(identity, attester, clock=clock, floors=node.advertise)
             member.connect(host, port)
             members.append(member)
 
@@ -241,7 +241,7 @@ def meet(world, nodes):
 def test_a_node_that_lies_raises_nothing(world):
     """A huge number, to deny service: unsigned, of another key, of another run, or just noise."""
     node, now = world.node("node-0"), world.clock()
-    node.look()
+    node.refresh()
     huge = Head(
         run_id=RUN,
         seq=10**9,
@@ -257,7 +257,7 @@ def test_a_node_that_lies_raises_nothing(world):
         sign_head(other, world.key),
         b"\x00" * 100,
     )
-    node.hear(membership(node_1=lies))
+    node.receive(membership(node_1=lies))
     assert world.remembered(node) == 1
     assert torch.equal(world.load(node, 1), state(1))
     said = world.codes("floor-not-proven")
@@ -268,16 +268,16 @@ def test_a_node_that_lies_raises_nothing(world):
         ("node-1", "ST-CKPT-170"),
     ]
     # The control: who has the key is believed, and refused with it when the key is revoked.
-    node.hear(membership(node_1=(sign_head(huge, world.key),)))
+    node.receive(membership(node_1=(sign_head(huge, world.key),)))
     assert world.remembered(node) == 10**9
 
 
 def test_a_node_that_lies_lowers_nothing(world):
     node = world.node("node-0")
-    old = node.show()
+    old = node.advertise()
     world.save(2)
-    node.look()
-    node.hear(membership(node_1=old, node_2=()))
+    node.refresh()
+    node.receive(membership(node_1=old, node_2=()))
     assert world.remembered(node) == 2
     with pytest.raises(IntegrityError, match="ST-CKPT-151"):
         world.load(node, 1)
@@ -286,48 +286,48 @@ def test_a_node_that_lies_lowers_nothing(world):
 @pytest.mark.forgery
 def test_two_histories_under_the_runs_own_key_end_it(world):
     node, now = world.node("node-0"), world.clock()
-    node.look()
+    node.refresh()
     fork = Head(
         run_id=RUN, seq=1, step=1, digest="f" * 64, created=now, expires=now + timedelta(days=1)
     )
     with pytest.raises(IntegrityError, match="ST-CKPT-171"):
-        node.hear(membership(node_1=(sign_head(fork, world.key),)))
+        node.receive(membership(node_1=(sign_head(fork, world.key),)))
     assert world.codes("run-forked") == [("node-1", "ST-CKPT-171")]
 
 
 def test_a_head_that_is_not_good_is_noted_and_shown_to_nobody(world):
     node = world.node("node-0")
-    shown = node.show()
+    shown = node.advertise()
     assert len(shown) == 1
     (world.run.checkpoints / HEAD).write_bytes(b"{}")
-    assert node.show() == shown
-    assert node.show() == shown
+    assert node.advertise() == shown
+    assert node.advertise() == shown
     assert world.codes("head-refused") == [(HEAD, "ST-CKPT-152")]  # once
 
 
 def test_a_node_that_has_seen_nothing_shows_nothing(tmp_path):
     node = World(tmp_path).node("node-0")
-    assert node.show() == ()
+    assert node.advertise() == ()
 
 
 def test_memory_that_cannot_be_read_is_a_refusal(world):
     node = world.node("node-0")
-    node.look()
+    node.refresh()
     node.floors.path.write_bytes(b"{")
     with pytest.raises(IntegrityError, match="ST-CKPT-151"):
-        node.show()
+        node.advertise()
 
 
 def test_what_an_eviction_set_aside_does_not_hold_up_the_run(world):
     world.save(2)
     node = world.node("node-0")
-    node.went_back(lambda: pytest.fail("nothing is remembered, so nothing is asked"))
-    node.look()
+    node.excuse_rollback(lambda: pytest.fail("nothing is remembered, so nothing is asked"))
+    node.refresh()
     first, second = world.digests
-    node.went_back(lambda: History(restart=first))
+    node.excuse_rollback(lambda: History(restart=first))
     with pytest.raises(IntegrityError, match="ST-CKPT-151"):
         world.load(node, 1)  # the ledger does not say that the second was set aside
-    node.went_back(lambda: History(restart=first, set_aside=frozenset({second})))
+    node.excuse_rollback(lambda: History(restart=first, set_aside=frozenset({second})))
     assert torch.equal(world.load(node, 1), state(1))
     # A store that is put back to that moment later shows nothing new.
     node.floors.raise_to(RUN, Floor(seq=3, digest="3" * 64), [world.key.key_id])
@@ -339,5 +339,5 @@ def test_memory_that_cannot_be_written_says_where_it_could_be(world):
     node = world.node("node-0")
     (world.folder / "node-0").write_text("a file where a folder should be")
     with pytest.raises(UsageError, match="ST-USAG-002") as refused:
-        node.look()
+        node.refresh()
     assert "SECURETRAIN_STATE" in refused.value.fix

@@ -126,7 +126,7 @@ def test_each_node_is_a_witness_for_the_other(tmp_path, run_command, clean_envir
         assert found.logged is not None
         assert len(found.logged.signed.cosigned) == 2
     # Each once, though both agents may write.
-    assert Log(run.log, LogPolicy.of_trust(trust)).verify_all().size == 3
+    assert Log(run.log, LogPolicy.from_trust_root(trust)).verify_all().size == 3
     ledger = run.ledger.read_bytes()
     entries = verify_ledger(ledger, trust.keys_for(TrustRole.LEDGER)).entries
     logged = [e.body.event.subject for e in entries if e.body.event.event == "checkpoint-logged"]

@@ -11,7 +11,12 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from securetrain.core.errors import NetworkError
-from securetrain.launch.loopback_peers import Stranger, own_connections, refusal, strangers
+from securetrain.launch.loopback_peers import (
+    ForeignPeer,
+    find_foreign_peers,
+    local_connections,
+    refusal,
+)
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -59,33 +64,33 @@ def server(request):
 @pytest.mark.parametrize("is_accepted", [True, False])
 def test_another_user_at_a_port_of_ours(server, is_accepted):
     port = server.getsockname()[1]
-    before = own_connections()
+    before = local_connections()
     # Who waits in the queue is in no group yet; it is found as soon as torch takes it.
-    expected = (Stranger(NOBODY, port),) if is_accepted else ()
+    expected = (ForeignPeer(NOBODY, port),) if is_accepted else ()
     with (
         process_of(NOBODY, CONNECT, port),
         server.accept()[0] if is_accepted else nullcontext(),
     ):
-        assert strangers(before, uid=NOBODY + 1) == expected
-        assert strangers(own_connections()) == expected  # accepted: whenever that was
-        assert strangers(uid=NOBODY) == ()
+        assert find_foreign_peers(before, uid=NOBODY + 1) == expected
+        assert find_foreign_peers(local_connections()) == expected  # accepted: whenever that was
+        assert find_foreign_peers(uid=NOBODY) == ()
 
 
 def test_ones_own_processes_belong(server):
     port = server.getsockname()[1]
     with process_of(os.getuid(), CONNECT, port), server.accept()[0]:
-        assert strangers() == ()
+        assert find_foreign_peers() == ()
 
 
 @as_root
 def test_where_this_process_connects_while_a_group_is_made():
     with process_of(NOBODY, LISTEN) as port:
-        before = own_connections()
+        before = local_connections()
         with socket.create_connection(("127.0.0.1", port)) as peer:
             # gloo connects to the address that it finds in the store: perhaps another user's. Until
             # that one takes the connection it has no owner, and gloo waits for what it never gets.
-            assert {found.uid for found in strangers(before)} <= {NOBODY}
-            assert strangers(own_connections()) == ()  # the script's own
+            assert {found.uid for found in find_foreign_peers(before)} <= {NOBODY}
+            assert find_foreign_peers(local_connections()) == ()  # the script's own
             assert peer.getsockname()[1]
 
 
@@ -93,24 +98,24 @@ def test_where_this_process_connects_while_a_group_is_made():
 def test_where_another_user_accepts_us():
     accept = LISTEN.replace("sys.stdin.read()", "peer = server.accept()[0]; print(1, flush=True)")
     with process_of(NOBODY, accept + "sys.stdin.read()") as port:
-        before = own_connections()
+        before = local_connections()
         with socket.create_connection(("127.0.0.1", port)) as peer:
             own = peer.getsockname()[1]
-            while not (found := strangers(before)):
+            while not (found := find_foreign_peers(before)):
                 pass
-            assert found == (Stranger(NOBODY, own),)
-            assert strangers(own_connections()) == ()
+            assert found == (ForeignPeer(NOBODY, own),)
+            assert find_foreign_peers(local_connections()) == ()
 
 
 def test_the_refusal_says_who_and_what_helps():
-    error = refusal([Stranger(1000, 29500)])
+    error = refusal([ForeignPeer(1000, 29500)])
     assert error.code == "ST-NETW-025"
     assert "user 1000 at port 29500" in error.what
     assert "--require overlay" in error.fix
 
 
 def test_no_knowledge_is_no_pass(tmp_path):
-    for check in (own_connections, strangers):
+    for check in (local_connections, find_foreign_peers):
         with pytest.raises(NetworkError, match="ST-NETW-002"):
             check(proc=tmp_path)
 

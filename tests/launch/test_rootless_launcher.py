@@ -15,12 +15,12 @@ from securetrain.launch import rootless_launcher
 from securetrain.launch.options import scan
 from securetrain.launch.rootless_launcher import (
     first_inside,
-    goes_inside,
+    needs_user_namespace,
     run_inside,
     signal_inside,
 )
 from securetrain.network import engines
-from securetrain.network import rootless as entrance
+from securetrain.network import rootless as network_rootless
 from securetrain.network.wireguard import Endpoint
 from securetrain.policy.schema import Network
 
@@ -63,14 +63,14 @@ def ordinary(monkeypatch):
 )
 def test_who_goes_inside(require, argv, inside, monkeypatch):
     network = Network(require=require)
-    assert goes_inside(network, scan([*argv, "s.py"])) is inside
+    assert needs_user_namespace(network, scan([*argv, "s.py"])) is inside
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert not goes_inside(network, scan([*argv, "s.py"])), "never root"
+    assert not needs_user_namespace(network, scan([*argv, "s.py"])), "never root"
 
 
 def test_a_machine_that_cannot(monkeypatch):
     monkeypatch.setattr(engines, "probe", lambda _: "TUN devices")
-    assert not goes_inside(Network(require=(ROOTLESS,)), scan([*TWO, "s.py"]))
+    assert not needs_user_namespace(Network(require=(ROOTLESS,)), scan([*TWO, "s.py"]))
 
 
 @pytest.fixture
@@ -85,10 +85,10 @@ def way(monkeypatch):
 
     monkeypatch.setattr(rootless_launcher, "announced_address", lambda *_: end.address)
     monkeypatch.setattr(rootless_launcher, "underlay_mtu", lambda *_: 1400)
-    monkeypatch.setattr(entrance, "new_entrance", lambda _: end)
-    monkeypatch.setattr(entrance, "device_of", lambda _: "eth1")
-    monkeypatch.setattr(entrance, "rehearse", lambda **o: said.append(("rehearse", o)))
-    monkeypatch.setattr(entrance, "command", start)
+    monkeypatch.setattr(network_rootless, "new_forwarded_endpoint", lambda _: end)
+    monkeypatch.setattr(network_rootless, "device_of", lambda _: "eth1")
+    monkeypatch.setattr(network_rootless, "rehearse", lambda **o: said.append(("rehearse", o)))
+    monkeypatch.setattr(network_rootless, "command", start)
     return said
 
 
@@ -108,7 +108,9 @@ def test_one_machine_needs_no_entrance(way):
 
 
 def test_a_launcher_inside_that_was_killed(way, monkeypatch):
-    monkeypatch.setattr(entrance, "command", lambda *_, **__: ["/bin/sh", "-c", "kill -9 $$"])
+    monkeypatch.setattr(
+        network_rootless, "command", lambda *_, **__: ["/bin/sh", "-c", "kill -9 $$"]
+    )
     assert run_inside(["s.py"], scan(["s.py"]), {}) == 1
 
 
@@ -116,7 +118,7 @@ def test_without_a_way_in_nothing_is_started(way, monkeypatch):
     def no_way(**_):
         raise NetworkError("ST-NETW-011", "External interface not usable", "pasta")
 
-    monkeypatch.setattr(entrance, "rehearse", no_way)
+    monkeypatch.setattr(network_rootless, "rehearse", no_way)
     with pytest.raises(NetworkError, match="not usable"):
         run_inside(TWO, scan([*TWO, "s.py"]), {})
     monkeypatch.undo()

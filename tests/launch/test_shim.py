@@ -201,7 +201,7 @@ class FakeNccl:
         self.keyed: list[tuple[Path, str]] = []
         self.fails: NetworkError | None = None
         monkeypatch.setattr(nccl, "loaded", lambda: tuple(self.libraries))
-        monkeypatch.setattr(nccl, "give_key", self.give)
+        monkeypatch.setattr(nccl, "set_encryption_key", self.give)
 
     def give(self, library, key):
         if self.fails:

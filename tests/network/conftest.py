@@ -210,7 +210,7 @@ class FakeDevice:
         assert self.system.spaces[self.place.name][self.name].is_up
         return self.port
 
-    def death(self):
+    def failure_reason(self):
         return self.how
 
     def process(self):

@@ -4,7 +4,7 @@
 
 39  the overlay is required where it cannot be built;
 40  a machine has RDMA devices, and a policy that keeps everything encrypted;
-41  some bytes were in clear, and somebody reads a report.
+41  some bytes were in the clear, and somebody reads a report.
 """
 
 import io

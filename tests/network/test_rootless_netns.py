@@ -86,7 +86,7 @@ class Launcher:
         command = rootless.command(argv, udp=end, device=DEVICE, mtu=1500)
         self.process = subprocess.Popen(
             [*host.command(*AS_USER), *command],
-            env=rootless.inherited(ENVIRONMENT, end),
+            env=rootless.inner_environment(ENVIRONMENT, end),
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from securetrain.parallel.degrees import Degrees
-from securetrain.parallel.locality import tensor_machines, this_machine
+from securetrain.parallel.locality import machine_id, tp_machine_span
 from securetrain.parallel.mesh import make_mesh
 from securetrain.testing.processes import run_ranks
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def spread(degrees: dict[str, int], per_machine: list[int]) -> list[int]:
     """For several sizes of machines."""
     mesh = make_mesh(Degrees(**degrees), "cpu")
-    return [tensor_machines(mesh, dist.get_rank() // ranks, CPU) for ranks in per_machine]
+    return [tp_machine_span(mesh, dist.get_rank() // ranks, CPU) for ranks in per_machine]
 
 
 @pytest.mark.dist
@@ -31,15 +31,15 @@ def test_without_tensor_parallelism_nobody_is_asked():
     class Alone:
         degrees = Degrees()
 
-    assert tensor_machines(Alone(), 1, CPU) == 1  # type: ignore[arg-type]
+    assert tp_machine_span(Alone(), 1, CPU) == 1  # type: ignore[arg-type]
 
 
 def test_a_machine_is_its_boot(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("0b9c")
     other.write_text("0b9d")
-    assert this_machine(one) == this_machine(one) != this_machine(other)
-    assert 0 <= this_machine() < 1 << 63
+    assert machine_id(one) == machine_id(one) != machine_id(other)
+    assert 0 <= machine_id() < 1 << 63
 
 
 class Page:
@@ -71,8 +71,8 @@ def warned(machines: int) -> tuple[list[tuple[object, ...]], str]:
         stop=Never(),
         console=page,  # type: ignore[arg-type]
     )
-    vars(setup)["this_machine"] = lambda: dist.get_rank() % machines
-    setup._look_at_placement(make_mesh(Degrees(tp=2), "cpu"), worker, page)  # type: ignore[arg-type]
+    vars(setup)["machine_id"] = lambda: dist.get_rank() % machines
+    setup._warn_of_spread_tp(make_mesh(Degrees(tp=2), "cpu"), worker, page)  # type: ignore[arg-type]
     return page.events, page.text
 
 

@@ -30,13 +30,13 @@ def name(info: os.stat_result) -> str:
     return f"{info.st_dev:x}:{info.st_ino:x}:{info.st_ctime_ns:x}"
 
 
-def tell(seen: Iterable[os.stat_result]) -> dict[str, str]:
+def encode_root_files(seen: Iterable[os.stat_result]) -> dict[str, str]:
     """The variable for the process that goes in; empty text when there is more than `LIMIT`."""
     text = ",".join(sorted({name(info) for info in seen if info.st_uid == 0}))
     return {VARIABLE: text if len(text) <= LIMIT else ""}
 
 
-def told(environ: Mapping[str, str], *, inside: bool) -> frozenset[str]:
+def decode_root_files(environ: Mapping[str, str], *, inside: bool) -> frozenset[str]:
     """Read the list of root's files; empty when this process is not inside, or it is malformed."""
     text = environ.get(VARIABLE, "")
     names = text.split(",") if inside and 0 < len(text) <= LIMIT else []

@@ -60,7 +60,7 @@ class LogPolicy:
     """How long ago the quorum was reached at most; None for any time."""
 
     @classmethod
-    def of_trust(cls, trust: TrustRoot, max_age: timedelta | None = None) -> "LogPolicy":
+    def from_trust_root(cls, trust: TrustRoot, max_age: timedelta | None = None) -> "LogPolicy":
         """Read from a trust root the origin and keys of its log, its witnesses and their quorum.
 
         Raises:

@@ -98,7 +98,7 @@ def request_for(log: Log, old: int) -> bytes:
     return Request(old, tuple(hashes), checkpoint).encode()
 
 
-class Seen:
+class LogMemory:
     """The last seen state of logs, in a folder: a file for each origin that never goes back.
 
     A verifier can keep one too: ``Seen(folder).advance(...)`` without signing anything.
@@ -230,7 +230,7 @@ class Witness:
         """
         self.name = name
         self._signer = signer
-        self._seen = Seen(folder)
+        self._seen = LogMemory(folder)
         self._logs = dict(logs)
 
     def seen(self, origin: str) -> int:

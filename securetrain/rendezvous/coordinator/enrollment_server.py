@@ -229,7 +229,7 @@ class Desk:
             self.clock(),
             node=invitation.node,
             lifetime=self.lifetime,
-            how=How.ENROLMENT,
+            how=How.ENROLLMENT,
         )
         self.journal.allow(
             Boundary.IDENTITY,

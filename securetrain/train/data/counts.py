@@ -7,7 +7,7 @@ say. Rules for what was counted, in order:
 
 1. it belongs to one dataset (its digest), split, format and tokenizer (its digest); an index of
    anything else, or that was damaged, is not read but counted again;
-2. its sizes must fit the split exactly (`Documents.place_all`), so that it can leave nothing out;
+2. its sizes must fit the split exactly (`Documents.set_sizes`), so that it can leave nothing out;
 3. its counts are compared with the document's own tokens whenever one is read (`packing`);
 4. it is written whole or not at all, and holds at most 2**26 documents.
 
@@ -158,7 +158,7 @@ def check(index: Index, documents: Documents) -> None:
     Raises:
         IntegrityError: ST-DATA-133.
     """
-    documents.place_all(index.sizes)
+    documents.set_sizes(index.sizes)
     # What is no document must be an empty line: nothing can be left out by calling it one.
     empty = index.tokens == 0
     if bool(np.any(index.sizes[empty] > BLANK)) or (bool(empty.any()) and documents.groups):

@@ -5,8 +5,8 @@
 ``plan_data`` looks at the job and at the dataset's listing and refuses what cannot be; ``counting``
 does what takes time (`counts`); ``open`` gives rows. None of it asks how many ranks there are, and
 none needs a process group: an auditor who has the job, the dataset and, where there is one, the
-tokenizer makes the rows of any step again (`open_data`), and ``Rows.places`` says which bytes of
-the dataset they are.
+tokenizer makes the rows of any step again (`open_data`), and ``Rows.byte_ranges`` says which bytes
+of the dataset they are.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -61,7 +61,7 @@ class EpochOrder:
     batch_rows: int
     """Rows of a step, over all ranks: the cursor is step times this."""
     epochs: int
-    in_turn: bool
+    sequential: bool
     """Whether windows are taken one after the other, because the stream has shuffled already."""
     where: str
 
@@ -74,7 +74,7 @@ class EpochOrder:
         epoch, number = divmod((step - 1) * self.batch_rows + row, self.windows)
         if epoch >= self.epochs:
             raise exhausted(self, step)
-        if not self.in_turn:
+        if not self.sequential:
             key = number_of(f"securetrain/epoch/1:{self.seed}:{self.split}:{epoch}")
             number = int(permute(np.array([number], dtype=np.uint64), self.windows, key)[0])
         return epoch, number * self.seq_len

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from securetrain.core.errors import UsageError
-from securetrain.train.data.source import ByteSplit, Place
+from securetrain.train.data.source import ByteRange, ByteSplit
 
 BYTE_VALUES: Final = 256
 
@@ -44,7 +44,7 @@ class Stream(Protocol):
     def read(self, start: int, count: int, epoch: int) -> torch.Tensor:
         """Verified tokens, int64."""
 
-    def places(self, start: int, count: int, epoch: int) -> list[Place]:
+    def byte_ranges(self, start: int, count: int, epoch: int) -> list[ByteRange]:
         """The bytes of the dataset that some tokens come from."""
 
 
@@ -67,10 +67,10 @@ class ByteTokens:
         data = bytearray(self.split.read(start, count))
         return torch.frombuffer(data, dtype=torch.uint8).long() if data else _nothing()
 
-    def places(self, start: int, count: int, epoch: int) -> list[Place]:
+    def byte_ranges(self, start: int, count: int, epoch: int) -> list[ByteRange]:
         """The bytes of the dataset that some tokens come from."""
         del epoch
-        return self.split.places(start, count)
+        return self.split.byte_ranges(start, count)
 
 
 class BinTokens:
@@ -106,7 +106,7 @@ class BinTokens:
         tokens = np.frombuffer(data, dtype=self._dtype).astype(np.int64)
         if count and int(tokens.max()) >= self.vocab:
             at = int(np.argmax(tokens >= self.vocab))
-            place = self.split.places((start + at) * self._width, self._width)[0]
+            place = self.split.byte_ranges((start + at) * self._width, self._width)[0]
             raise UsageError(
                 "ST-USAG-015",
                 f"token {tokens[at]} at byte {place.offset}; the vocabulary has {self.vocab}",
@@ -116,10 +116,10 @@ class BinTokens:
             )
         return torch.from_numpy(tokens)
 
-    def places(self, start: int, count: int, epoch: int) -> list[Place]:
+    def byte_ranges(self, start: int, count: int, epoch: int) -> list[ByteRange]:
         """The bytes of the dataset that some tokens come from."""
         del epoch
-        return self.split.places(start * self._width, count * self._width)
+        return self.split.byte_ranges(start * self._width, count * self._width)
 
 
 def _nothing() -> torch.Tensor:

@@ -25,7 +25,7 @@ class LlamaPlan:
         """The layers."""
         return {f"layers.{name}": layer for name, layer in _llama(model).layers.items()}
 
-    def keep(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
+    def split_stage(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
         """Take out what another stage has."""
         llama = _llama(model)
         for name in [name for name in llama.layers if int(name) not in layers]:

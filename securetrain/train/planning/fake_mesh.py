@@ -27,7 +27,7 @@ from securetrain.parallel.schedule import num_stages
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.models.shape import ModelShape
-from securetrain.train.planning.memory import Held
+from securetrain.train.planning.memory import LocalParameters
 
 BLOCKS: Final = "layers."
 """How the names of parameters in blocks begin."""
@@ -46,7 +46,9 @@ def local_parameters(
         }
 
 
-def local_elements(shape: ModelShape, degrees: Degrees, settings: Settings, held: Held) -> int:
+def local_elements(
+    shape: ModelShape, degrees: Degrees, settings: Settings, held: LocalParameters
+) -> int:
     """Elements that the first rank of a pipeline rank keeps; blocks are alike, so each stage is
     laid out with one of them.
 
@@ -66,10 +68,10 @@ def local_elements(shape: ModelShape, degrees: Degrees, settings: Settings, held
 def _parts(
     shape: ModelShape, degrees: Degrees, settings: Settings
 ) -> list[tuple[str, nn.Parameter]]:
-    model = Description(make=lambda: Llama(shape), fill=lambda _: None, plan=LlamaPlan())
+    model = Description(build=lambda: Llama(shape), materialize=lambda _: None, plan=LlamaPlan())
     if kind_of(degrees, settings) is DataParallelism.DDP:
         with torch.device("meta"):
-            return list(model.make().named_parameters())
+            return list(model.build().named_parameters())
     # What needs memory or a compiler does not change what is cut.
     plain = dataclasses.replace(
         settings,

@@ -25,11 +25,11 @@ from securetrain.train.config import JobConfig, settings_of, shape_of
 from securetrain.train.models.shape import ModelShape, flops_per_token, num_parameters
 from securetrain.train.planning.axis_groups import Groups, groups_of
 from securetrain.train.planning.devices import Device
-from securetrain.train.planning.memory import Held, Memory, Workload, held, memory_of
+from securetrain.train.planning.memory import LocalParameters, Memory, Workload, held, memory_of
 from securetrain.train.planning.suggest import differing, suggest, workload_of
 from securetrain.train.planning.traffic import bytes_per_step
 
-Layout: TypeAlias = Callable[[ModelShape, Degrees, Settings, Held], int]
+Layout: TypeAlias = Callable[[ModelShape, Degrees, Settings, LocalParameters], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

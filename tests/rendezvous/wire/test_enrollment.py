@@ -150,7 +150,7 @@ def test_a_token_becomes_an_identity(office, job, tools):
     assert load_identity(office.root / "id", tools.now()).key.key_id == identity.key.key_id
     assert identity.ca == office.ca.certificate
     (issued,) = office.cluster.register.issued()
-    assert (issued.how, issued.key_id) == (How.ENROLMENT, identity.key.key_id)
+    assert (issued.how, issued.key_id) == (How.ENROLLMENT, identity.key.key_id)
     assert job.events()[-1].event == "node-enrolled"
     assert job.events()[-1].details["serial"] == issued.serial
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from securetrain.core.errors import UsageError
-from securetrain.train.data.source import ByteSplit, Place
+from securetrain.train.data.source import ByteRange, ByteSplit
 from securetrain.train.data.token_streams import BinTokens, ByteTokens
 from tests.train.jobs import MemorySource
 
@@ -24,7 +24,10 @@ def test_numbers_are_read_across_files(width):
     assert len(stream) == 7
     assert torch.equal(stream.read(1, 5, 9), torch.tensor(numbers[1:6]))
     assert stream.read(0, 7, 0).dtype is torch.int64
-    assert stream.places(2, 2, 0) == [Place("a", 2 * width, width), Place("b", 0, width)]
+    assert stream.byte_ranges(2, 2, 0) == [
+        ByteRange("a", 2 * width, width),
+        ByteRange("b", 0, width),
+    ]
 
 
 @pytest.mark.parametrize("bad", [8, 9, 65535])
@@ -43,4 +46,4 @@ def test_bytes_are_tokens():
     stream = ByteTokens(ByteSplit(source, "train", "job.yaml"))
     assert stream.read(0, 3, 0).tolist() == [0, 255, 7]
     assert stream.read(1, 0, 0).tolist() == []
-    assert stream.places(1, 2, 0) == [Place("a", 1, 2)]
+    assert stream.byte_ranges(1, 2, 0) == [ByteRange("a", 1, 2)]
