@@ -93,7 +93,7 @@ def passports(count: int, *, nodes: int = NODES) -> Iterator[Sample]:
     import time
 
     from securetrain.attest.session.passport import issue_passport
-    from securetrain.identity.ca import JobCA
+    from securetrain.identity.job_ca import JobCA
 
     del count
     fleet = make_fleet(nodes, P256)

@@ -36,8 +36,8 @@ from securetrain.evidence.tpm.structures import PcrSelection
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy.schema import ImaMode
 from securetrain.testing.bootlog import Boot, Event
-from securetrain.testing.ima import Measurement, measured_file, replayed
 from securetrain.testing.machine import runtime_policy
+from securetrain.testing.measurement_lists import Measurement, measured_file, replayed
 from tests.attest.small_fleet import MAKER_CA, Machine, World, node_policy, reference_values
 from tests.evidence.tpm.forge import Authority, Tpm
 

@@ -37,7 +37,7 @@ from securetrain.train.composition import check_world
 from securetrain.train.config import JobConfig, parse_job, shape_of
 from securetrain.train.data import Rows
 from securetrain.train.metrics import peak_flops
-from securetrain.train.models.initial import init_weights
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.models.shape import flops_per_token, num_parameters
@@ -109,7 +109,7 @@ class Tokens:
         del epoch
         return self.tokens[start : start + count]
 
-    def places(self, start: int, count: int, epoch: int) -> list[Any]:
+    def byte_ranges(self, start: int, count: int, epoch: int) -> list[Any]:
         """Nobody asks."""
         raise NotImplementedError
 

@@ -422,7 +422,7 @@ def coordinator(folder: Path, job: str, nodes: int, policy: str, place: Place) -
 def _coordinate(  # noqa: PLR0917 - a Process passes them by position
     folder: Path, job: str, nodes: int, policy: str, place: Place, pipe: Any
 ) -> None:
-    from securetrain.identity.ca import JobCA
+    from securetrain.identity.job_ca import JobCA
     from securetrain.identity.keys import PrivateKey
     from securetrain.ledger import Ledger
     from securetrain.policy import load_policy

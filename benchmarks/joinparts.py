@@ -38,7 +38,7 @@ from benchmarks.join import (
 from securetrain.network.addresses import Names
 from securetrain.network.engines import missing_here
 from securetrain.network.namespace import Namespace
-from securetrain.network.processes import running
+from securetrain.network.process_identity import running
 from securetrain.network.wireguard_go import PROGRAM, WireGuardGo
 from securetrain.testing.cluster import NamespaceCluster
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import ab, nodes
 from benchmarks.joinparts import engine_seconds
 from securetrain.network.addresses import DEVICE as TUNNEL_DEVICE
-from securetrain.network.processes import running
+from securetrain.network.process_identity import running
 from securetrain.network.wireguard_go import PROGRAM
 from securetrain.testing.cluster import DEVICE
 

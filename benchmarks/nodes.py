@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from securetrain.network.addresses import address
 from securetrain.network.engines import missing_here
-from securetrain.network.members import OverlayMember
+from securetrain.network.epoch import OverlayMember
 from securetrain.network.namespace import Namespace
 from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.wireguard import Endpoint, WireGuardKey, pairwise_psk

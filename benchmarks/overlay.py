@@ -159,7 +159,7 @@ def _job(
 ) -> Iterator[tuple[set[str], Callable[[], None], list[Overlay]]]:
     """A job on all hosts whose round is complete: who is revoked, how to look again, the nodes."""
     from benchmarks.join import lenient
-    from securetrain.identity.ca import JobCA
+    from securetrain.identity.job_ca import JobCA
     from securetrain.rendezvous.coordinator.coordinator import Coordinator
 
     def clock() -> datetime:
@@ -211,7 +211,7 @@ def _job(
 
 def _member(folder: Path, ca: object, overlay: Overlay, clock: Callable[[], datetime]) -> "Member":
     from securetrain.attest.node.attester import SoftwareAttester
-    from securetrain.identity.ca import JobCA
+    from securetrain.identity.job_ca import JobCA
     from securetrain.rendezvous.member.client import Member
     from securetrain.rendezvous.member.identity_dir import write_identity
     from securetrain.rendezvous.wire.tunnel import Tunnel

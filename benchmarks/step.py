@@ -85,7 +85,7 @@ def _trainer(wrapper: str, *, guarded: bool) -> "Callable[[Tensor], None]":
 
     from securetrain.guard import GradientGuard
     from securetrain.policy.schema import Gradients
-    from securetrain.train.models.initial import init_weights
+    from securetrain.train.models.init_weights import init_weights
     from securetrain.train.models.llama import Llama
     from securetrain.train.models.shape import ModelShape
 

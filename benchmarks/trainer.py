@@ -148,7 +148,7 @@ class _Tokens:
         del epoch
         return self._tokens[start : start + count]
 
-    def places(self, start: int, count: int, epoch: int) -> list[Any]:
+    def byte_ranges(self, start: int, count: int, epoch: int) -> list[Any]:
         """Nobody asks."""
         raise NotImplementedError
 
@@ -164,7 +164,7 @@ def _by_hand(wrapper: str) -> Loop:
     import torch.distributed as dist
     from torch.nn.functional import cross_entropy
 
-    from securetrain.train.models.initial import init_weights
+    from securetrain.train.models.init_weights import init_weights
     from securetrain.train.models.llama import Llama
     from securetrain.train.models.shape import ModelShape
 

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from securetrain.artifacts.tree import safetensors_header
 from securetrain.train.models import hf
-from securetrain.train.models.initial import init_weights
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape
 
@@ -60,7 +60,7 @@ def weights(shape: ModelShape) -> bytes:
     """A safetensors file."""
     model = Llama(shape)
     init_weights(model, 0, shape)
-    tensors = {hf.theirs(name): one.detach() for name, one in model.named_parameters()}
+    tensors = {hf.hf_name(name): one.detach() for name, one in model.named_parameters()}
     header = safetensors_header.encode(
         {name: ("float32", tuple(one.shape)) for name, one in tensors.items()}
     )

@@ -122,7 +122,7 @@ class OwnPlan:
     def blocks(self, model: nn.Module) -> Mapping[str, nn.Module]:
         return {f"layers.{n}": layer for n, layer in _own(model).layers.items()}
 
-    def keep(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
+    def split_stage(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
         own = _own(model)
         for name in [name for name in own.layers if int(name) not in layers]:
             del own.layers[name]
@@ -204,7 +204,7 @@ def main() -> None:
     dist.init_process_group(timeout=timedelta(minutes=2))
     mesh = make_mesh(Degrees(**options), device.type)
     description = Description(
-        make=OwnModel, fill=lambda part: initialize(part, 0, draw), plan=OwnPlan()
+        build=OwnModel, materialize=lambda part: initialize(part, 0, draw), plan=OwnPlan()
     )
     settings = Settings(microbatches=4 if mesh.degrees.pp > 1 else 1)
     model = parallelize(description, mesh, settings, device)

@@ -52,7 +52,7 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an entry's signature covers."""
+    """The part of an entry that its signature covers."""
 
     seq: int
     prev: str

@@ -8,7 +8,7 @@ from typing import Final
 
 from securetrain.core import canonical
 from securetrain.identity import dsse, keyfile, pkcs11
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.log import note, proof, tiles, witness
 from securetrain.identity.log.checkpoint import LogPolicy, open_checkpoint, parse_text
@@ -44,7 +44,7 @@ def identity(folder: Path) -> list[Parser]:
     """
     ca = JobCA.create("cluster.example", "job", START)
     trust = TrustRoot.parse(sign_document(_document(ca), [ROOT]), START)
-    policy = LogPolicy.of_trust(trust)
+    policy = LogPolicy.from_trust_root(trust)
     envelope = dsse.sign(b"payload", _KIND, [WORKER])
     log = _log(folder, policy, envelope)
     request, proven = witness.request_for(log, 2), log.prove(1)

@@ -21,7 +21,7 @@ from securetrain.evidence.tpm.runtime_policy import (
 )
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
-from securetrain.testing.ima import (
+from securetrain.testing.measurement_lists import (
     Measurement,
     aggregate,
     ima_list,

@@ -10,7 +10,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import NetworkError
 from securetrain.network import record, uapi, wireguard_kernel, xfrm
 from securetrain.network.elf import ElfError, constants
-from securetrain.network.processes import Owner
+from securetrain.network.process_identity import Owner
 from securetrain.network.wireguard import Endpoint, decode_key, encode_key
 from securetrain.network.wireguard_go import version_problem
 from tests.network.fake_rdma import DONE, OWN, PEER, offload, policy, state, template

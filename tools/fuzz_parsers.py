@@ -48,7 +48,7 @@ from securetrain.rendezvous.wire.membership import (
 )
 from securetrain.testing.clock import START
 from securetrain.testing.runs import SmallRun, make_run
-from securetrain.threats.model import load_model
+from securetrain.threats.threat_model import load_model
 from securetrain.train.config import load_job
 from tools import fuzz_tpm_client
 from tools.fuzz import Parser

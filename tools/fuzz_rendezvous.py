@@ -15,10 +15,10 @@ from securetrain.core import canonical
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.result import AttestationResult
 from securetrain.identity import dsse
-from securetrain.identity.ca import JobCA, certificate_pem
+from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
-from securetrain.network.members import OverlayMember, resolve
+from securetrain.network.epoch import OverlayMember, resolve
 from securetrain.network.wireguard import WireGuardKey, encode_key
 from securetrain.rendezvous.member import identity_dir
 from securetrain.rendezvous.member.entry import parse_endpoint

@@ -22,7 +22,7 @@ from matplotlib.path import Path as Curve
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from securetrain.parallel.degrees import Axis, Degrees
-from securetrain.train.planning.placement import Groups, groups_of
+from securetrain.train.planning.axis_groups import Groups, groups_of
 
 OUT: Final = Path(__file__).resolve().parent.parent / "docs" / "assets" / "parallel"
 PER_NODE: Final = 4

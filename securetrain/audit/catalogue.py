@@ -15,7 +15,7 @@ MAX_FILES: Final = 256
 
 
 def checks_dir() -> Path:
-    """Where the shipped checks are."""
+    """The folder of the shipped checks."""
     return bundled_dir("policies") / "checks"
 
 

@@ -41,7 +41,7 @@ class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class ParamType(StrEnum):
-    """What a param may hold."""
+    """The type of a param's value."""
 
     INT = "int"
     STR = "str"
@@ -66,7 +66,7 @@ class Call(_Base, frozen=True, kw_only=True):
 
 
 class Refs(_Base, frozen=True, kw_only=True):
-    """Where the check comes from; an ATLAS id is pinned to its release."""
+    """The sources of the check; an ATLAS id is pinned to its release."""
 
     atlas: tuple[AtlasId, ...] = ()
     cwe: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class Tests(_Base, frozen=True, kw_only=True):
 
 
 class FixedBy(StrEnum):
-    """Who can make the check pass."""
+    """The party that can make the check pass."""
 
     USER = "user"
     ADMINISTRATOR = "administrator"
@@ -114,7 +114,7 @@ class CheckSpec(_Base, frozen=True, kw_only=True):
 
 
 class SetMetadata(_Base, frozen=True, kw_only=True):
-    """Who a check set is."""
+    """The identity of a check set."""
 
     id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}\Z")]
     version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+\Z")]
@@ -149,22 +149,22 @@ class Check:
 
     @property
     def title(self) -> str:
-        """What it says when it fails, in a line."""
+        """The message of a failure, in a line."""
         return self.spec.title
 
     @property
     def severity(self) -> Severity:
-        """How much a failure matters."""
+        """The severity of a failure."""
         return self.spec.severity
 
     @property
     def boundary(self) -> Boundary:
-        """Where it looks."""
+        """The boundary that it looks at."""
         return self.spec.boundary
 
     @property
     def remediation(self) -> str:
-        """How to make it pass."""
+        """The steps that make it pass."""
         return self.spec.remediation
 
 

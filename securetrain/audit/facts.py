@@ -36,7 +36,7 @@ Mode: TypeAlias = Annotated[str, Meta(pattern=r"^[0-7]{4}\Z")]
 
 
 class Outcome(StrEnum):
-    """How reading something ended."""
+    """The outcome of reading something."""
 
     OK = "ok"
     DENIED = "denied"
@@ -50,7 +50,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def label(self) -> str:
-        """What names this record in a finding's subject."""
+        """The name of this record in a finding's subject."""
         return ""
 
 
@@ -62,7 +62,7 @@ class Observed(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Section(Observed, Generic[T], frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one collector brought back; `value` is there exactly when the outcome is ``ok``."""
+    """The result of one collector; `value` is there exactly when the outcome is ``ok``."""
 
     value: T | None = None
 
@@ -131,7 +131,7 @@ class Process(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Scope(StrEnum):
-    """Who can reach a listener."""
+    """The reach of a listener."""
 
     LOOPBACK = "loopback"
     ADDRESS = "address"
@@ -159,7 +159,7 @@ class Listener(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EnvKind(StrEnum):
-    """Why a variable was recorded."""
+    """The reason why a variable was recorded."""
 
     FABRIC = "fabric"
     TORCH = "torch"
@@ -200,7 +200,7 @@ class ConfFile(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PathRole(StrEnum):
-    """Why a path was looked at."""
+    """The reason why a path was looked at."""
 
     INDUCTOR_CACHE = "inductor-cache"
     TRITON_CACHE = "triton-cache"
@@ -296,7 +296,7 @@ class Kernel(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Clock(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What keeps time."""
+    """The services that keep time."""
 
     source: Reading[str]
 
@@ -355,7 +355,7 @@ class Node(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Job(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """As whom the job would run."""
+    """The user that the job would run as."""
 
     uid: int
     gid: int
@@ -364,7 +364,7 @@ class Job(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Collected(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When, where and by what the facts were collected."""
+    """The time, place and tool of the collection of facts."""
 
     at: datetime
     hostname: str

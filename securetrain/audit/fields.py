@@ -46,7 +46,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a predicate looks at: facts, policy, the time, and the element of a quantifier."""
+    """The inputs of a predicate: facts, policy, the time, and the element of a quantifier."""
 
     facts: Facts
     policy: Policy
@@ -60,7 +60,7 @@ class View:
 
 
 def is_absolute(path: Path) -> bool:
-    """Whether a path starts at a root."""
+    """Return whether a path starts at a root."""
     return path[0] in ROOTS
 
 

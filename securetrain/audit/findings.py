@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit says, as data: the same facts, policy and time give the same bytes."""
+"""The results of an audit, as data: the same facts, policy and time give the same bytes."""
 
 import hashlib
 from datetime import datetime
@@ -21,7 +21,7 @@ class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Finding(_Base, frozen=True, kw_only=True):
-    """What one check says about one subject."""
+    """The result of one check for one subject."""
 
     check: str
     title: str
@@ -43,7 +43,7 @@ class Finding(_Base, frozen=True, kw_only=True):
 
 
 class PolicyRef(_Base, frozen=True, kw_only=True):
-    """Which policy was audited against."""
+    """The policy that was audited against."""
 
     id: str
     version: str
@@ -79,5 +79,5 @@ class AuditResult(_Base, frozen=True, kw_only=True):
 
 
 def fingerprint(check: str, boundary: Boundary, subject: str) -> str:
-    """What stays the same between audits: never a line number, never a name alone."""
+    """Digest what stays the same between audits: never a line number, never a name alone."""
     return hashlib.sha256(canonical.dumps([check, boundary.value, subject])).hexdigest()

@@ -23,7 +23,7 @@ from securetrain.policy.schema import FabricTrust
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Whether one thing is as it should be (true), and what was seen."""
+    """The judgement of one thing: true when it is as it should be, with what was seen."""
 
     label: str
     good: Truth
@@ -52,7 +52,7 @@ class _Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class PathArgs(_Args, frozen=True, kw_only=True):
-    """Which paths."""
+    """The paths to judge."""
 
     roles: tuple[PathRole, ...]
 
@@ -107,7 +107,7 @@ def path_is_safe(fact: PathFact, uid: int) -> tuple[Truth, str]:
 
 
 def others_can_write(link: Link, trusted: set[int]) -> Truth:
-    """Whether anybody outside `trusted` may write it, by its permission bits."""
+    """Return whether anybody outside `trusted` may write it, by its permission bits."""
     mode = int(link.mode, 8)
     if mode & 0o002:
         return TRUE
@@ -126,7 +126,7 @@ def _is_sticky(link: Link) -> bool:
 
 
 class InterfaceArgs(_Args, frozen=True, kw_only=True):
-    """Which variable names the interface."""
+    """The variable that names the interface."""
 
     variable: str
     exact: bool = False
@@ -156,7 +156,7 @@ def _fabric_interface(view: View, args: InterfaceArgs) -> list[Judgement]:
 def _interface_problem(
     value: str, present: set[str], args: InterfaceArgs, other: str | None
 ) -> str:
-    """Why a value does not name these interfaces and no others; empty when it does."""
+    """Explain why a value does not name exactly these interfaces; empty when it does."""
     names = value.lstrip("=").split(",")
     if value.startswith("^"):
         return "it excludes interfaces, so that any other is used"
@@ -170,7 +170,7 @@ def _interface_problem(
 
 
 class PluginArgs(_Args, frozen=True, kw_only=True):
-    """Which variables make NCCL load a library."""
+    """The variables that make NCCL load a library."""
 
     variables: tuple[str, ...]
     harmless: tuple[str, ...] = ()
@@ -212,7 +212,7 @@ def _judge_plugin(
 
 
 class RpFilterArgs(_Args, frozen=True, kw_only=True):
-    """Which values are accepted."""
+    """The values that are accepted."""
 
     accept: tuple[int, ...]
 
@@ -269,7 +269,7 @@ def _outward(view: View) -> list[Interface]:
 
 
 def _fabric_in_clear(view: View, _: _NoArgs) -> list[Judgement]:
-    """The policy trusts no fabric on which gradients travel in clear."""
+    """The policy trusts no fabric on which gradients travel in the clear."""
     network = view.policy.network
     if network.fabric is FabricTrust.ENCRYPTED:
         return [Judgement(label="", good=TRUE)]

@@ -50,7 +50,7 @@ QUANTIFIERS: Final = ("none", "every", "some")
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """How one operator compares, and what types it takes."""
+    """An operator: how it compares, and the types that it takes."""
 
     compare: Callable[[Any, Any], bool]
     takes: tuple[type, ...] | None = None
@@ -279,6 +279,6 @@ def shown_values(view: View, paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def missing_reasons(view: View, paths: Iterable[Path]) -> str:
-    """Why some of `paths` have no value, for a finding."""
+    """Explain, for a finding, why some of `paths` have no value."""
     found = [resolve(view, path) for path in dict.fromkeys(paths)]
     return "; ".join(value.reason for value in found if isinstance(value, Missing))

@@ -82,7 +82,7 @@ class Waivers:
 
 
 class WaiverStatus(StrEnum):
-    """What became of a waiver."""
+    """The fate of a waiver."""
 
     APPLIED = "applied"
     UNUSED = "unused"
@@ -92,7 +92,7 @@ class WaiverStatus(StrEnum):
 
 
 class WaiverUse(_Base, frozen=True, kw_only=True):
-    """What became of one waiver in one audit."""
+    """The fate of one waiver in one audit."""
 
     id: str
     check: str
@@ -138,7 +138,7 @@ def parse_waivers(data: bytes, where: str) -> Waivers:
 def refusal(
     waiver: Waiver, severity: Severity | None, states: Mapping[str, State], now: datetime
 ) -> tuple[WaiverStatus, str] | None:
-    """Why a waiver does not count today; None when it does.
+    """Explain why a waiver does not count today; None when it does.
 
     Args:
         waiver: The waiver.
@@ -169,5 +169,5 @@ def refusal(
 
 
 def covers(waiver: Waiver, check: str, subject: str) -> bool:
-    """Whether a waiver is about this finding."""
+    """Return whether a waiver is about this finding."""
     return waiver.check == check and fnmatchcase(subject, waiver.subject)

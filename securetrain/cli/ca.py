@@ -13,8 +13,8 @@ from securetrain.cli.passphrase import new_passphrase, passphrase_option, unlock
 from securetrain.core.text import printable
 
 if TYPE_CHECKING:
-    from securetrain.identity.ca import JobCA
-    from securetrain.identity.cluster import ClusterCA
+    from securetrain.identity.cluster_ca import ClusterCA
+    from securetrain.identity.job_ca import JobCA
     from securetrain.identity.register import Issued
 
 EPILOG = """\
@@ -57,7 +57,7 @@ def init(
     folder: Path, trust_domain: str, encrypt: bool, passphrase_file: Path | None, as_json: bool
 ) -> None:
     """Make a cluster CA in FOLDER: its key (0600), certificate, and empty revocation list."""
-    from securetrain.identity.cluster import ClusterCA
+    from securetrain.identity.cluster_ca import ClusterCA
     from securetrain.identity.token import fingerprint
 
     secret = new_passphrase(passphrase_file) if encrypt or passphrase_file else None
@@ -215,7 +215,7 @@ def show(folder: Path, as_json: bool) -> None:
 
 
 def _open(folder: Path) -> "ClusterCA":
-    from securetrain.identity.cluster import ClusterCA
+    from securetrain.identity.cluster_ca import ClusterCA
 
     return ClusterCA.load(folder, datetime.now(UTC))
 

@@ -100,7 +100,7 @@ def command(  # noqa: PLR0917 - click passes options by name
 
     It runs no training code and needs no torch. It ends when the job is closed.
     """
-    from securetrain.identity.cluster import ClusterCA
+    from securetrain.identity.cluster_ca import ClusterCA
     from securetrain.policy.load import load_policy
     from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
 

@@ -60,7 +60,7 @@ def token(  # noqa: PLR0917 - click passes options by name
 ) -> None:
     """Print a token for one machine. It is a secret until it has been used."""
     from securetrain.core.errors import UsageError
-    from securetrain.identity.cluster import ClusterCA
+    from securetrain.identity.cluster_ca import ClusterCA
     from securetrain.rendezvous.coordinator.enrollment_server import make_token
     from securetrain.rendezvous.member.entry import parse_endpoint
 

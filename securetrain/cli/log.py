@@ -234,7 +234,7 @@ def verify(
         read_file(envelope, ENVELOPE_LIMIT),
         read_file(source, LIMIT),
         trust.keys,
-        LogPolicy.of_trust(trust, age),
+        LogPolicy.from_trust_root(trust, age),
         datetime.now(UTC),
         str(source),
     )
@@ -317,11 +317,11 @@ def witness_key(as_json: bool) -> None:
     import base64
     import os
 
-    from securetrain.identity.log import machine
-    from securetrain.launch.kept import this_node
+    from securetrain.identity.log import machine_witness
+    from securetrain.launch.node_services import this_node
 
     path = this_node(os.environ).witness_key
-    key = machine.witness_key(path)
+    key = machine_witness.witness_key(path)
     spki = base64.b64encode(key.public.spki).decode()
     if as_json:
         facts = {"key": spki, "key_id": key.key_id, "path": str(path)}
@@ -346,7 +346,7 @@ def _log(folder: Path, trust: "TrustRoot") -> "Log":
     from securetrain.identity.log.checkpoint import LogPolicy
     from securetrain.identity.log.store import Log
 
-    return Log(folder, LogPolicy.of_trust(trust))
+    return Log(folder, LogPolicy.from_trust_root(trust))
 
 
 def _time(moment: datetime) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from securetrain.identity.cluster import ClusterCA, Unlock
+    from securetrain.identity.cluster_ca import ClusterCA, Unlock
     from securetrain.identity.signers import Ask
 
 _LIMIT: Final = 4096

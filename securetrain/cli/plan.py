@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from securetrain.train.planning.plan import JobPlan
+    from securetrain.train.planning.job_plan import JobPlan
 
 EPILOG: Final = """\
 \b
@@ -65,7 +65,7 @@ def command(
     from securetrain.core.codes import ExitCode
     from securetrain.train.config import load_job
     from securetrain.train.planning.devices import Device, device_named
-    from securetrain.train.planning.plan import make_plan
+    from securetrain.train.planning.job_plan import make_plan
     from securetrain.train.weights import with_unverified_sizes
 
     job = with_unverified_sizes(load_job(file), str(file))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from securetrain.threats.model import ThreatModel
-    from securetrain.threats.verify import Report
+    from securetrain.threats.resolve import Report
+    from securetrain.threats.threat_model import ThreatModel
 
 EPILOG = """\
 \b
@@ -45,9 +45,9 @@ def verify(ctx: click.Context, models: tuple[str, ...], as_json: bool) -> None:
     import securetrain
     from securetrain.audit.catalogue import load_checks
     from securetrain.drills.registry import DRILLS
-    from securetrain.threats.model import load_model, locate, shipped_models
+    from securetrain.threats.resolve import verify as verify_models
     from securetrain.threats.source import SourceTree
-    from securetrain.threats.verify import verify as verify_models
+    from securetrain.threats.threat_model import load_model, locate, shipped_models
 
     paths = [locate(name) for name in models] or list(shipped_models())
     report = verify_models(

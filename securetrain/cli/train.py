@@ -49,7 +49,7 @@ def command(arguments: tuple[str, ...]) -> int:
     from pathlib import Path
 
     from securetrain.core.errors import UsageError
-    from securetrain.launch.run import main
+    from securetrain.launch.entrypoint import main
     from securetrain.train.config import load_job
 
     if not arguments or {"-h", "--help"} & set(arguments):

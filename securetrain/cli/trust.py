@@ -323,8 +323,8 @@ def _thresholds(values: Sequence[str]) -> "dict[TrustRole, int]":
 
 def _authorities(values: Sequence[str]) -> "list[Authority]":
     from securetrain.core.files import read_file
-    from securetrain.identity.ca import load_certificate
-    from securetrain.identity.cluster import trust_domain_of
+    from securetrain.identity.cluster_ca import trust_domain_of
+    from securetrain.identity.job_ca import load_certificate
     from securetrain.identity.svid import CERTIFICATE_LIMIT, Chain
     from securetrain.identity.trust import Authority
 

@@ -48,7 +48,7 @@ class SecureTrainError(Exception):
 
     @property
     def exit_code(self) -> ExitCode:
-        """What a command that ends with this error exits with."""
+        """The exit code of a command that ends with this error."""
         return self.definition.exit
 
     def to_dict(self) -> dict[str, str | int]:
@@ -132,7 +132,7 @@ class AuditError(SecureTrainError):
 
 
 def reason(error: Exception) -> str:
-    """What an error says in one line, for the text of another error."""
+    """Describe an error in one line, for the text of another error."""
     return error.what if isinstance(error, SecureTrainError) else str(error)
 
 

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What every command ends with."""
+"""The exit codes of every command."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What every command ends with; documented in docs/reference/exit-codes.md."""
+    """The exit code of a command; documented in docs/reference/exit-codes.md."""
 
     OK = 0
     FAILURE = 1

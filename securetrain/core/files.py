@@ -243,7 +243,7 @@ def survey(root: Path) -> tuple[list[FileEntry], list[UnsafeEntry]]:
 
 
 def unsafe_name(name: str) -> str:
-    """Why one path component is not allowed in a signed directory; empty when it is."""
+    """Explain why one path component is not allowed in a signed directory; empty when it is."""
     if name in {"", ".", ".."} or "/" in name:
         return "not a plain file name"
     if any(ch in "\\:" or not ch.isprintable() for ch in name):

@@ -46,7 +46,7 @@ class HashAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeParams:
-    """What a tree is made with; part of every signed file entry."""
+    """The parameters of a tree; part of every signed file entry."""
 
     algorithm: HashAlgorithm = HashAlgorithm.BLAKE3
     leaf_size: int = CHECKPOINT_LEAF
@@ -90,7 +90,7 @@ class TreeParams:
         return self.close(state, domain, number)
 
     def num_leaves(self, size: int) -> int:
-        """How many leaves data of `size` bytes has (empty data has none)."""
+        """Count the leaves of `size` bytes of data (empty data has none)."""
         return -(-size // self.leaf_size)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine itself keeps from one run to the next, outside of every run directory. Paths only.
+"""The state that a machine keeps between runs, outside of every run directory. Paths only.
 
 A run directory may lie on a disk that others write, and may be put back to an older state. What
 notices that must lie elsewhere: on this machine, for this user alone. ::
@@ -27,15 +27,15 @@ class NodeState:
     root: Path
 
     def floors(self, run_id: str) -> Path:
-        """What was seen of a run: a file for each, so that none waits for another."""
+        """The folder of what was seen of runs: a file for each, so that none waits for another."""
         return self.root / "floors" / f"{hashlib.sha256(run_id.encode()).hexdigest()[:32]}.json"
 
     @property
     def witness_key(self) -> Path:
-        """With which it cosigns logs."""
+        """The key with which it cosigns logs."""
         return self.root / "witness.pem"
 
     @property
     def witness_seen(self) -> Path:
-        """What it has seen of each log."""
+        """The folder of what it has seen of each log."""
         return self.root / "witness"

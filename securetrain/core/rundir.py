@@ -123,12 +123,12 @@ class RunDir:
 
     @property
     def flight_recorder(self) -> Path:
-        """What each rank's collectives did last; pickles, which nothing here reads."""
+        """The last collectives of each rank; pickles, which nothing here reads."""
         return self.root / "flight-recorder"
 
     @property
     def sketches(self) -> Path:
-        """What the guard saw, one line a step."""
+        """The guard's observations, one line a step."""
         return self.root / "sketches.jsonl"
 
     @property
@@ -138,7 +138,7 @@ class RunDir:
 
     @property
     def summary(self) -> Path:
-        """What happened."""
+        """The summary of the run."""
         return self.root / "run.json"
 
     @property

@@ -37,7 +37,7 @@ class State(StrEnum):
 
 
 class Decision(StrEnum):
-    """What an enforcer decided at a boundary; the word that the ledger records."""
+    """An enforcer's decision at a boundary; the word that the ledger records."""
 
     ALLOW = "allow"
     REFUSE = "refuse"
@@ -68,7 +68,7 @@ class _Ordered(StrEnum):
 
 
 class Severity(_Ordered):
-    """How much a failed check matters, from least to most."""
+    """The weight of a failed check, from least to most."""
 
     INFO = "info"
     LOW = "low"
@@ -78,7 +78,7 @@ class Severity(_Ordered):
 
 
 class NodeTier(_Ordered):
-    """What a node has proven about itself, computed by the verifier from the roots that verified.
+    """The proof that a node has given, computed by the verifier from the roots that verified.
 
     ``test-only`` is a software TPM whose CA was not enrolled: it ranks below everything because
     nothing stands behind it.
@@ -94,7 +94,7 @@ class NodeTier(_Ordered):
 
 
 class NetworkProfile(StrEnum):
-    """How the bytes of a job travel. The last two are always printed as DEGRADED."""
+    """The protection of a job's bytes on their way. The last two are always printed as DEGRADED."""
 
     LOOPBACK = "loopback"
     OVERLAY = "overlay"
@@ -106,7 +106,7 @@ class NetworkProfile(StrEnum):
 
     @property
     def degraded(self) -> bool:
-        """Whether some of the job's bytes travel without protection."""
+        """True when some of the job's bytes travel without protection."""
         return self in {NetworkProfile.STORE_TLS, NetworkProfile.RDMA_TRUSTED}
 
 
@@ -121,7 +121,7 @@ TEST_ONLY = "TEST-ONLY (software TPM)"
 
 
 def tier_label(tier: NodeTier) -> str:
-    """What people see of a tier: a label that says so where nothing was proven."""
+    """The label of a tier for people: it says so where nothing was proven."""
     match tier:
         case NodeTier.TEST_ONLY:
             return TEST_ONLY
@@ -132,5 +132,5 @@ def tier_label(tier: NodeTier) -> str:
 
 
 def degraded_label(profile: NetworkProfile) -> str:
-    """What people see of a profile that leaves bytes in clear, wherever they see it."""
+    """The label for people, wherever they see it, of a profile that leaves bytes in the clear."""
     return f"{profile} {DEGRADED}" if profile.degraded else profile.value

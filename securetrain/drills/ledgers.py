@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a run that was attacked has refused, according to its own ledger."""
+"""The refusals of an attacked run, according to its own ledger."""
 
 from datetime import UTC, datetime
 from typing import Final

@@ -17,7 +17,7 @@ from typing import Final
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.drills.ledgers import refusals
-from securetrain.drills.processes import kill_tree
+from securetrain.drills.process_tree import kill_tree
 from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
 from securetrain.drills.store_attack import marked_by
 

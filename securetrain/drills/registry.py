@@ -33,7 +33,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import AuditError, SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.core.vocabulary import Boundary
-from securetrain.drills.processes import kill_tree
+from securetrain.drills.process_tree import kill_tree
 
 SIDE_TIMEOUT: Final = 120.0
 """Seconds that one side may take. On two idle cores a side takes less than fifteen."""
@@ -46,14 +46,14 @@ Progress: TypeAlias = Callable[[str], None]
 
 
 class Side(StrEnum):
-    """Which stack is attacked."""
+    """The stack under attack."""
 
     PLAIN = "plain"
     HARDENED = "hardened"
 
 
 class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What happened to one side."""
+    """The outcome of one side."""
 
     side: Side
     succeeded: bool
@@ -199,7 +199,7 @@ def run_sides(drill: Drill, workdir: Path, progress: Progress) -> DrillResult:
 
 
 def judge(drill: Drill, plain: Outcome, hardened: Outcome) -> DrillResult:
-    """What two outcomes prove (rules 1 and 2)."""
+    """Say what two outcomes prove (rules 1 and 2)."""
     problem = ""
     if not plain.succeeded:
         problem = "ST-DRIL-001"

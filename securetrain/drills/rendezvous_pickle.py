@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.drills.ledgers import refusals
-from securetrain.drills.processes import Listener, descendants, kill_tree, listeners, wait_until
+from securetrain.drills.process_tree import Listener, descendants, kill_tree, listeners, wait_until
 from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
 from securetrain.drills.store_attack import Attack, attack_store, marked_by
 
@@ -100,8 +100,10 @@ def hardened(workdir: Path) -> Outcome:
         running = wait_until(
             lambda: (workdir / "running").exists() or launcher.poll() is not None, _START
         )
-        doors = listeners(descendants(launcher.pid)) if running else []
-        attacks = [attack_store(door.port, marker, run_id=run_dir.root.name) for door in doors]
+        exposed_listeners = listeners(descendants(launcher.pid)) if running else []
+        attacks = [
+            attack_store(door.port, marker, run_id=run_dir.root.name) for door in exposed_listeners
+        ]
         seen: list[Entry] = []
 
         def recorded() -> bool:
@@ -117,12 +119,12 @@ def hardened(workdir: Path) -> Outcome:
     finally:
         kill_tree(launcher)
     ended_well = exit_code == 0 and (workdir / "done").exists()
-    return _judge(run_dir, doors, attacks, marked_by(marker), ended_well=ended_well)
+    return _judge(run_dir, exposed_listeners, attacks, marked_by(marker), ended_well=ended_well)
 
 
 def _judge(
     run_dir: RunDir,
-    doors: list[Listener],
+    exposed_listeners: list[Listener],
     attacks: list[Attack],
     marked: list[int],
     *,
@@ -132,7 +134,7 @@ def _judge(
     codes = Counter(entry.body.event.code for entry in refused_there)
     closed = [a.port for a in attacks if a.connected and not a.spoke_store]
     stores = [a.port for a in attacks if a.spoke_store]
-    exposed = [door.port for door in doors if not door.loopback]
+    exposed = [door.port for door in exposed_listeners if not door.loopback]
     refused = bool(closed) and codes[CODE] > 0 and not (marked or exposed) and ended_well
     said = ", ".join(f"{code} x{count}" for code, count in codes.items()) or "nothing"
     store = (

@@ -39,7 +39,7 @@ def marked_by(marker: Path) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """What one connection achieved."""
+    """The result of one connection."""
 
     port: int
     connected: bool = False

@@ -57,16 +57,16 @@ class StoreClient:
         self._send(HELLO)
 
     def ping(self, nonce: int = 0x5354) -> bool:
-        """Whether the other side echoes `nonce` as a store does; changes nothing in it."""
+        """Return whether the other side echoes `nonce` as a store does; changes nothing in it."""
         return self.echo(nonce) == struct.pack("<I", nonce)
 
     def echo(self, nonce: int) -> bytes:
-        """What the other side answers to a ping with `nonce`, the first four bytes."""
+        """Return the other side's answer to a ping with `nonce`, the first four bytes."""
         self._send(_PING + struct.pack("<I", nonce))
         return self._receive(4)
 
     def num_keys(self) -> int:
-        """How many keys the store holds."""
+        """Count the keys in the store."""
         self._send(_NUM_KEYS)
         (count,) = struct.unpack("<q", self._receive(8))
         return int(count)

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.guard.channel import Channel
+from securetrain.guard.group_channel import Channel
 
 SIZE: Final = 32
 CHAIN: Final = 4096
@@ -69,7 +69,7 @@ class Draw:
     """One seed, and which ranks did not open their commitment."""
 
     seed: bytes
-    liars: tuple[int, ...]
+    unopened: tuple[int, ...]
 
 
 class Beacon:
@@ -101,7 +101,7 @@ class Beacon:
             self.commit()
         assert self._chain is not None
         revealed = self._channel.all_gather(self._chain.next())
-        liars = tuple(
+        unopened = tuple(
             rank
             for rank, (value, last) in enumerate(zip(revealed, self._last, strict=True))
             if _hash(value) != last
@@ -110,4 +110,4 @@ class Beacon:
         digest = hashlib.sha256(f"securetrain-seed-v1|{context}|{len(revealed)}|".encode())
         for value in revealed:
             digest.update(value)
-        return Draw(seed=digest.digest(), liars=liars)
+        return Draw(seed=digest.digest(), unopened=unopened)

@@ -58,7 +58,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSketches:
-    """What one step left behind on this rank."""
+    """The sketches of one step on this rank."""
 
     sent: Tensor
     """(parts, size) fp64."""
@@ -72,7 +72,7 @@ class StepSketches:
     digest: bytes
     layout: bytes
     """Of names and sizes only: another layout means other directions of the window sketch."""
-    liars: tuple[int, ...]
+    unopened: tuple[int, ...]
     batches: int
     pieces: int
 
@@ -114,7 +114,7 @@ class Collector:
         """Fix the directions of the window sketch; collective, once per process."""
         draw = self._beacon.draw("window")
         self._window_seed = draw.seed
-        self._liars.update(draw.liars)
+        self._liars.update(draw.unopened)
 
     def add(self, piece: Piece) -> None:
         """Take a piece over; draws and sketches when enough of them wait. Collective."""
@@ -132,8 +132,8 @@ class Collector:
             piece.wait()
         draw = self._beacon.draw(f"batch|{self._batches}|{len(batch)}")
         self._batches += 1
-        self._liars.update(draw.liars)
-        self._digest.update(draw.seed + bytes(len(draw.liars)))
+        self._liars.update(draw.unopened)
+        self._digest.update(draw.seed + bytes(len(draw.unopened)))
         self._product_roundoff = max(
             self._product_roundoff, product_roundoff(batch[0].local.device)
         )
@@ -156,7 +156,7 @@ class Collector:
                 product_roundoff=self._product_roundoff,
                 digest=self._digest.digest(),
                 layout=layout,
-                liars=tuple(sorted(self._liars)),
+                unopened=tuple(sorted(self._liars)),
                 batches=self._batches,
                 pieces=self._pieces,
             )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who is off? Robust tests on sketches; a pure function of the tables seen so far.
+"""Find outlier ranks. Robust tests on sketches; a pure function of the tables seen so far.
 
 Every test compares a log-statistic of a rank with the median of the **other** ranks, divided by
 the spread that accepted ranks showed in the last 32 steps (robust.py), and flags it from
@@ -16,7 +16,7 @@ close      >=3   log of the distance to the nearest other (mimic, collusion, dup
 cosine     >=3   log(1.02 - cosine with the coordinate-wise median of the others' unit vectors)
 direction  >=3   the cosine test's z, clipped to 3, averaged over time; two-sided, because a
                  gradient made from the others' is more like them than they are
-history    >=3   residuals averaged over time (history.py)
+history    >=3   residuals averaged over time (residual_history.py)
 pair       2     log norm ratio and cosine of the two, against their own past
 spike      any   log of the group's median norm against its own past
 =========  ====  ==============================================================================
@@ -53,8 +53,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from securetrain.guard.crowd import CrowdStatistics, statistics_of
-from securetrain.guard.history import Average, History
+from securetrain.guard.group_statistics import GroupStatistics, statistics_of
+from securetrain.guard.residual_history import Average, History
 from securetrain.guard.robust import (
     Level,
     LevelState,
@@ -89,7 +89,7 @@ _OWN: Final = (0.2, 0.2)
 
 
 class DetectorState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Everything a detector has learned, but the history (history.py)."""
+    """Everything a detector has learned, but the history (residual_history.py)."""
 
     ranks: int
     steps: int = 0
@@ -99,7 +99,7 @@ class DetectorState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What the tests say about one step."""
+    """The results of all tests for one step."""
 
     table: tuple[RankScore, ...]
     outliers: tuple[int, ...]
@@ -114,10 +114,10 @@ class Assessment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Crowd:
+class _ScoredGroup:
     """At least three ranks, and the z-scores of their statistics."""
 
-    raw: CrowdStatistics
+    raw: GroupStatistics
     z: dict[Test, list[float]]
 
 
@@ -160,7 +160,7 @@ class Detector:
         self._history = History()
 
     def state(self) -> DetectorState:
-        """What `restart` takes."""
+        """The state that `restart` takes."""
         return DetectorState(
             ranks=self._ranks,
             steps=self._steps,
@@ -192,7 +192,7 @@ class Detector:
         size = torch.linalg.vector_norm(fresh, dim=1)
         spike = self._spike(size, alive, calibrating=calibrating)
         if len(alive) >= 3:
-            flags, details = self._crowd_tests(fresh, window, size, alive, calibrating=calibrating)
+            flags, details = self._group_tests(fresh, window, size, alive, calibrating=calibrating)
             attributed = True
         elif len(alive) == 2 and self._ranks == 2:
             flags, details, attributed = self._pair_tests(fresh, size, calibrating=calibrating)
@@ -213,10 +213,10 @@ class Detector:
         level.add(value, calibrating=calibrating)
         return not calibrating and abs(z) >= self._threshold
 
-    def _crowd_tests(
+    def _group_tests(
         self, fresh: Tensor, window: Tensor, size: Tensor, alive: list[int], *, calibrating: bool
     ) -> tuple[dict[int, set[Test]], dict[int, dict[str, float]]]:
-        first = self._crowd(fresh[alive], size[alive], calibrating=calibrating)
+        first = self._score_group(fresh[alive], size[alive], calibrating=calibrating)
         flags, last, current = self._exclude(fresh, size, alive, first, calibrating=calibrating)
         clean = not any(rank in flags for rank in current)
         if clean:
@@ -274,44 +274,44 @@ class Detector:
         fresh: Tensor,
         size: Tensor,
         alive: list[int],
-        crowd: _Crowd,
+        scored: _ScoredGroup,
         *,
         calibrating: bool,
-    ) -> tuple[dict[int, set[Test]], _Crowd, list[int]]:
+    ) -> tuple[dict[int, set[Test]], _ScoredGroup, list[int]]:
         """Set the worst rank aside and score the rest again, until nobody stands out."""
         flags: dict[int, set[Test]] = {}
         current = list(alive)
         while True:
-            worst = _worst(crowd, Test.NORM, self._threshold)
-            if worst is None and (copies := self._copies(crowd, nearer_than=_IDENTICAL)):
+            worst = _worst(scored, Test.NORM, self._threshold)
+            if worst is None and (copies := self._copies(scored, nearer_than=_IDENTICAL)):
                 flags |= {current[i]: {Test.CLOSE} for i in copies}
                 break  # they make the consensus their own: who else is off is not known
             if worst is None:
-                worst = _worst(crowd, Test.FAR, self._threshold)
-            if worst is None and (copies := self._copies(crowd)):
+                worst = _worst(scored, Test.FAR, self._threshold)
+            if worst is None and (copies := self._copies(scored)):
                 flags |= {current[i]: {Test.CLOSE} for i in copies}
                 break
             if worst is None:
-                worst = _worst(crowd, Test.COSINE, self._threshold)
+                worst = _worst(scored, Test.COSINE, self._threshold)
             if worst is None:
                 break
             rank = current[worst]
-            flags[rank] = {t for t, z in crowd.z.items() if z[worst] >= self._threshold}
+            flags[rank] = {t for t, z in scored.z.items() if z[worst] >= self._threshold}
             rest = [r for r in current if r != rank]
             if len(rest) < 3 or len(flags) > (len(alive) - 1) // 2:
                 break
             current = rest
-            crowd = self._crowd(fresh[current], size[current], calibrating=calibrating)
-        return flags, crowd, current
+            scored = self._score_group(fresh[current], size[current], calibrating=calibrating)
+        return flags, scored, current
 
-    def _copies(self, crowd: _Crowd, nearer_than: float = math.inf) -> list[int]:
+    def _copies(self, scored: _ScoredGroup, nearer_than: float = math.inf) -> list[int]:
         return [
             i
-            for i, z in enumerate(crowd.z[Test.CLOSE])
-            if z >= self._threshold and crowd.raw.nearest[i] < nearer_than
+            for i, z in enumerate(scored.z[Test.CLOSE])
+            if z >= self._threshold and scored.raw.nearest[i] < nearer_than
         ]
 
-    def _crowd(self, fresh: Tensor, size: Tensor, *, calibrating: bool) -> _Crowd:
+    def _score_group(self, fresh: Tensor, size: Tensor, *, calibrating: bool) -> _ScoredGroup:
         raw = statistics_of(fresh, size)
         z = {}
         for test, values in raw.values.items():
@@ -323,10 +323,10 @@ class Detector:
                     spread = [abs(x) for x in spread]
             scale = self._scales[test].get(calibrating=calibrating)
             z[test] = [x / scale for x in spread]
-        return _Crowd(raw=raw, z=z)
+        return _ScoredGroup(raw=raw, z=z)
 
-    def _learn(self, crowd: _Crowd, current: list[int]) -> None:
-        for test, values in crowd.raw.values.items():
+    def _learn(self, scored: _ScoredGroup, current: list[int]) -> None:
+        for test, values in scored.raw.values.items():
             for rank, value in zip(current, against_others(values), strict=True):
                 self._scales[test].add(rank, value)
 
@@ -397,20 +397,20 @@ class Detector:
         )
 
 
-def _worst(crowd: _Crowd, test: Test, threshold: float) -> int | None:
-    z = crowd.z[test]
+def _worst(scored: _ScoredGroup, test: Test, threshold: float) -> int | None:
+    z = scored.z[test]
     index = max(range(len(z)), key=z.__getitem__)
     return index if z[index] >= threshold else None
 
 
-def _details(crowd: _Crowd, alive: list[int]) -> dict[int, dict[str, float]]:
-    worst = [max(column) for column in zip(*crowd.z.values(), strict=True)]
+def _details(scored: _ScoredGroup, alive: list[int]) -> dict[int, dict[str, float]]:
+    worst = [max(column) for column in zip(*scored.z.values(), strict=True)]
     return {
         rank: {
             "z": worst[i],
-            "distance": crowd.raw.distance[i],
-            "nearest": crowd.raw.nearest[i],
-            "cosine": crowd.raw.cosine[i],
+            "distance": scored.raw.distance[i],
+            "nearest": scored.raw.nearest[i],
+            "cosine": scored.raw.cosine[i],
         }
         for i, rank in enumerate(alive)
     }

@@ -13,7 +13,7 @@ A step, on every rank:
 4. the hash of table and findings is all-gathered: a rank that was told another table, or decided
    otherwise, shows here (ST-GRAD-004) and the step is refused everywhere;
 5. when ranks hold different pieces of the model, all ranks tell each other what their group found
-   (peers.py), so that a step that is refused anywhere is refused everywhere;
+   (agreement.py), so that a step that is refused anywhere is refused everywhere;
 6. the policy's response (response.py). A refused step's gradients are dropped (`grad = None`)
    unless the policy only observes: a trainer that forgets to look at the verdict does not step on
    them.
@@ -29,9 +29,9 @@ oversubscribed machine every extra collective waits for the slowest rank (benchm
 
 What mode `detect` covers: faults, poisoned shards, byzantine ranks that do not adapt to the
 window seed, and reductions that were tampered with. What it does not: see detector.py (adaptive,
-intermittent and majority attacks), integrity.py (the owner of an FSDP shard) and history.py
-(restart). An equivocator that also shows every rank a different hash in step 4 can make ranks act
-differently in that step.
+intermittent and majority attacks), integrity.py (the owner of an FSDP shard) and
+residual_history.py (restart). An equivocator that also shows every rank a different hash in step 4
+can make ranks act differently in that step.
 """
 
 import secrets
@@ -46,10 +46,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError, UsageError
+from securetrain.guard.agreement import JobAgreement
 from securetrain.guard.collect import RETAIN_BYTES
 from securetrain.guard.detector import DetectorState
 from securetrain.guard.hooks import sharded_modules
-from securetrain.guard.peers import Peers
 from securetrain.guard.response import Findings
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
 from securetrain.guard.watch import GroupWatch, LoneWatch, Watch
@@ -57,7 +57,7 @@ from securetrain.policy.schema import Gradients, GuardMode
 
 
 class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What was learned about one piece of the model."""
+    """The detector's state for one piece of the model."""
 
     ranks: tuple[int, ...]
     piece: str
@@ -65,7 +65,7 @@ class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class GuardState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What survives in a checkpoint: plain numbers, no secret."""
+    """The part of the guard that survives in a checkpoint: plain numbers, no secret."""
 
     version: int = 2
     totals: Totals
@@ -81,8 +81,8 @@ class GradientGuard:
         settings: the policy's section.
         experts: the same for experts, where they are spread over other ranks than the rest.
         on_record: called once a step with the record, on every rank that passes one.
-        peers: all ranks of the job, where some hold other pieces of the model (tensor or pipeline
-            parallel): a step that one of them refuses is refused by all.
+        job_group: all ranks of the job, where some hold other pieces of the model (tensor or
+            pipeline parallel): a step that one of them refuses is refused by all.
         randomness: gives n unpredictable bytes.
         retain_bytes: local gradient bytes that may wait for a seed.
     """
@@ -94,7 +94,7 @@ class GradientGuard:
         *,
         experts: ProcessGroup | None = None,
         on_record: Callable[[StepRecord], None] | None = None,
-        peers: ProcessGroup | None = None,
+        job_group: ProcessGroup | None = None,
         randomness: Callable[[int], bytes] = secrets.token_bytes,
         retain_bytes: int = RETAIN_BYTES,
     ) -> None:
@@ -112,8 +112,8 @@ class GradientGuard:
         self._ranks = (self._rank,) if group is None else _ranks_of(group)
         self._settings = settings
         self._on_record = on_record
-        self._together = peers if peers is not None and peers.size() > 1 else None
-        self._peers: Peers | None = None
+        self._job_group = job_group if job_group is not None and job_group.size() > 1 else None
+        self._agreement: JobAgreement | None = None
         self._randomness = randomness
         self._retain_bytes = retain_bytes
         self._watches: list[Watch] = []
@@ -136,11 +136,11 @@ class GradientGuard:
         """
         if self._parts:
             raise _unseen("this guard is attached already", "make one guard per model")
-        if self._together is not None:
-            self._peers = Peers(self._together, self._ranks)
+        if self._job_group is not None:
+            self._agreement = JobAgreement(self._job_group, self._ranks)
         self._watches = self._make_watches(parts)
         self._parts = parts
-        self._recall()
+        self._restore_pieces()
 
     def judge(self, step: int) -> Verdict:
         """Judge the gradients of the backward pass that just ended. Collective.
@@ -158,8 +158,8 @@ class GradientGuard:
         for watch in self._watches:
             drawn, sent = watch.judge(findings)
             batches, sent_bytes = batches + drawn, sent_bytes + sent
-        if self._peers is not None:
-            sent_bytes += self._peers.tell(findings)
+        if self._agreement is not None:
+            sent_bytes += self._agreement.exchange(findings)
         verdict, self._totals = findings.verdict(
             step, self._totals, self._settings.response, self._settings.max_refused_steps
         )
@@ -187,8 +187,8 @@ class GradientGuard:
             PieceState(ranks=watch.ranks, piece=watch.piece, detector=watch.detector.state())
             for watch in self._watches
         ] or self._loaded
-        if self._peers is not None:
-            told = self._peers.share(msgspec.json.encode(pieces))
+        if self._agreement is not None:
+            told = self._agreement.gather_from_leaders(msgspec.json.encode(pieces))
             pieces = [one for data in told for one in msgspec.json.decode(data, type=_PIECES)]
         state = GuardState(totals=self._totals, pieces=pieces)
         result: dict[str, Any] = msgspec.to_builtins(state)
@@ -209,7 +209,7 @@ class GradientGuard:
             raise _bad_state(f"version {loaded.version} is not 2")
         self._totals = loaded.totals
         self._loaded = loaded.pieces
-        self._recall()
+        self._restore_pieces()
 
     # -- what there is to watch --------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class GradientGuard:
                 )
             rest = [one for one in rest if one not in mine]
             watch = self._group_watch(group)
-            watch.watch_sharded(mine, self._object)
+            watch.watch_sharded(mine, self._report_error)
             watches.append(watch)
         if rest:
             raise _unseen(
@@ -262,7 +262,7 @@ class GradientGuard:
     def _lone(self, parameters: list[tuple[str, nn.Parameter]]) -> LoneWatch:
         return LoneWatch(parameters, self._rank, self._settings)
 
-    def _recall(self) -> None:
+    def _restore_pieces(self) -> None:
         """Use what was loaded about the pieces that this rank holds."""
         known = {(one.ranks, one.piece): one.detector for one in self._loaded}
         for watch in self._watches:
@@ -270,7 +270,7 @@ class GradientGuard:
             if learned is not None:
                 watch.detector.restart(learned)
 
-    def _object(self, error: GuardError) -> None:
+    def _report_error(self, error: GuardError) -> None:
         self._objection = self._objection or error
 
 

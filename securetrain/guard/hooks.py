@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Where the guard sees a local gradient before it is reduced: FSDP2, HSDP and DDP.
+"""The hooks through which the guard sees gradients before they are reduced: FSDP2, HSDP and DDP.
 
 ==========  =========================================================  ==========================
 wrapper     hook                                                       what arrives
@@ -100,7 +100,7 @@ class ShardedHook:
     Args:
         sharded: the module.
         collector: takes the pieces.
-        object_to: takes an error for judge to raise.
+        report_error: takes an error for judge to raise.
         reduction: what is done.
     """
 
@@ -108,7 +108,7 @@ class ShardedHook:
         self,
         sharded: Sharded,
         collector: Collector,
-        object_to: Callable[[GuardError], None],
+        report_error: Callable[[GuardError], None],
         reduction: Reduction = mean_reduction,
     ) -> None:
         self._chunk = sharded.chunk
@@ -119,7 +119,7 @@ class ShardedHook:
         self._ranks = list(row)
         self._part = row.index(dist.get_rank())
         self._group = sharded.group
-        self._object_to = object_to
+        self._report_error = report_error
         self._reduction = reduction
         self._buffers: list[Tensor] = []
         self._scale = 0.0
@@ -146,7 +146,7 @@ class ShardedHook:
         self._reduction(output_tensor, input_tensor, group, op)
         self._scale = self._scale_of(op)
         if dist.get_process_group_ranks(group) != self._ranks:
-            self._object_to(_refuse(f"{self._chunk} is sharded over another group of ranks"))
+            self._report_error(_refuse(f"{self._chunk} is sharded over another group of ranks"))
         elif self._replicas == 1:
             self._deliver(input_tensor, output_tensor, self._scale)
 
@@ -154,7 +154,7 @@ class ShardedHook:
         """The sum over the replicas is there: hand the piece over."""
         buffers, self._buffers = self._buffers, []
         if len(buffers) != 2 or buffers[1].data_ptr() != reduced.data_ptr():
-            self._object_to(
+            self._report_error(
                 _refuse(
                     f"{self._chunk} was reduced without its replicas",
                     "leave set_requires_all_reduce alone",
@@ -181,12 +181,12 @@ class ShardedHook:
         )
 
     def _scale_of(self, op: Any) -> float:
-        """What makes the result of `op`, and of the all-reduce after it, a mean; 0 for neither."""
+        """The factor by which the result of `op` (and the all-reduce after it) is a mean, or 0."""
         if op == dist.ReduceOp.SUM:
             return 1.0 / (self._shards * self._replicas)
         if op == dist.ReduceOp.AVG:  # replicas are averaged as well, unless a factor is set
             return 1.0 if self._group.gradient_divide_factor is None else 1.0 / self._replicas
-        self._object_to(
+        self._report_error(
             _refuse(
                 f"{self._chunk} is reduced by {op}, which cannot be checked",
                 "set_gradient_divide_factor(1.0) and set_force_sum_reduction_for_comms(True)",
@@ -250,7 +250,7 @@ class BucketHook:
         return future.then(lambda done: done.value()[0])
 
     def _output(self, index: int, local: Tensor) -> Tensor:
-        """Where a bucket is reduced into, kept from step to step; the bucket itself stays local."""
+        """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
         output = self._outputs.get(index)
         if output is None or output.shape != local.shape or output.dtype != local.dtype:
             output = self._outputs[index] = torch.empty_like(local)
@@ -292,12 +292,12 @@ def grid_of(group: Any) -> Grid:
 def attach_sharded(
     modules: Sequence[Sharded],
     collector: Collector,
-    object_to: Callable[[GuardError], None],
+    report_error: Callable[[GuardError], None],
     reduction: Reduction = mean_reduction,
 ) -> None:
     """Hook modules."""
     for one in modules:
-        hook = ShardedHook(one, collector, object_to, reduction)
+        hook = ShardedHook(one, collector, report_error, reduction)
         one.module.set_custom_reduce_scatter(hook)  # type: ignore[arg-type]
         if len(one.grid) > 1:
             one.module.set_all_reduce_hook(hook.all_reduced)

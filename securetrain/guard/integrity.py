@@ -71,7 +71,7 @@ class IntegrityResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every part is what the ranks sent."""
+        """True when every part is what the ranks sent."""
         return not self.bad_parts
 
 

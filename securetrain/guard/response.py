@@ -5,9 +5,6 @@
 Evidence comes from groups of ranks (watch.py) that count from zero each; a verdict names the ranks
 of the job.
 
-Evidence comes from groups of ranks (watch.py) that count from zero each; a verdict names the ranks
-of the job.
-
 The policy's response decides what a refused step does: `observe` goes on and only records,
 `skip-step` drops the gradients and halts after `max_refused_steps` in a row, `halt` halts at
 once. Statistics refuse steps; they never evict a rank for good.
@@ -68,7 +65,7 @@ class Findings:
         """The ranks' transcripts or tables differ."""
         self.add("ST-GRAD-004", "the ranks do not hold the same table", attributed=False)
 
-    def add_liars(self, accusations: list[set[int]], ranks: Sequence[int]) -> None:
+    def add_unopened(self, accusations: list[set[int]], ranks: Sequence[int]) -> None:
         """Each rank's set of ranks that did not open their commitment."""
         accused = set().union(*accusations)
         for index in sorted(accused):
@@ -81,7 +78,7 @@ class Findings:
     def add_assessment(
         self, assessment: Assessment, threshold: float, ranks: Sequence[int]
     ) -> None:
-        """What the detector found."""
+        """Add the detector's findings."""
         self.table += tuple(
             msgspec.structs.replace(score, rank=ranks[score.rank]) for score in assessment.table
         )
@@ -116,7 +113,7 @@ class Findings:
     def add_integrity(
         self, result: IntegrityResult, ranks: Sequence[int], *, sharded: bool
     ) -> None:
-        """Whether the reduction is what was sent."""
+        """Add a mismatch between the reduction and what the ranks sent."""
         self.integrity = finite_or_none(result.ratio)
         for index in result.bad_parts:
             what = "the shard of" if sharded else "the copy at"

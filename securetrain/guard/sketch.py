@@ -58,7 +58,7 @@ _BLOCK_ROWS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SketchShape:
-    """How many numbers a sketch has."""
+    """The shape of a sketch."""
 
     rows: int = ROWS
     buckets: int = 32

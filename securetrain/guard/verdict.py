@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the guard decided about a step: data only, no torch.
+"""The guard's decision about a step: data only, no torch.
 
 Numbers that are not finite cannot stand in JSON: they are null, and `finite` says so.
 
@@ -89,7 +89,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def proceed(self) -> bool:
-        """Whether the optimizer may step on these gradients."""
+        """True when the optimizer may step on these gradients."""
         return self.response is GuardResponse.OBSERVE
 
     def raise_if_halted(self) -> None:

@@ -32,9 +32,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
-from securetrain.guard.channel import Channel, GroupChannel
 from securetrain.guard.collect import Collector, StepSketches
 from securetrain.guard.detector import Detector
+from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check
 from securetrain.guard.response import Findings
@@ -46,7 +46,7 @@ _ALONE: Final = SketchShape(rows=1, buckets=1)
 
 
 class Watch(Protocol):
-    """Who watches one piece."""
+    """The ranks that watch one piece, and their detector."""
 
     ranks: tuple[int, ...]
     """That hold it, in order."""
@@ -88,7 +88,7 @@ class GroupWatch:
         self._layout = b""
 
     def watch_sharded(
-        self, modules: Sequence[Sharded], object_to: Callable[[GuardError], None]
+        self, modules: Sequence[Sharded], report_error: Callable[[GuardError], None]
     ) -> None:
         """Hook modules that are spread over these ranks. Collective."""
         grids = {one.grid for one in modules}
@@ -100,7 +100,7 @@ class GroupWatch:
                 "shard all of them over one mesh",
             )
         self._owners = _owners(self.ranks, grids.pop())
-        attach_sharded(modules, self.collector, object_to)
+        attach_sharded(modules, self.collector, report_error)
         named = [(one.chunk, p.sharded_param) for one in modules for p in one.group.fsdp_params]
         self.piece = fingerprint(named)
         self.collector.draw_window_seed()
@@ -140,13 +140,13 @@ class GroupWatch:
 
     def _encode(self, sketches: StepSketches) -> bytes:
         numbers = torch.cat([sketches.sent.flatten(), sketches.received, sketches.window])
-        accused = bytes(int(rank in sketches.liars) for rank in range(len(self.ranks)))
+        accused = bytes(int(rank in sketches.unopened) for rank in range(len(self.ranks)))
         return sketches.digest + accused + numbers.float().numpy().tobytes()
 
     def _decide(self, findings: Findings, sketches: StepSketches, rows: list[bytes]) -> None:
         size = len(self.ranks)
         accused = [{r for r in range(size) if row[_DIGEST + r]} for row in rows]
-        findings.add_liars(accused, self.ranks)
+        findings.add_unopened(accused, self.ranks)
         if len({row[:_DIGEST] for row in rows}) > 1:
             # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
             findings.add_disagreement()
@@ -196,7 +196,7 @@ class LoneWatch:
         Raises:
             GuardError: ST-GRAD-006, there is no gradient.
         """
-        gradients = [settled(p) for p in self._parameters if p.grad is not None]
+        gradients = [resolve_partial_grad(p) for p in self._parameters if p.grad is not None]
         if not gradients:
             raise GuardError(
                 "ST-GRAD-006",
@@ -213,7 +213,7 @@ class LoneWatch:
         return 0, 0
 
 
-def settled(parameter: nn.Parameter) -> Tensor:
+def resolve_partial_grad(parameter: nn.Parameter) -> Tensor:
     """This rank's piece of a gradient, pending sums finished (collective where there are some).
 
     The finished sum takes the gradient's place: whoever comes next need not do it again.
@@ -229,7 +229,7 @@ def settled(parameter: nn.Parameter) -> Tensor:
 
 
 def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
-    """What tells one piece of a model from another: names and local shapes (hex)."""
+    """Digest (hex) of a piece's names and local shapes: tells one piece of a model from another."""
     digest = hashlib.sha256(b"securetrain-piece-v1")
     for name, parameter in parameters:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
@@ -238,7 +238,7 @@ def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:
-    """Which shard each rank has."""
+    """The shard that each rank has."""
     shard = {rank: index for row in grid for index, rank in enumerate(row)}
     return tuple(shard[rank] for rank in ranks)
 

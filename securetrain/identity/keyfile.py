@@ -47,7 +47,7 @@ _WIDTH: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What trying one passphrase costs. The default is the second choice of RFC 9106, section 4."""
+    """The cost of trying one passphrase; by default the second choice of RFC 9106, section 4."""
 
     memory_kib: int = 64 << 10
     passes: int = 3
@@ -69,7 +69,7 @@ class Cost:
 
 
 def is_sealed(data: bytes) -> bool:
-    """Whether a file is such a container."""
+    """Return whether a file is such a container."""
     return data.startswith(_BEGIN.encode())
 
 

@@ -94,7 +94,7 @@ class PublicKey:
 
     @property
     def kind(self) -> KeyKind:
-        """Which of the two kinds."""
+        """The kind of the key."""
         is_edwards = isinstance(self.native, ed25519.Ed25519PublicKey)
         return KeyKind.ED25519 if is_edwards else KeyKind.P256
 
@@ -220,7 +220,7 @@ class PrivateKey:
         os.chmod(path, PRIVATE_FILE)  # noqa: PTH101 - Path.chmod follows links on some systems
 
     def file_bytes(self, passphrase: bytes | None) -> bytes:
-        """What its file holds, encrypted when a passphrase is given."""
+        """The contents of its file, encrypted when a passphrase is given."""
         plain = serialization.NoEncryption()
         if passphrase is None:
             return self.pem(plain)
@@ -244,7 +244,7 @@ class PrivateKey:
 
     @property
     def kind(self) -> KeyKind:
-        """Which of the two kinds."""
+        """The kind of the key."""
         return self.public.kind
 
     @property
@@ -283,7 +283,7 @@ def read_private(path: Path) -> bytes:
 
 
 def is_encrypted(path: Path) -> bool:
-    """Whether a key file needs a passphrase, of the container or of PKCS#8's own encryption."""
+    """Return whether a key file needs a passphrase: the container's, or that of PKCS#8 itself."""
     return b"ENCRYPTED" in read_private(path).split(b"\n", 1)[0]
 
 

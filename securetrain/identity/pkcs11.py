@@ -176,7 +176,7 @@ class Pkcs11Key:
 
     @property
     def can_leave(self) -> bool:
-        """Whether the token would give the private key away."""
+        """Return whether the token would give the private key away."""
         from pkcs11 import Attribute  # noqa: PLC0415 - an extra
 
         return bool(self._private[Attribute.EXTRACTABLE])

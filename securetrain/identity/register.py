@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster CA remembers: certificates, revocations, enrolment tokens.
+"""The register of a cluster CA: certificates, revocations, enrollment tokens.
 
 One SQLite file (0600) that the commands and a running coordinator share.
 
@@ -26,7 +26,7 @@ from cryptography import x509
 
 from securetrain.core.errors import IdentityError
 from securetrain.core.files import PRIVATE_FILE
-from securetrain.identity.ca import public_key_of
+from securetrain.identity.job_ca import public_key_of
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.spiffe import SpiffeId
 
@@ -50,15 +50,15 @@ _BUSY_SECONDS: Final = 5.0
 
 
 class How(StrEnum):
-    """Why a certificate was issued."""
+    """The reason why a certificate was issued."""
 
     COMMAND = "command"
-    ENROLMENT = "enrolment"
+    ENROLLMENT = "enrolment"
     RENEWAL = "renewal"
 
 
 class Kind(StrEnum):
-    """What a revocation is about."""
+    """The subject of a revocation."""
 
     NODE = "node"
     """Every certificate of a node, of every job, and any later one."""
@@ -96,7 +96,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """What is kept of an enrolment token."""
+    """The register's record of an enrollment token."""
 
     id: str
     """The key id of `key`."""
@@ -201,7 +201,7 @@ class Register:
             for kind, name, reason, since in self._run("SELECT * FROM revoked ORDER BY rowid")
         ]
 
-    # Enrolment tokens.
+    # Enrollment tokens.
 
     def invite(self, entry: Invitation) -> None:
         """Keep a new token."""
@@ -236,11 +236,11 @@ class Register:
         return bool(self._run(statement, (now.isoformat(), token_id)))
 
     def set_endpoint(self, job: str, address: str) -> None:
-        """Note where a job's coordinator takes enrolments; empty when it does no longer."""
+        """Note where a job's coordinator takes enrollments; empty when it does no longer."""
         self._run("INSERT OR REPLACE INTO endpoints VALUES (?, ?)", (job, address))
 
     def endpoint(self, job: str) -> str:
-        """Where a job's coordinator takes enrolments, or empty."""
+        """The address at which a job's coordinator takes enrollments, or empty."""
         rows = self._run("SELECT address FROM endpoints WHERE job = ?", (job,))
         return str(rows[0][0]) if rows else ""
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How a trust root changes: from version N to N + 1, and by whose word.
+"""The rotation of a trust root: from version N to N + 1, and by whose word.
 
 The rules are TUF's (https://theupdateframework.github.io/specification/latest/#update-root). A new
 root follows from the trusted one when, in order:
@@ -89,7 +89,7 @@ def walk(trusted: TrustRoot, newer: Iterable[bytes], now: datetime, where: str =
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What the next version does differently."""
+    """The differences of the next version."""
 
     created: datetime
     expires: datetime
@@ -150,7 +150,7 @@ def _amended_role(
 def missing_signatures(
     data: bytes, document: TrustDocument, trusted: TrustRoot | None
 ) -> dict[str, int]:
-    """How many root signatures a draft still needs: of its own keys, and of the trusted root's.
+    """Count the root signatures that a draft still needs: its own keys' and the trusted root's.
 
     Only signatures that verify are counted; what else may be wrong is for `next_root`.
     """

@@ -38,7 +38,7 @@ _ISSUER_V2: Final = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeylessPolicy:
-    """Who must have signed."""
+    """The signer that is required."""
 
     identity: str
     """The certificate's one name: a URI or an e-mail address, in full."""
@@ -77,7 +77,7 @@ class KeylessPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyless:
-    """What a keyless bundle proves."""
+    """The proof in a keyless bundle."""
 
     payload: dsse.VerifiedPayload
     """Its key id is that of the certificate's key, which lived for minutes."""

@@ -26,7 +26,7 @@ SEGMENT: Final = re.compile(_SEGMENT)
 
 
 class Role(StrEnum):
-    """What a certificate may be used as; a node can never be a coordinator."""
+    """The use of a certificate; a node can never be a coordinator."""
 
     NODE = "node"
     COORDINATOR = "coordinator"

@@ -22,7 +22,7 @@ P = TypeVar("P", bound=msgspec.Struct)
 
 
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a statement is about: a name and its digests (algorithm to hex)."""
+    """The subject of a statement: a name and its digests (algorithm to hex)."""
 
     name: str
     digest: dict[str, str]

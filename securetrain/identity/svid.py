@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signing with an attested node's own key, and judging that by its certificates.
 
-An admitted node has a key of its own and a certificate of minutes or hours (`identity.ca`). What it
-signs carries the chain beside the signature: the leaf, and the job's CA when the authority is a
-cluster CA. A reader needs no list of nodes: the trust root names the authority
+An admitted node has a key of its own and a certificate of minutes or hours (`identity.job_ca`).
+A statement that it signs carries the chain beside the signature: the leaf, and the job's CA when
+the authority is a cluster CA. A reader needs no list of nodes: the trust root names the authority
 (`trust.Authority`) and which parties of which job may sign for a role. Rules, in order:
 
 1. one or two certificates of at most 8 KiB each, the leaf first;
@@ -33,8 +33,8 @@ from msgspec import Meta
 
 from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
-from securetrain.identity.ca import check_leaf, public_key_of
-from securetrain.identity.cluster import check_job_ca
+from securetrain.identity.cluster_ca import check_job_ca
+from securetrain.identity.job_ca import check_leaf, public_key_of
 from securetrain.identity.keys import PublicKey, Signer
 from securetrain.identity.spiffe import SpiffeId
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot
@@ -97,7 +97,7 @@ class SvidSigner:
 
 @dataclass(frozen=True, slots=True)
 class Attested:
-    """What somebody signed whom an authority of the trust root vouches for."""
+    """A payload signed by a certificate holder whom an authority of the trust root vouches for."""
 
     payload: dsse.VerifiedPayload
     spiffe: SpiffeId

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One-time tokens by which a machine becomes a node of a job.
 
-A token is one line of text for a person to carry: where to enrol, which job CA to trust, as which
+A token is one line of text for a person to carry: where to enroll, which job CA to trust, as which
 node, and a secret of 128 bits. From the secret an Ed25519 key is derived (HKDF-SHA-256). The
-enrolment endpoint knows only its public key, by whose id the token is known, and the holder proves
+enrollment endpoint knows only its public key, by whose id the token is known, and the holder proves
 the token by a signature over the TLS exporter of its connection: the secret never travels, the
 proof is good for that connection only, and a copy of the CA's register proves nothing.
 
@@ -41,7 +41,7 @@ Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a token says."""
+    """The claims of a token."""
 
     host: Annotated[str, Meta(min_length=1, max_length=253)]
     port: Annotated[int, Meta(ge=1, le=65535)]
@@ -59,7 +59,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def spiffe(self) -> SpiffeId:
-        """Who its holder will be."""
+        """The identity that its holder will have."""
         return SpiffeId(self.trust_domain, self.job, Role.NODE, self.node)
 
     @property
@@ -70,7 +70,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def invitation(self) -> Invitation:
-        """What the CA's register keeps of it."""
+        """The record that the CA's register keeps of it."""
         public = self.key.public
         return Invitation(
             id=public.key_id, key=public, job=self.job, node=self.node, ends=self.ends

@@ -49,7 +49,7 @@ Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
 
 
 class TrustRole(StrEnum):
-    """What keys are trusted for."""
+    """The purpose for which keys are trusted."""
 
     ROOT = "root"
     """Signs the trust root itself."""
@@ -127,7 +127,7 @@ class TrustRoot:
 
     @property
     def revoked(self) -> dict[str, Revoked]:
-        """What was revoked, by key id."""
+        """The revocations, by key id."""
         return {entry.key_id: entry for entry in self.document.revoked}
 
     def keys_for(self, role: TrustRole, logged: int | None = None) -> dict[str, PublicKey]:
@@ -147,7 +147,7 @@ class TrustRoot:
         }
 
     def threshold(self, role: TrustRole) -> int:
-        """How many of the role's keys must sign."""
+        """The number of the role's keys that must sign."""
         entry = self.document.roles.get(role)
         return 1 if entry is None else entry.threshold
 
@@ -223,7 +223,7 @@ class TrustRoot:
 
 
 def decode_unverified(data: bytes, where: str = "") -> TrustDocument:
-    """What an envelope says, before any signature was looked at.
+    """Decode an envelope before any signature was checked.
 
     Raises:
         UsageError: ST-USAG-008.

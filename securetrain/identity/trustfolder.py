@@ -47,7 +47,7 @@ DRAFT: Final = "draft.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a draft."""
+    """The fate of a draft."""
 
     document: TrustDocument
     missing: dict[str, int]
@@ -65,7 +65,7 @@ class TrustFolder:
 
     @property
     def newest_path(self) -> Path:
-        """What to hand out."""
+        """The file to hand out."""
         return self.folder / NEWEST
 
     def newest(self) -> TrustRoot | None:
@@ -128,7 +128,7 @@ class TrustFolder:
         return self._settle(dsse.add_signatures(data, PAYLOAD_TYPE, signers), now)
 
     def draft(self) -> TrustDocument | None:
-        """What the draft says, by nobody's word yet; None when there is none."""
+        """The contents of the draft, not yet vouched for; None when there is none."""
         path = self.folder / DRAFT
         return decode_unverified(read_file(path, LIMIT), str(path)) if path.exists() else None
 

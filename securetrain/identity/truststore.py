@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine remembers of a trust root: the newest one that it has seen.
+"""A machine's memory of a trust root: the newest one that it has seen.
 
 TUF's defences against rollback stand and fall with this memory. Rules, in order:
 

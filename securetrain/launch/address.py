@@ -14,14 +14,14 @@ _ANY_PORT: Final = 9
 
 
 def announced_address(coordinator: str, bind: str = "") -> IPv4Address | IPv6Address:
-    """What the user gave (``--rdzv-conf bind=``), or else where the coordinator is reached from.
+    """Choose the announced address: ``--rdzv-conf bind=``, or the one that reaches the coordinator.
 
     Raises:
         AdmissionError: ST-ADMN-007 when there is no way to the coordinator.
         UsageError: ST-USAG-001 for what is no address.
     """
     if not bind:
-        return own_address(coordinator)
+        return local_address(coordinator)
     try:
         return ip_address(bind)
     except ValueError as error:
@@ -30,7 +30,7 @@ def announced_address(coordinator: str, bind: str = "") -> IPv4Address | IPv6Add
         ) from error
 
 
-def own_address(coordinator: str) -> IPv4Address | IPv6Address:
+def local_address(coordinator: str) -> IPv4Address | IPv6Address:
     """The address from which this machine reaches the coordinator. Nothing is sent.
 
     Raises:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What NCCL may do beside the tunnel in this launch: TLS of its own, or RDMA.
+"""NCCL beside the tunnel in this launch: TLS of its own, or RDMA.
 
 Rules:
 
@@ -24,7 +24,7 @@ from securetrain.policy.schema import Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """What this launch knows of its fabric before there is a job network."""
+    """The facts about this launch's fabric before there is a job network."""
 
     network: Network
     """The policy's section."""
@@ -35,7 +35,7 @@ class Fabric:
     readers: Readers = field(default_factory=Readers)
 
     def obstacle(self, profile: NetworkProfile) -> str:
-        """Why NCCL cannot do what a profile promises; empty when it can."""
+        """Explain why NCCL cannot do what a profile promises; empty when it can."""
         try:
             if profile is NetworkProfile.NCCL_TLS:
                 return nccl.obstacle(nccl.loaded())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Why a run failed: from the workers' ends to one error.
+"""The cause of a failed run: from the workers' ends to one error.
 
 torch's agent knows ranks, exit codes and signals; the workers' own reports know exceptions. When
 the exception was one of ours, its code becomes the run's, and so its exit code. Otherwise the run
@@ -13,7 +13,7 @@ from typing import Final
 
 from securetrain.core.codes import CODES
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
-from securetrain.launch.agent import Failure
+from securetrain.launch.elastic_agent import Failure
 from securetrain.launch.workerlog import WorkerError, WorkerReport
 
 _TERMINATED: Final = -15

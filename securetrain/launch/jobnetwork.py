@@ -26,7 +26,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import Boundary, NetworkProfile
 from securetrain.launch.address import announced_address
-from securetrain.launch.agent import Plan as WorkerPlan
+from securetrain.launch.elastic_agent import Plan as WorkerPlan
 from securetrain.ledger import Ledger
 from securetrain.network import engines, leftovers, nccl, rootless
 from securetrain.network.overlay import Overlay, Plan
@@ -42,20 +42,24 @@ NCCL_KEY: Final = "nccl.key"
 """In the job network's folder, which only root enters: NCCL's key of the current epoch."""
 
 
-def nothing_beside(_profile: NetworkProfile) -> str:
+def no_fabric_check(_profile: NetworkProfile) -> str:
     """For whoever looks at neither NCCL nor RDMA."""
     return "nobody looked whether NCCL can do this here"
 
 
 def prober(
-    *, max_nodes: int, joins: bool, beside: Callable[[NetworkProfile], str] = nothing_beside
+    *,
+    max_nodes: int,
+    joins: bool,
+    fabric_obstacle: Callable[[NetworkProfile], str] = no_fabric_check,
 ) -> Probe:
-    """What says whether this launch can give a profile to its job (`network.profile.achieve`).
+    """Make the probe of whether this launch can give its job a profile (`network.profile.achieve`).
 
     Args:
         max_nodes: The upper end of ``--nnodes``.
         joins: Whether the coordinator is one that every node reaches.
-        beside: Why NCCL cannot do beside the tunnel what a profile promises (`launch.fabric`).
+        fabric_obstacle: Says why NCCL cannot do beside the tunnel what a profile promises
+            (`launch.fabric`).
     """
 
     def probe(profile: NetworkProfile) -> str:
@@ -68,13 +72,13 @@ def prober(
             return ""
         if profile in {NetworkProfile.OVERLAY, NetworkProfile.OVERLAY_ROOTLESS}:
             return engines.probe(profile)
-        return engines.probe(NetworkProfile.OVERLAY) or beside(profile)
+        return engines.probe(NetworkProfile.OVERLAY) or fabric_obstacle(profile)
 
     return probe
 
 
 def needs_network(profile: NetworkProfile) -> bool:
-    """Whether a profile means that a job network is built."""
+    """Return whether a profile means that a job network is built."""
     return profile in TUNNELLED
 
 
@@ -105,7 +109,7 @@ class JobNetwork:
         ledger: Ledger,
         profile: NetworkProfile = NetworkProfile.OVERLAY,
         verbs: Verbs | None = None,
-        entrance: Endpoint | None = None,
+        forwarded_endpoint: Endpoint | None = None,
     ) -> Self:
         """Clean up after the dead, then build this node's part, without members.
 
@@ -118,7 +122,7 @@ class JobNetwork:
             ledger: Where what happens is recorded.
             profile: What was achieved, for which this is built.
             verbs: This node's RDMA port, when the profile uses one.
-            entrance: In a user namespace: the address and port of the machine that lead here.
+            forwarded_endpoint: In a user namespace: the machine's address and port that lead here.
 
         Raises:
             NetworkError: ST-NETW-010 and what follows it (`Overlay.up`).
@@ -133,15 +137,19 @@ class JobNetwork:
                 " ".join(gone.removed)[:200],
                 problems=" ".join(gone.problems)[:2000],
             )
-        endpoint = entrance.address if entrance else announced_address(coordinator, bind)
-        here = rootless.INNER if entrance else endpoint
+        endpoint = (
+            forwarded_endpoint.address
+            if forwarded_endpoint
+            else announced_address(coordinator, bind)
+        )
+        here = rootless.INNER_ADDRESS if forwarded_endpoint else endpoint
         overlay = Overlay.up(
             Plan(
                 job=job,
                 node=node,
                 key=WireGuardKey.generate(),
                 endpoint=None if here.is_loopback else here,
-                port=entrance.port if entrance else 0,
+                port=forwarded_endpoint.port if forwarded_endpoint else 0,
             )
         )
         network = cls(
@@ -184,7 +192,7 @@ class JobNetwork:
         program, *arguments = self.overlay.command(
             [plan.program, *plan.arguments],
             hidden=() if self.verbs else (RDMA_DEVICES,),
-            handed={nccl.KEY_VARIABLE: self.overlay.folder / NCCL_KEY} if is_keyed else {},
+            inherited_files={nccl.KEY_VARIABLE: self.overlay.folder / NCCL_KEY} if is_keyed else {},
         )
         return replace(plan, program=program, arguments=tuple(arguments))
 
@@ -222,7 +230,7 @@ class JobNetwork:
         """Look at what stands behind RDMA to these members, and go on looking (rule 5)."""
         self._unwatch()
         others = [m.address for m in membership.members if m.node != self.overlay.plan.node]
-        verbs = verbs.between([ip_address(address) for address in others])
+        verbs = verbs.with_members([ip_address(address) for address in others])
         self.watcher = Watcher(verbs, lambda how: self._died(verbs.failure(how)))
         self.ledger.allow(
             Boundary.FABRIC,

@@ -87,7 +87,7 @@ examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What is known of a command line before torch may be imported."""
+    """The options of a command line that are needed before torch may be imported."""
 
     policy: str
     policy_source: str
@@ -130,7 +130,7 @@ class RunOptions:
 
     @property
     def coordinator(self) -> str:
-        """Where the job's coordinator is; empty when this launch starts its own."""
+        """The address of the job's coordinator; empty when this launch starts its own."""
         return str(self.torch.rdzv_endpoint) if self.joins else ""
 
     @property

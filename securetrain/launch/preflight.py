@@ -35,7 +35,7 @@ from securetrain.policy.schema import Policy, PreflightMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """How the preflight ended."""
+    """The result of the preflight."""
 
     mode: PreflightMode
     result: AuditResult | None
@@ -52,7 +52,7 @@ class Preflight:
         return f"{', '.join(parts) or 'nothing to check'} ({self.mode}; securetrain audit)"
 
     def failures(self, at_least: Severity = Severity.INFO) -> tuple[Finding, ...]:
-        """What failed, the worst first."""
+        """List what failed, the worst first."""
         if self.result is None:
             return ()
         failed = (f for f in self.result.of(State.FAIL) if f.severity >= at_least)

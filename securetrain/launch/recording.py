@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a run puts into its ledger about the workers' environment, their reports, and refusals."""
+"""Ledger entries about the workers' environment, their reports, and refusals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _BOUNDARY_OF = {
 
 
 def record_reports(run: RunDir, ledger: Ledger) -> None:
-    """What the workers' shims said."""
+    """Record the reports of the workers' shims."""
     for name, report in workerlog.read_reports(run):
         if isinstance(report, SecureTrainError):
             ledger.observe(Boundary.NETWORK, "worker-report-unreadable", name)
@@ -56,7 +56,7 @@ def record_reports(run: RunDir, ledger: Ledger) -> None:
 
 
 def record_environment(found: WorkerEnvironment, passed: Sequence[str], ledger: Ledger) -> None:
-    """What was pinned and removed, and what the user lets through."""
+    """Record what was pinned and removed, and what the user lets through."""
     ledger.allow(Boundary.FABRIC, "environment-pinned", "", names=" ".join(sorted(found.pinned)))
     for reason, boundary in _BOUNDARY_OF.items():
         names = sorted({entry.name for entry in found.removed if entry.reason is reason})

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What an eviction means for this run's checkpoints. Told of every epoch before its workers start.
+"""The effect of an eviction on this run's checkpoints, worked out before an epoch's workers start.
 
 Rules:
 
@@ -16,8 +16,8 @@ Rules:
    refused. The workers go on from the newest checkpoint that is left, or from the beginning;
 5. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
    a failure ends the run: nobody goes on from what could not be judged;
-6. what the other nodes have seen as the newest checkpoint is heard before that (`newest`), and what
-   was not proven to be logged yet is, if the witnesses are there (`keeper`).
+6. what the other nodes have seen as the newest checkpoint is heard before that (`head_tracker`),
+   and what was not proven to be logged yet is, if the witnesses are there (`background`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,14 +46,14 @@ from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.keeper import Keeper
-from securetrain.launch.newest import Newest
+from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.head_tracker import HeadTracker
 from securetrain.ledger import Ledger, verify_ledger
 from securetrain.rendezvous.wire.membership import Evicted, Membership
 
 LEDGER_LIMIT: Final = 1 << 30
 SETTLE_SECONDS: Final = 30.0
-"""How long the workers wait for what the keeper has not finished: proofs of an earlier start."""
+"""Time that the workers wait for unfinished background tasks: proofs of an earlier start."""
 
 
 def in_doubt(
@@ -88,8 +88,8 @@ class Restart:
     ledger: Ledger
     clock: Callable[[], datetime]
     say: Callable[[str], None]
-    newest: Newest | None = None
-    keeper: Keeper | None = None
+    head_tracker: HeadTracker | None = None
+    background: BackgroundTasks | None = None
 
     def begin(self, membership: Membership, local: Callable[[datetime], datetime]) -> None:
         """An epoch's members are known, and no worker of it has started.
@@ -101,19 +101,19 @@ class Restart:
         Raises:
             SecureTrainError: the ledger, the trust root or the disk does not allow to judge.
         """
-        if self.newest is not None:
-            self.newest.hear(membership)
+        if self.head_tracker is not None:
+            self.head_tracker.receive(membership)
         if membership.evicted:
             past = self._past()
             news = [gone for gone in membership.evicted if _name(gone) not in past.distrusted]
             if news:
                 self._judge(news, past, membership.epoch, local)
-        if self.newest is not None:
-            self.newest.went_back(self._past)
-        if self.keeper is not None:
-            self.keeper.settle(SETTLE_SECONDS)
-            if self.keeper.problem is not None:
-                raise self.keeper.problem
+        if self.head_tracker is not None:
+            self.head_tracker.excuse_rollback(self._past)
+        if self.background is not None:
+            self.background.settle(SETTLE_SECONDS)
+            if self.background.problem is not None:
+                raise self.background.problem
         self.ledger.observe(
             Boundary.RENDEZVOUS,
             EPOCH_STARTED,

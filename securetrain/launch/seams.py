@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How each seam of torch and of multiprocessing is closed. One function a seam, no state.
+"""Closing the seams of torch and of multiprocessing. One function a seam, no state.
 
 Each takes the freshly imported module. A seam that is not where it should be means a version of
 torch that this package does not know: ST-RUNT-007, and the import fails.

@@ -33,8 +33,8 @@ from typing import Any
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.rundir import RUN_DIR_VARIABLE, RunDir
 from securetrain.core.vocabulary import Boundary, NetworkProfile
-from securetrain.launch import ends, seams, sockets, workerlog
-from securetrain.launch.hooks import Patch, PostImportFinder
+from securetrain.launch import loopback_peers, seams, sockets, workerlog
+from securetrain.launch.import_hooks import Patch, PostImportFinder
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.network.environment import PROFILE_VARIABLE
 from securetrain.policy.load import load_resolved
@@ -63,7 +63,7 @@ class Shim:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, is_child: bool = False) -> "Shim":
-        """What the launcher and torch's agent told this process.
+        """Read what the launcher and torch's agent told this process.
 
         Raises:
             UsageError: ST-USAG-001 when the process was not started by the launcher.
@@ -90,7 +90,7 @@ class Shim:
             # Imports cryptography, which a worker that needs no key does without.
             from securetrain.network import nccl  # noqa: PLC0415
 
-            shim.nccl_key = nccl.take_key(environ)
+            shim.nccl_key = nccl.read_inherited_key(environ)
         return shim
 
     def install(self) -> None:
@@ -151,13 +151,13 @@ class Shim:
             if not libraries:
                 raise nccl.no_nccl()
             for library in sorted(libraries - self.encrypted):
-                nccl.give_key(library, self.nccl_key)
+                nccl.set_encryption_key(library, self.nccl_key)
                 self.encrypted.add(library)
         except SecureTrainError as error:
             self._refuse(Boundary.FABRIC, "nccl-not-encrypted", error)
             raise
 
-    def check_ends(self, before: Collection[ends.Pair]) -> None:
+    def check_loopback_peers(self, before: Collection[loopback_peers.Pair]) -> None:
         """Check who is connected to this process.
 
         Args:
@@ -166,8 +166,8 @@ class Shim:
         Raises:
             NetworkError: ST-NETW-002, or ST-NETW-025; the ledger says so first.
         """
-        if found := ends.strangers(before):
-            error = ends.refusal(found)
+        if found := loopback_peers.find_foreign_peers(before):
+            error = loopback_peers.refusal(found)
             self._refuse(Boundary.NETWORK, "stranger-connected", error)
             raise error
 
@@ -224,11 +224,15 @@ class Shim:
         def checked(*args: Any, **kwargs: Any) -> Any:
             if self.profile is NetworkProfile.NCCL_TLS:
                 self.encrypt_nccl(is_needed=True)
-            before = ends.own_connections() if self.profile is NetworkProfile.LOOPBACK else ()
+            before = (
+                loopback_peers.local_connections()
+                if self.profile is NetworkProfile.LOOPBACK
+                else ()
+            )
             group = make_group(*args, **kwargs)
             self.check_sockets()
             if self.profile is NetworkProfile.LOOPBACK:
-                self.check_ends(before)
+                self.check_loopback_peers(before)
             return group
 
         return checked

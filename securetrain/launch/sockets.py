@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses this process listens on, from what the kernel says.
+"""The addresses that this process listens on, according to the kernel.
 
 A profile is a promise about where bytes go; this is the check. A listening socket of the process
 must be bound inside the job network:
@@ -11,7 +11,7 @@ must be bound inside the job network:
   because only members of the job reach it.
 
 A socket that was made in another network namespace leads there, whoever holds it: in an overlay a
-process may hold none (`foreign`).
+process may hold none (`foreign_sockets`).
 
 RDMA goes past every interface and filter, so a process may have an RDMA device open only under a
 profile that says so (ST-NETW-035).
@@ -27,7 +27,7 @@ import msgspec
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
-from securetrain.launch.foreign import foreign_sockets
+from securetrain.launch.foreign_sockets import foreign_sockets
 from securetrain.network.addresses import DEVICE
 from securetrain.network.kernel_sockets import own_listeners
 from securetrain.network.profile import TUNNELLED, VERBS
@@ -60,7 +60,7 @@ class SocketCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def ok(self) -> bool:
-        """Whether every listener, and the process itself, is inside the job network."""
+        """True when every listener, and the process itself, is inside the job network."""
         return not (self.outside or self.ways_out or self.rdma or self.foreign)
 
 

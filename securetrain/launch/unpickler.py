@@ -43,7 +43,7 @@ _IMMUTABLE: Final = 1 << 8
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What to do with globals."""
+    """The rules for globals."""
 
     mode: UnpickleMode
     allowed: frozenset[str]
@@ -65,7 +65,7 @@ class AllowListUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         """Find a global under rules 1 to 3."""
-        module_name, global_name = _todays_name(module_name, global_name)
+        module_name, global_name = _python3_name(module_name, global_name)
         name = f"{module_name}.{global_name}"
         if stand_in := _STAND_INS.get(name):
             return functools.partial(stand_in)
@@ -99,7 +99,7 @@ def make_unpickler(rules: Rules) -> type[pickle.Unpickler]:
 
 
 def is_allowed(module: str, name: str, extra: frozenset[str]) -> bool:
-    """Whether a global may be named (rule 1)."""
+    """Return whether a global may be named (rule 1)."""
     full = f"{module}.{name}"
     if full in allowlist.ALLOWED or full in extra or full in _declared_safe():
         return True
@@ -142,8 +142,8 @@ class SafePickle:
         return self.Unpickler(io.BytesIO(data), **options).load()
 
 
-def _todays_name(module: str, name: str) -> tuple[str, str]:
-    """What Python 2's name, which protocols below 3 use, means: it is judged under today's."""
+def _python3_name(module: str, name: str) -> tuple[str, str]:
+    """Translate Python 2's name, which protocols below 3 use: it is judged under today's."""
     if (module, name) in _compat_pickle.NAME_MAPPING:
         return _compat_pickle.NAME_MAPPING[module, name]
     return _compat_pickle.IMPORT_MAPPING.get(module, module), name
@@ -220,7 +220,7 @@ def _is_torch_constant(name: str) -> bool:
 
 
 def _declared_safe() -> frozenset[str]:
-    """What this process's own code gave to `torch.serialization.add_safe_globals`."""
+    """The globals that this process's own code gave to `torch.serialization.add_safe_globals`."""
     serialization = sys.modules.get("torch.serialization")
     if serialization is None:
         return frozenset()

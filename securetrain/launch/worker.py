@@ -77,7 +77,7 @@ def die_with_parent() -> None:
 
 
 class _Program:
-    """What to run."""
+    """The program to run."""
 
     def __init__(self, name: str, argv: list[str], *, is_module: bool) -> None:
         self.name = name
@@ -160,7 +160,7 @@ def _end(shim: Shim, error: BaseException) -> NoReturn:
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """What Python would have shown: the frames from the script on."""
+    """The traceback that Python would have shown: the frames from the script on."""
     start = trace
     while start is not None and start.tb_frame.f_code.co_filename == __file__:
         start = start.tb_next

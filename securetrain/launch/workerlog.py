@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker tells the launcher: one small JSON file for each rank and attempt.
+"""The report of a worker to the launcher: one small JSON file for each rank and attempt.
 
 The worker writes it whole (``<run>/workers/rank-00000-attempt-0.json``), the launcher reads it
 after the workers have ended, with a size limit and a strict schema. A file that cannot be read is
@@ -37,7 +37,7 @@ class WorkerError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one rank of one attempt has to say."""
+    """The report of one rank of one attempt."""
 
     rank: int
     attempt: int
@@ -53,7 +53,7 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def report_path(run: RunDir, rank: int, attempt: int) -> Path:
-    """Where the report of a rank is."""
+    """The path of a rank's report."""
     return run.root / "workers" / f"rank-{rank:05d}-attempt-{attempt}.json"
 
 

@@ -58,7 +58,7 @@ def address(job: str, slot: int) -> IPv4Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What a node's part of a job network is called in the kernel."""
+    """The kernel's names for a node's part of a job network."""
 
     namespace: str
     """The job namespace: ``st-``, what people know of the job, and a digest."""

@@ -31,7 +31,7 @@ class ElfError(ValueError):
 
 
 def constants(path: Path) -> bytes:
-    """What stands in the ``.rodata`` sections of a shared library.
+    """Read the ``.rodata`` sections of a shared library.
 
     Raises:
         ElfError: The file is malformed, too large in what is read, or not ELF-64.
@@ -48,7 +48,7 @@ def constants(path: Path) -> bytes:
 
 
 def _constants(descriptor: int) -> Iterator[bytes]:
-    """What stands in each section of constants."""
+    """The contents of each section of constants."""
     size = os.fstat(descriptor).st_size
     header = _HEADER.unpack(_read(descriptor, 0, _HEADER.size, size))
     start, width, count, names_at = header[6], header[11], header[12], header[13]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What encrypts: WireGuard in the kernel, or wireguard-go in a process. Which of them is here?
+"""The engines that encrypt: WireGuard in the kernel, or wireguard-go in a process. Which is here?
 
 Rules:
 
@@ -21,8 +21,8 @@ from typing import Final, Protocol
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import rootless
-from securetrain.network.commands import missing_programs
 from securetrain.network.namespace import Namespace
+from securetrain.network.system_tools import missing_programs
 from securetrain.network.wireguard import DeviceState, Peer, WireGuardKey
 from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.network.wireguard_kernel import KernelWireGuard
@@ -51,7 +51,7 @@ class Device(Protocol):
         ...
 
     def read(self) -> DeviceState:
-        """What the device holds."""
+        """Read the state of the device."""
         ...
 
     def moved(self, place: Namespace, name: str) -> None:
@@ -62,8 +62,8 @@ class Device(Protocol):
         """Wait until the UDP port is open, once the device is up; returns its number."""
         ...
 
-    def death(self) -> str:
-        """Why the device is gone; empty while it is there."""
+    def failure_reason(self) -> str:
+        """Explain why the device is gone; empty while it is there."""
         ...
 
     def process(self) -> int | None:
@@ -84,7 +84,7 @@ class Engine(Protocol):
         ...
 
     def missing(self) -> list[str]:
-        """What it lacks on this machine; empty when it can be used."""
+        """List what it lacks on this machine; empty when it can be used."""
         ...
 
     def start(self, host: Namespace, name: str, folder: Path) -> Device:
@@ -117,7 +117,7 @@ def choose(engines: Sequence[Engine] = ENGINES) -> Engine:
 
 
 def probe(profile: NetworkProfile) -> str:
-    """Why this machine cannot give an overlay profile to a job; empty when it can.
+    """Explain why this machine cannot give a job an overlay profile; empty when it can.
 
     Raises:
         ValueError: For another profile.
@@ -140,7 +140,7 @@ def probe(profile: NetworkProfile) -> str:
 
 
 def missing_here(status: Path = Path("/proc/self/status")) -> list[str]:
-    """What every engine needs and this machine or process lacks."""
+    """List what every engine needs and this machine or process lacks."""
     held = 0
     for line in status.read_text().splitlines():
         name, _, value = line.partition(":")

@@ -36,8 +36,8 @@ from securetrain.core.rundir import RUN_DIR_VARIABLE
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import variables
 from securetrain.network.addresses import DEVICE
-from securetrain.network.paths import PathJudge, cache_problem, path_problem
 from securetrain.network.profile import TUNNELLED, VERBS
+from securetrain.network.search_paths import PathJudge, cache_problem, path_problem
 from securetrain.policy.schema import Policy
 
 PROFILE_VARIABLE: Final = "SECURETRAIN_PROFILE"
@@ -56,7 +56,7 @@ _SOCKETS: Final = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
 
 
 class Reason(StrEnum):
-    """Why a variable, or a part of it, did not reach the workers."""
+    """The reason why a variable, or a part of it, did not reach the workers."""
 
     PINNED = "pinned to another value"
     LAUNCHER = "set by the launcher itself"
@@ -79,7 +79,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEnvironment:
-    """What the workers get, and what people should know about it."""
+    """The environment of the workers, and what people should know about it."""
 
     env: Mapping[str, str]
     pinned: Mapping[str, str]
@@ -87,7 +87,7 @@ class WorkerEnvironment:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user may not expect, one sentence for each reason or pin."""
+        """Surprises for the user, one sentence for each reason or pin."""
         lines: list[str] = []
         for reason in Reason:
             entries = [entry for entry in self.removed if entry.reason is reason]
@@ -170,7 +170,7 @@ def pins(
 def transport(
     profile: NetworkProfile, verbs: Mapping[str, str] | None = None, device: str = ""
 ) -> dict[str, str]:
-    """What makes a profile true: the interface and what NCCL may use beside it.
+    """The pins that make a profile true: the interface and what NCCL may use beside it.
 
     No policy and no flag can change these. MASTER_ADDR is not among them: torch's agent sets it for
     every round, from the store that the rendezvous made.

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         end = words.index("--")
         options, command = words[:end], words[end + 1 :]
-        for file, name in handed(options):
+        for file, name in inherited_files(options):
             os.environ[name] = str(hand(file))
         make(mounts(options))
         os.execv(command[0], command)  # noqa: S606 - no shell is the point
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def mounts(options: Sequence[str]) -> list[tuple[str, str, str, int, str]]:
-    """What the options stand for, as mount(2) wants it: source, place, type, flags, data.
+    """Translate the options into arguments of mount(2): source, place, type, flags, data.
 
     Raises:
         ValueError: For an option that is unknown or lacks its value.
@@ -109,7 +109,7 @@ def _call(name: str, *arguments: bytes | int) -> None:
         raise OSError(number, os.strerror(number), " ".join([name, *words]))
 
 
-def handed(options: Sequence[str]) -> list[tuple[str, str]]:
+def inherited_files(options: Sequence[str]) -> list[tuple[str, str]]:
     """The files that the program inherits, with the variables that say where."""
     found = []
     words = iter(options)

@@ -88,7 +88,7 @@ def host_members(table: str, members: Collection[Endpoint]) -> str:
     return "\n".join([*lines, ""])
 
 
-def no_table(table: str) -> str:
+def delete_table(table: str) -> str:
     """Remove a table, whether or not it is there."""
     return f"table inet {table} {{}}\ndelete table inet {table}\n"
 

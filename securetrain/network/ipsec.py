@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the network card encrypts everything that RDMA sends to the other members. Pure.
+"""The check that the network card encrypts all RDMA traffic to the other members. Pure.
 
 RDMA is made by the card: the kernel's own IPsec never sees it, and neither does crypto offload,
 where the card only helps with the cipher. With full offload (``ip xfrm ... offload packet dev``,
@@ -11,7 +11,7 @@ node and each other member, in both directions, there must be
    ESP and does not let packets pass without it ("level use");
 2. no other policy for any of their traffic that is less: it could come first;
 3. a security association that this policy uses, fully offloaded to the same interface, whose
-   cipher encrypts: AES-GMAC (RFC 4543) looks like an AEAD and leaves every byte in clear.
+   cipher encrypts: AES-GMAC (RFC 4543) looks like an AEAD and leaves every byte in the clear.
 
 Anything that is missing is named. That the kernel has a fully offloaded state means that the card's
 driver took it (``xdo_dev_state_add``): there is no such state in software.
@@ -29,16 +29,16 @@ _ANY: Final = bytes(16)
 
 
 def problem(
-    own: Address,
+    local: Address,
     members: Collection[Address],
     interface: int,
     states: Collection[State],
     policies: Collection[Policy],
 ) -> str:
-    """Why not everything between this node and the members is encrypted; empty when it is.
+    """Explain why not everything between this node and the members is encrypted; empty when it is.
 
     Args:
-        own: This node's address.
+        local: This node's address.
         members: Those of the other members.
         interface: The index of the RDMA port's interface.
         states: All security associations of the kernel.
@@ -48,8 +48,8 @@ def problem(
         f"{source} to {destination}: {what}"
         for member in sorted(members, key=str)
         for pair in (
-            _Pair(Direction.OUT, own, member, interface),
-            _Pair(Direction.IN, member, own, interface),
+            _Pair(Direction.OUT, local, member, interface),
+            _Pair(Direction.IN, member, local, interface),
         )
         for source, destination in [(pair.source, pair.destination)]
         for what in _missing(pair, states, policies)
@@ -91,7 +91,7 @@ def _missing(pair: _Pair, states: Collection[State], policies: Collection[Policy
 
 
 def _protects(policy: Policy, pair: _Pair) -> bool:
-    """Whether no packet between the two passes this policy in clear."""
+    """Return whether no packet between the two passes this policy in the clear."""
     return (
         not policy.is_block
         and bool(policy.templates)

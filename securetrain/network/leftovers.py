@@ -23,15 +23,15 @@ import msgspec
 from securetrain.core.errors import NetworkError, SecureTrainError, UsageError, os_error
 from securetrain.network import record
 from securetrain.network.addresses import Names
-from securetrain.network.commands import Run, run_command
-from securetrain.network.firewall import load, no_table
+from securetrain.network.firewall import delete_table, load
 from securetrain.network.namespace import Namespace
-from securetrain.network.processes import Machine, kill, running
+from securetrain.network.process_identity import Machine, kill, running
+from securetrain.network.system_tools import Run, run_command
 from securetrain.network.wireguard_go import PROGRAM
 
 
 class Collected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `collect` did."""
+    """The result of `collect`."""
 
     removed: tuple[str, ...] = ()
     """Job networks of which nothing is left."""
@@ -157,4 +157,4 @@ def _delete_device(host: Namespace, name: str) -> None:
 
 def _delete_filter(host: Namespace, table: str) -> None:
     if host.exists:
-        load(host, no_table(table))
+        load(host, delete_table(table))

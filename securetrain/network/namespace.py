@@ -10,7 +10,7 @@ Rules:
    file only, an empty /etc/nccl.conf, and an empty /run, so that no service of the host is reached
    through a socket file;
    what else it must not see is empty too (`hidden`: RDMA devices), and what it alone must get, it
-   inherits (`handed`);
+   inherits (`inherited_files`);
 3. it gets no capabilities and cannot get any (no_new_privs), so that it cannot leave, or change the
    filter;
 4. removing a namespace kills what runs in it first: a process would keep it alive, nameless.
@@ -31,8 +31,8 @@ from typing import Any, Final, TypeVar
 from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
 from securetrain.network import exec_private
-from securetrain.network.commands import Run, program, run_command
-from securetrain.network.processes import kill
+from securetrain.network.process_identity import kill
+from securetrain.network.system_tools import Run, program, run_command
 
 FOLDER: Final = Path("/run/netns")
 HOSTS: Final = "hosts"
@@ -64,7 +64,7 @@ class Namespace:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a namespace of that name."""
+        """Return whether there is a namespace of that name."""
         return not self.name or self.path.exists()
 
     def create(self) -> None:
@@ -141,7 +141,7 @@ class Namespace:
         return self.run([*self.enter_command(), *argv], data=data)
 
     def enter_command(self) -> list[str]:
-        """What stands before a command that is to run in it."""
+        """The prefix of a command that is to run in it."""
         return ["nsenter", f"--net={self.path}", "--"] if self.name else []
 
     @contextmanager
@@ -165,8 +165,8 @@ class Namespace:
         finally:
             os.close(before)
 
-    def has_unsaid(self) -> bool:
-        """Whether a TCP connection in it waits for the other end to take note of its close.
+    def has_unacknowledged_close(self) -> bool:
+        """Return whether a TCP connection in it waits for the other end to acknowledge its close.
 
         Raises:
             OSError: The namespace is gone, or this process may not enter it.
@@ -181,7 +181,7 @@ class Namespace:
         *,
         keep_capabilities: bool = False,
         hidden: Collection[Path] = (),
-        handed: Mapping[str, Path] | None = None,
+        inherited_files: Mapping[str, Path] | None = None,
     ) -> list[str]:
         """The command that runs a program inside, under the rules of this module.
 
@@ -193,7 +193,8 @@ class Namespace:
             folder: Where `write_names` wrote.
             keep_capabilities: Leave out rule 3, for a program that is part of the launcher.
             hidden: Folders that are empty for the program; those that do not exist are left out.
-            handed: Files that it inherits in memory, by the variable with the descriptor's number.
+            inherited_files: Files that it inherits in memory, by the variable that has the number
+                of the descriptor.
         """
         binds = {"hosts": HOSTS, "nsswitch.conf": NSSWITCH, "resolv.conf": RESOLV}
         # NCCL reads it whatever NCCL_CONF_FILE says: what no variable may do, no file does.
@@ -203,7 +204,7 @@ class Namespace:
         ]
         hide = [Path("/run"), *(path for path in hidden if path.exists())]
         options += [word for path in hide for word in ("--empty", str(path.resolve()))]
-        for name, file in (handed or {}).items():
+        for name, file in (inherited_files or {}).items():
             options += ["--hand", str(file), name]
         limit = [] if keep_capabilities else [program("setpriv"), *_NO_CAPABILITIES, "--"]
         return [
@@ -215,7 +216,7 @@ class Namespace:
 
 
 def private_command(options: Sequence[str]) -> list[str]:
-    """What stands before a program that gets mounts of its own (see `exec_private`)."""
+    """The prefix that gives a program mounts of its own (see `exec_private`)."""
     unshare = [program("unshare"), "--mount", "--propagation", "private", "--"]
     return [*unshare, sys.executable, "-I", "-S", str(exec_private.__file__), *options, "--"]
 
@@ -260,7 +261,7 @@ def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
 
 
 def is_closing(table: str) -> bool:
-    """Whether the kernel's table of TCP sockets has one that was closed without an answer yet."""
+    """Return whether a kernel table of TCP sockets has one whose close is not yet acknowledged."""
     rows = (row.split() for row in table.splitlines()[1:])
     return any(row[3] in _CLOSING for row in rows)
 

@@ -101,7 +101,7 @@ def loaded(maps: Path = Path("/proc/self/maps")) -> tuple[Path, ...]:
 
 
 def obstacle(libraries: tuple[Path, ...]) -> str:
-    """Why NCCL cannot encrypt in this process; empty when it can."""
+    """Explain why NCCL cannot encrypt in this process; empty when it can."""
     if not libraries:
         return "this torch has no NCCL"
     problems = [f"{path}: {problem}" for path in libraries if (problem := tls_problem(path))]
@@ -109,7 +109,7 @@ def obstacle(libraries: tuple[Path, ...]) -> str:
 
 
 def tls_problem(library: Path) -> str:
-    """Why a library that this process has loaded cannot encrypt; empty when it can (rule 2)."""
+    """Explain why a loaded library cannot encrypt; empty when it can (rule 2)."""
     if not hasattr(_open(library), "ncclSetEncryption"):
         return "this NCCL has no TLS: it is older than 2.32"
     try:
@@ -125,7 +125,7 @@ def tls_problem(library: Path) -> str:
     return ""
 
 
-def give_key(library: Path, key: str) -> None:
+def set_encryption_key(library: Path, key: str) -> None:
     """Have a library of this process encrypt its sockets with a key.
 
     Raises:
@@ -141,7 +141,7 @@ def give_key(library: Path, key: str) -> None:
         raise _no_tls(f"ncclSetEncryption returned {code}", library)
 
 
-def take_key(environ: Mapping[str, str]) -> str:
+def read_inherited_key(environ: Mapping[str, str]) -> str:
     """Read the key that this worker inherited, and close the descriptor.
 
     Raises:
@@ -190,7 +190,7 @@ def _open(library: Path | str) -> ctypes.CDLL:
 
 
 def _symbol(path: str) -> int | None:
-    """Where the NCCL is that a loaded library uses; None when it uses none."""
+    """The path of the NCCL that a loaded library uses; None when it uses none."""
     try:
         found = _open(path).ncclGetUniqueId
     except (OSError, AttributeError):

@@ -19,7 +19,7 @@ Rules:
 3. a step that fails takes everything down before the error is raised; so do `down`, the end of the
    ``with`` block, and `leftovers.collect` for an owner that died;
 4. when the engine dies, its device and the job's only route die with it: the job cannot fall back
-   to a network in clear, and `watch` says that it must stop;
+   to a network in the clear, and `watch` says that it must stop;
 5. nothing is made without a claim on disk (`record`), and the claim is the last thing to go;
 6. at a peaceful end the programs inside go first, and the tunnel stays, for a second at most, until
    the others have been told that their connections are closed: else they would wait for silence.
@@ -40,19 +40,19 @@ from typing import Final, Self
 from securetrain.core.errors import NetworkError, SecureTrainError
 from securetrain.network import record
 from securetrain.network.addresses import DEVICE, PREFIX, Names, subnet
-from securetrain.network.commands import Run, run_command
 from securetrain.network.engines import Device, Engine, choose
+from securetrain.network.epoch import Epoch, OverlayMember, resolve
 from securetrain.network.firewall import host_members, host_rules, job_rules, load
 from securetrain.network.leftovers import collect_locked, devices, remove
-from securetrain.network.members import Epoch, OverlayMember, resolve
 from securetrain.network.namespace import Namespace, write_names
-from securetrain.network.processes import Machine, Owner, kill
+from securetrain.network.process_identity import Machine, Owner, kill
 from securetrain.network.record import Record
+from securetrain.network.system_tools import Run, run_command
 from securetrain.network.watcher import Watcher
 from securetrain.network.wireguard import OVERHEAD, DeviceState, Peer, WireGuardKey, require_state
 
 DEFAULT_MTU: Final = 1500
-_GOODBYE_SECONDS: Final = 1.0
+_DRAIN_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.01
 MIN_MTU: Final = 576
 """What every IPv4 host takes (RFC 791)."""
@@ -60,7 +60,7 @@ MIN_MTU: Final = 576
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a node knows before the first epoch."""
+    """The facts that a node has before the first epoch."""
 
     job: str
     node: str
@@ -218,7 +218,7 @@ class Overlay:
                 # The peers before the filter: who is out is out at once.
                 device.set_peers(tuple(left.values()))
                 require_state(device.read(), self.plan.key, left.values())
-                self._hear(left.values())
+                self._set_peers(left.values())
             except BaseException as error:
                 self._undo(error)
                 raise
@@ -238,7 +238,7 @@ class Overlay:
             try:
                 device.set_peers(())
                 require_state(device.read(), self.plan.key, ())
-                self._hear(())
+                self._set_peers(())
             except BaseException as error:
                 self._undo(error)
                 raise
@@ -246,7 +246,7 @@ class Overlay:
 
     def _enforce(self, device: Device, epoch: Epoch) -> None:
         # The filter before the peers, or else their first handshake is lost.
-        self._hear(epoch.peers)
+        self._set_peers(epoch.peers)
         device.set_peers(epoch.peers)
         require_state(device.read(), self.plan.key, epoch.peers)
         if epoch.address != self.address:
@@ -258,7 +258,7 @@ class Overlay:
         write_names(self.folder, epoch.hosts)
         require_only_way(self.namespace)
 
-    def _hear(self, peers: Iterable[Peer]) -> None:
+    def _set_peers(self, peers: Iterable[Peer]) -> None:
         load(self._host, host_members(self.names.table, [peer.endpoint for peer in peers]))
 
     def command(
@@ -267,7 +267,7 @@ class Overlay:
         *,
         keep_capabilities: bool = False,
         hidden: Collection[Path] = (),
-        handed: Mapping[str, Path] | None = None,
+        inherited_files: Mapping[str, Path] | None = None,
     ) -> list[str]:
         """The command that runs a program in the job network (`Namespace.program_command`).
 
@@ -281,11 +281,11 @@ class Overlay:
                 self.folder,
                 keep_capabilities=keep_capabilities,
                 hidden=hidden,
-                handed=handed,
+                inherited_files=inherited_files,
             )
 
     def read(self) -> DeviceState:
-        """What the device says: peers, their last handshake, bytes.
+        """Read the device: peers, their last handshake, bytes.
 
         Raises:
             NetworkError: ST-NETW-014 when the job network is down.
@@ -325,18 +325,18 @@ class Overlay:
                 watcher.stop()
             if self._device is not None:
                 if in_peace:
-                    self._let_go(self._device)
+                    self._drain(self._device)
                 self._device.close()
             remove(self.names, self._host, self.folder)
 
-    def _let_go(self, device: Device) -> None:
+    def _drain(self, device: Device) -> None:
         """Rule 6. Whatever goes wrong here is no reason to keep the network up."""
-        deadline = time.monotonic() + _GOODBYE_SECONDS
+        deadline = time.monotonic() + _DRAIN_SECONDS
         with suppress(SecureTrainError, OSError, ValueError):
             kill(self.namespace.processes())
-            while not device.death():
+            while not device.failure_reason():
                 device.read()  # An engine that answers has come to its turn since they ended.
-                if not self.namespace.has_unsaid() or time.monotonic() > deadline:
+                if not self.namespace.has_unacknowledged_close() or time.monotonic() > deadline:
                     return
                 time.sleep(_PAUSE_SECONDS)
 
@@ -366,7 +366,7 @@ class Overlay:
             raise self._died("it was taken down")
         device = self._device
         assert device is not None  # from `up` on
-        if how := device.death():
+        if how := device.failure_reason():
             raise self._died(how)
         return device
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which network profile a job gets.
+"""The choice of a job's network profile.
 
 Rules, in order:
 
@@ -9,20 +9,20 @@ Rules, in order:
 2. the first profile that this machine can really give is used, and its label is computed from what
    was achieved;
 3. when none can be given the job is refused with the reason for each: there is no fall-back to a
-   network in clear.
+   network in the clear.
 
 ``loopback`` is a property of the job (one machine, no byte leaves it), so it needs nothing but a
 job of one node. ``store-tls`` needs nothing of a machine either: only the store's connections are
-carried over TLS, everything else travels in clear: DEGRADED. The others are built on a job network
-(`overlay`) that carries everything: the store, Gloo, RPC and NCCL's bootstrap. They differ in what
-NCCL's data does:
+carried over TLS, everything else travels in the clear: DEGRADED. The others are built on a job
+network (`overlay`) that carries everything: the store, Gloo, RPC and NCCL's bootstrap. They differ
+in what NCCL's data does:
 
 ================  =============================================================================
 overlay           through the tunnel, like everything else
 overlay-rootless  the same, through processes of the user
 nccl-tls          through the tunnel, and inside it TLS 1.3 from worker to worker
 ipsec-offload     by RDMA, past the tunnel, encrypted by the network card (`ipsec`)
-rdma-trusted      by RDMA, past the tunnel, in clear: DEGRADED
+rdma-trusted      by RDMA, past the tunnel, in the clear: DEGRADED
 ================  =============================================================================
 
 Whether this machine can give one is for a `Probe` to find out; who does not bring one gets none.
@@ -49,7 +49,7 @@ TUNNELLED: Final = VERBS | {
 """Profiles whose job has a network of its own."""
 
 
-def not_built(_profile: NetworkProfile) -> str:
+def no_overlay_probe(_profile: NetworkProfile) -> str:
     """The probe of whoever does not build job networks."""
     return "this version does not build WireGuard job networks"
 
@@ -59,7 +59,7 @@ def achieve(
     max_nodes: int,
     *,
     require: Sequence[NetworkProfile] = (),
-    probe: Probe = not_built,
+    probe: Probe = no_overlay_probe,
 ) -> NetworkProfile:
     """Choose the profile for a job of at most `max_nodes` machines.
 
@@ -95,8 +95,8 @@ def achieve(
     )
 
 
-def obstacle(profile: NetworkProfile, max_nodes: int, probe: Probe = not_built) -> str:
-    """Why a profile cannot be given to a job of `max_nodes` machines; empty when it can."""
+def obstacle(profile: NetworkProfile, max_nodes: int, probe: Probe = no_overlay_probe) -> str:
+    """Explain why a profile cannot be given to a job of `max_nodes` machines; empty when it can."""
     match profile:
         case NetworkProfile.LOOPBACK:
             if max_nodes == 1:
@@ -111,7 +111,7 @@ def obstacle(profile: NetworkProfile, max_nodes: int, probe: Probe = not_built) 
 
 
 def label(profile: NetworkProfile) -> str:
-    """What people see: the profile and what it means for the job's bytes."""
+    """The label that people see: the profile and what it means for the job's bytes."""
     match profile:
         case NetworkProfile.LOOPBACK:
             return "loopback (no byte of the job leaves this machine)"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which RDMA port carries this node's address, and how NCCL is told to use it and no other.
+"""The RDMA port that carries this node's address, and NCCL's settings to use no other.
 
 RDMA goes past interfaces, filters and the tunnel. So under a profile that allows it there is one
 port, and it is the one behind the address that the node announced (``--rdzv-conf bind=``), which
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securetrain.core.errors import NetworkError
-from securetrain.network.commands import Run, run_command
+from securetrain.network.system_tools import Run, run_command
 
 RDMA_DEVICES: Final = Path("/dev/infiniband")
 """Where programs open RDMA devices."""
@@ -60,7 +60,7 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What keeps NCCL on this port."""
+        """The variables that keep NCCL on this port."""
         found = {
             "NCCL_NET": "IB",
             "NCCL_IB_DISABLE": "0",
@@ -120,7 +120,7 @@ def find_place(
 
 
 def is_exclusive(run: Run = run_command) -> bool:
-    """Whether RDMA devices are in one network namespace each (``rdma system``, rdma-system(8)).
+    """Return whether each RDMA device is in one network namespace only (rdma-system(8)).
 
     Raises:
         NetworkError: ST-NETW-032 when it cannot be told; ST-NETW-010, ST-NETW-011.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What stands on disk about a job network, so that somebody can remove it when its owner cannot.
+"""The record of a job network on disk, so that others can remove it when its owner cannot.
 
 One folder for each job network, in a state folder that only root enters, with ``record.json`` in
 it. Rules:
@@ -30,7 +30,7 @@ from securetrain.core import canonical, files
 from securetrain.core.errors import NetworkError, UsageError
 from securetrain.core.files import make_private_dir, read_file, staged_dir, write_atomic
 from securetrain.network.addresses import Names
-from securetrain.network.processes import Owner
+from securetrain.network.process_identity import Owner
 
 STATE: Final = Path("/run/securetrain/network")
 """In memory: after a reboot nothing is left, and nothing is to be remembered."""
@@ -57,7 +57,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def names(self) -> Names:
-        """What the kernel objects are called."""
+        """The names of the kernel objects."""
         return Names.of(self.job, self.node)
 
 
@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether its owner died before the record was written, and so before anything was made."""
+        """True when its owner died before it wrote the record, and so before it made anything."""
         is_folder = stat.S_ISDIR(self.folder.lstat().st_mode)
         return is_folder and STAGED in self.folder.name and not (self.folder / RECORD).exists()
 

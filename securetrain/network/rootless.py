@@ -31,20 +31,20 @@ from typing import Final
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.text import printable
-from securetrain.network.commands import (
+from securetrain.network.namespace import Namespace, private_command
+from securetrain.network.system_tools import (
     ENVIRONMENT,
     find_program,
     missing_programs,
     program,
     run_command,
 )
-from securetrain.network.namespace import Namespace, private_command
 from securetrain.network.wireguard import Endpoint
 
 VARIABLE: Final = "SECURETRAIN_ENTRANCE"
 """Tells the launcher inside which address and port of the machine lead to it."""
 
-INNER: Final = IPv4Address("192.0.0.2")
+INNER_ADDRESS: Final = IPv4Address("192.0.0.2")
 """Its address inside."""
 
 _GATEWAY: Final = IPv4Address("192.0.0.1")
@@ -65,11 +65,11 @@ _SETTINGS: Final[Mapping[str, str]] = {
 
 
 def is_inside(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
-    """Whether this process is in a user namespace that is not the machine's own."""
+    """Return whether this process is in a user namespace that is not the machine's own."""
     return uid_map.read_text().split() != _WHOLE_MACHINE
 
 
-def entrance(environ: Mapping[str, str]) -> Endpoint | None:
+def forwarded_endpoint(environ: Mapping[str, str]) -> Endpoint | None:
     """Inside: what of the machine leads here; None outside, and where nothing does.
 
     Raises:
@@ -80,14 +80,14 @@ def entrance(environ: Mapping[str, str]) -> Endpoint | None:
 
 
 def missing() -> list[str]:
-    """What is lacking for a launcher without root; empty when it can be started."""
+    """List what is lacking for a launcher without root; empty when it can be started."""
     reasons = missing_programs(["pasta", "unshare", "mount", "ip", "nft", "nsenter", "setpriv"])
     if find_program("unshare") is not None and (problem := _unshare_problem()):
         reasons.append(problem)
     return reasons
 
 
-def new_entrance(address: IPv4Address | IPv6Address) -> Endpoint:
+def new_forwarded_endpoint(address: IPv4Address | IPv6Address) -> Endpoint:
     """A UDP port of this machine that is free now, at one of its addresses.
 
     Raises:
@@ -125,7 +125,14 @@ def command(
     with_parent = [program("setpriv"), *_WITH_PARENT]
     pasta = [program("pasta"), "--foreground", "--quiet", "--ipv4-only"]
     pasta += ["--config-net", "--no-map-gw", "--mtu", str(mtu or smallest_mtu())]
-    pasta += ["--address", str(INNER), "--netmask", str(_PREFIX), "--gateway", str(_GATEWAY)]
+    pasta += [
+        "--address",
+        str(INNER_ADDRESS),
+        "--netmask",
+        str(_PREFIX),
+        "--gateway",
+        str(_GATEWAY),
+    ]
     pasta += ["--interface", device] if device else []
     pasta += ["-u", f"{udp.address}/{udp.port}" if udp else "none"]
     pasta += ["-t", "none", "-U", "none", "-T", "none", "--"]
@@ -144,7 +151,7 @@ def rehearse(*, udp: Endpoint | None = None, device: str = "") -> None:
     run_command(["setpriv", *words[1:]])
 
 
-def inherited(environ: Mapping[str, str], udp: Endpoint | None) -> dict[str, str]:
+def inner_environment(environ: Mapping[str, str], udp: Endpoint | None) -> dict[str, str]:
     """The environment of the launcher inside."""
     env = {name: value for name, value in environ.items() if name != VARIABLE}
     return env | ({VARIABLE: str(udp)} if udp else {})
@@ -170,7 +177,7 @@ def smallest_mtu(devices: Path = Path("/sys/class/net")) -> int:
     return min([_ETHERNET, *sizes])
 
 
-def forbidding(settings: Path = Path("/proc/sys")) -> list[str]:
+def blocking_settings(settings: Path = Path("/proc/sys")) -> list[str]:
     """Settings that keep user namespaces from ordinary users, as sysctl(8) writes them."""
     found = []
     for name, value in _SETTINGS.items():
@@ -181,7 +188,7 @@ def forbidding(settings: Path = Path("/proc/sys")) -> list[str]:
 
 
 def _unshare_problem() -> str:
-    """Why the namespaces of `command` cannot be had, by making them; empty when they can."""
+    """Try the namespaces of `command` and explain why they cannot be had; empty when they can."""
     namespaces = ("--user", "--map-root-user", "--net", "--mount", *_OWN_PIDS)
     try:
         done = subprocess.run(
@@ -198,7 +205,7 @@ def _unshare_problem() -> str:
         if done.returncode == 0:
             return ""
         said = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
-    why = "; ".join([*forbidding(), printable(said)[:_SHOWN]])
+    why = "; ".join([*blocking_settings(), printable(said)[:_SHOWN]])
     return f"user namespaces for ordinary users ({why})"
 
 

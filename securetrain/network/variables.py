@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher knows about environment variables: names and why they matter. Data only.
+"""Environment variables that the launcher knows: names and why they matter. Data only.
 
 Patterns are shell-style and case-sensitive.
 """

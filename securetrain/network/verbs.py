@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What stands behind NCCL's RDMA traffic on this node: encryption by the card, or isolation.
+"""The protection of NCCL's RDMA traffic on this node: encryption by the card, or isolation.
 
 Rules:
 
 1. under ``ipsec-offload`` the port is RoCE, and the kernel's IPsec state must show that the card
    encrypts everything to every other member of the epoch (`ipsec`, ST-NETW-033);
-2. under ``rdma-trusted`` bytes are in clear. The policy says why nobody else is on the fabric; when
-   it asks for evidence, the port must be in a partition (InfiniBand) or VLAN (Ethernet) that is not
-   everybody's (ST-NETW-034);
+2. under ``rdma-trusted`` bytes are in the clear. The policy says why nobody else is on the fabric;
+   when it asks for evidence, the port must be in a partition (InfiniBand) or VLAN (Ethernet) that
+   is not everybody's (ST-NETW-034);
 3. RDMA devices must be open to every namespace of the machine, or the workers would have none; it
    is said, because others on this machine may open them too (ST-NETW-032);
 4. it is looked at when the profile is chosen, for every epoch, and every second while workers run;
@@ -33,7 +33,7 @@ _EVERYBODY: Final = 0x7FFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """Where facts come from; the defaults are this machine."""
+    """The sources of facts; the defaults are this machine."""
 
     place: Callable[[IPv4Address | IPv6Address], Place] = find_place
     is_exclusive: Callable[[], bool] = is_exclusive
@@ -77,7 +77,7 @@ class Verbs:
         found.require()
         return found
 
-    def between(self, members: Collection[IPv4Address | IPv6Address]) -> Self:
+    def with_members(self, members: Collection[IPv4Address | IPv6Address]) -> Self:
         """The same port, with the other members of an epoch.
 
         Raises:
@@ -106,14 +106,14 @@ class Verbs:
             case _:
                 raise ValueError(f"{self.profile!r} does not use RDMA")
 
-    # A `watcher.Mortal`: it dies when what stands behind it is gone.
+    # A `watcher.Watchable`: it dies when what stands behind it is gone.
 
     def process(self) -> int | None:
         """It is no process."""
         return None
 
-    def death(self) -> str:
-        """Why the profile's promise does not hold any more; empty while it does."""
+    def failure_reason(self) -> str:
+        """Explain why the profile's promise does not hold any more; empty while it does."""
         try:
             self.require()
         except NetworkError as error:

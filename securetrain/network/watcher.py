@@ -16,11 +16,11 @@ from typing import Final, Protocol
 _POLL_MS: Final = 1000
 
 
-class Mortal(Protocol):
-    """What can be watched: an engine's device, or RDMA under a profile."""
+class Watchable(Protocol):
+    """A thing that can be watched: an engine's device, or RDMA under a profile."""
 
-    def death(self) -> str:
-        """Why it is gone; empty while it is there."""
+    def failure_reason(self) -> str:
+        """Explain why it is gone; empty while it is there."""
         ...
 
     def process(self) -> int | None:
@@ -31,7 +31,7 @@ class Mortal(Protocol):
 class Watcher:
     """Made and started for something that is there; `stop` ends it."""
 
-    def __init__(self, device: Mortal, died: Callable[[str], None]) -> None:
+    def __init__(self, device: Watchable, died: Callable[[str], None]) -> None:
         self._device = device
         self._died = died
         # A socket that was closed is never another file's descriptor by mistake.
@@ -47,7 +47,7 @@ class Watcher:
 
     def _wait(self) -> None:
         try:
-            how = self._death()
+            how = self._failure_reason()
         finally:
             self._stopped.close()
             if self._process is not None:
@@ -55,8 +55,8 @@ class Watcher:
         if how:
             self._died(how)
 
-    def _death(self) -> str:
-        """Why the device is gone; empty when this was stopped."""
+    def _failure_reason(self) -> str:
+        """Explain why the device is gone; empty when this was stopped."""
         poll = select.poll()
         poll.register(self._stopped, select.POLLIN | select.POLLHUP)
         if self._process is not None:
@@ -67,7 +67,7 @@ class Watcher:
                 return ""
             if self._process is not None and self._process not in ready:
                 continue
-            how = self._device.death()
+            how = self._device.failure_reason()
             if how:
                 # What was stopped meanwhile was taken down on purpose.
                 return "" if self._is_stopped() else how

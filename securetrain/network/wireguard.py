@@ -116,7 +116,7 @@ def pairwise_psk(epoch_secret: bytes, one: bytes, other: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a node's encrypted packets are sent: an address of the underlay and a UDP port.
+    """The destination of a node's encrypted packets: an address of the underlay and a UDP port.
 
     Raises:
         NetworkError: ST-NETW-017 when it can be nobody's.
@@ -160,7 +160,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """What a device is told about another node."""
+    """Another node, as a device is told about it."""
 
     public_key: bytes
     preshared_key: bytes = field(repr=False)
@@ -171,7 +171,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerState:
-    """What a device says about a peer."""
+    """A peer, as a device reports it."""
 
     public_key: bytes
     preshared_key: bytes = field(repr=False, default=_NO_KEY)
@@ -186,7 +186,7 @@ class PeerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
-    """What a device says about itself."""
+    """The state that a device reports."""
 
     private_key: bytes = field(repr=False, default=_NO_KEY)
     port: int = 0

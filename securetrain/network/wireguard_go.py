@@ -31,9 +31,9 @@ from typing import Final
 from securetrain.core.errors import NetworkError, os_error
 from securetrain.core.text import printable
 from securetrain.network import uapi
-from securetrain.network.commands import ENVIRONMENT, missing_programs, program, run_command
 from securetrain.network.namespace import Namespace, start_privately
 from securetrain.network.record import ENGINE_LOG
+from securetrain.network.system_tools import ENVIRONMENT, missing_programs, program, run_command
 from securetrain.network.wireguard import DeviceState, Peer, WireGuardKey
 
 PROGRAM: Final = "wireguard-go"
@@ -58,7 +58,7 @@ class WireGuardGo:
     name: str = PROGRAM
 
     def missing(self) -> list[str]:
-        """What it lacks: the program, a version that is new enough, TUN devices."""
+        """List what it lacks: the program, a version that is new enough, TUN devices."""
         reasons = missing_programs([PROGRAM])
         if not reasons:
             reasons = version_problem(run_command([PROGRAM, "--version"]))
@@ -96,7 +96,7 @@ class GoDevice:
 
     @property
     def socket(self) -> str:
-        """Where the engine is configured; see rule 3."""
+        """The socket through which the engine is configured; see rule 3."""
         return f"/proc/{self.child.pid}/root{_RUN.resolve()}/wireguard/{self.name}.sock"
 
     def set_key(self, key: WireGuardKey, port: int) -> None:
@@ -116,7 +116,7 @@ class GoDevice:
         uapi.write_device(self.socket, uapi.encode_peers(self.read(), peers))
 
     def read(self) -> DeviceState:
-        """What the device holds.
+        """Read the state of the device.
 
         Raises:
             NetworkError: ST-NETW-013, ST-NETW-015.
@@ -135,12 +135,14 @@ class GoDevice:
             NetworkError: ST-NETW-013 when it does not open.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline and not self.death():
+        while time.monotonic() < deadline and not self.failure_reason():
             port = self.read().port
             if port in open_ports(Path(f"/proc/{self.child.pid}/net/udp").read_text()):
                 return port
             time.sleep(_PAUSE_SECONDS)
-        raise self._failed(self.death() or "it did not open its UDP port; is the port in use?")
+        raise self._failed(
+            self.failure_reason() or "it did not open its UDP port; is the port in use?"
+        )
 
     def wait_ready(self) -> None:
         """Wait until it can be configured; once, before it is moved.
@@ -149,7 +151,7 @@ class GoDevice:
             NetworkError: ST-NETW-013 when it does not start, ST-NETW-012 when it is too old.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline and not self.death():
+        while time.monotonic() < deadline and not self.failure_reason():
             try:
                 self.read()
             except NetworkError as error:
@@ -159,10 +161,10 @@ class GoDevice:
             else:
                 _require_offloads(self.host, self.name)
                 return
-        raise self._failed(self.death() or "it does not answer on its socket")
+        raise self._failed(self.failure_reason() or "it does not answer on its socket")
 
-    def death(self) -> str:
-        """How the process ended; empty while it runs."""
+    def failure_reason(self) -> str:
+        """Say how the process ended; empty while it runs."""
         code = self.child.poll()
         if code is None:
             return ""
@@ -219,7 +221,7 @@ def _start(host: Namespace, command: Sequence[str], log: Path) -> subprocess.Pop
 
 
 def version_problem(printed: bytes) -> list[str]:
-    """Why a version cannot be used, from what ``--version`` prints; empty when it may be."""
+    """Explain why a version (from ``--version``) cannot be used; empty when it may be."""
     match = re.search(rb"\bv0\.0\.([0-9]{8})\b", printed)
     if match is None:
         return [f"a {PROGRAM} that says its version"]

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.core.errors import NetworkError
-from securetrain.network.commands import missing_programs
 from securetrain.network.namespace import Namespace
+from securetrain.network.system_tools import missing_programs
 from securetrain.network.wireguard import (
     DeviceState,
     Endpoint,
@@ -53,7 +53,7 @@ class KernelWireGuard:
     name: str = "kernel"
 
     def missing(self) -> list[str]:
-        """What it lacks: the program ``wg``, a kernel that makes such devices."""
+        """List what it lacks: the program ``wg``, a kernel that makes such devices."""
         reasons = missing_programs(["wg"])
         return reasons or _kernel_problem(Namespace())
 
@@ -99,7 +99,7 @@ class KernelDevice:
         self._sync(peers)
 
     def read(self) -> DeviceState:
-        """What the device holds.
+        """Read the state of the device.
 
         Raises:
             NetworkError: ST-NETW-011, ST-NETW-015.
@@ -128,8 +128,8 @@ class KernelDevice:
             "choose another port",
         )
 
-    def death(self) -> str:
-        """Whether somebody removed the device."""
+    def failure_reason(self) -> str:
+        """Say whether somebody removed the device."""
         try:
             # ip lists what is of another type as empty objects.
             links = json.loads(self.place.ip("-json", "link", "show", "type", "wireguard"))
@@ -156,7 +156,7 @@ class KernelDevice:
 
 
 def configuration(key: WireGuardKey, port: int, peers: Collection[Peer]) -> str:
-    """What ``wg syncconf`` reads (wg(8), "Configuration File Format")."""
+    """The input of ``wg syncconf`` (wg(8), "Configuration File Format")."""
     lines = ["[Interface]", f"PrivateKey = {encode_key(key.secret())}", f"ListenPort = {port}"]
     for peer in peers:
         lines += [

@@ -70,7 +70,7 @@ _TRIES: Final = 5
 
 
 class Kind(IntEnum):
-    """What is asked for; the answers have other numbers."""
+    """The kind of a request; the answers have other numbers."""
 
     STATES = 18  # XFRM_MSG_GETSA
     POLICIES = 21  # XFRM_MSG_GETPOLICY
@@ -89,7 +89,7 @@ class Direction(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """What a network card does by itself."""
+    """The work that a network card does by itself."""
 
     interface: int
     """The index of the interface."""
@@ -117,7 +117,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """What a policy demands."""
+    """The demands of a policy."""
 
     protocol: int
     is_optional: bool
@@ -130,7 +130,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Which traffic must be protected, and how."""
+    """The protection that some traffic must have."""
 
     source: Network
     destination: Network

@@ -4,7 +4,8 @@
 
 ```python
 mesh = make_mesh(Degrees(dp_shard=2, tp=4), "cuda")     # in every process of a group of eight
-model = parallelize(Description(make=..., fill=..., plan=MyPlan()), mesh, Settings(), device)
+description = Description(build=..., materialize=..., plan=MyPlan())
+model = parallelize(description, mesh, Settings(), device)
 loss = model.forward_backward(inputs, targets, tokens)  # the same call on every mesh
 norm = grad_norm(model.parameters(), stages)
 clip_grads(model.parameters(), norm, 1.0)
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from securetrain.parallel.degrees import Axis, Degrees
     from securetrain.parallel.engine import ParallelModel
     from securetrain.parallel.gradients import clip_grads, grad_norm
-    from securetrain.parallel.initial import initialize
+    from securetrain.parallel.initialization import initialize
     from securetrain.parallel.mesh import Mesh, make_mesh
     from securetrain.parallel.plan import (
         ContextKind,
@@ -68,7 +69,7 @@ _WHERE = {
     "Zero": "plan",
     "clip_grads": "gradients",
     "grad_norm": "gradients",
-    "initialize": "initial",
+    "initialize": "initialization",
     "make_mesh": "mesh",
     "parallelize": "build",
 }

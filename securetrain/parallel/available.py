@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a device and its backend can do of what a job asks for, checked before anything is built.
+"""Checks of a job's settings against its device and backend, before anything is built.
 
 Rules:
 

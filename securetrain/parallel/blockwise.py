@@ -25,14 +25,14 @@ _aten: Final[Any] = torch.ops.aten
 
 
 @dataclass(slots=True)
-class Attended:
-    """What was seen so far, in float32."""
+class PartialAttention:
+    """The result and LSE of attention to the parts seen so far, in float32."""
 
     out: torch.Tensor
     lse: torch.Tensor
 
     @classmethod
-    def nothing(cls, q: torch.Tensor) -> "Attended":
+    def empty(cls, q: torch.Tensor) -> "PartialAttention":
         """Before the first part."""
         out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         lse = torch.full(q.shape[:-1], -torch.inf, dtype=torch.float32, device=q.device)
@@ -72,7 +72,7 @@ def gradients(
     *,
     causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What this part adds to the gradients of queries, keys and values.
+    """Compute this part's share of the gradients of queries, keys and values.
 
     Args:
         grad: The gradient of the whole result.

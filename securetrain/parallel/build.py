@@ -41,12 +41,12 @@ from securetrain.parallel.tensor import apply_tensor, overlap_messages
 class Description:
     """A model that does not exist yet."""
 
-    make: Callable[[], nn.Module]
-    """Describes it; called on the meta device, once for each stage of this rank."""
-    fill: Callable[[nn.Module], None]
-    """Gives every parameter and buffer of a stage its first value; sees them already cut."""
+    build: Callable[[], nn.Module]
+    """Builds the module; called on the meta device, once for each stage of this rank."""
+    materialize: Callable[[nn.Module], None]
+    """Gives every parameter and buffer of a stage its first value, after they were cut."""
     plan: ParallelPlan
-    """What it says about itself."""
+    """The model's own plan."""
 
 
 def parallelize(
@@ -91,13 +91,13 @@ def _stages(model: Description, mesh: Mesh, settings: Settings) -> dict[int, nn.
     ranks = mesh.degrees.pp
     with torch.device("meta"):
         if ranks == 1:
-            return {0: model.make()}
+            return {0: model.build()}
         mine = stages_of(settings.schedule, mesh.pp.get_local_rank(), ranks)
-        found = {number: model.make() for number in mine}
+        found = {number: model.build() for number in mine}
     total = num_stages(settings.schedule, ranks)
     for number, part in found.items():
         layers = layers_of(number, total, len(model.plan.blocks(part)))
-        model.plan.keep(part, layers, first=number == 0, last=number == total - 1)
+        model.plan.split_stage(part, layers, first=number == 0, last=number == total - 1)
     return found
 
 
@@ -119,7 +119,7 @@ def _prepare(
     if kind in {DataParallelism.FSDP, DataParallelism.HSDP}:
         apply_fsdp(part, mesh, model.plan, settings)
     part.to_empty(device=torch.device("cpu") if settings.cpu_offload else device)
-    model.fill(part)
+    model.materialize(part)
     if settings.cpu_offload:
         move_buffers(part, device)
     if kind is DataParallelism.DDP:

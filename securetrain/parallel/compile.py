@@ -10,7 +10,7 @@ Rules:
    AsyncCollectiveTensor among its inputs for its value *outside of autograd*: with tensor
    parallelism the embedding then gets a gradient of exactly zero, without a word
    (torch/_functorch/_aot_autograd/frontend_utils.py: process_inputs; pytorch pull request 179849).
-   `arrived` waits for it inside autograd;
+   `wait_for_inputs` waits for it inside autograd;
 3. a machine without a C++ compiler cannot compile for the CPU: refused before the first step.
 """
 
@@ -47,15 +47,15 @@ def apply_compile(
     if backend == "inductor":
         check_compiler(device)
     for block in plan.blocks(model).values():
-        block.register_forward_pre_hook(arrived, with_kwargs=True)
+        block.register_forward_pre_hook(wait_for_inputs, with_kwargs=True)
         block.forward = torch.compile(block.forward, backend=backend)
 
 
-def arrived(
+def wait_for_inputs(
     _block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A forward pre-hook: wait for what is still under way, where autograd sees it (rule 2)."""
-    return tuple(map(_arrived, inputs)), {name: _arrived(value) for name, value in named.items()}
+    return tuple(map(_wait, inputs)), {name: _wait(value) for name, value in named.items()}
 
 
 def check_compiler(device: torch.device) -> None:
@@ -74,6 +74,6 @@ def check_compiler(device: torch.device) -> None:
         )
 
 
-def _arrived(value: Any) -> Any:
+def _wait(value: Any) -> Any:
     # Cloning is an operation on the tensor: it waits, and has a backward of its own.
     return value.clone() if isinstance(value, AsyncCollectiveTensor) else value

@@ -55,7 +55,7 @@ def head_tail(length: int, ranks: int, rank: int) -> torch.Tensor:
 
 def apply_context(model: nn.Module, mesh: Mesh, plan: ParallelPlan, kind: ContextKind) -> None:
     """Replace the attention of every block."""
-    attend = attention_of(kind, mesh.cp.get_group())
+    attend = make_attention(kind, mesh.cp.get_group())
     for block in plan.blocks(model).values():
         for module in plan.attentions(block):
             if not hasattr(module, ATTEND):
@@ -63,11 +63,11 @@ def apply_context(model: nn.Module, mesh: Mesh, plan: ParallelPlan, kind: Contex
             setattr(module, ATTEND, attend)
 
 
-def attention_of(kind: ContextKind, group: dist.ProcessGroup) -> Attend:
+def make_attention(kind: ContextKind, group: dist.ProcessGroup) -> Attend:
     """Attention over the ranks of a group."""
     match kind:
         case ContextKind.ALL_GATHER:
-            over_ranks = _gathered
+            over_ranks = _all_gather_attention
         case ContextKind.RING:
             over_ranks = ring_attention
         case ContextKind.ULYSSES:
@@ -86,10 +86,10 @@ def attention_of(kind: ContextKind, group: dist.ProcessGroup) -> Attend:
     return disabled
 
 
-def _gathered(
+def _all_gather_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup
 ) -> torch.Tensor:
-    k, v = _in_order(all_gather(torch.stack((k, v)), group)).unbind()
+    k, v = _merge_positions(all_gather(torch.stack((k, v)), group)).unbind()
     ranks, rank, half = group.size(), group.rank(), q.shape[2] // 2
     head, tail = q.chunk(2, dim=2)
     return torch.cat(
@@ -107,12 +107,12 @@ def _attend_up_to(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, end: int) -
         q,
         k[:, :, :end],
         v[:, :, :end],
-        attn_mask=_up_to_here(q.shape[2], end),
+        attn_mask=_causal_mask(q.shape[2], end),
         enable_gqa=q.shape[1] != k.shape[1],
     )
 
 
-def _up_to_here(queries: int, keys: int) -> torch.Tensor:
+def _causal_mask(queries: int, keys: int) -> torch.Tensor:
     """A mask that is only a name for a kernel. Torch 2.13 cannot make one while a mode looks on, as
     that of selective recomputing does.
     """
@@ -128,23 +128,23 @@ def _ulysses(
     def rows(x: torch.Tensor) -> torch.Tensor:
         """All positions, in order, of this rank's share of the heads."""
         shares = x.unflatten(1, (ranks, -1)).movedim(1, 0)
-        return _in_order(all_to_all(shares, group))
+        return _merge_positions(all_to_all(shares, group))
 
     attended = F.scaled_dot_product_attention(
         rows(q), rows(k), rows(v), is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
     )
-    shares = all_to_all(_dealt(attended, ranks), group)
+    shares = all_to_all(_split_positions(attended, ranks), group)
     return shares.movedim(0, 1).flatten(1, 2)
 
 
-def _in_order(parts: torch.Tensor) -> torch.Tensor:
+def _merge_positions(parts: torch.Tensor) -> torch.Tensor:
     """Ranks' positions (n, ..., S/n, K) as the whole row (..., S, K)."""
     heads, tails = parts.chunk(2, dim=-2)
     chunks = torch.cat((heads, tails.flip(0)))
     return chunks.movedim(0, -3).flatten(-3, -2)
 
 
-def _dealt(row: torch.Tensor, ranks: int) -> torch.Tensor:
+def _split_positions(row: torch.Tensor, ranks: int) -> torch.Tensor:
     """A whole row (..., S, K) as ranks' positions (n, ..., S/n, K)."""
     chunks = row.unflatten(-2, (2 * ranks, -1)).movedim(-3, 0)
     return torch.cat((chunks[:ranks], chunks[ranks:].flip(0)), dim=-2)

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How many ranks each mesh axis has: plain numbers, checked against the world before any group is
-made. Free of torch, so that a job file can be checked anywhere.
+"""The number of ranks on each mesh axis: plain numbers, checked against the world before any group
+is made. Free of torch, so that a job file can be checked anywhere.
 
 Rules:
 
@@ -89,7 +89,7 @@ class Degrees:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RequestedDegrees:
     """Degrees as somebody asked for them: `dp_shard` may be open, nothing is checked yet."""
 
     pp: int = 1
@@ -100,7 +100,7 @@ class Wanted:
     ep: int = 1
 
 
-def fit(wanted: Wanted, *, world: int, where: str) -> Degrees:
+def resolve_degrees(wanted: RequestedDegrees, *, world: int, where: str) -> Degrees:
     """The degrees for `world` processes; an open `dp_shard` takes what the others leave.
 
     Args:

@@ -18,13 +18,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.parallel.context import head_tail
 from securetrain.parallel.kind import DataParallelism
-from securetrain.parallel.loss import cross_entropy_sum, losses, plain
+from securetrain.parallel.loss import cross_entropy_sum, detach_loss, loss_parallel_context
 from securetrain.parallel.mesh import Mesh
 from securetrain.parallel.plan import Precision, Settings, Zero
 
 
 class Engine(Protocol):
-    """How one step is computed."""
+    """The computation of one step."""
 
     def forward_backward(
         self,
@@ -69,13 +69,13 @@ class ParallelModel:
             This rank's part of the mean loss, detached: the parts of all ranks, divided by the
             tensor-parallel degree, add up to it.
         """
-        inputs, targets, positions = self._mine(inputs, targets)
+        inputs, targets, positions = self._local_batch(inputs, targets)
         return self.engine.forward_backward(inputs, targets, positions, divisor)
 
     @torch.no_grad()
     def loss_sum(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """This rank's part of the sum of losses (collective); as in `forward_backward`."""
-        inputs, targets, positions = self._mine(inputs, targets)
+        inputs, targets, positions = self._local_batch(inputs, targets)
         loss = self.engine.forward(inputs, targets, positions)
         for module in self._sharded():
             # No backward pass follows that would do it, and whoever looks at parameters now (a
@@ -86,12 +86,12 @@ class ParallelModel:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of this rank under the names of the model without its wrappers."""
         for part in self.parts:
-            yield from inner(part).named_parameters()
+            yield from unwrap(part).named_parameters()
 
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What this rank's part of the model remembers besides parameters, under the same names."""
+        """This rank's buffers (state besides parameters), under the same names."""
         for part in self.parts:
-            yield from inner(part).named_buffers()
+            yield from unwrap(part).named_buffers()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The same without names."""
@@ -106,7 +106,7 @@ class ParallelModel:
         for part in self.parts:
             yield from (module for module in part.modules() if isinstance(module, FSDPModule))
 
-    def _mine(
+    def _local_batch(
         self, inputs: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """This rank's positions of its rows."""
@@ -150,18 +150,18 @@ class PlainEngine:
         total = torch.zeros((), device=self._device)
         pieces = zip(inputs.chunk(count), targets.chunk(count), strict=True)
         for number, (x, y) in enumerate(pieces):
-            with self._reduced(last=number == count - 1), losses(tp=self._tp):
+            with self._gradient_sync(last=number == count - 1), loss_parallel_context(tp=self._tp):
                 loss = self._loss(x, y, positions) / divisor
                 (loss * self._scale).backward()
-            total += plain(loss)
+            total += detach_loss(loss)
         return total
 
     def forward(
         self, inputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
         """See `Engine`."""
-        with losses(tp=self._tp):
-            return plain(self._loss(inputs, targets, positions))
+        with loss_parallel_context(tp=self._tp):
+            return detach_loss(self._loss(inputs, targets, positions))
 
     def _loss(
         self, inputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor
@@ -177,7 +177,7 @@ class PlainEngine:
         return nullcontext()
 
     @contextmanager
-    def _reduced(self, *, last: bool) -> Iterator[None]:
+    def _gradient_sync(self, *, last: bool) -> Iterator[None]:
         """Reduce gradients over ranks after the last microbatch; ZeRO-2 and 3 after each one."""
         with ExitStack() as stack:
             if isinstance(self._module, DistributedDataParallel) and not last:
@@ -187,6 +187,6 @@ class PlainEngine:
             yield
 
 
-def inner(module: nn.Module) -> nn.Module:
+def unwrap(module: nn.Module) -> nn.Module:
     """The model without its wrapper, so that names are the same on every mesh."""
     return module.module if isinstance(module, DistributedDataParallel) else module

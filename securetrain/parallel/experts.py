@@ -36,27 +36,27 @@ DISPATCH: Final = "dispatch"
 """The attribute of a module that takes rows to their experts."""
 
 
-def at_home(compute: Compute, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """All experts are here."""
+def dispatch_local(compute: Compute, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Compute all experts on this rank."""
     return compute(rows, counts)
 
 
 def apply_experts(model: nn.Module, mesh: Mesh, plan: ParallelPlan) -> None:
-    """Cut experts over `ep` in place; without it, lay them on every tensor-parallel rank."""
+    """Cut experts over `ep` in place; without it, replicate them over `tp`."""
     degrees = mesh.degrees
     for block in plan.blocks(model).values():
         for experts in plan.experts(block):
             if degrees.ep > 1:
                 if not hasattr(experts, DISPATCH):
                     raise TypeError(f"{type(experts).__name__} calls experts without {DISPATCH}")
-                _lay(experts, mesh, Shard(0))
-                setattr(experts, DISPATCH, Exchange(mesh.ep.get_group()))
+                _distribute(experts, mesh, Shard(0))
+                setattr(experts, DISPATCH, ExpertExchange(mesh.ep.get_group()))
             elif degrees.tp > 1:
-                _lay(experts, mesh, Replicate())
+                _distribute(experts, mesh, Replicate())
 
 
-def own(weight: torch.Tensor) -> torch.Tensor:
-    """The part of an expert parameter that is here, whose gradient is what this rank adds to it."""
+def local_weight(weight: torch.Tensor) -> torch.Tensor:
+    """This rank's part of an expert parameter; its gradient is this rank's part of the sum."""
     if not isinstance(weight, DTensor):
         return weight
     # Ranks with equal experts saw different tokens: their gradients are a sum that is pending.
@@ -65,8 +65,8 @@ def own(weight: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """Rows go to the ranks that hold their experts, and come back."""
+class ExpertExchange:
+    """Send rows to the ranks that hold their experts, and bring the results back."""
 
     group: dist.ProcessGroup
 
@@ -80,7 +80,7 @@ class Exchange:
         arriving = torch.empty_like(counts)
         dist.all_to_all_single(arriving, counts, group=self.group)
         sent = counts.view(ranks, -1).sum(1).tolist()
-        received = checked_rows(arriving.view(ranks, -1).tolist(), limit=len(rows))
+        received = check_row_counts(arriving.view(ranks, -1).tolist(), limit=len(rows))
         mine = all_to_all(rows, self.group, received=received, sent=sent)
         # They come by rank, and by expert within a rank; experts take theirs together.
         by_rank = arriving.view(ranks, -1)
@@ -90,8 +90,8 @@ class Exchange:
         return all_to_all(out, self.group, received=sent, sent=received)
 
 
-def checked_rows(announced: Sequence[Sequence[int]], *, limit: int) -> list[int]:
-    """How many rows come from each rank of a group.
+def check_row_counts(announced: Sequence[Sequence[int]], *, limit: int) -> list[int]:
+    """Check and count the rows that come from each rank of a group.
 
     Args:
         announced: For each rank, how many rows it sends to each expert that is here.
@@ -118,9 +118,9 @@ def _shown(counts: Sequence[int]) -> str:
     return f"{sum(counts)} (of them {most} for one expert)"
 
 
-def _lay(experts: nn.Module, mesh: Mesh, placement: Shard | Replicate) -> None:
+def _distribute(experts: nn.Module, mesh: Mesh, placement: Shard | Replicate) -> None:
     ranks = mesh.ep if isinstance(placement, Shard) else mesh.tp
     for name, parameter in list(experts.named_parameters(recurse=False)):
-        # The model is described, not filled: no bytes travel.
-        laid = distribute_tensor(parameter.detach(), ranks, [placement], src_data_rank=None)
-        setattr(experts, name, nn.Parameter(laid))
+        # The parameters are on the meta device: no bytes travel.
+        distributed = distribute_tensor(parameter.detach(), ranks, [placement], src_data_rank=None)
+        setattr(experts, name, nn.Parameter(distributed))

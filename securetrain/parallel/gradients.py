@@ -41,7 +41,7 @@ def grad_norm(
     for parameter in parameters:
         if parameter.grad is None:
             continue
-        local, mesh, axes = _local(parameter)
+        local, mesh, axes = _local_grad(parameter)
         shared.setdefault((mesh, axes), []).append(local)
     total: torch.Tensor | None = None
     for (mesh, axes), tensors in shared.items():
@@ -74,11 +74,11 @@ def clip_grads(
 
 
 def are_finite(*values: torch.Tensor) -> torch.Tensor:
-    """Whether all of some scalars are finite: a bool scalar, left on their device."""
+    """Return whether all of some scalars are finite: a bool scalar, left on their device."""
     return torch.stack([torch.isfinite(value) for value in values]).all()
 
 
-def _local(
+def _local_grad(
     parameter: nn.Parameter,
 ) -> tuple[torch.Tensor, DeviceMesh | None, tuple[int, ...]]:
     """This rank's part of a gradient, its mesh, and the mesh axes over which it is cut."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which data-parallel wrapper degrees and settings ask for. Free of torch."""
+"""The data-parallel wrapper that degrees and settings ask for. Free of torch."""
 
 from enum import StrEnum
 

@@ -20,13 +20,13 @@ def cross_entropy_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tens
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
 
 
-def plain(loss: torch.Tensor) -> torch.Tensor:
+def detach_loss(loss: torch.Tensor) -> torch.Tensor:
     """A loss as an ordinary tensor, without its history."""
     loss = loss.detach()
     return loss.full_tensor() if isinstance(loss, DTensor) else loss
 
 
-def losses(*, tp: bool) -> AbstractContextManager[object]:
+def loss_parallel_context(*, tp: bool) -> AbstractContextManager[object]:
     """The context of cross-entropy and of its backward pass: with tensor parallelism logits are cut
     along the vocabulary and never gathered.
     """

@@ -9,7 +9,7 @@ dense    pp, dp_replicate, fsdp, tp                  parameters; fsdp is dp_shar
                                                      context-parallel ranks hold the same weights
 data     pp, batch, cp, tp                           rows and positions
 sparse   pp, dp_replicate, efsdp, ep                 experts; efsdp x ep is fsdp x tp
-grads    pp, equals, tp (experts: pp, equals, ep)    ranks whose gradients can be compared
+grads    pp, comparable, tp (experts: ep for tp)     ranks whose gradients can be compared
 =======  ==========================================  ==========================================
 
 A view's meshes are made once and kept: torch compares meshes by identity. Axes of one parameter
@@ -28,7 +28,7 @@ from securetrain.parallel.degrees import Axis, Degrees
 FSDP = "fsdp"
 BATCH = "batch"
 EFSDP = "efsdp"
-EQUALS = "equals"
+COMPARABLE = "comparable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Mesh:
     sparse: DeviceMesh | None
     """None without expert parallelism."""
     grads: DeviceMesh
-    """(pp, equals, tp): equals hold the same piece of the model and see different tokens."""
+    """(pp, comparable, tp): comparable ranks hold equal pieces and see different tokens."""
     expert_grads: DeviceMesh | None
-    """(pp, equals, ep): the same for experts; None without expert parallelism."""
+    """(pp, comparable, ep): the same for experts; None without expert parallelism."""
 
     @property
     def fsdp(self) -> DeviceMesh:
@@ -84,18 +84,18 @@ class Mesh:
 
     @property
     def dp_rank(self) -> int:
-        """Which share of the rows this rank sees."""
+        """This rank's index among the ranks that see different rows."""
         return self.data.get_local_rank(BATCH)
 
     @property
-    def equals(self) -> dist.ProcessGroup:
+    def comparable(self) -> dist.ProcessGroup:
         """The ranks whose gradients can be compared: equal pieces, different tokens."""
-        return self.grads.get_group(EQUALS)
+        return self.grads.get_group(COMPARABLE)
 
     @property
-    def equal_experts(self) -> dist.ProcessGroup | None:
+    def comparable_experts(self) -> dist.ProcessGroup | None:
         """The same for experts; None where they lie with the rest."""
-        return None if self.expert_grads is None else self.expert_grads.get_group(EQUALS)
+        return None if self.expert_grads is None else self.expert_grads.get_group(COMPARABLE)
 
     @property
     def groups(self) -> tuple[dist.ProcessGroup, ...]:
@@ -136,6 +136,8 @@ def make_mesh(degrees: Degrees, device_type: str) -> Mesh:
         sparse=view(pp=d.pp, dp_replicate=d.dp_replicate, efsdp=d.efsdp, ep=d.ep)
         if d.ep > 1
         else None,
-        grads=view(pp=d.pp, equals=d.dp_replicate * d.fsdp, tp=d.tp),
-        expert_grads=view(pp=d.pp, equals=d.dp_replicate * d.efsdp, ep=d.ep) if d.ep > 1 else None,
+        grads=view(pp=d.pp, comparable=d.dp_replicate * d.fsdp, tp=d.tp),
+        expert_grads=view(pp=d.pp, comparable=d.dp_replicate * d.efsdp, ep=d.ep)
+        if d.ep > 1
+        else None,
     )

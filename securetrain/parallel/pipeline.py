@@ -22,10 +22,10 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.distributed.tensor import DTensor, Shard
 
-from securetrain.parallel.loss import cross_entropy_sum, losses, plain
+from securetrain.parallel.loss import cross_entropy_sum, detach_loss, loss_parallel_context
 from securetrain.parallel.mesh import Mesh
 from securetrain.parallel.plan import ParallelPlan, Precision, Settings
-from securetrain.parallel.schedule import num_stages, owner_of
+from securetrain.parallel.schedule import num_stages, rank_of_stage
 
 
 class PipelineEngine:
@@ -78,7 +78,7 @@ class PipelineEngine:
         if inputs.shape != self._rows:
             raise ValueError(f"the pipeline was built for rows of {self._rows}, not {inputs.shape}")
         found: list[torch.Tensor] = []
-        with losses(tp=self._mesh.degrees.tp > 1):
+        with loss_parallel_context(tp=self._mesh.degrees.tp > 1):
             self._schedule.step(
                 *((inputs,) if self._first else ()),
                 positions=positions.repeat(self._settings.microbatches),
@@ -88,7 +88,7 @@ class PipelineEngine:
             )
         if not self._last:
             return torch.zeros((), device=self._device)
-        return torch.stack([plain(loss) for loss in found]).sum()
+        return torch.stack([detach_loss(loss) for loss in found]).sum()
 
     def forward(
         self, inputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor
@@ -106,11 +106,11 @@ class PipelineEngine:
                 dist.send(x.contiguous(), group_dst=after, group=group)
         if not self._last:
             return torch.zeros((), device=self._device)
-        with losses(tp=degrees.tp > 1):
-            return plain(self._sum(x, targets))
+        with loss_parallel_context(tp=degrees.tp > 1):
+            return detach_loss(self._sum(x, targets))
 
     def _owner(self, stage: int) -> int:
-        return owner_of(self._settings.schedule, stage, self._mesh.degrees.pp)
+        return rank_of_stage(self._settings.schedule, stage, self._mesh.degrees.pp)
 
     def _build(self, inputs: torch.Tensor) -> Any:
         kind: Any = get_schedule_class(self._settings.schedule.value)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What to do to a model, as data. `parallelize` does it. Importing this does not import torch.
+"""Plans and settings for `parallelize`, as data. Importing this does not import torch.
 
 Two halves: a `ParallelPlan` is what a *model* says about itself (which modules repeat, which
 matrices are cut how), once for every mesh; `Settings` is what a *job* asks for.
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Precision(StrEnum):
-    """What the forward and backward passes compute in; parameters and sums stay in float32."""
+    """The dtype of forward and backward passes; parameters and sums stay in float32."""
 
     FP32 = "fp32"
     BF16 = "bf16"
 
 
 class Zero(IntEnum):
-    """What dp_shard ranks share (Rajbhandari et al. 2019, arXiv:1910.02054).
+    """The state that dp_shard ranks share (Rajbhandari et al. 2019, arXiv:1910.02054).
 
     FSDP2 keeps whole gradients between microbatches at level 1, whole parameters between forward
     and backward at level 2, and neither at level 3.
@@ -44,7 +44,7 @@ class Zero(IntEnum):
 
 
 class ContextKind(StrEnum):
-    """How ranks that share positions attend to each other's."""
+    """The way in which ranks that share positions attend to each other's."""
 
     ALL_GATHER = "all-gather"
     """Gather all keys and values (Llama 3, arXiv:2407.21783, 3.3.2)."""
@@ -55,7 +55,7 @@ class ContextKind(StrEnum):
 
 
 class Recompute(StrEnum):
-    """Which activations are computed again in the backward pass instead of being kept."""
+    """The activations that the backward pass computes again instead of keeping them."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -65,7 +65,7 @@ class Recompute(StrEnum):
 
 
 class Compression(StrEnum):
-    """How DDP's gradients travel."""
+    """The compression of DDP's gradients on their way."""
 
     NONE = "none"
     FP16 = "fp16"
@@ -75,7 +75,7 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a job wants a model made parallel, apart from the degrees of its mesh."""
+    """A job's choices for making a model parallel, apart from the degrees of its mesh."""
 
     precision: Precision = Precision.FP32
     zero: Zero = Zero.PARAMETERS
@@ -96,14 +96,14 @@ class Settings:
 
 
 class ParallelPlan(Protocol):
-    """What a model says about itself."""
+    """The description of a model that `parallelize` works from."""
 
     def blocks(self, model: nn.Module) -> Mapping[str, nn.Module]:
         """The modules that repeat, by name, in order: the units of sharding, recomputing and
         compiling.
         """
 
-    def keep(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
+    def split_stage(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
         """Make `model` one pipeline stage: take everything out but some of the blocks, and what
         comes before the first and after the last. Names of what stays do not change.
         """

@@ -34,7 +34,7 @@ from securetrain.parallel.plan import ParallelPlan, Recompute
 Contexts: TypeAlias = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 _aten: Final = torch.ops.aten
-KEPT: Final = frozenset(
+SAVED_OPS: Final = frozenset(
     {
         _aten.mm.default,
         _aten.addmm.default,
@@ -73,10 +73,10 @@ def apply_recompute(model: nn.Module, plan: ParallelPlan, recompute: Recompute) 
 
 
 def _replace(module: nn.Module, again: Callable[..., Any]) -> None:
-    module.forward = _again(module.forward, again)
+    module.forward = _recomputing(module.forward, again)
 
 
-def _again(forward: Callable[..., Any], again: Callable[..., Any]) -> Callable[..., Any]:
+def _recomputing(forward: Callable[..., Any], again: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def recomputed(*inputs: Any, **named: Any) -> Any:
         return again(forward, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
@@ -90,4 +90,6 @@ def _contexts() -> Contexts:
 
 
 def _policy(_context: object, operator: Any, *_args: object, **_kwargs: object) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    return (
+        CheckpointPolicy.MUST_SAVE if operator in SAVED_OPS else CheckpointPolicy.PREFER_RECOMPUTE
+    )

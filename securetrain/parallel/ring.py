@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from securetrain.parallel.blockwise import Attended, attend, gradients
+from securetrain.parallel.blockwise import PartialAttention, attend, gradients
 from securetrain.parallel.collectives import shift
 
 _Part: TypeAlias = tuple[slice, slice, bool]
@@ -40,7 +40,7 @@ class _Ring(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup
     ) -> torch.Tensor:
         ranks, rank = group.size(), group.rank()
-        so_far, moving = Attended.nothing(q), torch.stack((k, v))
+        so_far, moving = PartialAttention.empty(q), torch.stack((k, v))
         for hop in range(ranks):
             coming = shift(moving, group) if hop < ranks - 1 else None
             rows, columns, causal = _visible(rank, (rank - hop) % ranks, q.shape[2])
@@ -87,7 +87,7 @@ class _Ring(torch.autograd.Function):
 
 
 def _visible(rank: int, source: int, length: int) -> _Part:
-    """What this rank's queries see of the keys of rank `source`."""
+    """The part of rank `source`'s keys that this rank's queries see."""
     every, half = slice(None), length // 2
     if source == rank:
         # Positions are in order within a rank.

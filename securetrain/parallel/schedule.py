@@ -37,7 +37,7 @@ _V: Final = {Schedule.ZBV_ZERO_BUBBLE, Schedule.DUAL_PIPE_V}
 
 
 def stages_per_rank(schedule: Schedule) -> int:
-    """How many stages each pipeline rank holds."""
+    """The number of stages that each pipeline rank holds."""
     return 1 if schedule in _SINGLE else 2
 
 
@@ -53,12 +53,12 @@ def stages_of(schedule: Schedule, rank: int, ranks: int) -> tuple[int, ...]:
     return tuple(range(rank, num_stages(schedule, ranks), ranks))
 
 
-def owner_of(schedule: Schedule, stage: int, ranks: int) -> int:
+def rank_of_stage(schedule: Schedule, stage: int, ranks: int) -> int:
     """The pipeline rank that holds a stage."""
     return next(rank for rank in range(ranks) if stage in stages_of(schedule, rank, ranks))
 
 
-def least_microbatches(schedule: Schedule, ranks: int) -> int:
+def min_microbatches(schedule: Schedule, ranks: int) -> int:
     """Fewer microbatches than this the schedule does not take."""
     return 2 * ranks if schedule is Schedule.DUAL_PIPE_V else 1
 
@@ -71,7 +71,7 @@ def microbatch_multiple(schedule: Schedule, ranks: int) -> int:
 
 
 def default_microbatches(ranks: int) -> int:
-    """What `auto` means: enough that all stages are busy half of the time and more."""
+    """The number that `auto` stands for: all stages are busy at least half of the time."""
     return 2 * ranks if ranks > 1 else 1
 
 

@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class FieldDoc:
-    """What the schema says about one field."""
+    """The schema's documentation of one field."""
 
     path: tuple[str, ...]
     description: str

@@ -61,7 +61,7 @@ DANGEROUS_GLOBALS: Final = (
 
 
 class Level(StrEnum):
-    """How bad."""
+    """The severity of a remark."""
 
     ERROR = "error"
     WARNING = "warning"

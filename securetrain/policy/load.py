@@ -86,7 +86,7 @@ def digest_of(policy: Policy) -> str:
 
 
 def bundled_dir(kind: str) -> Path:
-    """Where the shipped `kind` (policies, threat_models) lies: in the wheel or the repository."""
+    """The folder of shipped policies or threat models (`kind`): in the wheel or the repository."""
     in_wheel = Path(str(files("securetrain"))) / "_bundled" / kind
     return in_wheel if in_wheel.is_dir() else Path(str(files("securetrain"))).parent / kind
 
@@ -310,7 +310,7 @@ def _check_log(log: TransparencyLog, where: str) -> None:
 
 
 def _check_network(policy: Policy, where: str) -> None:
-    """A fabric in clear is named twice, has a reason, and its reductions are checked."""
+    """A fabric in the clear is named twice, has a reason, and its reductions are checked."""
     network = policy.network
     if not network.require:
         raise PolicyError(

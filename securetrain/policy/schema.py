@@ -25,7 +25,7 @@ def _meta(description: str, *enforced_by: str, **bounds: float) -> Meta:
 
 
 class UnpickleMode(StrEnum):
-    """What the worker shim does with a pickle that names a global outside the allow-list."""
+    """The worker shim's answer to a pickle that names a global outside the allow-list."""
 
     OFF = "off"
     WARN = "warn"
@@ -33,7 +33,7 @@ class UnpickleMode(StrEnum):
 
 
 class PreflightMode(StrEnum):
-    """What `run` does with the findings of its preflight audit."""
+    """The consequence of the preflight audit's findings."""
 
     OFF = "off"
     WARN = "warn"
@@ -41,28 +41,28 @@ class PreflightMode(StrEnum):
 
 
 class FabricTrust(StrEnum):
-    """What protects gradients that leave a machine by RDMA instead of by sockets."""
+    """The protection of gradients that leave a machine by RDMA instead of by sockets."""
 
     ENCRYPTED = "encrypted"
     TRUSTED_PLAINTEXT = "trusted-plaintext"
 
 
 class IsolationEvidence(StrEnum):
-    """What stands behind the word that nobody else is on the RDMA fabric."""
+    """The evidence that nobody else is on the RDMA fabric."""
 
     PARTITION = "partition"
     STATEMENT = "statement"
 
 
 class GuardMode(StrEnum):
-    """How gradients are watched."""
+    """The mode in which gradients are watched."""
 
     OFF = "off"
     DETECT = "detect"
 
 
 class GuardResponse(StrEnum):
-    """What the trainer does when a step's gradients are refused."""
+    """The trainer's answer to a step whose gradients are refused."""
 
     OBSERVE = "observe"
     SKIP_STEP = "skip-step"
@@ -70,7 +70,7 @@ class GuardResponse(StrEnum):
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who the policy is."""
+    """The identity of the policy."""
 
     id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}\Z")]
     version: Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+\Z")]
@@ -99,7 +99,7 @@ class SelfAsserted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class ImaMode(StrEnum):
-    """What is asked of the kernel's measurement list."""
+    """The demand on the kernel's measurement list."""
 
     OFF = "off"
     LOG = "log"
@@ -107,7 +107,7 @@ class ImaMode(StrEnum):
 
 
 class ReferenceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the signed reference values lie."""
+    """The file of the signed reference values."""
 
     file: Annotated[str, _meta("the file, relative to the policy that names it", "run")]
     signed_by: Annotated[
@@ -121,7 +121,7 @@ class ReferenceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Tpm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a TPM must prove."""
+    """The requirements for a TPM."""
 
     inventory: Annotated[
         bool, _meta("the endorsement key must be enrolled for this node", "run")
@@ -146,7 +146,7 @@ class Tpm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Tee(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the CPU's confidential-computing environment must prove. Debug is always refused."""
+    """The requirements for the CPU's confidential environment. Debug is always refused."""
 
     tcb_statuses: Annotated[
         tuple[str, ...], _meta("TDX TCB statuses that are good enough", "run")
@@ -154,7 +154,7 @@ class Tee(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What GPUs and NVSwitches must prove."""
+    """The requirements for GPUs and NVSwitches."""
 
     confidential: Annotated[
         bool, _meta("every GPU of the node must prove itself and its firmware", "run")
@@ -230,7 +230,7 @@ class SupplyChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Scheduler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the scheduler hands to the job."""
+    """The variables that the scheduler hands to the job."""
 
     pass_environment: Annotated[
         tuple[str, ...],
@@ -239,7 +239,7 @@ class Scheduler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Why nobody else is on the RDMA fabric, where the job's bytes are in clear on it."""
+    """The reason why nobody else is on the RDMA fabric, where the job's bytes are in the clear."""
 
     statement: Annotated[str, _meta("how it is kept from others; printed", "run", "audit")]
     evidence: Annotated[
@@ -263,14 +263,14 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     fabric: Annotated[
         FabricTrust,
         _meta(
-            "what may leave a machine: encrypted (nothing in clear) or trusted-plaintext"
+            "what may leave a machine: encrypted (nothing in the clear) or trusted-plaintext"
             " (rdma-trusted or store-tls may be required)",
             "run",
             "audit",
         ),
     ] = FabricTrust.ENCRYPTED
     isolation: Annotated[
-        Isolation | None, _meta("why nobody else is on a fabric in clear", "run", "audit")
+        Isolation | None, _meta("why nobody else is on a fabric in the clear", "run", "audit")
     ] = None
 
 

@@ -54,7 +54,7 @@ class Child:
     reader: threading.Thread = field(default_factory=threading.Thread)
 
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return whether the process still runs."""
         return self.process.poll() is None
 
     def wait(self, poll: Callable[[], None], interval: float = 0.2) -> None:

@@ -56,7 +56,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 class Split(StrEnum):
-    """What a document is for."""
+    """The use of a document."""
 
     TRAIN = "train"
     VALIDATION = "validation"

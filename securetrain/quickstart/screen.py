@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees while the story runs: a sentence, a bar and a result for each step.
+"""The screen while the story runs: a sentence, a bar and a result for each step.
 
 Text that comes from a run is printed as it is, never as markup. The quiet screen shows nothing; it
 stands in when the output is JSON.
@@ -37,7 +37,7 @@ class Bar(Protocol):
 
 
 class Screen(Protocol):
-    """Where the story is told."""
+    """The place where the story is told."""
 
     def opening(self, run_dir: str) -> None:
         """Say what is about to happen, and where."""
@@ -61,7 +61,7 @@ class Screen(Protocol):
         """Several things that the step found."""
 
     def closing(self, report: str, commands: Sequence[tuple[str, str]]) -> None:
-        """Where the report is, and what to try next."""
+        """Say where the report is, and what to try next."""
 
 
 class _QuietBar:
@@ -171,7 +171,7 @@ class RichScreen:
         self._console.print(Padding(table, (0, 0, 0, 5)))
 
     def closing(self, report: str, commands: Sequence[tuple[str, str]]) -> None:
-        """Where the report is, and what to try next."""
+        """Say where the report is, and what to try next."""
         self._console.print()
         self._console.print(
             Text.assemble(("Report  ", "bold"), (printable(report), "underline")), soft_wrap=True

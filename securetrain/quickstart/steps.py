@@ -24,9 +24,9 @@ from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, State
 from securetrain.drills import DRILLS, run_drill
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch.preflight import run_preflight
-from securetrain.launch.setup import prepare_run
+from securetrain.launch.run_setup import prepare_run
 from securetrain.quickstart import corpus
-from securetrain.quickstart.context import Story
+from securetrain.quickstart.story_state import Story
 from securetrain.report.model import VerificationView
 from securetrain.report.run_record import DRILLS_FILE, VERIFY_FILE
 
@@ -100,7 +100,7 @@ def preflight(story: Story) -> str:
 
 
 def _show_findings(story: Story, result: AuditResult) -> None:
-    """What failed or is not known, each check once, the worst first."""
+    """Show the checks that failed or are not known, each once, the worst first."""
     by_check: dict[str, list[Finding]] = {}
     for finding in result.of(State.FAIL, State.UNKNOWN):
         by_check.setdefault(finding.check, []).append(finding)

@@ -18,7 +18,7 @@ from typing import Final
 
 from securetrain.core.errors import UsageError, os_error
 from securetrain.quickstart import steps, training
-from securetrain.quickstart.context import StepOutcome, Story, StoryResult
+from securetrain.quickstart.story_state import StepOutcome, Story, StoryResult
 from securetrain.quickstart.tpm import software_tpm
 from securetrain.report.html import write_report
 
@@ -118,7 +118,7 @@ def _tell(story: Story) -> StoryResult:
 
 
 def check_machine(run_dir: Path) -> None:
-    """What can be known before anything is made.
+    """Check what can be known before anything is made.
 
     Raises:
         UsageError: ST-USAG-004 a missing extra, ST-USAG-005 the run directory is used, ST-USAG-006

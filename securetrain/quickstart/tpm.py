@@ -15,8 +15,8 @@ from typing import Final
 
 from securetrain.core.files import make_private_dir
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch.setup import node_name
-from securetrain.quickstart.context import Story
+from securetrain.launch.run_setup import node_name
+from securetrain.quickstart.story_state import Story
 from securetrain.testing.machine import Machine, reference_values, write_policy
 
 FOLDER: Final = "tpm"
@@ -25,7 +25,7 @@ LIFETIME: Final = timedelta(days=7)
 
 @contextmanager
 def software_tpm(story: Story) -> Iterator[None]:
-    """Switch the machine on, enrol it, and let the story use its policy and attester.
+    """Switch the machine on, enroll it, and let the story use its policy and attester.
 
     Raises:
         UsageError: ST-USAG-004 when swtpm is not installed.

@@ -17,8 +17,8 @@ from typing import Any, Final
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import write_atomic
 from securetrain.quickstart.children import Child, child
-from securetrain.quickstart.context import Story
 from securetrain.quickstart.screen import Bar
+from securetrain.quickstart.story_state import Story
 
 LOG: Final = "quickstart.log"
 _READ_BYTES: Final = 1 << 20

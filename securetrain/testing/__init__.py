@@ -3,7 +3,8 @@
 """Fakes for testing policies and code that uses securetrain, without a cluster.
 
 ``clock`` a clock that stands still until it is moved; ``memory_store`` a c10d store in memory;
-``attester`` evidence of any tier, refused by every real verifier; ``runs`` a small signed run
-directory; ``processes`` several gloo ranks for the price of one torch import; ``cluster`` several
-hosts as network namespaces on a bridge. Nothing here is ever imported by the rest of securetrain.
+``fake_attester`` evidence of any tier, refused by every real verifier; ``runs`` a small signed
+run directory; ``processes`` several gloo ranks for the price of one torch import; ``cluster``
+several hosts as network namespaces on a bridge. Nothing here is ever imported by the rest of
+securetrain.
 """

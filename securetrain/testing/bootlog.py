@@ -70,13 +70,13 @@ class Event:
     """What the digest is of, where that is not `data`."""
 
     def digest(self, bank: Hash) -> bytes:
-        """What the register of one bank is extended with."""
+        """The digest that the register of one bank is extended with."""
         return bank.digest(self.data if self.measured is None else self.measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot:
-    """What a machine boots; its fields are what a reference value can be about."""
+    """The boot of a machine; its fields are what a reference value can be about."""
 
     firmware: bytes = b"firmware image 1.0"
     firmware_version: str = "securetrain test firmware 1.0"

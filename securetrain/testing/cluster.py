@@ -57,7 +57,7 @@ print(struct.unpack("=II", tap.getsockopt(263, 6, 8))[1])  # SOL_PACKET, PACKET_
 
 
 def missing() -> list[str]:
-    """What a cluster needs and this machine lacks; empty when one can be made."""
+    """List what a cluster needs and this machine lacks; empty when one can be made."""
     from securetrain.network.engines import missing_here  # noqa: PLC0415 - a test asks once
 
     return missing_here()
@@ -104,7 +104,7 @@ class Host:
 
 @dataclass(slots=True)
 class Capture:
-    """What crossed the bridge."""
+    """The packets that crossed the bridge."""
 
     path: Path
     lost: int | None = None

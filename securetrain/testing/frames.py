@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What crossed the underlay: which of a capture's frames a job may send, and which it may not.
+"""The frames of a capture of the underlay: those that a job may send, and those that it may not.
 
 ::
 
@@ -41,7 +41,7 @@ _FRAGMENT: Final = 0x3FFF
 
 
 class Kind(StrEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     WIREGUARD = "wireguard"
     CONTROL = "control"
@@ -71,7 +71,7 @@ class Packet:
 
     @property
     def payload(self) -> bytes:
-        """What TCP or UDP carry."""
+        """The payload of TCP or UDP."""
         if self.protocol == _UDP:
             return self.body[8:]
         if self.protocol == _TCP and len(self.body) > 12:
@@ -105,7 +105,7 @@ def packet_of(frame: bytes) -> Packet | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What a job may send over the underlay."""
+    """The traffic that a job may have on the underlay."""
 
     tunnels: Collection[Endpoint]
     """Where its members' tunnels are."""
@@ -113,7 +113,7 @@ class Traffic:
     """Where its coordinator listens."""
 
     def kind(self, frame: bytes) -> Kind:
-        """What one frame is."""
+        """Return the kind of one frame."""
         packet = packet_of(frame)
         if packet is None:
             return Kind.NEIGHBOURHOOD if frame[12:_ETHERNET] == _ARP else Kind.STRANGER
@@ -133,7 +133,7 @@ class Traffic:
         return packet.protocol == _UDP and known and packet.payload.startswith(_MESSAGES)
 
     def strangers(self, frames: Iterable[bytes]) -> list[str]:
-        """What the job may not have sent, each kind of it once."""
+        """The frames that the job may not have sent, each kind once."""
         found = {
             str(packet_of(frame) or f"Ethernet type {frame[12:_ETHERNET].hex()}")
             for frame in frames

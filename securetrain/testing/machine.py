@@ -29,7 +29,7 @@ from securetrain.core.files import write_atomic
 from securetrain.evidence.reference import ReferenceValues
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.ima import Measurement, encode_ima, measure_files
+from securetrain.testing.measurement_lists import Measurement, encode_ima, measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 
 FILES: Final[Mapping[str, bytes]] = {
@@ -154,7 +154,7 @@ def reference_values(
     """Machines that are on, enrolled with this boot as the good one.
 
     Args:
-        machines: what to enrol.
+        machines: what to enroll.
         now: the time, timezone-aware.
         virtual: vouch for the software TPMs' manufacturer, so that their tier is `vtpm`.
         lifetime: of the reference values.
@@ -165,10 +165,10 @@ def reference_values(
     roots = Roots(
         virtual=pems if virtual else (), test=() if virtual else pems, intermediates=between
     )
-    enrolments = [
+    enrollments = [
         Enrolment(bundle=machine.bundle(key, now), learn_boot=True) for machine in machines
     ]
-    return enroll(None, enrolments, roots=roots, now=now, lifetime=lifetime).values
+    return enroll(None, enrollments, roots=roots, now=now, lifetime=lifetime).values
 
 
 def write_policy(

@@ -35,7 +35,7 @@ class MemoryStore:
 
     @property
     def timeout(self) -> timedelta:
-        """How long `get` and `wait` wait."""
+        """The time for which `get` and `wait` wait."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -89,7 +89,7 @@ class MemoryStore:
             return self._data[key]
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys exist; never waits."""
+        """Return whether all keys exist; never waits."""
         with self._changed:
             return all(key in self._data for key in keys)
 
@@ -108,7 +108,7 @@ class MemoryStore:
             return self._data.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         with self._changed:
             return len(self._data)
 

@@ -34,7 +34,7 @@ from securetrain.attest.node.tpm.client import Tpm
 from securetrain.core.errors import UsageError
 from securetrain.core.files import make_private_dir, read_file
 from securetrain.evidence.tpm.constants import Hash
-from securetrain.testing.ima import Measurement
+from securetrain.testing.measurement_lists import Measurement
 
 COMMANDS: Final = ("swtpm", "swtpm_setup", "swtpm_localca")
 _IMA_PCR: Final = 10
@@ -208,7 +208,7 @@ class SoftwareTpm:
         return setup
 
     def _server(self) -> str:
-        """What --server gets; our address goes with it."""
+        """The argument of --server; our address goes with it."""
         if self._port:
             self.address = f"tcp:127.0.0.1:{self._port}"
             return f"type=tcp,port={self._port},bindaddr=127.0.0.1"
@@ -269,7 +269,7 @@ class SoftwareTpm:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a process still does anything: a zombie does not."""
+    """Return whether a process still does anything: a zombie does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -43,7 +43,7 @@ class SourceTree:
         return None
 
     def attribute(self, target: str) -> str:
-        """Why ``module:attribute`` does not resolve; empty when it does."""
+        """Explain why ``module:attribute`` does not resolve; empty when it does."""
         module, _, name = target.partition(":")
         path = self.module(module)
         if path is None:
@@ -51,7 +51,7 @@ class SourceTree:
         return "" if self._defines(path, name.split(".")) else f"{module} does not define {name}"
 
     def test(self, target: str) -> str:
-        """Why ``tests/path.py::name`` does not resolve; empty when it does."""
+        """Explain why ``tests/path.py::name`` does not resolve; empty when it does."""
         assert self.repository is not None  # the caller asks only where there are tests
         file, *names = target.split("::")
         path = self.repository / file

@@ -102,7 +102,7 @@ def _train(
             clock=lambda: datetime.now(UTC),
             stop=stop,
             console=sys.stdout,
-            witness=os.environ.get("LOCAL_RANK") == "0",
+            is_node_leader=os.environ.get("LOCAL_RANK") == "0",
             state=NodeState(Path(state)) if state else None,
         )
         return run_job(job, where, worker, stop_after=stop_after)

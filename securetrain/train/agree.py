@@ -19,13 +19,13 @@ from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.ledger import Ledger
 
-PULSE: Final = 5.0
+HEARTBEAT_SECONDS: Final = 5.0
 """Seconds between two words from a rank that others wait for."""
 _DONE, _WORKING, _FAILED = 0, 1, 2
 
 
 def rank_zero_decides(decide: Callable[[], int], device: torch.device) -> int:
-    """What `decide` returns on rank 0, on every rank of the default group.
+    """Run `decide` on rank 0 and return its result on every rank of the default group.
 
     Raises:
         SecureTrainError: on rank 0 what `decide` raised, on the others ST-RUNT-004.
@@ -47,7 +47,7 @@ def rank_zero_decides(decide: Callable[[], int], device: torch.device) -> int:
     return int(value)
 
 
-def together(work: Iterator[object], device: torch.device) -> None:
+def run_together(work: Iterator[object], device: torch.device) -> None:
     """Do this rank's part of something long, which others wait for (collective).
 
     Every few seconds all ranks hear whether anybody is still at work, so that nobody takes the
@@ -78,12 +78,14 @@ def together(work: Iterator[object], device: torch.device) -> None:
 
 def _advance(work: Iterator[object]) -> bool:
     """Work for a while; whether there is more to do."""
-    until = time.monotonic() + PULSE
+    until = time.monotonic() + HEARTBEAT_SECONDS
     return any(time.monotonic() >= until for _ in work)
 
 
 @contextmanager
-def recorded(ledger: Ledger, boundary: Boundary, event: str, subject: str) -> Iterator[None]:
+def recording_refusals(
+    ledger: Ledger, boundary: Boundary, event: str, subject: str
+) -> Iterator[None]:
     """Write a refusal into the ledger on its way out, whichever rank meets it."""
     try:
         yield

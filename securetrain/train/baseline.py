@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What counting alone achieves: the numbers that a trained model has to beat.
+"""Baselines from byte counts alone: the numbers that a trained model has to beat.
 
 Unigram and bigram tables are counted on the training split and scored on the held-out split (cross
 entropy in bits a byte), with every count raised by a little so that unseen pairs cost something

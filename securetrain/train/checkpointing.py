@@ -90,9 +90,9 @@ class Checkpoints:
     history: RunHistory
     """Rank 0's; empty on the other ranks."""
     ledger: Ledger
-    first: bool
+    is_rank_zero: bool
     """Whether this is rank 0, which looks and writes for all."""
-    witness: bool
+    is_node_leader: bool
     """Whether this is the first rank of its node, which enters what it took part in."""
     clock: Callable[[], datetime]
     device: torch.device
@@ -161,7 +161,7 @@ class Checkpoints:
     def _committed(self, path: Path, context: SaveContext, digest: str) -> None:
         """A checkpoint is there, whole and signed."""
         step = context.step
-        if self.first:
+        if self.is_rank_zero:
             self._advance_head(path)
             self.ledger.allow(
                 Boundary.CHECKPOINT,
@@ -172,7 +172,7 @@ class Checkpoints:
                 verdict=context.gradients.verdict.value,
             )
             self._remove_old()
-        elif self.witness:
+        elif self.is_node_leader:
             self.ledger.observe(Boundary.CHECKPOINT, SEEN, path.name, step=step, digest=digest)
         self._parent, self._seq = digest, context.seq + 1
 
@@ -208,7 +208,7 @@ class Checkpoints:
         if choice in {AUTO, NEVER}:
             step = rank_zero_decides(lambda: self._choose(choice), self.device)
             if step < 0:
-                if self.first:
+                if self.is_rank_zero:
                     self._skip_to_head()
                 return None
             path = self.run.checkpoint(step)
@@ -239,14 +239,14 @@ class Checkpoints:
             )
         restore(trainer, state)
         self._check_cursor(predicate, trainer.progress, path)
-        if self.first:
+        if self.is_rank_zero:
             self.ledger.allow(
                 Boundary.CHECKPOINT, "run-resumed", path.name, step=predicate.step, digest=digest
             )
         same_run = predicate.run_id == self.run_id
         self._parent, self._saved_step = digest, predicate.step if same_run else -1
         self._seq = predicate.seq + 1 if same_run else 0
-        if self.first:
+        if self.is_rank_zero:
             self._skip_to_head()
         return predicate
 
@@ -338,7 +338,7 @@ class Checkpoints:
 
 
 def gradient_record(progress: Progress, *, watched: bool) -> GradientRecord:
-    """What the statement says about the gradients that led to a state.
+    """Summarize, for the statement, the gradients that led to a state.
 
     Refused steps were dropped and are not in the weights: they are counted. The verdict is refused
     when a step that the guard did not like was applied all the same (response 'observe').

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model, its rows and a mesh fit together. Free of torch.
+"""Checks that a model, its rows and a mesh fit together. Free of torch.
 
 Everything that torch would refuse in the middle of a step, or would get wrong in silence, is
 refused here, before a process group exists: with the field, the reason and the nearest choice.
@@ -9,12 +9,12 @@ refused here, before a process group exists: with the field, the reason and the 
 import math
 from typing import Final
 
-from securetrain.parallel.degrees import Degrees, Wanted, fit, nearest_divisor
+from securetrain.parallel.degrees import Degrees, RequestedDegrees, nearest_divisor, resolve_degrees
 from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.plan import Compression, ContextKind
 from securetrain.parallel.schedule import (
-    least_microbatches,
     microbatch_multiple,
+    min_microbatches,
     num_stages,
     stages_per_rank,
 )
@@ -32,7 +32,7 @@ def check_world(job: JobConfig, world: int, where: str) -> Degrees:
         UsageError: ST-USAG-007 with the nearest valid choice.
     """
     asked = job.parallel
-    wanted = Wanted(
+    wanted = RequestedDegrees(
         pp=asked.pp,
         dp_replicate=asked.dp_replicate,
         dp_shard=None if asked.dp_shard == AUTO else int(asked.dp_shard),
@@ -40,7 +40,7 @@ def check_world(job: JobConfig, world: int, where: str) -> Degrees:
         tp=asked.tp,
         ep=asked.ep,
     )
-    degrees = fit(wanted, world=world, where=where)
+    degrees = resolve_degrees(wanted, world=world, where=where)
     check_composition(job, degrees, where)
     return degrees
 
@@ -153,7 +153,7 @@ def _check_pipeline(job: JobConfig, degrees: Degrees, where: str) -> None:
             "parallel.pp",
             f"pp: {max(1, job.model.layers // stages_per_rank(schedule))}",
         )
-    least = least_microbatches(schedule, degrees.pp)
+    least = min_microbatches(schedule, degrees.pp)
     unit = microbatch_multiple(schedule, degrees.pp)
     if pieces < least or pieces % unit:
         raise bad_field(

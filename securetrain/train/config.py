@@ -85,7 +85,7 @@ class ModelJob(_Section, frozen=True, kw_only=True):
 
 
 class Format(StrEnum):
-    """How data lies in the files of a dataset."""
+    """The layout of data in the files of a dataset."""
 
     BYTES = "bytes"
     TOKENS = "tokens"
@@ -95,14 +95,14 @@ class Format(StrEnum):
 
 
 class RowOrder(StrEnum):
-    """Where rows begin."""
+    """The rule that decides where rows begin."""
 
     RANDOM = "random"
     EPOCHS = "epochs"
 
 
 class DataJob(_Section, frozen=True, kw_only=True):
-    """What the model reads."""
+    """The data that the model reads."""
 
     dataset: Annotated[str, Meta(min_length=1)] | None = None
     """A signed dataset's directory; null is the run directory's own."""
@@ -139,7 +139,7 @@ class DataJob(_Section, frozen=True, kw_only=True):
 
 
 class ParallelJob(_Section, frozen=True, kw_only=True):
-    """How ranks share the work."""
+    """The way in which ranks share the work."""
 
     pp: Degree = 1
     """Pipeline ranks: each holds some of the layers."""
@@ -170,7 +170,7 @@ class ParallelJob(_Section, frozen=True, kw_only=True):
 
 
 class ComputeJob(_Section, frozen=True, kw_only=True):
-    """How one rank computes."""
+    """The settings of one rank's computation."""
 
     recompute: Recompute = Recompute.NONE
     """Activation checkpointing: none, selective or full."""
@@ -181,7 +181,7 @@ class ComputeJob(_Section, frozen=True, kw_only=True):
 
 
 class RateSchedule(StrEnum):
-    """How the learning rate goes on after the warm-up."""
+    """The course of the learning rate after the warm-up."""
 
     COSINE = "cosine"
     """Half a cosine over all steps, down to `floor`."""
@@ -216,7 +216,7 @@ class OptimizerJob(_Section, frozen=True, kw_only=True):
 
 
 class CheckpointJob(_Section, frozen=True, kw_only=True):
-    """When to save, and what to start from."""
+    """The settings of checkpoints: when to save, and where to start from."""
 
     every: Annotated[int, Meta(ge=0)] = 100
     """Steps between checkpoints; the last step always saves. 0: only the last."""
@@ -233,7 +233,7 @@ class CheckpointJob(_Section, frozen=True, kw_only=True):
 
 
 class MetricsJob(_Section, frozen=True, kw_only=True):
-    """What is written down."""
+    """The settings of metrics: which are written, and how often."""
 
     every: Annotated[int, Meta(ge=1)] = 1
     """Steps between lines of metrics.jsonl."""
@@ -263,7 +263,7 @@ class ProfileJob(_Section, frozen=True, kw_only=True):
 
 
 class LaunchJob(_Section, frozen=True, kw_only=True):
-    """How many processes `securetrain train` starts."""
+    """The number of processes that `securetrain train` starts."""
 
     nproc_per_node: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Processes on each node."""
@@ -357,7 +357,7 @@ def shape_of(job: JobConfig) -> ModelShape:
 
 
 def settings_of(job: JobConfig) -> Settings:
-    """How the model is to be made parallel."""
+    """The settings for making the job's model parallel."""
     asked, compute = job.parallel, job.compute
     return Settings(
         precision=job.precision,
@@ -406,7 +406,7 @@ def _check_names(section: dict[Any, Any], struct: Any, path: str, where: str) ->
 
 
 def _fix(field: str) -> str:
-    """What to write instead: the default, where there is one."""
+    """Say what to write instead: the default, where there is one."""
     struct: Any = JobConfig
     default: Any = msgspec.NODEFAULT
     for part in re.sub(r"\[[^\]]*\]", "", field).split("."):
@@ -422,7 +422,7 @@ def _fix(field: str) -> str:
 
 
 def _check(job: JobConfig, where: str) -> None:
-    """What the types cannot express."""
+    """Check the rules that types cannot express."""
     if job.apiVersion != API_VERSION or job.kind != KIND:
         raise bad_field(
             f"apiVersion {job.apiVersion!r}, kind {job.kind!r}",

@@ -46,7 +46,7 @@ DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written."""
+    """The result of an export."""
 
     path: Path
     digest: str
@@ -143,7 +143,7 @@ def _read(  # noqa: PLR0917 - one call
         MODEL + name: torch.empty(sizes[name], dtype=DTYPES[dtype]) for name in names
     }
     predicate = load(state, checkpoint, trust=trust, policy=None, now=now)
-    return {hf.theirs(name.removeprefix(MODEL)): one for name, one in state.items()}, predicate
+    return {hf.hf_name(name.removeprefix(MODEL)): one for name, one in state.items()}, predicate
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor]) -> int:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the run's own ledger says about its nodes and its checkpoints.
+"""The run's own ledger, as evidence about its nodes and checkpoints.
 
 A run directory lies on a disk that others may write. Its ledger is signed and chained, so it
 decides:
@@ -42,7 +42,7 @@ _STEP: Final = re.compile(r"step-(\d{8,})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHistory:
-    """What the ledger of a run says; empty for a run without a ledger."""
+    """The history of a run, from its ledger; empty for a run without one."""
 
     nodes: tuple[NodeRef, ...] = ()
     last: Made | None = None

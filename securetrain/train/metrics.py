@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What rank 0 writes down while training: metrics.jsonl, TensorBoard events, lines for people.
+"""Rank 0's records of training: metrics.jsonl, TensorBoard events, lines for people.
 
 metrics.jsonl has one JSON object a line, written whole and flushed, so that a reader can follow it
 while it grows. Numbers that are not finite are null. A resumed run drops the lines of steps that it
@@ -85,7 +85,7 @@ class StepMetrics:
 
 
 class Exporter(Protocol):
-    """Where metrics go besides."""
+    """A further destination of metrics."""
 
     def write(self, metrics: StepMetrics) -> None:
         """Take a step."""

@@ -22,7 +22,7 @@ STATES: Final = ("exp_avg", "exp_avg_sq")
 
 
 class Parameters(Protocol):
-    """What is optimized: a parallel model, or any module."""
+    """A source of parameters to optimize: a parallel model, or any module."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """All of this rank."""

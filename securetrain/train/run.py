@@ -23,7 +23,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from securetrain.core.codes import ExitCode
 from securetrain.core.vocabulary import Boundary
-from securetrain.train.agree import rank_zero_decides, recorded
+from securetrain.train.agree import rank_zero_decides, recording_refusals
 from securetrain.train.baseline import Baselines, baselines
 from securetrain.train.config import JobConfig
 from securetrain.train.metrics import MetricsWriter, peak_flops
@@ -62,7 +62,9 @@ def run_job(
     """
     session = open_session(job, where, worker)
     try:
-        with recorded(session.ledger, Boundary.CHECKPOINT, "checkpoint-refused", "resume"):
+        with recording_refusals(
+            session.ledger, Boundary.CHECKPOINT, "checkpoint-refused", "resume"
+        ):
             resumed = session.checkpoints.resume(session.trainer, job.checkpoint.resume)
         if resumed is None:
             _start_from(session)
@@ -79,9 +81,9 @@ def _start_from(session: Session) -> None:
     if model is None:
         return
     path = str(session.job.model.weights)
-    with recorded(session.ledger, Boundary.CHECKPOINT, "weights-refused", path):
+    with recording_refusals(session.ledger, Boundary.CHECKPOINT, "weights-refused", path):
         load_weights(session.trainer.model.named_parameters(), model)
-    if session.worker.first:
+    if session.worker.is_rank_zero:
         session.ledger.allow(
             Boundary.CHECKPOINT, "weights-loaded", path, digest=model.digest, signer=model.signer
         )
@@ -128,7 +130,7 @@ class _Loop:
         subject = str(self.session.dataset.path)
         self._settle(wait=False)
         self.profiler.begin(trainer.progress.step + 1)
-        with recorded(self.session.ledger, Boundary.DATASET, "dataset-refused", subject):
+        with recording_refusals(self.session.ledger, Boundary.DATASET, "dataset-refused", subject):
             result = trainer.train_step()
             step = trainer.progress.step
             ends = result.stop or step >= last
@@ -169,13 +171,13 @@ class _Loop:
     def _settle(self, *, wait: bool) -> None:
         """Hear how a checkpoint in the background went (collective while there is one)."""
         checkpoints = self.session.worker.run.checkpoints
-        with recorded(
+        with recording_refusals(
             self.session.ledger, Boundary.CHECKPOINT, "checkpoint-refused", str(checkpoints)
         ):
             self.session.checkpoints.settle(wait=wait)
 
     def _record(self, result: StepResult) -> None:
-        if result.refusal is None or not self.session.worker.first:
+        if result.refusal is None or not self.session.worker.is_rank_zero:
             return
         ledger, step = self.session.ledger, self.session.trainer.progress.step
         ledger.refuse(Boundary.GRADIENTS, "step-refused", result.refusal, f"step {step}")
@@ -186,7 +188,7 @@ class _Loop:
         """The figures of the run, signed: a report cannot overstate them."""
         progress = self.session.trainer.progress
         tokens = progress.step * self.session.trainer.tokens_per_step
-        if self.session.worker.first:
+        if self.session.worker.is_rank_zero:
             self.session.ledger.observe(
                 Boundary.GRADIENTS,
                 "training-finished",
@@ -242,7 +244,7 @@ def _count(session: Session) -> Baselines | None:
         return None
 
     def count() -> int:
-        with recorded(
+        with recording_refusals(
             session.ledger, Boundary.DATASET, "dataset-refused", str(session.dataset.path)
         ):
             found.append(baselines(*text))
@@ -255,7 +257,7 @@ def _count(session: Session) -> Baselines | None:
 @contextmanager
 def _writer(session: Session) -> Iterator[MetricsWriter | None]:
     worker, job = session.worker, session.job
-    if not worker.first:
+    if not worker.is_rank_zero:
         yield None
         return
     with MetricsWriter(

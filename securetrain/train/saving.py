@@ -22,7 +22,7 @@ from securetrain.core.errors import RuntimeRefusal
 
 _FAILED: Final = 0
 _WRITING: Final = 1
-_THERE: Final = 2
+_DONE: Final = 2
 
 Saved = Callable[[SavedCheckpoint], None]
 
@@ -55,7 +55,7 @@ class Background:
             return
         if wait:
             future.exception()
-        word = self._word(future)
+        word = self._status(future)
         told = torch.tensor(word, device=self._device)
         dist.all_reduce(told, op=dist.ReduceOp.MIN)
         if told.item() == _WRITING:
@@ -73,7 +73,7 @@ class Background:
         then(future.result())
 
     @staticmethod
-    def _word(future: Future[SavedCheckpoint]) -> int:
+    def _status(future: Future[SavedCheckpoint]) -> int:
         if not future.done():
             return _WRITING
-        return _THERE if future.exception() is None else _FAILED
+        return _DONE if future.exception() is None else _FAILED

@@ -29,12 +29,12 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger
 from securetrain.parallel.build import Description, parallelize
+from securetrain.parallel.locality import machine_id, tp_machine_span
 from securetrain.parallel.mesh import Mesh, make_mesh
-from securetrain.parallel.placement import tensor_machines, this_machine
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients
-from securetrain.train.agree import rank_zero_decides, recorded, together
+from securetrain.train.agree import rank_zero_decides, recording_refusals, run_together
 from securetrain.train.checkpointing import Checkpoints
 from securetrain.train.composition import check_guard, check_world
 from securetrain.train.config import Format, JobConfig, settings_of, shape_of
@@ -42,13 +42,13 @@ from securetrain.train.data import Rows
 from securetrain.train.data.open import Data, plan_data
 from securetrain.train.data.prefetch import Prefetch
 from securetrain.train.lineage import RunHistory, read_history
-from securetrain.train.models.initial import init_weights
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.optim import make_optimizer
 from securetrain.train.records import SketchWriter
 from securetrain.train.trainer import Stop, Trainer
-from securetrain.train.watching import watch
+from securetrain.train.watching import attach_guard
 from securetrain.train.weights import open_weights, trust_of_inputs
 
 Clock = Callable[[], datetime]
@@ -65,14 +65,14 @@ class Worker:
     stop: Stop
     console: TextIO | None
     """Where rank 0 tells people how it goes."""
-    witness: bool = False
+    is_node_leader: bool = False
     """Whether this is the first rank of its node."""
     state: NodeState | None = None
     """What this machine keeps between runs; None without a launcher that says where."""
 
     @property
-    def first(self) -> bool:
-        """Whether this is rank 0, which writes things down."""
+    def is_rank_zero(self) -> bool:
+        """True on rank 0, which writes things down."""
         return dist.get_rank() == 0
 
 
@@ -122,9 +122,9 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         f"rank-{dist.get_rank()}",
         worker.clock,
     )
-    with recorded(ledger, Boundary.IDENTITY, "inputs-refused", str(job.trust)):
+    with recording_refusals(ledger, Boundary.IDENTITY, "inputs-refused", str(job.trust)):
         inputs = trust_of_inputs(job, trust, worker.clock())
-    with recorded(ledger, Boundary.CHECKPOINT, "weights-refused", str(job.model.weights)):
+    with recording_refusals(ledger, Boundary.CHECKPOINT, "weights-refused", str(job.model.weights)):
         job, weights = open_weights(
             job, where, trust=inputs, policy=policy.policy, now=worker.clock()
         )
@@ -137,7 +137,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             f"{where}: data.dataset",
             "name the directory of a signed dataset, and in trust: who may have signed it",
         )
-    with recorded(ledger, Boundary.DATASET, "dataset-refused", str(path)):
+    with recording_refusals(ledger, Boundary.DATASET, "dataset-refused", str(path)):
         dataset = VerifiedDataset.open(
             path,
             # The run's own dataset is signed by its own key.
@@ -147,7 +147,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         )
         data = _open_data(job, where, dataset, weights, worker)
     mesh = make_mesh(degrees, worker.device.type)
-    _look_at_placement(mesh, worker, ledger)
+    _warn_of_spread_tp(mesh, worker, ledger)
     sketches = SketchWriter(run.sketches)
     trainer = build(
         job,
@@ -155,10 +155,10 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         mesh,
         policy.policy.gradients,
         (data.train, data.held_out),
-        sketches if worker.first else None,
+        sketches if worker.is_rank_zero else None,
     )
     trainer.byte_tokens = data.format is Format.BYTES
-    if worker.first:
+    if worker.is_rank_zero:
         ledger.allow(
             Boundary.DATASET,
             "dataset-opened",
@@ -175,17 +175,17 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         run_id=run_id_of(trust),
         trust=trust,
         policy=policy,
-        key=PrivateKey.load(run.key("checkpoint")) if worker.first else None,
+        key=PrivateKey.load(run.key("checkpoint")) if worker.is_rank_zero else None,
         signer=_rank_signer(run),
         dataset_name=dataset.predicate.name,
         dataset_digest=dataset.digest,
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
         env=data.environment,
         base=None if weights is None else weights.digest,
-        history=read_history(run, trust, world) if worker.first else RunHistory(),
+        history=read_history(run, trust, world) if worker.is_rank_zero else RunHistory(),
         ledger=ledger,
-        first=worker.first,
-        witness=worker.witness,
+        is_rank_zero=worker.is_rank_zero,
+        is_node_leader=worker.is_node_leader,
         clock=worker.clock,
         device=worker.device,
         decryption_key=Path(job.checkpoint.decryption_key)
@@ -229,15 +229,15 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
     """
     shape = shape_of(job)
     model = Description(
-        make=lambda: Llama(shape),
+        build=lambda: Llama(shape),
         # Weights that are read later need no values before.
-        fill=(lambda part: init_weights(part, job.seed, shape))
+        materialize=(lambda part: init_weights(part, job.seed, shape))
         if job.model.weights is None
         else lambda _: None,
         plan=LlamaPlan(),
     )
     parallel = parallelize(model, mesh, settings_of(job), worker.device)
-    guard = watch(parallel, settings, None if sketches is None else sketches.write)
+    guard = attach_guard(parallel, settings, None if sketches is None else sketches.write)
     train, held_out = rows
     return Trainer(
         job=job,
@@ -252,10 +252,10 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
     )
 
 
-def _look_at_placement(mesh: Mesh, worker: Worker, ledger: Ledger) -> None:
+def _warn_of_spread_tp(mesh: Mesh, worker: Worker, ledger: Ledger) -> None:
     """Warn when ranks that share matrices do not share a machine: it works, slowly (collective)."""
-    machines = tensor_machines(mesh, this_machine(), worker.device)
-    if machines == 1 or not worker.first:
+    machines = tp_machine_span(mesh, machine_id(), worker.device)
+    if machines == 1 or not worker.is_rank_zero:
         return
     ledger.observe(
         Boundary.FABRIC, "tensor-group-spans-machines", str(mesh.degrees), machines=machines
@@ -280,7 +280,7 @@ def _rank_signer(run: RunDir) -> RankSigner | None:
 
 
 def _freshness(worker: Worker, run_id: str) -> Freshness | None:
-    """What this node has seen of the run, which its agent keeps, and the waivers for it."""
+    """This node's memory of the run, which its agent keeps, and the waivers for it."""
     if worker.state is None:
         return None
     floors = Floors(worker.state.floors(run_id))
@@ -302,14 +302,14 @@ def _open_data(
     """
     plan = plan_data(job, where, dataset, model_file=None if weights is None else weights.document)
     folder = worker.run.index
-    together(plan.counting(folder) if worker.witness else iter(()), worker.device)
+    run_together(plan.counting(folder) if worker.is_node_leader else iter(()), worker.device)
     # The others find what was kept; where nothing can be shared, each counts.
-    together(plan.counting(folder), worker.device)
+    run_together(plan.counting(folder), worker.device)
     data = plan.open()
     said = canonical.encode([data.environment, data.tokens])
     own = int.from_bytes(hashlib.sha256(said).digest()[:7], "big")
     agreed = rank_zero_decides(lambda: own, worker.device)
-    together(_compare(own == agreed, where), worker.device)
+    run_together(_compare(own == agreed, where), worker.device)
     return data
 
 

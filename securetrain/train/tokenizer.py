@@ -44,11 +44,11 @@ class Tokenizer(Protocol):
 
     @property
     def digest(self) -> str:
-        """What identifies it, and how it cuts (hex)."""
+        """The digest (hex) of its identity and of how it cuts text."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a statement says of it."""
+        """The entries for a statement."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text, without an end token."""
@@ -63,7 +63,7 @@ class ByteTokenizer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a statement says of it."""
+        """The entries for a statement."""
         return {"tokenizer": BYTES}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -97,7 +97,7 @@ class FileTokenizer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a statement says of it: the file's SHA-256, the end token, the library."""
+        """The entries for a statement: the file's SHA-256, the end token, the library."""
         return {
             "tokenizer": self._sha256,
             "tokenizerEnd": str(self.eos),

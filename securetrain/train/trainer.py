@@ -32,7 +32,7 @@ from securetrain.train.config import JobConfig
 from securetrain.train.data import Rows, share
 from securetrain.train.data.prefetch import Prefetch
 from securetrain.train.metrics import StepMetrics
-from securetrain.train.models.moe import balance
+from securetrain.train.models.moe import balance_experts
 from securetrain.train.models.shape import ModelShape, flops_per_token
 from securetrain.train.optim import lr_at, set_lr
 from securetrain.train.randomness import seed_step
@@ -41,7 +41,7 @@ LN2 = math.log(2)
 
 
 class Judge(Protocol):
-    """What the loop needs of `securetrain.guard.GradientGuard`."""
+    """The part of `securetrain.guard.GradientGuard` that the loop needs."""
 
     def judge(self, step: int) -> Verdict:
         """The group's decision about this step; collective."""
@@ -57,7 +57,7 @@ class Judge(Protocol):
 
 
 class Stop(Protocol):
-    """Whether somebody asked the run to end."""
+    """A request to end the run."""
 
     @property
     def requested(self) -> bool:
@@ -67,7 +67,7 @@ class Stop(Protocol):
 
 @dataclass(slots=True)
 class Progress:
-    """What a checkpoint keeps besides tensors: plain integers."""
+    """The integers that a checkpoint keeps besides tensors."""
 
     step: int = 0
     """Steps done; also the data's cursor."""
@@ -100,8 +100,8 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreed:
-    """What all ranks know of a step."""
+class ReducedStep:
+    """The facts about a step that all ranks share."""
 
     loss: float
     """The mean over the step's tokens."""
@@ -151,7 +151,7 @@ class Trainer:
         verdict = self.guard.judge(step) if self.guard is not None else None
         refusal, halt = _refusal(verdict)
         norm = self._norm() if refusal is None else None
-        agreed = self._agree(local_loss, norm)
+        agreed = self._reduce_step(local_loss, norm)
         if refusal is None and not agreed.finite:
             # The guard names the rank where there is one; this is what stands without it.
             refusal = GuardError(
@@ -169,9 +169,9 @@ class Trainer:
             self.progress.refused += 1
             self.progress.refused_in_a_row += 1
             halt = halt or self._too_many(step, refusal)
-        expert_load = balance(self.model, self.shape, applied=refusal is None)
+        expert_load = balance_experts(self.model, self.shape, applied=refusal is None)
         self.optimizer.zero_grad(set_to_none=True)
-        word = _word(verdict, refusal)
+        word = _verdict_word(verdict, refusal)
         self.progress.step = step
         self.progress.observed += int(word == "observed")
         self.progress.unwatched += int(verdict is None)
@@ -246,7 +246,7 @@ class Trainer:
         stages = mesh.pp.get_group() if mesh.degrees.pp > 1 else None
         return grad_norm(self.model.parameters(), stages)
 
-    def _agree(self, local_loss: torch.Tensor, norm: torch.Tensor | None) -> Agreed:
+    def _reduce_step(self, local_loss: torch.Tensor, norm: torch.Tensor | None) -> ReducedStep:
         """Decide with all ranks: the only place where the host waits for the device."""
         known = torch.full_like(local_loss, math.nan)
         if norm is not None:
@@ -256,7 +256,7 @@ class Trainer:
         shared = torch.stack([local_loss.double(), odd.double(), stop.double()])
         dist.all_reduce(shared)
         loss, odd_ranks, stops, length = torch.cat([shared, known.double().view(1)]).tolist()
-        return Agreed(
+        return ReducedStep(
             # Ranks that share matrices have computed the same loss.
             loss=loss / self.model.mesh.degrees.tp,
             finite=odd_ranks == 0,
@@ -278,7 +278,7 @@ class Trainer:
 
 
 def _refusal(verdict: Verdict | None) -> tuple[GuardError | None, GuardError | None]:
-    """Why the guard refuses a step, and why it halts the run."""
+    """Explain why the guard refuses a step, and why it halts the run."""
     if verdict is None or verdict.proceed:
         return None, None
     halt = None
@@ -294,7 +294,7 @@ def _refusal(verdict: Verdict | None) -> tuple[GuardError | None, GuardError | N
     return refusal, halt
 
 
-def _word(verdict: Verdict | None, refusal: GuardError | None) -> str:
+def _verdict_word(verdict: Verdict | None, refusal: GuardError | None) -> str:
     if refusal is not None:
         return "refused"
     if verdict is None:

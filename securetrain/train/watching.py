@@ -11,7 +11,7 @@ from securetrain.parallel.engine import ParallelModel
 from securetrain.policy.schema import Gradients, GuardMode
 
 
-def watch(
+def attach_guard(
     model: ParallelModel,
     settings: Gradients,
     on_record: Callable[[StepRecord], None] | None = None,
@@ -27,13 +27,13 @@ def watch(
     if settings.mode is GuardMode.OFF:
         return None
     mesh = model.mesh
-    pieces = mesh.equals.size() < dist.get_world_size()
+    pieces = mesh.comparable.size() < dist.get_world_size()
     guard = GradientGuard(
-        mesh.equals,
+        mesh.comparable,
         settings,
-        experts=mesh.equal_experts,
+        experts=mesh.comparable_experts,
         on_record=on_record,
-        peers=dist.group.WORLD if pieces else None,
+        job_group=dist.group.WORLD if pieces else None,
     )
     guard.attach(*model.parts)
     return guard

@@ -22,14 +22,14 @@ from securetrain.train.models import hf
 from securetrain.train.models.shape import ModelShape
 
 
-def trust_of_inputs(job: JobConfig, own: TrustRoot, now: datetime) -> TrustRoot:
-    """Who may sign what comes from outside of the run.
+def trust_of_inputs(job: JobConfig, run_trust: TrustRoot, now: datetime) -> TrustRoot:
+    """The trust root for inputs that come from outside of the run.
 
     Raises:
         IdentityError: ST-IDEN-008 when the trust root that the job names is not valid.
         UsageError: ST-USAG-002 when it cannot be read.
     """
-    return own if job.trust is None else load_trust(Path(job.trust), now)
+    return run_trust if job.trust is None else load_trust(Path(job.trust), now)
 
 
 def open_weights(

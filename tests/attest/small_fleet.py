@@ -45,7 +45,12 @@ from securetrain.evidence.tpm.credential import Credential
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.ima import Measurement, ima_list, measure_files, measured_file
+from securetrain.testing.measurement_lists import (
+    Measurement,
+    ima_list,
+    measure_files,
+    measured_file,
+)
 from tests.evidence.tpm.forge import FIRMWARE, MAKER, NOW, PCRS, Authority, Tpm
 
 MAKER_CA: Final = Authority("a maker's root")

@@ -13,8 +13,8 @@ import pytest
 
 from securetrain.audit.catalogue import load_checks
 from securetrain.audit.collect import accounts, network, paths, software, system
+from securetrain.audit.collect.host import Host, TooMuchError, outcome_of, reading, section
 from securetrain.audit.collect.node import collect_node
-from securetrain.audit.collect.reading import Host, TooMuchError, outcome_of, reading, section
 from securetrain.audit.engine import audit
 from securetrain.audit.facts import EnvKind, Outcome, PathRole, Scope, decode_facts
 from securetrain.audit.functions import path_is_safe

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from securetrain.audit.collect import owners
-from securetrain.audit.collect.reading import Host
+from securetrain.audit.collect.host import Host
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, USER, interpreter
 
 OVERFLOW = owners.overflow_uid()
@@ -31,12 +31,12 @@ def host(told):
         gid=0,
         user="u",
         home=Path("/"),
-        root_owned=owners.told(told, inside=True),
+        root_owned=owners.decode_root_files(told, inside=True),
     )
 
 
 def test_what_root_owns_is_roots_inside():
-    told = owners.tell([info(uid=0), info(uid=0, ino=9), info(uid=1000, ino=5)])
+    told = owners.encode_root_files([info(uid=0), info(uid=0, ino=9), info(uid=1000, ino=5)])
     inside = host(told)
     assert inside.owner(info()) == 0
     assert inside.owner(info(ino=9)) == 0
@@ -53,17 +53,17 @@ def test_what_root_owns_is_roots_inside():
     ],
 )
 def test_a_strangers_file_stays_one(other):
-    inside = host(owners.tell([info(uid=0), info(uid=1000, ino=5)]))
+    inside = host(owners.encode_root_files([info(uid=0), info(uid=1000, ino=5)]))
     assert inside.owner(other) == OVERFLOW
 
 
 def test_a_file_of_a_known_user_is_no_other_ones():
-    assert host(owners.tell([info(uid=0)])).owner(info(uid=1000)) == 1000
+    assert host(owners.encode_root_files([info(uid=0)])).owner(info(uid=1000)) == 1000
 
 
 def test_nothing_is_believed_outside():
-    told = owners.tell([info(uid=0)])
-    assert owners.told(told, inside=False) == frozenset()
+    told = owners.encode_root_files([info(uid=0)])
+    assert owners.decode_root_files(told, inside=False) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,13 @@ def test_nothing_is_believed_outside():
     ],
 )
 def test_what_is_malformed_tells_nothing(text):
-    assert owners.told({owners.VARIABLE: text}, inside=True) == frozenset()
+    assert owners.decode_root_files({owners.VARIABLE: text}, inside=True) == frozenset()
 
 
 def test_too_much_tells_nothing():
-    assert owners.tell([info(uid=0, ino=n) for n in range(20_000)]) == {owners.VARIABLE: ""}
+    assert owners.encode_root_files([info(uid=0, ino=n) for n in range(20_000)]) == {
+        owners.VARIABLE: ""
+    }
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from securetrain.cli.coordinator import is_any, node_range
 from securetrain.cli.main import main
-from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.rendezvous.member.identity_dir import load_identity
 
 

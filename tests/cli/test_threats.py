@@ -3,7 +3,7 @@
 import json
 
 from securetrain.cli.main import main
-from securetrain.threats.model import models_dir
+from securetrain.threats.threat_model import models_dir
 
 
 def test_the_shipped_models(capsys):

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from securetrain.cli.main import main
-from securetrain.identity.cluster import CERTIFICATE_FILE, ClusterCA
+from securetrain.identity.cluster_ca import CERTIFICATE_FILE, ClusterCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole
 from securetrain.identity.trustfolder import TrustFolder

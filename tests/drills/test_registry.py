@@ -15,7 +15,7 @@ from securetrain.core.codes import CODES
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary
 from securetrain.drills import DRILLS, DrillResult, run_drill
-from securetrain.drills.processes import wait_until
+from securetrain.drills.process_tree import wait_until
 from securetrain.drills.registry import Drill, Outcome, Side, judge, run_sides
 
 DRILL = Drill(

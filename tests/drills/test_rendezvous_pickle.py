@@ -8,7 +8,7 @@ import pytest
 
 from securetrain.core.errors import AdmissionError
 from securetrain.core.vocabulary import Boundary
-from securetrain.drills.processes import Listener
+from securetrain.drills.process_tree import Listener
 from securetrain.drills.rendezvous_pickle import _judge
 from securetrain.drills.store_attack import Attack
 from securetrain.testing.runs import make_run

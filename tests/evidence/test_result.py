@@ -21,7 +21,7 @@ from securetrain.evidence.result import (
     trust_vector,
     verify_result,
 )
-from securetrain.identity.ca import JobCA, certificate_pem
+from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 

@@ -71,7 +71,7 @@ def test_ranks_agree_and_seeds_are_new():
     draws = Meeting(3).run(call)
     assert draws[0] == draws[1] == draws[2]
     assert len({d.seed for d in draws[0]}) == 8
-    assert all(d.liars == () for d in draws[0])
+    assert all(d.unopened == () for d in draws[0])
 
 
 def test_every_rank_and_the_context_enter_the_seed():
@@ -91,7 +91,7 @@ def test_a_rank_that_chooses_its_value_late_is_named():
         assert beacon._chain is not None
         if rank == 1:
             beacon._chain.next = lambda: b"\0" * 32  # type: ignore[method-assign]
-        return beacon.draw("batch").liars
+        return beacon.draw("batch").unopened
 
     assert Meeting(3).run(call) == [(1,), (1,), (1,)]
 

@@ -193,11 +193,11 @@ def test_a_foreign_state_is_refused(change):
 
 def test_accusations_name_a_rank_only_by_majority():
     findings = Findings()
-    findings.add_liars([{2}, {2}, set(), {2}], [4, 5, 6, 7])
+    findings.add_unopened([{2}, {2}, set(), {2}], [4, 5, 6, 7])
     assert findings.outliers == {6}, "named by its number in the job"
     assert findings.attributed
     findings = Findings()
-    findings.add_liars([set(), {0}, set(), set()], [4, 5, 6, 7])
+    findings.add_unopened([set(), {0}, set(), set()], [4, 5, 6, 7])
     assert findings.codes == ["ST-GRAD-004"]
     assert findings.outliers == set()
     assert not findings.attributed

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import SecureTrainError
 from securetrain.guard import GradientGuard, StepRecord
 from securetrain.guard import hooks as hooks_module
-from securetrain.guard.channel import GroupChannel
+from securetrain.guard.group_channel import GroupChannel
 from securetrain.policy.schema import Gradients, GuardResponse
 
 RANK, SIZE, INIT, OUT = (globals()[name] for name in ("RANK", "SIZE", "INIT", "OUT"))
@@ -290,9 +290,9 @@ def refusals():
     pair = dist.new_group([0, 1])
     attempt(
         "groups that differ",
-        lambda: GradientGuard(pair if RANK < 2 else None, SETTINGS, peers=dist.group.WORLD).attach(
-            nn.Linear(4, 4)
-        ),
+        lambda: GradientGuard(
+            pair if RANK < 2 else None, SETTINGS, job_group=dist.group.WORLD
+        ).attach(nn.Linear(4, 4)),
     )
     attempt("other ranks", lambda: GradientGuard(shards, SETTINGS).attach(hybrid))
     guard = GradientGuard(None, SETTINGS)
@@ -339,7 +339,7 @@ def others():
     result["halt"] = data(verdicts[8:11])
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    guard = GradientGuard(columns[RANK % 2], SETTINGS, peers=pairs[RANK // 2])
+    guard = GradientGuard(columns[RANK % 2], SETTINGS, job_group=pairs[RANK // 2])
     torch.manual_seed(RANK % 2)
     model = DistributedDataParallel(nn.Linear(32, 8), process_group=columns[RANK % 2])
     _, verdicts, _ = train("ddp", guard, attack="nan", model=model, steps=11)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from securetrain.core.errors import IdentityError
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Invitation, Kind, Register, Revoked
 from securetrain.identity.spiffe import Role
@@ -43,11 +43,11 @@ def test_certificates(register):
     ca = JobCA.create("a.example", "job-1", NOW)
     key = PrivateKey.generate(KeyKind.P256)
     leaf = ca.issue(Role.NODE, key.public, NOW, node="node-0", lifetime=timedelta(hours=1))
-    entry = register.record(leaf, How.ENROLMENT)
+    entry = register.record(leaf, How.ENROLLMENT)
     assert register.issued() == [entry]
     assert entry.key_id == key.key_id
     with pytest.raises(IdentityError, match="ST-IDEN-013"):
-        register.record(leaf, How.ENROLMENT)  # a serial exists once
+        register.record(leaf, How.ENROLLMENT)  # a serial exists once
 
 
 def test_a_token_is_used_by_one(register, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import Kind, Revoked
 from securetrain.identity.revocation import PAYLOAD_TYPE, RevocationList, sign_list, verify_list

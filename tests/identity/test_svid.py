@@ -15,8 +15,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
-from securetrain.identity.ca import JobCA
-from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.cluster_ca import ClusterCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.identity.svid import (

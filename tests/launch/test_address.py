@@ -5,15 +5,15 @@ from ipaddress import ip_address
 import pytest
 
 from securetrain.core.errors import AdmissionError, UsageError
-from securetrain.launch.address import announced_address, own_address
+from securetrain.launch.address import announced_address, local_address
 
 
 def test_own_address():
-    assert own_address("127.0.0.1:29400") == ip_address("127.0.0.1")
+    assert local_address("127.0.0.1:29400") == ip_address("127.0.0.1")
     with pytest.raises(UsageError):
-        own_address("nowhere")
+        local_address("nowhere")
     with pytest.raises(AdmissionError) as error:
-        own_address("name.invalid:29400")
+        local_address("name.invalid:29400")
     assert error.value.code == "ST-ADMN-007"
 
 

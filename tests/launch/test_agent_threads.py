@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from securetrain.launch.agent import make_plan
+from securetrain.launch.elastic_agent import make_plan
 from securetrain.launch.options import parse, scan
 from securetrain.policy.load import load_policy
 

@@ -20,7 +20,7 @@ from securetrain.core.codes import ExitCode
 from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.setup import prepare_run
+from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import verify_ledger
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated

@@ -3,7 +3,7 @@
 from traceback import StackSummary
 
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
-from securetrain.launch.agent import Failure
+from securetrain.launch.elastic_agent import Failure
 from securetrain.launch.failures import as_error, log_file, root_cause
 from securetrain.launch.workerlog import WorkerError, WorkerReport, describe
 

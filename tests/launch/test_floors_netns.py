@@ -23,8 +23,8 @@ from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.nodestate import NodeState
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch.newest import Newest
-from securetrain.launch.setup import prepare_run
+from securetrain.launch.head_tracker import HeadTracker
+from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import Ledger
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
@@ -110,7 +110,7 @@ def folder(tmp_path):
         warnings.simplefilter("ignore")
         stock_save({"a": torch.full((64,), 1.0)}, checkpoint_id=made.run.root / "stock")
     save(made, 2, now)
-    Newest(
+    HeadTracker(
         run=made.run,
         run_id=made.job,
         floors=Floors(NodeState(tmp_path / "state-node-b").floors(made.job)),
@@ -118,7 +118,7 @@ def folder(tmp_path):
             made.run.ledger, PrivateKey.load(made.run.key("agent")), "agent", lambda: now
         ),
         clock=lambda: now,
-    ).look()
+    ).refresh()
     shutil.rmtree(made.run.checkpoint(2))
     (made.run.checkpoints / head.HEAD).write_bytes(first)
     shutil.copytree(made.run.root, tmp_path / "run-node-b")

@@ -16,7 +16,7 @@ import pytest
 from securetrain.core.errors import NetworkError, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch import agent
+from securetrain.launch import elastic_agent
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.ledger import Ledger, verify_ledger
 from securetrain.network import engines, leftovers, rootless
@@ -26,7 +26,7 @@ from securetrain.network.profile import VERBS
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 
 OVERLAY = NetworkProfile.OVERLAY
-PLAN = agent.Plan(config=None, program="python", arguments=("-u", "s.py"), protected=True)
+PLAN = elastic_agent.Plan(config=None, program="python", arguments=("-u", "s.py"), protected=True)
 MEMBERSHIP: Any = SimpleNamespace(
     epoch=1,
     members=[
@@ -119,10 +119,13 @@ def test_several_nodes_need_a_coordinator_that_all_reach(monkeypatch):
 def test_what_nccl_does_beside_the_tunnel_needs_the_tunnel_and_a_look(monkeypatch, profile):
     monkeypatch.setattr(engines, "probe", lambda asked: "" if asked is OVERLAY else "wrong")
     assert "nobody looked" in prober(max_nodes=1, joins=True)(profile)
-    assert prober(max_nodes=1, joins=True, beside=lambda _: "")(profile) == ""
-    assert prober(max_nodes=1, joins=True, beside=lambda p: f"no {p}")(profile) == f"no {profile}"
+    assert prober(max_nodes=1, joins=True, fabric_obstacle=lambda _: "")(profile) == ""
+    assert (
+        prober(max_nodes=1, joins=True, fabric_obstacle=lambda p: f"no {p}")(profile)
+        == f"no {profile}"
+    )
     monkeypatch.setattr(engines, "probe", lambda _: "no root")
-    assert prober(max_nodes=1, joins=True, beside=lambda _: "")(profile) == "no root"
+    assert prober(max_nodes=1, joins=True, fabric_obstacle=lambda _: "")(profile) == "no root"
 
 
 def test_what_is_missing_is_said(monkeypatch):
@@ -149,9 +152,9 @@ def test_an_address_of_the_users_own(up):
 
 def test_inside_a_user_namespace_the_machines_address_is_announced(up, ledger):
     """The device's MTU is the one inside; the port is the one that leads there."""
-    network = up(bind="192.0.2.9", entrance=Endpoint(ip_address("192.0.2.7"), 5000))
+    network = up(bind="192.0.2.9", forwarded_endpoint=Endpoint(ip_address("192.0.2.7"), 5000))
     assert network.tunnel.endpoint == ip_address("192.0.2.7")
-    assert network.overlay.plan.endpoint == rootless.INNER
+    assert network.overlay.plan.endpoint == rootless.INNER_ADDRESS
     assert network.overlay.plan.port == 5000
     assert events(ledger)[1].details["endpoint"] == "192.0.2.7 port 5000"
 
@@ -165,7 +168,7 @@ def test_an_address_that_is_none(up):
 def test_workers_start_inside(up):
     network = up()
     inside = network.inside(PLAN)
-    assert network.overlay.options == {"hidden": (Path("/dev/infiniband"),), "handed": {}}
+    assert network.overlay.options == {"hidden": (Path("/dev/infiniband"),), "inherited_files": {}}
     assert inside.program == "/usr/bin/nsenter"
     assert inside.arguments == ("--", "python", "-u", "s.py")
     assert inside.protected
@@ -178,7 +181,7 @@ def test_a_worker_inherits_nccls_key_of_the_epoch(up, tmp_path, ledger):
     assert network.tunnel.profile is NetworkProfile.NCCL_TLS
     network.inside(PLAN)
     key = network.overlay.folder / "nccl.key"
-    assert network.overlay.options["handed"] == {"SECURETRAIN_NCCL_KEY": key}
+    assert network.overlay.options["inherited_files"] == {"SECURETRAIN_NCCL_KEY": key}
     network.tunnel.applied(MEMBERSHIP, "a-key")
     network.tunnel.applied(MEMBERSHIP, "another")
     assert key.read_text() == "another"
@@ -213,7 +216,7 @@ class Evidence:
     def process(self):
         return None
 
-    def death(self):
+    def failure_reason(self):
         return self.how
 
     def failure(self, how):
@@ -251,7 +254,7 @@ def test_without_evidence_no_epoch_is_applied(up):
     def between(_members):
         raise evidence.failure("nothing")
 
-    evidence.between = between
+    evidence.with_members = between
     network = up(profile=NetworkProfile.IPSEC_OFFLOAD, verbs=evidence)
     with pytest.raises(NetworkError) as error:
         network.tunnel.applied(MEMBERSHIP, "")

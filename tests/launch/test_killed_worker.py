@@ -12,7 +12,7 @@ import pytest
 from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch.setup import prepare_run
+from securetrain.launch.run_setup import prepare_run
 from securetrain.testing.processes import run_ranks
 from securetrain.train.config import load_job
 from securetrain.train.run import run_job

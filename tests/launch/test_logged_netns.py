@@ -14,10 +14,10 @@ from securetrain.artifacts.verify import verify_path
 from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
 from securetrain.identity.log.checkpoint import LogPolicy
-from securetrain.identity.log.machine import witness_key
+from securetrain.identity.log.machine_witness import witness_key
 from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.setup import prepare_run
+from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import verify_ledger
 from securetrain.policy import load_policy
 from securetrain.testing.cluster import NamespaceCluster, missing
@@ -126,7 +126,7 @@ def test_each_node_is_a_witness_for_the_other(tmp_path, run_command, clean_envir
         assert found.logged is not None
         assert len(found.logged.signed.cosigned) == 2
     # Each once, though both agents may write.
-    assert Log(run.log, LogPolicy.of_trust(trust)).verify_all().size == 3
+    assert Log(run.log, LogPolicy.from_trust_root(trust)).verify_all().size == 3
     ledger = run.ledger.read_bytes()
     entries = verify_ledger(ledger, trust.keys_for(TrustRole.LEDGER)).entries
     logged = [e.body.event.subject for e in entries if e.body.event.event == "checkpoint-logged"]

@@ -130,7 +130,7 @@ def test_two_ranks_on_one_gpu_over_wireguard(tmp_path, run_command, clean_enviro
         log = (tmp_path / f"nccl-{number}.log").read_text()
         assert "st0" in log
         assert "eth0" not in log
-    # Outside: nobody listens but the coordinator, and nothing is in clear.
+    # Outside: nobody listens but the coordinator, and nothing is in the clear.
     assert outside == [{nodes.port}, set()]
     assert len(frames) > 100
     assert not [frame for frame in frames if CANARY in frame]
@@ -144,7 +144,7 @@ def test_two_ranks_on_one_gpu_over_wireguard(tmp_path, run_command, clean_enviro
 
 
 def test_control_plain_nccl_is_read_on_the_wire(tmp_path, clean_environment):
-    """The same script under torchrun: NCCL listens on the machine's address, in clear."""
+    """The same script under torchrun: NCCL listens on the machine's address, in the clear."""
     (tmp_path / "train.py").write_text(TRAIN)
     env = clean_environment(
         PYTHONPATH=os.environ.get("PYTHONPATH", ""),

@@ -15,7 +15,7 @@ import pytest
 
 from securetrain.network.addresses import Names, address
 from securetrain.network.leftovers import collect
-from securetrain.network.processes import running
+from securetrain.network.process_identity import running
 from securetrain.network.record import STATE
 from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
 from securetrain.testing.frames import Kind, Traffic

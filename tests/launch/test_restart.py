@@ -381,17 +381,17 @@ def test_plain_torchelastic_goes_on_from_the_newest_checkpoint_whatever_it_is(
 
 
 class Told:
-    """Stands in for `newest` and `keeper`: remembers what it was asked, in order."""
+    """Stands in for `head_tracker` and `background`: remembers what it was asked, in order."""
 
     problem: IntegrityError | None = None
 
     def __init__(self):
         self.asked: list[object] = []
 
-    def hear(self, membership):
+    def receive(self, membership):
         self.asked.append(("hear", membership.epoch))
 
-    def went_back(self, past):
+    def excuse_rollback(self, past):
         history = past()
         self.asked.append(("went back", history.restart, history.set_aside))
 
@@ -403,16 +403,16 @@ class Told:
 def test_the_others_are_heard_first_and_what_is_unfinished_comes_last(run):
     digests = [run.save(step) for step in (1, 2, 3)]
     told = Told()
-    restart = replace(run.restart, newest=told, keeper=told)
+    restart = replace(run.restart, head_tracker=told, background=told)
     restart.begin(membership(4, gone(at(25))), lambda time: time)
     went = ("went back", digests[1], frozenset({digests[2]}))
     assert told.asked == [("hear", 4), went, "settle"]
 
 
-def test_what_the_keeper_was_refused_ends_the_run_before_its_workers_begin(run):
+def test_what_a_background_task_was_refused_ends_the_run_before_its_workers_begin(run):
     told = Told()
     told.problem = IntegrityError("ST-CKPT-180", "not proven")
-    restart = replace(run.restart, keeper=told)
+    restart = replace(run.restart, background=told)
     with pytest.raises(IntegrityError, match="ST-CKPT-180"):
         restart.begin(membership(4), lambda time: time)
     assert [event.details["epoch"] for event in run.events("epoch-started")] == [3]

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from securetrain.core.codes import ExitCode
-from securetrain.identity.ca import JobCA
-from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.cluster_ca import ClusterCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role

@@ -118,7 +118,7 @@ def test_a_log_with_another_history_ends_the_run(start):
     # The control: who only asks whether the log signed it takes the other history.
     now = datetime.now(UTC)
     trust = TrustRoot.load(done.run.trust, now)
-    full = LogPolicy.of_trust(trust)
+    full = LogPolicy.from_trust_root(trust)
     plain = LogPolicy(origin=full.origin, keys=full.keys)
     state, signed = Log(done.run.log, plain).state()
     assert open_checkpoint(signed.encode(), plain, now).checkpoint.size == state.size == 2

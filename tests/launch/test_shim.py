@@ -13,7 +13,7 @@ import pytest
 
 from securetrain.core.errors import NetworkError, RuntimeRefusal, UsageError
 from securetrain.core.vocabulary import NetworkProfile
-from securetrain.launch.setup import prepare_run
+from securetrain.launch.run_setup import prepare_run
 from securetrain.launch.shim import Shim
 from securetrain.launch.workerlog import WorkerReport, read_reports, report_path
 from securetrain.network import nccl
@@ -201,7 +201,7 @@ class FakeNccl:
         self.keyed: list[tuple[Path, str]] = []
         self.fails: NetworkError | None = None
         monkeypatch.setattr(nccl, "loaded", lambda: tuple(self.libraries))
-        monkeypatch.setattr(nccl, "give_key", self.give)
+        monkeypatch.setattr(nccl, "set_encryption_key", self.give)
 
     def give(self, library, key):
         if self.fails:

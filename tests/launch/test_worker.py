@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.launch.setup import prepare_run
+from securetrain.launch.run_setup import prepare_run
 from securetrain.launch.workerlog import WorkerReport, read_reports
 
 SCRIPT = """\

@@ -16,7 +16,7 @@ from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import verify_ledger
 from securetrain.network.addresses import Names
-from securetrain.network.processes import running
+from securetrain.network.process_identity import running
 
 NODES = ("node-a", "node-b")
 PATIENCE = 150
@@ -92,7 +92,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from securetrain.core.errors import AdmissionError
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import Ledger
 from securetrain.policy import load_policy

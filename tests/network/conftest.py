@@ -12,9 +12,9 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.network import namespace
-from securetrain.network.commands import command_failed
-from securetrain.network.members import OverlayMember
+from securetrain.network.epoch import OverlayMember
 from securetrain.network.overlay import Overlay, Plan
+from securetrain.network.system_tools import command_failed
 from securetrain.network.wireguard import (
     DeviceState,
     Endpoint,
@@ -210,7 +210,7 @@ class FakeDevice:
         assert self.system.spaces[self.place.name][self.name].is_up
         return self.port
 
-    def death(self):
+    def failure_reason(self):
         return self.how
 
     def process(self):

@@ -4,7 +4,7 @@
 
 39  the overlay is required where it cannot be built;
 40  a machine has RDMA devices, and a policy that keeps everything encrypted;
-41  some bytes were in clear, and somebody reads a report.
+41  some bytes were in the clear, and somebody reads a report.
 """
 
 import io
@@ -20,10 +20,10 @@ from rich.console import Console
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import Boundary, NetworkProfile, degraded_label
 from securetrain.launch.sockets import check_sockets, violation
-from securetrain.network.commands import find_program
 from securetrain.network.environment import worker_environment
 from securetrain.network.namespace import private_command
 from securetrain.network.profile import achieve, label
+from securetrain.network.system_tools import find_program
 from securetrain.policy import load_policy
 from securetrain.policy.schema import Network
 from securetrain.report import html, terminal

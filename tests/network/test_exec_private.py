@@ -17,7 +17,7 @@ from securetrain.network.exec_private import (
     NOSUID,
     READ_ONLY,
     REMOUNT,
-    handed,
+    inherited_files,
     main,
     mounts,
 )
@@ -30,8 +30,8 @@ def test_options_become_mounts():
         ("", "/etc/hosts", "", REMOUNT | BIND | READ_ONLY, ""),
     ]
     assert mounts(["--hand", "/k", "KEY", "--empty", "/run"]) == mounts(["--empty", "/run"])
-    assert handed(["--empty", "/run", "--hand", "/k", "KEY"]) == [("/k", "KEY")]
-    assert handed(["--bind", "--hand", "--hand"]) == []
+    assert inherited_files(["--empty", "/run", "--hand", "/k", "KEY"]) == [("/k", "KEY")]
+    assert inherited_files(["--bind", "--hand", "--hand"]) == []
     assert mounts([]) == []
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from ipaddress import IPv4Network
 
-from securetrain.network.firewall import host_members, host_rules, job_rules, load, no_table
+from securetrain.network.firewall import delete_table, host_members, host_rules, job_rules, load
 from securetrain.network.namespace import Namespace
 from securetrain.network.wireguard import Endpoint
 
@@ -60,7 +60,7 @@ def test_without_members_nobody_is_heard():
 
 def test_a_table_that_is_there_is_refused():
     assert host_rules("t", 1).startswith("create table inet t\n")
-    assert no_table("t") == "table inet t {}\ndelete table inet t\n"
+    assert delete_table("t") == "table inet t {}\ndelete table inet t\n"
 
 
 def test_rules_go_through_a_pipe(system):

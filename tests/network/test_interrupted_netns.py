@@ -16,9 +16,9 @@ import pytest
 
 from securetrain.core.errors import NetworkError, SecureTrainError
 from securetrain.network import wireguard_go
-from securetrain.network.commands import program
 from securetrain.network.leftovers import collect, devices
 from securetrain.network.overlay import Overlay, Plan
+from securetrain.network.system_tools import program
 from securetrain.network.wireguard import Endpoint
 from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.testing.cluster import NamespaceCluster, missing
@@ -39,8 +39,8 @@ OWNER = """
 import os, signal, sys
 from ipaddress import ip_address
 from pathlib import Path
-from securetrain.network.commands import run_command
-from securetrain.network.members import OverlayMember
+from securetrain.network.system_tools import run_command
+from securetrain.network.epoch import OverlayMember
 from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 from securetrain.network.wireguard_go import GoDevice, WireGuardGo

@@ -4,11 +4,11 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.network import leftovers, record
-from securetrain.network.commands import command_failed
 from securetrain.network.leftovers import Collected, collect, remove
 from securetrain.network.namespace import Namespace
-from securetrain.network.processes import Machine, Owner
+from securetrain.network.process_identity import Machine, Owner
 from securetrain.network.record import Record
+from securetrain.network.system_tools import command_failed
 from tests.network.conftest import Link
 
 HERE = Machine(boot="boot", pid_namespace="pid:[1]", start_time={7: 100}.get)

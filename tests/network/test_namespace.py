@@ -105,7 +105,7 @@ def test_the_command_of_a_program(system, tmp_path, monkeypatch):
 def test_what_a_program_alone_gets_is_handed_over(system, tmp_path, monkeypatch):
     monkeypatch.setattr(namespace, "program", lambda name: f"/usr/bin/{name}")
     command = Namespace("st-x", system).program_command(
-        ["/bin/true"], tmp_path, handed={"KEY": tmp_path / "key"}
+        ["/bin/true"], tmp_path, inherited_files={"KEY": tmp_path / "key"}
     )
     at = command.index("--hand")
     assert command[at : at + 3] == ["--hand", str(tmp_path / "key"), "KEY"]

@@ -18,7 +18,7 @@ from securetrain.network.nccl import (
     group_key,
     loaded,
     obstacle,
-    take_key,
+    read_inherited_key,
     tls_problem,
 )
 from securetrain.network.wireguard import decode_key
@@ -172,7 +172,7 @@ def inherited(data):
 
 def test_the_key_is_read_once():
     descriptor = inherited(KEY.encode())
-    assert take_key({KEY_VARIABLE: str(descriptor)}) == KEY
+    assert read_inherited_key({KEY_VARIABLE: str(descriptor)}) == KEY
     with pytest.raises(OSError):  # noqa: PT011 - the descriptor is closed
         os.fstat(descriptor)
 
@@ -182,7 +182,7 @@ def test_the_key_is_read_once():
 )
 def test_what_is_no_key_is_refused(data):
     with pytest.raises(NetworkError) as caught:
-        take_key({KEY_VARIABLE: str(inherited(data))})
+        read_inherited_key({KEY_VARIABLE: str(inherited(data))})
     assert caught.value.code == "ST-NETW-031"
     assert KEY not in str(caught.value)
 
@@ -190,5 +190,5 @@ def test_what_is_no_key_is_refused(data):
 @pytest.mark.parametrize("environ", [{}, {KEY_VARIABLE: "x"}, {KEY_VARIABLE: "987654"}])
 def test_a_worker_that_was_handed_nothing_is_refused(environ):
     with pytest.raises(NetworkError) as caught:
-        take_key(environ)
+        read_inherited_key(environ)
     assert caught.value.code == "ST-NETW-031"

@@ -13,7 +13,7 @@ from securetrain.network import record
 from securetrain.network.addresses import Names, address
 from securetrain.network.namespace import Namespace
 from securetrain.network.overlay import Overlay, Plan, require_only_way, underlay_mtu
-from securetrain.network.processes import Owner
+from securetrain.network.process_identity import Owner
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 from tests.network.conftest import UNDERLAY, Link
 
@@ -202,7 +202,7 @@ def farewell(overlay, engine, monkeypatch):
         return answers.pop(0)
 
     device = engine.device
-    monkeypatch.setattr(Namespace, "has_unsaid", look)
+    monkeypatch.setattr(Namespace, "has_unacknowledged_close", look)
     monkeypatch.setattr(device, "read", lambda: said.append("read"))
     monkeypatch.setattr(device, "close", lambda: said.append("close"))
     return said
@@ -216,7 +216,7 @@ def test_in_peace_the_others_are_told_first(overlay, system, farewell):
 
 
 def test_who_does_not_answer_is_not_waited_for(overlay, farewell, monkeypatch):
-    monkeypatch.setattr(module, "_GOODBYE_SECONDS", -1.0)
+    monkeypatch.setattr(module, "_DRAIN_SECONDS", -1.0)
     overlay.down()
     assert farewell == ["read", "look", "close"]
 
@@ -226,7 +226,7 @@ def test_trouble_with_the_farewell_keeps_nothing_up(overlay, farewell, monkeypat
     def fail(_):
         raise trouble
 
-    monkeypatch.setattr(Namespace, "has_unsaid", fail)
+    monkeypatch.setattr(Namespace, "has_unacknowledged_close", fail)
     overlay.down()
     assert farewell == ["read", "close"]
 

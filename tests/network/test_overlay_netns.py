@@ -22,13 +22,13 @@ import pytest
 from securetrain.cli.main import main
 from securetrain.core.errors import NetworkError
 from securetrain.network.addresses import address
-from securetrain.network.commands import command_failed, run_command
 from securetrain.network.engines import ENGINES
-from securetrain.network.firewall import load, no_table
+from securetrain.network.firewall import delete_table, load
 from securetrain.network.leftovers import collect, devices
 from securetrain.network.namespace import Namespace
 from securetrain.network.overlay import Overlay, Plan
-from securetrain.network.processes import running
+from securetrain.network.process_identity import running
+from securetrain.network.system_tools import command_failed, run_command
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.network.conftest import Job
@@ -256,7 +256,7 @@ def test_members_talk_and_the_wire_shows_only_wireguard(pair, cluster, attacker)
         assert len([frame for frame in frames if is_wireguard(frame)]) > 50
         assert [f.hex() for f in frames if not is_wireguard(f) and not is_neighbourhood(f)] == []
         assert not [frame for frame in frames if CANARY in frame]
-        # The control: what is sent in clear is seen.
+        # The control: what is sent in the clear is seen.
         attacker.python(SEND, "", str(pair.hosts["node-1"].address), CANARY.decode(), "1")
         deadline = threading.Event()
         for _ in range(100):
@@ -422,7 +422,7 @@ def test_who_was_evicted_is_not_heard_with_its_old_keys(trio, filtered):
         trio.overlays[node].apply(2, trio.job.members(node, ["node-0", "node-1"]))
     if not filtered:
         for node in ("node-0", "node-1"):
-            load(trio.hosts[node].namespace, no_table(trio.overlays[node].names.table))
+            load(trio.hosts[node].namespace, delete_table(trio.overlays[node].names.table))
     with trio.receiver("node-0") as received:
         trio.send("node-2", "node-0", "out", 50)
         trio.send("node-1", "node-0", "END")

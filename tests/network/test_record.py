@@ -9,7 +9,7 @@ import pytest
 from securetrain.core import canonical
 from securetrain.core.errors import NetworkError, UsageError
 from securetrain.network import record
-from securetrain.network.processes import Owner
+from securetrain.network.process_identity import Owner
 from securetrain.network.record import Record
 
 OWNER = Owner(pid=7, started=8, boot="boot", pid_namespace="pid:[1]")

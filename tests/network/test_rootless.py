@@ -7,14 +7,14 @@ import pytest
 from securetrain.core.errors import NetworkError
 from securetrain.network import namespace, rootless
 from securetrain.network.rootless import (
+    blocking_settings,
     command,
     device_of,
-    entrance,
-    forbidding,
-    inherited,
+    forwarded_endpoint,
+    inner_environment,
     is_inside,
     missing,
-    new_entrance,
+    new_forwarded_endpoint,
     rehearse,
     smallest_mtu,
 )
@@ -70,25 +70,25 @@ def test_the_rehearsal_is_the_same_way_in(monkeypatch):
 
 def test_the_entrance(monkeypatch):
     end = Endpoint(ip_address("192.0.2.7"), 51820)
-    env = inherited({"A": "b", rootless.VARIABLE: "an older one"}, end)
+    env = inner_environment({"A": "b", rootless.VARIABLE: "an older one"}, end)
     assert env == {"A": "b", rootless.VARIABLE: "192.0.2.7:51820"}
-    assert inherited(env, None) == {"A": "b"}
+    assert inner_environment(env, None) == {"A": "b"}
     monkeypatch.setattr(rootless, "is_inside", lambda: True)
-    assert entrance(env) == end
-    assert entrance({}) is None
+    assert forwarded_endpoint(env) == end
+    assert forwarded_endpoint({}) is None
     with pytest.raises(NetworkError, match="ST-NETW-017"):
-        entrance({rootless.VARIABLE: "here"})
+        forwarded_endpoint({rootless.VARIABLE: "here"})
     monkeypatch.setattr(rootless, "is_inside", lambda: False)
-    assert entrance(env) is None, "outside it means nothing"
+    assert forwarded_endpoint(env) is None, "outside it means nothing"
 
 
 def test_a_new_entrance_is_a_port_of_this_machine():
-    made = new_entrance(ip_address("127.0.0.1"))
+    made = new_forwarded_endpoint(ip_address("127.0.0.1"))
     assert str(made.address) == "127.0.0.1"
     assert made.port > 0
     for text, why in (("192.0.2.7", "this machine cannot use it"), ("::1", "must be an IPv4")):
         with pytest.raises(NetworkError, match=rf"ST-NETW-018: {text}.*{why}"):
-            new_entrance(ip_address(text))
+            new_forwarded_endpoint(ip_address(text))
 
 
 def test_the_device_of_an_address():
@@ -125,7 +125,7 @@ def test_user_namespaces_may_be_forbidden(monkeypatch, tool, said):
     monkeypatch.setattr(rootless, "missing_programs", lambda _: [])
     monkeypatch.setattr(rootless, "find_program", lambda name: name)
     monkeypatch.setattr(rootless, "program", lambda _: f"/bin/{tool}")
-    monkeypatch.setattr(rootless, "forbidding", lambda: ["user.max_user_namespaces is 0"])
+    monkeypatch.setattr(rootless, "blocking_settings", lambda: ["user.max_user_namespaces is 0"])
     found = missing()
     assert (found == []) is (said == "")
     for reason in found:
@@ -134,7 +134,7 @@ def test_user_namespaces_may_be_forbidden(monkeypatch, tool, said):
 
 
 def test_the_settings_that_forbid_them(tmp_path):
-    assert forbidding(tmp_path) == []
+    assert blocking_settings(tmp_path) == []
     for name, value in (
         ("kernel/unprivileged_userns_clone", "0"),
         ("kernel/apparmor_restrict_unprivileged_userns", "1"),
@@ -142,7 +142,7 @@ def test_the_settings_that_forbid_them(tmp_path):
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{value}\n")
-    assert forbidding(tmp_path) == [
+    assert blocking_settings(tmp_path) == [
         "kernel.unprivileged_userns_clone is 0",
         "kernel.apparmor_restrict_unprivileged_userns is 1",
     ]

@@ -33,7 +33,7 @@ import json, os, subprocess, sys
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import rootless
 from securetrain.network.engines import probe
-from securetrain.network.members import OverlayMember
+from securetrain.network.epoch import OverlayMember
 from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.wireguard import Endpoint, WireGuardKey, decode_key, encode_key
 job, node, address = sys.argv[1:]
@@ -86,7 +86,7 @@ class Launcher:
         command = rootless.command(argv, udp=end, device=DEVICE, mtu=1500)
         self.process = subprocess.Popen(
             [*host.command(*AS_USER), *command],
-            env=rootless.inherited(ENVIRONMENT, end),
+            env=rootless.inner_environment(ENVIRONMENT, end),
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -45,25 +45,25 @@ def code(call, *arguments):
 
 
 def test_the_card_encrypts_everything_between_members(readers):
-    found = Verbs.find(IPSEC, OWN, None, readers).between([PEER])
+    found = Verbs.find(IPSEC, OWN, None, readers).with_members([PEER])
     assert found.place.variables["NCCL_IB_HCA"] == "=mlx5_0:1"
-    assert found.death() == ""
+    assert found.failure_reason() == ""
     assert found.process() is None
 
 
 def test_a_member_whose_traffic_nobody_encrypts(readers):
     found = Verbs.find(IPSEC, OWN, None, readers)
-    assert code(found.between, [PEER, ip_address("192.0.2.3")]) == "ST-NETW-033"
+    assert code(found.with_members, [PEER, ip_address("192.0.2.3")]) == "ST-NETW-033"
 
 
 def test_it_dies_with_the_state(readers):
     states, policies = protected()
     dump = dump_of(states, policies)
-    found = Verbs.find(IPSEC, OWN, None, without(readers, dump=dump)).between([PEER])
-    assert found.death() == ""
+    found = Verbs.find(IPSEC, OWN, None, without(readers, dump=dump)).with_members([PEER])
+    assert found.failure_reason() == ""
     states.pop()
-    assert "192.0.2.2 to 192.0.2.1: no fully offloaded security" in found.death()
-    error = found.failure(found.death())
+    assert "192.0.2.2 to 192.0.2.1: no fully offloaded security" in found.failure_reason()
+    error = found.failure(found.failure_reason())
     assert error.code == "ST-NETW-033"
     assert "ipsec-offload" in error.what
 
@@ -71,7 +71,7 @@ def test_it_dies_with_the_state(readers):
 def test_it_dies_with_the_port(readers, machine):
     found = Verbs.find(IPSEC, OWN, None, readers)
     machine.write("infiniband/mlx5_0/ports/1/state", "1: DOWN")
-    assert "not active" in found.death()
+    assert "not active" in found.failure_reason()
 
 
 def test_it_dies_when_the_gid_moves(readers, machine):
@@ -120,13 +120,13 @@ def test_devices_that_a_job_would_not_see(readers, machine):
 
 def test_a_partition_is_evidence(readers, machine):
     found = Verbs.find(TRUSTED, IB, BY_PARTITION, readers)
-    assert found.between([ip_address("198.51.100.2")]).death() == ""
+    assert found.with_members([ip_address("198.51.100.2")]).failure_reason() == ""
     for everybodys in ("0xffff", "0x7fff", "0x8000", "0x0000"):
         machine.write("net/ib0/pkey", everybodys)
         machine.write("infiniband/mlx5_1/ports/1/pkeys/0", everybodys)
         assert code(Verbs.find, TRUSTED, IB, BY_PARTITION, readers) == "ST-NETW-034"
     assert Verbs.find(TRUSTED, IB, BY_WORD, readers).place.partition == 0
-    assert found.death()
+    assert found.failure_reason()
     assert found.failure("x").code == "ST-NETW-034"
 
 

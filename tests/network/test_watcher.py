@@ -19,7 +19,7 @@ class Process:
     def process(self):
         return self.child.pid
 
-    def death(self):
+    def failure_reason(self):
         return "" if self.child.poll() is None else "it is dead"
 
 
@@ -31,7 +31,7 @@ class Kernel:
     def process(self):
         return None
 
-    def death(self):
+    def failure_reason(self):
         return self.how
 
 
@@ -98,12 +98,12 @@ def test_what_dies_while_it_is_stopped_is_no_death(monkeypatch):
     told, device, ready = Told(), Kernel(), threading.Event()
     made: list[Watcher] = []
 
-    def death():
+    def failure_reason():
         assert ready.wait(10)
         made[0].stop()  # down() is at work, and has closed the device
         return "it was closed"
 
-    monkeypatch.setattr(device, "death", death)
+    monkeypatch.setattr(device, "failure_reason", failure_reason)
     made.append(Watcher(device, told))
     ready.set()
     made[0]._thread.join(10)

@@ -11,9 +11,9 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from securetrain.network.commands import missing_programs, run_command
 from securetrain.network.engines import missing_here
 from securetrain.network.namespace import Namespace
+from securetrain.network.system_tools import missing_programs, run_command
 from securetrain.network.wireguard import (
     Endpoint,
     Peer,

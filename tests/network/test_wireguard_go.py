@@ -138,7 +138,7 @@ def start(tmp_path, monkeypatch):
 
 def test_an_engine_that_starts(start):
     device = start(ENGINE, port=7)
-    assert device.death() == ""
+    assert device.failure_reason() == ""
     assert device.process() == device.child.pid
     assert device.read() == DeviceState(port=7)
     words = Path(f"/proc/{device.child.pid}/cmdline").read_text().split("\0")
@@ -147,7 +147,7 @@ def test_an_engine_that_starts(start):
     assert words[words.index("-n") + 1] == "-10"
     device.moved(Namespace("st-x"), "st0")
     device.close()
-    assert "signal 9" in device.death()
+    assert "signal 9" in device.failure_reason()
     device.close()
 
 

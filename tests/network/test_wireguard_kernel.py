@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from securetrain.core.errors import NetworkError
 from securetrain.network import wireguard_kernel as module
-from securetrain.network.commands import command_failed
 from securetrain.network.namespace import Namespace
+from securetrain.network.system_tools import command_failed
 from securetrain.network.wireguard import (
     DeviceState,
     Endpoint,
@@ -195,23 +195,23 @@ def test_the_port(kernel, device, monkeypatch):
 
 
 def test_death(kernel, device):
-    assert device.death() == ""
+    assert device.failure_reason() == ""
     kernel.links.clear()
-    assert "removed" in device.death()
+    assert "removed" in device.failure_reason()
     kernel.fails = "link show"
-    assert device.death() == "Operation not supported"
+    assert device.failure_reason() == "Operation not supported"
 
 
 @pytest.mark.parametrize("answer", [b"", b"{", b"[1]", b"3", b"null"])
 def test_an_answer_that_says_nothing_is_no_life(answer):
     device = module.KernelDevice(Namespace("", lambda *_, **__: answer), "st0")
-    assert "does not say" in device.death()
+    assert "does not say" in device.failure_reason()
 
 
 def test_links_of_other_types_are_listed_as_nothing():
     answer = b'[{},{},{"ifname":"st0"}]'
     device = module.KernelDevice(Namespace("", lambda *_, **__: answer), "st0")
-    assert device.death() == ""
+    assert device.failure_reason() == ""
 
 
 def test_closing_twice(kernel, device):

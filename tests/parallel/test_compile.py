@@ -18,7 +18,7 @@ from securetrain.core.errors import UsageError
 from securetrain.parallel import compile as compiling
 from securetrain.parallel.compile import apply_compile, check_compiler
 from securetrain.testing.processes import run_ranks
-from securetrain.train.models.initial import init_weights
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.models.shape import ModelShape

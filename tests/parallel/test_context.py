@@ -10,8 +10,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from securetrain.parallel import blockwise
-from securetrain.parallel.blockwise import Attended
-from securetrain.parallel.context import attention_of, head_tail
+from securetrain.parallel.blockwise import PartialAttention
+from securetrain.parallel.context import head_tail, make_attention
 from securetrain.parallel.plan import ContextKind
 from securetrain.testing.processes import run_ranks
 
@@ -54,7 +54,7 @@ def over_ranks(dtype: torch.dtype) -> dict[str, list[float]]:
             continue  # no heads to spare: the job is refused
         *qkv, grad = (x[:, :, positions].contiguous() for x in made(dtype))
         q, k, v = (x.requires_grad_() for x in qkv)
-        out = attention_of(kind, group)(q, k, v, positions)
+        out = make_attention(kind, group)(q, k, v, positions)
         out.backward(grad)
         got = [out.detach(), q.grad, k.grad, v.grad]
         assert all(x is not None and x.dtype == dtype for x in got)
@@ -93,7 +93,7 @@ def test_matrix_products_give_what_the_kernel_gives(causal, monkeypatch):
 def test_parts_merge_to_the_whole():
     q, k, v, _ = made()
     want, lse = blockwise.attend(q, k, v, causal=False)
-    so_far = Attended.nothing(q)
+    so_far = PartialAttention.empty(q)
     for columns in (slice(0, 7), slice(7, 30), slice(30, S)):
         part = blockwise.attend(q, k[:, :, columns], v[:, :, columns], causal=False)
         so_far.merge(slice(None), *part)
@@ -141,7 +141,7 @@ def largest_of_a_ring() -> int:
     assert group is not None
     q = torch.randn(1, 1, LONG // dist.get_world_size(), K, requires_grad=True)
     with Largest() as seen:
-        attention_of(ContextKind.RING, group)(q, q, q, torch.empty(0)).sum().backward()
+        make_attention(ContextKind.RING, group)(q, q, q, torch.empty(0)).sum().backward()
     return int(seen.numel)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from securetrain.core.errors import UsageError
-from securetrain.parallel.degrees import Degrees, Wanted, fit, nearest_divisor
+from securetrain.parallel.degrees import Degrees, RequestedDegrees, nearest_divisor, resolve_degrees
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ from securetrain.parallel.degrees import Degrees, Wanted, fit, nearest_divisor
     ],
 )
 def test_degrees_that_fit(replicate, shard, world, expected):
-    wanted = Wanted(dp_replicate=replicate, dp_shard=shard)
-    degrees = fit(wanted, world=world, where="job.yaml")
+    wanted = RequestedDegrees(dp_replicate=replicate, dp_shard=shard)
+    degrees = resolve_degrees(wanted, world=world, where="job.yaml")
     assert (degrees.dp_replicate, degrees.dp_shard) == expected
     assert degrees.world == degrees.dp == world
 
@@ -41,7 +41,9 @@ def test_degrees_that_fit(replicate, shard, world, expected):
 )
 def test_a_refusal_gives_reason_and_nearest_choice(replicate, shard, world, reason, fix):
     with pytest.raises(UsageError) as caught:
-        fit(Wanted(dp_replicate=replicate, dp_shard=shard), world=world, where="job.yaml")
+        resolve_degrees(
+            RequestedDegrees(dp_replicate=replicate, dp_shard=shard), world=world, where="job.yaml"
+        )
     assert caught.value.code == "ST-USAG-007"
     assert reason in caught.value.what
     assert caught.value.where == "job.yaml: parallel"

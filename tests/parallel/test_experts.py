@@ -14,7 +14,7 @@ from torch.distributed import _functional_collectives as funcol
 from torch.distributed.device_mesh import DeviceMesh
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.parallel.experts import Exchange, checked_rows
+from securetrain.parallel.experts import ExpertExchange, check_row_counts
 from securetrain.parallel.mesh import EFSDP, Mesh
 from securetrain.testing.processes import run_ranks
 from securetrain.train.models import moe
@@ -25,7 +25,7 @@ HUGE = 1 << 40
 
 
 def test_what_peers_announce_is_checked_before_memory_is_taken():
-    assert checked_rows([[1, 2], [0, 4], [0, 0]], limit=4) == [3, 4, 0]
+    assert check_row_counts([[1, 2], [0, 4], [0, 0]], limit=4) == [3, 4, 0]
     for counts, named in (
         ([5, 0], "5 (of them 5 for one expert)"),
         ([3, 2], "5 (of them 3 for one expert)"),
@@ -34,7 +34,7 @@ def test_what_peers_announce_is_checked_before_memory_is_taken():
         ([1 << 62, 1 << 62], "one expert"),
     ):
         with pytest.raises(RuntimeRefusal) as refused:
-            checked_rows([[0, 0], counts], limit=4)
+            check_row_counts([[0, 0], counts], limit=4)
         assert refused.value.code == "ST-RUNT-009"
         assert "rank 1 " in refused.value.what
         assert named in refused.value.what
@@ -58,7 +58,7 @@ def there_and_back() -> tuple[bool, bool, list[int]]:
         seen.extend([*mine[:, 0].int().tolist(), -1, *here.tolist()])
         return double(mine, here)
 
-    out = Exchange(group)(compute, rows, counts)
+    out = ExpertExchange(group)(compute, rows, counts)
     out.sum().backward()
     assert rows.grad is not None
     return torch.equal(out, rows * 2), bool((rows.grad == 2).all()), seen
@@ -90,7 +90,7 @@ def hostile_and_victim(*, ours: bool) -> str:
     resource.setrlimit(resource.RLIMIT_AS, (64 << 30, hard))
     try:
         if ours:
-            Exchange(group)(double, rows, counts)
+            ExpertExchange(group)(double, rows, counts)
         else:
             dist.all_to_all_single(arriving, counts, group=group)
             received = arriving.view(2, 2).sum(1).tolist()

@@ -18,8 +18,8 @@ from securetrain.core.codes import ExitCode
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import Boundary
 from securetrain.quickstart import steps, story
-from securetrain.quickstart.context import Options, Story
 from securetrain.quickstart.screen import QuietScreen
+from securetrain.quickstart.story_state import Options, Story
 from securetrain.report.model import BoundaryState, ProofState
 from securetrain.report.run_record import exit_code_of, read_run
 

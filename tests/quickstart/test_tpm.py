@@ -13,8 +13,8 @@ import pytest
 from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED
 from securetrain.quickstart import story
-from securetrain.quickstart.context import Options, Story
 from securetrain.quickstart.screen import QuietScreen
+from securetrain.quickstart.story_state import Options, Story
 from tests.attest.swtpms import needs_swtpm
 
 

@@ -22,7 +22,7 @@ from securetrain.evidence.binding import Binding
 from securetrain.evidence.case import Ask
 from securetrain.evidence.node_evidence import AttestationKeys
 from securetrain.evidence.tpm.structures import parse_public
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.spiffe import Role
 from securetrain.ledger import Event, Ledger, verify_ledger

@@ -21,8 +21,8 @@ from OpenSSL import SSL
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.core.vocabulary import Boundary, NetworkProfile
 from securetrain.drills.tcpstore_client import HELLO, NotAStoreError, StoreClient
-from securetrain.identity.ca import JobCA
-from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.cluster_ca import ClusterCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.network.kernel_sockets import own_listeners

@@ -24,8 +24,8 @@ import pytest
 
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import AdmissionError, os_error
-from securetrain.identity.ca import JobCA
-from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.cluster_ca import ClusterCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How
 from securetrain.identity.spiffe import Role

@@ -16,7 +16,7 @@ from securetrain.testing.bootlog import (
     certificate,
     replay,
 )
-from securetrain.testing.ima import encode_ima, measure_files
+from securetrain.testing.measurement_lists import encode_ima, measure_files
 
 
 def test_a_boot_has_the_same_bytes_on_every_run():

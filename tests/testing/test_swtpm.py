@@ -18,7 +18,7 @@ from securetrain.core.errors import UsageError
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.testing import swtpm
 from securetrain.testing.bootlog import Boot, replay
-from securetrain.testing.ima import measure_files
+from securetrain.testing.measurement_lists import measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 from tests.attest.swtpms import needs_swtpm
 

@@ -117,7 +117,7 @@ def test_own_tests_come_before_those_that_import_it_and_the_rooms(copy):
     ]
     assert mutate.tests_of("core/absent.py", copy) == [room]
     assert mutate.tests_of("ledger.py", copy) == [(Path("tests/test_ledger.py"),)]
-    assert mutate.tests_of("identity/ca.py", copy) == []
+    assert mutate.tests_of("identity/job_ca.py", copy) == []
 
 
 def test_a_file_without_tests_to_run_kills_nothing(copy):

@@ -25,11 +25,11 @@ def pieces(count: int, done: list[int], fails_at: int = -1) -> Iterator[int]:
 
 def scenario(fails_at: int) -> tuple[int, str]:
     """Rank 0 has much to do, rank 1 nothing; every piece is a word to the others."""
-    agree.PULSE = 0.0  # type: ignore[misc]
+    agree.HEARTBEAT_SECONDS = 0.0  # type: ignore[misc]
     done: list[int] = []
     work = pieces(5, done, fails_at) if dist.get_rank() == 0 else iter(())
     try:
-        agree.together(work, CPU)
+        agree.run_together(work, CPU)
     except SecureTrainError as error:
         return len(done), error.code
     # Nobody goes on before everybody is done, and the group still works.

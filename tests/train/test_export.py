@@ -16,7 +16,7 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.export import export
 from securetrain.train.models import hf
 from securetrain.train.models.hf_weights import load_weights
-from securetrain.train.models.initial import init_weights
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape
 from tests.train.models.hf_files import logits, make, read_plainly

@@ -89,7 +89,7 @@ def train(run: RunDir, job: JobConfig | None = None, stop_after: int | None = No
         clock=clock,
         stop=Never(),
         console=None,
-        witness=dist.get_rank() == 0,
+        is_node_leader=dist.get_rank() == 0,
     )
     return run_job(job or job_of(run), "job.yaml", worker, stop_after=stop_after)
 

@@ -400,9 +400,11 @@ def test_what_was_set_aside_does_not_come_back(new_run: NewRun):
 def test_the_first_rank_of_another_node_enters_what_it_took_part_in(new_run: NewRun):
     made = new_run()
     trained = worker(made.run_dir)
-    session = open_session(parse_job(JOB, "job.yaml"), "job.yaml", replace(trained, witness=True))
+    session = open_session(
+        parse_job(JOB, "job.yaml"), "job.yaml", replace(trained, is_node_leader=True)
+    )
     try:
-        session.checkpoints.first = False
+        session.checkpoints.is_rank_zero = False
         session.checkpoints.save(session.trainer)
     finally:
         session.close()

@@ -26,7 +26,7 @@ from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError, reason
 from securetrain.identity.log import merkle
-from securetrain.identity.log.memory import hashes_of
+from securetrain.identity.log.leaf_hashes import hashes_of
 
 TABLE_PREFIX: Final = "securetrain-samples-"
 LINE_LIMIT: Final = 64 << 10

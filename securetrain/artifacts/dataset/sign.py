@@ -53,7 +53,7 @@ from securetrain.core.files import FileEntry, open_regular, survey, write_atomic
 from securetrain.core.hashtree import DATASET_LEAF, Tree, TreeParams, TreeWriter, pages_of
 from securetrain.identity.keys import Signer
 from securetrain.identity.log import merkle
-from securetrain.identity.log.memory import hashes_of
+from securetrain.identity.log.leaf_hashes import hashes_of
 
 WHOLE: Final = "all"
 SPLIT_FOLDERS: Final = ("train", "training", "validation", "valid", "val", "test", "eval")

@@ -88,7 +88,7 @@ def log_policy(trust: TrustRoot, asked: TransparencyLog | None) -> LogPolicy:
     Raises:
         IdentityError: ST-IDEN-040 or ST-IDEN-044 when nothing could count.
     """
-    policy = LogPolicy.of_trust(trust)
+    policy = LogPolicy.from_trust_root(trust)
     if asked is None:
         return policy
     if asked.origin not in {"", policy.origin}:

@@ -10,7 +10,7 @@ from cryptography import x509
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.result import AttestationResult, refused, verify_result
-from securetrain.identity.ca import JobCA, certificate_pem, check_leaf, load_certificate
+from securetrain.identity.job_ca import JobCA, certificate_pem, check_leaf, load_certificate
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.spiffe import Role
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Final, TypeAlias
 
+from securetrain.audit.collect.host import Host, TooMuchError, outcome_of
 from securetrain.audit.collect.paths import nccl_conf_files
-from securetrain.audit.collect.reading import Host, TooMuchError, outcome_of
 from securetrain.audit.collect.system import NETWORK_FILESYSTEMS, filesystem_of, octal
 from securetrain.audit.facts import (
     ConfFile,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from securetrain.audit.collect.reading import Host, TooMuchError
+from securetrain.audit.collect.host import Host, TooMuchError
 from securetrain.audit.facts import Interface, Listener, Process, Scope
 
 _LISTEN: Final = "0A"
@@ -111,7 +111,7 @@ def _scope(address: str) -> Scope:
 
 
 def _owners(host: Host, inodes: set[int]) -> dict[int, Process]:
-    """Which process holds which socket; processes of other users stay unseen without root."""
+    """Map sockets to the processes that hold them; without root, other users' stay unseen."""
     owners: dict[int, Process] = {}
     pids = [entry.name for entry in host.at("/proc").iterdir() if entry.name.isdigit()]
     if len(pids) > _MAX_PROCESSES:

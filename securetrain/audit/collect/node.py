@@ -13,7 +13,7 @@ from pathlib import Path
 
 from securetrain import __version__
 from securetrain.audit.collect import accounts, network, owners, paths, software, system
-from securetrain.audit.collect.reading import Host, section
+from securetrain.audit.collect.host import Host, section
 from securetrain.audit.facts import Collected, Facts, Job, Node
 
 
@@ -65,9 +65,9 @@ def collect_node(
     )
 
 
-def told_inside(environ: Mapping[str, str]) -> dict[str, str]:
+def root_files_variable(environ: Mapping[str, str]) -> dict[str, str]:
     """The variable by which a launcher that goes into a user namespace says what root owns."""
-    return owners.tell(paths.seen(_host(environ, None, Path("/"))))
+    return owners.encode_root_files(paths.seen(_host(environ, None, Path("/"))))
 
 
 def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: Path) -> Host:
@@ -81,7 +81,7 @@ def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: P
         user=_user(),
         home=Path(environ.get("HOME") or _home()),
         root=root,
-        root_owned=owners.told(os.environ, inside=is_inside()),
+        root_owned=owners.decode_root_files(os.environ, inside=is_inside()),
     )
 
 

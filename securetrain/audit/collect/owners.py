@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which files belong to the machine's root, told to who cannot see it: a launcher without root.
+"""The files that belong to the machine's root, told to a launcher without root.
 
 In a user namespace that maps one user only, what belongs to root and what belongs to a stranger
 look the same: the overflow uid of user_namespaces(7). So the process that goes in says before what
@@ -26,18 +26,18 @@ _FILE: Final = re.compile(r"[0-9a-f]{1,16}:[0-9a-f]{1,16}:[0-9a-f]{1,16}\Z")
 
 
 def name(info: os.stat_result) -> str:
-    """What a file is called (rule 1)."""
+    """The name of a file (rule 1)."""
     return f"{info.st_dev:x}:{info.st_ino:x}:{info.st_ctime_ns:x}"
 
 
-def tell(seen: Iterable[os.stat_result]) -> dict[str, str]:
+def encode_root_files(seen: Iterable[os.stat_result]) -> dict[str, str]:
     """The variable for the process that goes in; empty text when there is more than `LIMIT`."""
     text = ",".join(sorted({name(info) for info in seen if info.st_uid == 0}))
     return {VARIABLE: text if len(text) <= LIMIT else ""}
 
 
-def told(environ: Mapping[str, str], *, inside: bool) -> frozenset[str]:
-    """What this process was told; nothing when it is not inside, or when it is malformed."""
+def decode_root_files(environ: Mapping[str, str], *, inside: bool) -> frozenset[str]:
+    """Read the list of root's files; empty when this process is not inside, or it is malformed."""
     text = environ.get(VARIABLE, "")
     names = text.split(",") if inside and 0 < len(text) <= LIMIT else []
     return frozenset(names) if all(_FILE.match(one) for one in names) else frozenset()

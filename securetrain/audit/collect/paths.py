@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from securetrain.audit.collect.reading import Host, TooMuchError, outcome_of
+from securetrain.audit.collect.host import Host, TooMuchError, outcome_of
 from securetrain.audit.collect.system import octal
 from securetrain.audit.facts import Link, Outcome, PathFact, PathRole
 
@@ -78,7 +78,7 @@ def _wanted(host: Host) -> Iterator[tuple[PathRole, str, str]]:
 
 
 def inductor_cache(host: Host) -> tuple[str, str]:
-    """Where torch.compile keeps what it later runs, and what decides it."""
+    """The folder where torch.compile keeps what it later runs, and the setting that decides it."""
     env = host.environ
     if env.get("TORCHINDUCTOR_CACHE_DIR"):
         return env["TORCHINDUCTOR_CACHE_DIR"], "TORCHINDUCTOR_CACHE_DIR"
@@ -94,7 +94,7 @@ def nccl_conf_files(host: Host) -> tuple[str, ...]:
 
 
 def seen(host: Host) -> Iterator[os.stat_result]:
-    """What is on the ways to those paths, and to the working directory."""
+    """The folders on the way to those paths, and to the working directory."""
     groups = _Groups(host)
     for path in {*(path for _, path, _ in _wanted(host)), str(Path.cwd())}:
         with suppress(OSError, TooMuchError):
@@ -170,7 +170,7 @@ def _kind(mode: int) -> Literal["directory", "file", "link", "other"]:
 
 
 class _Groups:
-    """Who is in which group, from the local files; a group of a directory service is not known."""
+    """The members of groups, from the local files; a directory service's groups are not known."""
 
     def __init__(self, host: Host) -> None:
         self._members: dict[int, set[int]] = {}

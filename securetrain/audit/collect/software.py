@@ -12,7 +12,7 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from securetrain.audit.collect.reading import FILE_LIMIT, Host, TooMuchError
+from securetrain.audit.collect.host import FILE_LIMIT, Host, TooMuchError
 from securetrain.audit.facts import EntryPoint, Package, Python, StartupFile
 
 TORCHRUN_GROUP: Final = "torchrun.handlers"
@@ -32,7 +32,7 @@ def packages(host: Host) -> dict[str, Package]:
 
 
 def entry_points(host: Host) -> tuple[EntryPoint, ...]:
-    """What torchrun would load into its agent when it starts."""
+    """The entry points that torchrun would load into its agent when it starts."""
     found = {}
     for dist in _installed(host):
         if "torchrun.handlers" not in (dist.read_text("entry_points.txt") or ""):
@@ -86,7 +86,7 @@ def _startup_files(host: Host) -> list[Path]:
 
 
 def _claims(host: Host) -> dict[str, str]:
-    """Which distribution's RECORD lists which start-up file."""
+    """Map start-up files to the distributions whose RECORD lists them."""
     claims: dict[str, str] = {}
     for dist in _installed(host):
         record = dist.read_text("RECORD")
@@ -104,7 +104,7 @@ def _claims(host: Host) -> dict[str, str]:
 
 
 def _system_package_owns(host: Host, path: Path) -> bool:
-    """Whether the operating system's Python packages (dpkg) list the file."""
+    """Return whether the operating system's Python packages (dpkg) list the file."""
     lists = host.at("/var/lib/dpkg/info")
     if not lists.is_dir():
         return False

@@ -5,7 +5,7 @@
 import stat
 from typing import Final, get_args
 
-from securetrain.audit.collect.reading import Host, TooMuchError, reading
+from securetrain.audit.collect.host import Host, TooMuchError, reading
 from securetrain.audit.facts import (
     Clock,
     Hardware,
@@ -118,7 +118,7 @@ def _chosen(text: str) -> str:
 
 
 def clock(host: Host) -> Clock:
-    """What the kernel takes its time from."""
+    """The clock sources of the kernel."""
     base = "/sys/devices/system/clocksource/clocksource0"
     return Clock(source=reading(lambda: host.text(f"{base}/current_clocksource", 256).strip()))
 

@@ -32,7 +32,7 @@ _SIZE: Final = re.compile(r"0|[1-9][0-9]{0,15}")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a log says of itself."""
+    """The signed state of a log."""
 
     origin: str
     size: int
@@ -46,7 +46,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPolicy:
-    """Which log counts, and who must have seen what it says."""
+    """The log that counts, and the witnesses that must have seen its checkpoints."""
 
     origin: str
     keys: Mapping[str, PublicKey]
@@ -60,8 +60,8 @@ class LogPolicy:
     """How long ago the quorum was reached at most; None for any time."""
 
     @classmethod
-    def of_trust(cls, trust: TrustRoot, max_age: timedelta | None = None) -> "LogPolicy":
-        """What a trust root says: its log origin, the keys of the log, and witnesses and quorum.
+    def from_trust_root(cls, trust: TrustRoot, max_age: timedelta | None = None) -> "LogPolicy":
+        """Read from a trust root the origin and keys of its log, its witnesses and their quorum.
 
         Raises:
             IdentityError: ST-IDEN-044 when it names no witnesses, so that nothing would stand in
@@ -93,7 +93,7 @@ class SignedCheckpoint:
     """By the witness's key id."""
 
     def seen_at(self, quorum: int) -> datetime | None:
-        """When `quorum` witnesses had cosigned; None when they have not, or none is asked for.
+        """The time by which `quorum` witnesses had cosigned; None when they have not or need not.
 
         What is in the log was there by then, whatever the log says.
         """

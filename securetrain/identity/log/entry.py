@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in the log for a DSSE envelope: an entry in the form of Rekor's dsse 0.0.1.
+"""The log entry of a DSSE envelope, in the form of Rekor's dsse 0.0.1.
 
 https://github.com/sigstore/rekor/blob/main/pkg/types/dsse/v0.0.1/dsse_v0_0_1_schema.json: digests
 of the envelope and its payload, and each signature with the key that verifies it, sorted by

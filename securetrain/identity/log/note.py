@@ -116,7 +116,7 @@ def _line(text: str, where: str) -> Line:
 
 
 def is_name(name: str) -> bool:
-    """Whether a key may be called so: something, printable, without spaces or ``+``."""
+    """Return whether a key may be called so: something, printable, without spaces or ``+``."""
     return (
         0 < len(name) <= 255
         and name.isprintable()
@@ -150,7 +150,7 @@ def cosign(text: str, name: str, key: Signer, time: int) -> Line:
 
 
 def signed_by(note: Note, key: PublicKey, name: str, where: str = "") -> bool:
-    """Whether the key signed the note under this name.
+    """Return whether the key signed the note under this name.
 
     Raises:
         IdentityError: ST-IDEN-040 when a line says so and does not verify.
@@ -163,7 +163,7 @@ def signed_by(note: Note, key: PublicKey, name: str, where: str = "") -> bool:
 
 
 def cosigned_by(note: Note, key: PublicKey, where: str = "") -> int | None:
-    """When the key last cosigned the note, under whichever name; None when it did not.
+    """The time of the key's last cosignature, under whichever name; None without one.
 
     Raises:
         IdentityError: ST-IDEN-040 when a line says so and does not verify.

@@ -59,7 +59,7 @@ class Log:
         return log
 
     def state(self) -> tuple[Checkpoint, note.Note]:
-        """What the log signed last, with the tiles that belong to it checked.
+        """The state that the log signed last, with the tiles that belong to it checked.
 
         Raises:
             IdentityError: ST-IDEN-040, ST-IDEN-045.

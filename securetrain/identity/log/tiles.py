@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Where a log's hashes and entries lie (https://c2sp.org/tlog-tiles), so that any web server can
+"""The paths of a log's hashes and entries (https://c2sp.org/tlog-tiles), so that any web server can
 serve the folder and any client of that form can read it.
 
 A tile holds up to 256 hashes of one level; level L's are the roots of full tiles of level L - 1.
@@ -37,7 +37,7 @@ def tile_path(level: int | None, index: int, width: int) -> Path:
 
 
 def width_of(level: int, index: int, size: int) -> int:
-    """How many hashes the tile has in a tree of `size`; 0 when there is no such tile."""
+    """The number of hashes of the tile in a tree of `size`; 0 when there is no such tile."""
     return max(0, min(WIDTH, (size >> (HEIGHT * level)) - index * WIDTH))
 
 

@@ -55,7 +55,7 @@ _OLD: Final = re.compile(r"old (0|[1-9][0-9]{0,15})")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a log asks of a witness."""
+    """A log's request to a witness."""
 
     old: int
     hashes: tuple[bytes, ...]
@@ -89,7 +89,7 @@ def parse_request(data: bytes, where: str = "") -> Request:
 
 
 def request_for(log: Log, old: int) -> bytes:
-    """What to ask a witness that has seen the log at size `old`.
+    """Make the request for a witness that has seen the log at size `old`.
 
     Raises:
         IdentityError: Those of `Log.prove_consistency`.
@@ -98,8 +98,8 @@ def request_for(log: Log, old: int) -> bytes:
     return Request(old, tuple(hashes), checkpoint).encode()
 
 
-class Seen:
-    """What was last seen of logs, in a folder: a file for each origin that never goes back.
+class LogMemory:
+    """The last seen state of logs, in a folder: a file for each origin that never goes back.
 
     A verifier can keep one too: ``Seen(folder).advance(...)`` without signing anything.
     """
@@ -230,7 +230,7 @@ class Witness:
         """
         self.name = name
         self._signer = signer
-        self._seen = Seen(folder)
+        self._seen = LogMemory(folder)
         self._logs = dict(logs)
 
     def seen(self, origin: str) -> int:

@@ -29,7 +29,7 @@ from securetrain.attest.session.verifier import Verifier
 from securetrain.core.errors import AdmissionError, SecureTrainError, reason
 from securetrain.core.vocabulary import Boundary
 from securetrain.evidence.result import AttestationResult
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.ledger import Ledger

@@ -22,8 +22,8 @@ from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError
 from securetrain.core.files import PRIVATE_FILE, make_private_dir, write_atomic
 from securetrain.core.vocabulary import Boundary
-from securetrain.identity.ca import JobCA, certificate_pem
-from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.cluster_ca import ClusterCA
+from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.identity.register import How, Invitation
 from securetrain.identity.spiffe import Role, SpiffeId
@@ -229,7 +229,7 @@ class Desk:
             self.clock(),
             node=invitation.node,
             lifetime=self.lifetime,
-            how=How.ENROLMENT,
+            how=How.ENROLLMENT,
         )
         self.journal.allow(
             Boundary.IDENTITY,

@@ -10,8 +10,8 @@ A node whose disk was put back to an older state cannot know it; the others can.
 2. the coordinator hands on each of them once, with the first node that showed it, in the signed
    membership: at most `MAX_SHOWN`. When there are more, every node's first ones come before the
    second ones, and what more nodes showed comes first. Honest nodes mostly show the same bytes;
-3. a node judges what it is told by its own trust root, in its launcher (`launch.newest`): a floor
-   that is not proven raises nothing, and nothing that anybody says lowers one.
+3. a node judges what it is told by its own trust root, in its launcher (`launch.head_tracker`): a
+   floor that is not proven raises nothing, and nothing that anybody says lowers one.
 """
 
 from collections import Counter

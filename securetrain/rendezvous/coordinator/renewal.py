@@ -21,7 +21,7 @@ from cryptography import x509
 
 from securetrain.core.errors import AdmissionError, IdentityError
 from securetrain.core.vocabulary import Boundary
-from securetrain.identity.ca import public_key_of
+from securetrain.identity.job_ca import public_key_of
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.register import serial_text
 from securetrain.identity.spiffe import SpiffeId

@@ -27,7 +27,7 @@ from securetrain.core.errors import AdmissionError, AttestationError, SecureTrai
 from securetrain.evidence.binding import SESSION_SIZE, Binding
 from securetrain.evidence.node_evidence import Evidence
 from securetrain.evidence.result import AttestationResult
-from securetrain.identity.ca import JobCA, certificate_pem
+from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.spiffe import SpiffeId
 from securetrain.rendezvous.coordinator.renewal import Renewal

@@ -29,8 +29,8 @@ from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
-from securetrain.identity.ca import JobCA
-from securetrain.identity.cluster import ClusterCA, Unlock
+from securetrain.identity.cluster_ca import ClusterCA, Unlock
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.register import How
 from securetrain.identity.spiffe import Role

@@ -24,7 +24,7 @@ from securetrain.core.errors import (
     IdentityError,
     SecureTrainError,
 )
-from securetrain.identity.ca import check_leaf, load_certificate, public_key_of
+from securetrain.identity.job_ca import check_leaf, load_certificate, public_key_of
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.identity.token import Token, fingerprint

@@ -6,7 +6,7 @@ Rules:
 
 1. TLS 1.3 and nothing else; the ALPN protocol is ``securetrain-rdzv/2``;
 2. both sides present a certificate that the job CA issued directly; beside OpenSSL's own checks,
-   each is judged by `identity.ca.check_leaf` for the role that the peer must have: a node's
+   each is judged by `identity.job_ca.check_leaf` for the role that the peer must have: a node's
    certificate is never a coordinator's, nor the other way round. The job CA is the trust anchor,
    whether it is self-signed or certified by a cluster CA: nothing above it is ever looked at;
 3. the SPIFFE id names this job of this trust domain;
@@ -27,7 +27,7 @@ from OpenSSL import SSL, crypto
 
 from securetrain.core.errors import AdmissionError, IdentityError
 from securetrain.evidence.binding import EXPORTER_LABEL, EXPORTER_SIZE
-from securetrain.identity.ca import check_leaf
+from securetrain.identity.job_ca import check_leaf
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.rendezvous.wire.protocol import PROTOCOL

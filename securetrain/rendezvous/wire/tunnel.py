@@ -28,7 +28,7 @@ from securetrain.core.errors import AdmissionError, NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import PrivateKey
 from securetrain.network.addresses import address
-from securetrain.network.members import OverlayMember
+from securetrain.network.epoch import OverlayMember
 from securetrain.network.nccl import group_key
 from securetrain.network.overlay import Overlay
 from securetrain.network.profile import TUNNELLED, VERBS

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens each document has: counted once, kept in the run directory, checked when used.
+"""Token counts of documents: counted once, kept in the run directory, checked when used.
 
 Packing must know where documents lie in the stream of tokens, which only tokenizing all of them can
 say. Rules for what was counted, in order:
 
 1. it belongs to one dataset (its digest), split, format and tokenizer (its digest); an index of
    anything else, or that was damaged, is not read but counted again;
-2. its sizes must fit the split exactly (`Documents.place_all`), so that it can leave nothing out;
+2. its sizes must fit the split exactly (`Documents.set_sizes`), so that it can leave nothing out;
 3. its counts are compared with the document's own tokens whenever one is read (`packing`);
 4. it is written whole or not at all, and holds at most 2**26 documents.
 
@@ -46,7 +46,7 @@ Counts = NDArray[np.uint32]
 
 
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was counted."""
+    """The dataset, split, format and tokenizer of a count."""
 
     version: int = VERSION
     dataset: str
@@ -158,7 +158,7 @@ def check(index: Index, documents: Documents) -> None:
     Raises:
         IntegrityError: ST-DATA-133.
     """
-    documents.place_all(index.sizes)
+    documents.set_sizes(index.sizes)
     # What is no document must be an empty line: nothing can be left out by calling it one.
     empty = index.tokens == 0
     if bool(np.any(index.sizes[empty] > BLANK)) or (bool(empty.any()) and documents.groups):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from securetrain.artifacts.dataset.write import Document
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.train.data.source import ByteSplit, Place
+from securetrain.train.data.source import ByteRange, ByteSplit
 
 DOCUMENT_LIMIT: Final = 64 << 20
 READ: Final = 1 << 20
@@ -32,7 +32,7 @@ Sizes = NDArray[np.uint32]
 
 
 class Documents(Protocol):
-    """What counting and packing need."""
+    """The documents of a split, as counting and packing need them."""
 
     @property
     def name(self) -> str:
@@ -44,16 +44,16 @@ class Documents(Protocol):
 
     @property
     def format(self) -> str:
-        """How they lie in the files, and in which field."""
+        """Their format in the files, and the field that holds their text."""
 
     @property
     def groups(self) -> Sequence[int]:
-        """How many documents are read together, one after the other; empty: each alone."""
+        """Sizes of the groups of documents that are read together; empty: each is read alone."""
 
     def scan(self) -> Iterator[tuple[int, str | None]]:
         """Size and text of each, in order; None where there is no document (an empty line)."""
 
-    def place_all(self, sizes: Sizes) -> None:
+    def set_sizes(self, sizes: Sizes) -> None:
         """Take the sizes that `scan` gave, from an index.
 
         Raises:
@@ -67,8 +67,8 @@ class Documents(Protocol):
             IntegrityError: ST-DATA-133 when there is none at its place, else as the dataset's.
         """
 
-    def place(self, number: int) -> Place:
-        """Where it lies."""
+    def byte_range(self, number: int) -> ByteRange:
+        """The position of a document in the dataset."""
 
 
 class JsonLines:
@@ -99,7 +99,7 @@ class JsonLines:
                 yield len(line), None if blank else self._parse(line, at)
                 at += len(line)
 
-    def place_all(self, sizes: Sizes) -> None:
+    def set_sizes(self, sizes: Sizes) -> None:
         """Lines follow each other without a gap, to the end of the split."""
         self._ends = np.cumsum(sizes, dtype=np.int64)
         if (int(self._ends[-1]) if len(sizes) else 0) != len(self.split):
@@ -117,9 +117,9 @@ class JsonLines:
             raise false_index(f"document {number} is not a line", self.where)
         return self._parse(line, start)
 
-    def place(self, number: int) -> Place:
-        """Where a line is; its first bytes, should something have been removed from its middle."""
-        return self.split.places(*self._span(number))[0]
+    def byte_range(self, number: int) -> ByteRange:
+        """The position of a line; its first bytes, if something was removed from its middle."""
+        return self.split.byte_ranges(*self._span(number))[0]
 
     def _span(self, number: int) -> tuple[int, int]:
         start = int(self._ends[number - 1]) if number else 0
@@ -138,8 +138,8 @@ class JsonLines:
                 names = ", ".join(sorted(value)[:10])
                 what = f"no text in field {self._field!r}; it has {names or 'no fields'}"
         if what:
-            place = self.split.places(at, len(line))[0]
-            raise not_in_format(f"the line at byte {place.offset}: {what}", self.where, place.file)
+            found = self.split.byte_ranges(at, len(line))[0]
+            raise not_in_format(f"the line at byte {found.offset}: {what}", self.where, found.file)
         return str(value[self._field])
 
 
@@ -174,7 +174,7 @@ class TextFiles:
         for number, end in enumerate(self._ends):
             yield end - (self._ends[number - 1] if number else 0), self.text(number)
 
-    def place_all(self, sizes: Sizes) -> None:
+    def set_sizes(self, sizes: Sizes) -> None:
         """They are what the dataset says."""
         if np.cumsum(sizes, dtype=np.int64).tolist() != self._ends:
             raise false_index("its documents are not the dataset's", self.where)
@@ -188,13 +188,13 @@ class TextFiles:
                 raise ValueError(f"{length} bytes, the limit is {DOCUMENT_LIMIT}")
             return self.split.read(start, length).decode()
         except ValueError as error:
-            raise not_in_format(str(error), self.where, self.place(number).file) from error
+            raise not_in_format(str(error), self.where, self.byte_range(number).file) from error
 
-    def place(self, number: int) -> Place:
-        """Where a document is."""
+    def byte_range(self, number: int) -> ByteRange:
+        """The position of a document."""
         start = self._ends[number - 1] if number else 0
-        found = self.split.places(start, self._ends[number] - start)
-        return found[0] if found else Place("", 0, 0)
+        found = self.split.byte_ranges(start, self._ends[number] - start)
+        return found[0] if found else ByteRange("", 0, 0)
 
 
 def not_in_format(what: str, where: str, file: str) -> UsageError:

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""From what a job says about its data to rows.
+"""Build rows of tokens from a job's data section.
 
 ``plan_data`` looks at the job and at the dataset's listing and refuses what cannot be; ``counting``
 does what takes time (`counts`); ``open`` gives rows. None of it asks how many ranks there are, and
 none needs a process group: an auditor who has the job, the dataset and, where there is one, the
-tokenizer makes the rows of any step again (`open_data`), and ``Rows.places`` says which bytes of
-the dataset they are.
+tokenizer makes the rows of any step again (`open_data`), and ``Rows.byte_ranges`` says which bytes
+of the dataset they are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ from securetrain.train.data.packing import PackedTokens
 from securetrain.train.data.parquet import ParquetRows
 from securetrain.train.data.rows import Rows, epoch_order
 from securetrain.train.data.source import ByteSplit
-from securetrain.train.data.tokens import BYTE_VALUES, BinTokens, ByteTokens, Stream
+from securetrain.train.data.token_streams import BYTE_VALUES, BinTokens, ByteTokens, Stream
 from securetrain.train.tokenizer import (
     BYTES,
     LIMIT,
@@ -50,7 +50,7 @@ ModelFile = Callable[[str], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What a run reads."""
+    """The data of a run."""
 
     train: Rows
     held_out: Rows | None
@@ -65,7 +65,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlan:
-    """What is to be opened; nothing but the listing, and the tokenizer, was read so far."""
+    """A plan of what to open; only the listing and the tokenizer have been read so far."""
 
     job: JobConfig
     dataset: VerifiedDataset
@@ -230,7 +230,7 @@ def plan_data(
 
 
 def format_of(data: DataJob, dataset: VerifiedDataset, where: str) -> Format:
-    """How the data lies in the files: what the job says, or what the dataset's statement says.
+    """Find the format of the data: the job's choice, or the one in the dataset's statement.
 
     Raises:
         UsageError: ST-USAG-007 when the trainer does not read it.

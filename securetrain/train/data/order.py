@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Where a row begins: pure functions of (seed, split, step, row).
+"""The start of each row: pure functions of (seed, split, step, row).
 
 Two orders:
 
@@ -61,7 +61,7 @@ class EpochOrder:
     batch_rows: int
     """Rows of a step, over all ranks: the cursor is step times this."""
     epochs: int
-    in_turn: bool
+    sequential: bool
     """Whether windows are taken one after the other, because the stream has shuffled already."""
     where: str
 
@@ -74,7 +74,7 @@ class EpochOrder:
         epoch, number = divmod((step - 1) * self.batch_rows + row, self.windows)
         if epoch >= self.epochs:
             raise exhausted(self, step)
-        if not self.in_turn:
+        if not self.sequential:
             key = number_of(f"securetrain/epoch/1:{self.seed}:{self.split}:{epoch}")
             number = int(permute(np.array([number], dtype=np.uint64), self.windows, key)[0])
         return epoch, number * self.seq_len
@@ -108,7 +108,7 @@ def number_of(name: str) -> int:
 
 
 def permute(numbers: NDArray[np.uint64], count: int, key: int) -> NDArray[np.uint64]:
-    """Where a permutation of 0..count-1, chosen by `key`, takes some numbers."""
+    """Map numbers through the permutation of 0..count-1 that `key` chooses."""
     half = max(1, (max(1, count - 1).bit_length() + 1) // 2)
     keys = [np.uint64((key + n * _GOLDEN) & _MASK) for n in range(1, ROUNDS + 1)]
     result = _network(numbers, np.uint64(half), keys)

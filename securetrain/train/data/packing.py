@@ -24,7 +24,7 @@ from securetrain.core.errors import UsageError
 from securetrain.train.data.counts import Index
 from securetrain.train.data.documents import Documents, false_index
 from securetrain.train.data.order import number_of, permute
-from securetrain.train.data.source import Place
+from securetrain.train.data.source import ByteRange
 from securetrain.train.tokenizer import Tokenizer
 
 KEPT_EPOCHS: Final = 2
@@ -93,14 +93,14 @@ class PackedTokens:
                 pieces.append(self._tokens(document)[begin:end])
         return torch.cat(pieces)
 
-    def places(self, start: int, count: int, epoch: int) -> list[Place]:
+    def byte_ranges(self, start: int, count: int, epoch: int) -> list[ByteRange]:
         """The documents that they come from, whole."""
         with self._lock:
             spans = self._spans(start, count, epoch)
-        return [self._documents.place(document) for document, _, _ in spans]
+        return [self._documents.byte_range(document) for document, _, _ in spans]
 
     def _spans(self, start: int, count: int, epoch: int) -> list[tuple[int, int, int]]:
-        """Which documents, and from which to which of their tokens."""
+        """The documents that cover a range, each with its first and last token."""
         order = self._order(epoch)
         number = bisect_right(order.ends, start)
         spans, end = [], start + count

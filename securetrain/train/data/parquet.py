@@ -24,7 +24,7 @@ import numpy as np
 from securetrain.artifacts.dataset.files import VerifiedFile
 from securetrain.core.errors import UsageError
 from securetrain.train.data.documents import Sizes, false_index, not_in_format
-from securetrain.train.data.source import ByteSource, Place
+from securetrain.train.data.source import ByteRange, ByteSource
 
 GROUP_LIMIT: Final = 1 << 30
 METADATA_LIMIT: Final = 64 << 20
@@ -72,7 +72,7 @@ class ParquetRows:
         for number in range(self._ends[-1] if self._ends else 0):
             yield 0, self.text(number)
 
-    def place_all(self, sizes: Sizes) -> None:
+    def set_sizes(self, sizes: Sizes) -> None:
         """The files say how many rows they have."""
         if len(sizes) != (self._ends[-1] if self._ends else 0) or np.any(sizes):
             raise false_index("its rows are not the dataset's", self.where)
@@ -87,10 +87,10 @@ class ParquetRows:
             raise not_in_format(f"row {number} has no text", self.where, self._groups[group].file)
         return value
 
-    def place(self, number: int) -> Place:
+    def byte_range(self, number: int) -> ByteRange:
         """The whole file: columns of one are read together."""
         file = self._groups[bisect_right(self._ends, number)].file
-        return Place(file, 0, self._source.files[file])
+        return ByteRange(file, 0, self._source.files[file])
 
     def _groups_of(self, name: str) -> list[_Group]:
         if not self._source.removals.kept(name, self._source.files[name]):

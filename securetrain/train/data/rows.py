@@ -14,15 +14,15 @@ import torch
 
 from securetrain.core.errors import UsageError
 from securetrain.train.data.order import EpochOrder, Order, RandomOrder
-from securetrain.train.data.source import Place
-from securetrain.train.data.tokens import Stream
+from securetrain.train.data.source import ByteRange
+from securetrain.train.data.token_streams import Stream
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets, both (B, S) int64 on the CPU."""
 
 
 class RowSource(Protocol):
-    """What makes the rows of a step."""
+    """A source of the rows of a step."""
 
     def batch(self, step: int, rows: Iterable[int]) -> Batch:
         """Some rows of a step."""
@@ -69,10 +69,10 @@ class Rows:
         """
         return self._cut(self.start(step, row) for row in rows)
 
-    def places(self, step: int, row: int) -> list[Place]:
-        """Which bytes of the dataset a row was made from."""
+    def byte_ranges(self, step: int, row: int) -> list[ByteRange]:
+        """The bytes of the dataset that a row was made from."""
         epoch, start = self.start(step, row)
-        return self.stream.places(start, self.seq_len + 1, epoch)
+        return self.stream.byte_ranges(start, self.seq_len + 1, epoch)
 
     def spaced(self, count: int, rows: Iterable[int]) -> Batch:
         """Some of `count` rows that are spread evenly over the split: the same at every call."""
@@ -102,7 +102,7 @@ def epoch_order(
         seq_len=seq_len,
         batch_rows=batch_rows,
         epochs=epochs,
-        in_turn=stream.shuffles,
+        sequential=stream.shuffles,
         where=stream.where,
     )
 

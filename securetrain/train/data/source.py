@@ -20,7 +20,7 @@ from securetrain.core.errors import UsageError
 
 
 class ByteSource(Protocol):
-    """What this package needs of `securetrain.artifacts.dataset.verified.VerifiedDataset`."""
+    """The part of `artifacts.VerifiedDataset` that this package needs."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[str]]:
@@ -35,10 +35,10 @@ class ByteSource(Protocol):
 
     @property
     def removals(self) -> Removals:
-        """What must not be read."""
+        """The byte ranges that must not be read."""
 
 
-class Place(NamedTuple):
+class ByteRange(NamedTuple):
     """Some bytes of a dataset: what an auditor looks up."""
 
     file: str
@@ -99,19 +99,19 @@ class ByteSplit:
         Raises:
             IntegrityError: ST-DATA-130 to 200.
         """
-        return b"".join(self._source.read(*place) for place in self.places(start, length))
+        return b"".join(self._source.read(*place) for place in self.byte_ranges(start, length))
 
-    def places(self, start: int, length: int) -> list[Place]:
-        """Where in the dataset `length` bytes from `start` lie."""
+    def byte_ranges(self, start: int, length: int) -> list[ByteRange]:
+        """The places in the dataset of `length` bytes from `start`."""
         if not 0 <= start <= start + length <= len(self):
             raise ValueError(f"{start}..{start + length} is outside of {len(self)} bytes")
-        found: list[Place] = []
+        found: list[ByteRange] = []
         number = bisect_right(self._ends, start)
         while length:
             stretch = self._stretches[number]
             inside = start - (self._ends[number] - stretch.length)
             take = min(length, stretch.length - inside)
-            found.append(Place(stretch.file, stretch.offset + inside, take))
+            found.append(ByteRange(stretch.file, stretch.offset + inside, take))
             start, length, number = start + take, length - take, number + 1
         return found
 
@@ -124,7 +124,7 @@ class ByteSplit:
         return starts
 
 
-def _stretches(source: ByteSource, name: str, unit: int, where: str) -> Iterable[Place]:
+def _stretches(source: ByteSource, name: str, unit: int, where: str) -> Iterable[ByteRange]:
     if source.files[name] % unit:
         raise UsageError(
             "ST-USAG-007",
@@ -135,4 +135,4 @@ def _stretches(source: ByteSource, name: str, unit: int, where: str) -> Iterable
     for begin, end in source.removals.kept(name, source.files[name]):
         first, last = -(-begin // unit) * unit, end // unit * unit
         if first < last:
-            yield Place(name, first, last - first)
+            yield ByteRange(name, first, last - first)

@@ -13,7 +13,7 @@ Rules for reading, in order:
 4. each rank reads its own part of each tensor, whatever the mesh, and verifies what it reads
    (`hf_weights`).
 
-Names: `theirs`. Matrices need no permutation: the format stores queries and keys for rotating
+Names: `hf_name`. Matrices need no permutation: the format stores queries and keys for rotating
 element i with element i + K/2 of a head, which is what our `rotate` does (Meta's own files, which
 rotate neighbours, differ).
 """
@@ -66,7 +66,7 @@ Positive = Annotated[float, Meta(gt=0.0, le=1e12)]
 
 
 class _Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides the computation. Further fields are about generating, or about files."""
+    """The fields that decide the computation. Others are about generating, or about files."""
 
     architectures: list[str]
     hidden_size: Size
@@ -87,8 +87,8 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     quantization_config: dict[str, Any] | None = None
 
 
-def theirs(name: str) -> str:
-    """What a parameter of ours is called there."""
+def hf_name(name: str) -> str:
+    """Return the Hugging Face name of one of our parameters."""
     if name in _OUTER:
         return _OUTER[name]
     _, number, inner = name.split(".", 2)
@@ -217,7 +217,7 @@ def check_tensors(model: SignedModel, shape: ModelShape) -> None:
         UsageError: ST-USAG-016 naming the first tensor that is missing, too many or of another
             shape.
     """
-    wanted = {theirs(name): size for name, size in sizes(shape).items()}
+    wanted = {hf_name(name): size for name, size in sizes(shape).items()}
     found = {tensor.fqn: tensor for tensor in model.index.tensors}
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found:

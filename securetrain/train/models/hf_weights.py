@@ -12,7 +12,7 @@ from securetrain.artifacts.checkpoint.load import load
 from securetrain.artifacts.model.signed_model import SignedModel
 from securetrain.artifacts.statement.statements import digest_of
 from securetrain.core.errors import IntegrityError
-from securetrain.train.models.hf import theirs
+from securetrain.train.models.hf import hf_name
 
 
 def load_weights(parameters: Iterable[tuple[str, nn.Parameter]], model: SignedModel) -> None:
@@ -26,7 +26,7 @@ def load_weights(parameters: Iterable[tuple[str, nn.Parameter]], model: SignedMo
         IntegrityError: ST-CKPT-100 to 200; also ST-CKPT-130 when it is not any more what was
             opened.
     """
-    state: dict[str, Any] = {theirs(name): one.detach() for name, one in parameters}
+    state: dict[str, Any] = {hf_name(name): one.detach() for name, one in parameters}
     predicate = load(
         state,
         model.storage,

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a Llama says about itself to `parallelize`."""
+"""The `ParallelPlan` of the Llama family."""
 
 from collections.abc import Iterable, Mapping
 
@@ -25,7 +25,7 @@ class LlamaPlan:
         """The layers."""
         return {f"layers.{name}": layer for name, layer in _llama(model).layers.items()}
 
-    def keep(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
+    def split_stage(self, model: nn.Module, layers: range, *, first: bool, last: bool) -> None:
         """Take out what another stage has."""
         llama = _llama(model)
         for name in [name for name in llama.layers if int(name) not in layers]:
@@ -40,7 +40,7 @@ class LlamaPlan:
         return _llama(model).shape.dim
 
     def vocabulary(self, model: nn.Module) -> int:
-        """How many tokens there are."""
+        """The number of tokens in the vocabulary."""
         return _llama(model).shape.vocab
 
     def tensor_styles(self, model: nn.Module) -> Mapping[str, ParallelStyle]:

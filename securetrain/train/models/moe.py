@@ -10,7 +10,7 @@ balancing without an auxiliary loss, Wang et al. 2024, arXiv:2408.15664. Rules:
    by the chosen scores' sum. No token is dropped, and no expert is padded;
 2. which experts are chosen, and nothing else, is decided by score plus a bias. After each step the
    bias of an expert that had fewer tokens than the mean goes up by `expert_balance`, and down where
-   it had more (`balance`). The tokens of all ranks are counted, so the bias is the same on each;
+   it had more (`balance_experts`). The tokens of all ranks are counted, so each has the same bias;
 3. an expert's matrices are one parameter each for all experts: (experts, out, in). Whoever holds
    some of the experts replaces `dispatch`, which takes rows to their experts and back.
 
@@ -23,8 +23,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from securetrain.parallel.engine import ParallelModel, inner
-from securetrain.parallel.experts import Dispatch, at_home, own
+from securetrain.parallel.engine import ParallelModel, unwrap
+from securetrain.parallel.experts import Dispatch, dispatch_local, local_weight
 from securetrain.train.models.shape import ModelShape
 
 
@@ -37,10 +37,10 @@ class Experts(nn.Module):
         self.w1 = nn.Parameter(torch.empty(count, inside, width))
         self.w2 = nn.Parameter(torch.empty(count, width, inside))
         self.w3 = nn.Parameter(torch.empty(count, inside, width))
-        self.dispatch: Dispatch = at_home
+        self.dispatch: Dispatch = dispatch_local
 
     def forward(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """What each row's expert makes of it.
+        """Compute each row by its own expert.
 
         Args:
             rows: (T, D), sorted by expert.
@@ -50,7 +50,9 @@ class Experts(nn.Module):
 
     def _compute(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """The same for the experts whose weights are here."""
-        w1, w2, w3 = (own(weight).transpose(-2, -1) for weight in (self.w1, self.w2, self.w3))
+        w1, w2, w3 = (
+            local_weight(weight).transpose(-2, -1) for weight in (self.w1, self.w2, self.w3)
+        )
         ends = counts.cumsum(0).int()
         x = rows.to(w1.dtype)
         gate = F.silu(F.grouped_mm(x, w1, offs=ends)) * F.grouped_mm(x, w3, offs=ends)
@@ -88,7 +90,7 @@ class MoE(nn.Module):
         out: torch.Tensor = (each * weights[..., None].to(each.dtype)).sum(1)
         return out.view_as(x)
 
-    def take_load(self) -> torch.Tensor | None:
+    def pop_expert_load(self) -> torch.Tensor | None:
         """Rows that this rank gave to each expert since the last call: (experts,) int64.
 
         Recomputed activations count again, the same number of times for every expert.
@@ -102,7 +104,7 @@ class MoE(nn.Module):
 
 
 @torch.no_grad()
-def balance(model: ParallelModel, shape: ModelShape, *, applied: bool) -> float | None:
+def balance_experts(model: ParallelModel, shape: ModelShape, *, applied: bool) -> float | None:
     """After a step: even out the load of experts (collective, over all ranks).
 
     Args:
@@ -119,7 +121,7 @@ def balance(model: ParallelModel, shape: ModelShape, *, applied: bool) -> float 
     load = torch.zeros(shape.layers, shape.experts, dtype=torch.int64, device=model.device)
     found = dict(_mixtures(model))
     for layer, moe in found.items():
-        if (counts := moe.take_load()) is not None:
+        if (counts := moe.pop_expert_load()) is not None:
             load[layer] = counts
     # Each rank fills in the layers that it has. Ranks that saw the same tokens count them twice,
     # for every expert alike.
@@ -136,6 +138,6 @@ def _mixtures(model: ParallelModel) -> list[tuple[int, MoE]]:
     return [
         (int(name.split(".")[1]), module)
         for part in model.parts
-        for name, module in inner(part).named_modules()
+        for name, module in unwrap(part).named_modules()
         if isinstance(module, MoE)
     ]

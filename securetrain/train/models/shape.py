@@ -62,7 +62,7 @@ class ModelShape:
 
 
 def num_parameters(shape: ModelShape) -> int:
-    """How many parameters a model of this shape has."""
+    """Count the parameters of a model of this shape."""
     heads = shape.vocab * shape.dim * (1 if shape.tied else 2)
     return heads + shape.layers * block_parameters(shape) + shape.dim
 

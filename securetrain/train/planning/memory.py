@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes a rank needs. Free of torch.
+"""The memory of a rank, in bytes. Free of torch.
 
 Counted, not measured: parameters, gradients, the two moments of AdamW, what FSDP gathers for a
 while, and what autograd keeps for the backward pass of the microbatches that are in flight. A test
@@ -32,7 +32,7 @@ MOMENTS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What one rank computes on."""
+    """The work of one rank."""
 
     shape: ModelShape
     degrees: Degrees
@@ -54,7 +54,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class LocalParameters:
     """Parameters of one pipeline rank, before and after they are cut."""
 
     pipeline_rank: int
@@ -89,7 +89,7 @@ class Memory:
         )  # fmt: skip
 
 
-def held(work: Workload, pipeline_rank: int) -> Held:
+def held(work: Workload, pipeline_rank: int) -> LocalParameters:
     """Count the parameters of a pipeline rank from the sizes alone."""
     shape, degrees = work.shape, work.degrees
     total = degrees.pp * stages_per_rank(work.settings.schedule) if degrees.pp > 1 else 1
@@ -104,7 +104,7 @@ def held(work: Workload, pipeline_rank: int) -> Held:
     local = (blocks * dense + rest) // degrees.fsdp + blocks * experts // (
         degrees.ep * degrees.efsdp
     )
-    return Held(
+    return LocalParameters(
         pipeline_rank=pipeline_rank,
         local=local,
         block=dense + experts // degrees.ep,
@@ -113,7 +113,7 @@ def held(work: Workload, pipeline_rank: int) -> Held:
     )
 
 
-def memory_of(work: Workload, found: Held) -> Memory:
+def memory_of(work: Workload, found: LocalParameters) -> Memory:
     """The bytes of one rank.
 
     Args:
@@ -162,7 +162,7 @@ def block_activations(work: Workload) -> int:
 
 
 def microbatches_in_flight(schedule: Schedule, ranks: int, rank: int, microbatches: int) -> float:
-    """How many microbatches of all of a rank's layers wait for their backward pass at most."""
+    """The most microbatches, over all of a rank's layers, that wait for their backward pass."""
     if ranks == 1:
         return 1.0
     each = stages_per_rank(schedule)
@@ -179,7 +179,7 @@ def microbatches_in_flight(schedule: Schedule, ranks: int, rank: int, microbatch
     return min(chunks, microbatches * each) / each
 
 
-def _in_flight(work: Workload, found: Held) -> int:
+def _in_flight(work: Workload, found: LocalParameters) -> int:
     flying = microbatches_in_flight(
         work.settings.schedule, work.degrees.pp, found.pipeline_rank, work.settings.microbatches
     )
@@ -202,8 +202,8 @@ def _logits(work: Workload) -> int:
     return work.tokens * work.shape.vocab // work.degrees.tp * (work.element + 3 * FP32)
 
 
-def _gathered(work: Workload, found: Held) -> int:
-    """What FSDP holds whole for a while: parameters to compute with, gradients to send."""
+def _gathered(work: Workload, found: LocalParameters) -> int:
+    """Bytes that FSDP holds whole for a while: parameters to compute with, gradients to send."""
     kind, element = kind_of(work.degrees, work.settings), work.element
     whole = found.blocks * found.block + found.rest
     match kind:

@@ -38,7 +38,7 @@ def suggest(job: JobConfig, world: int, per_node: int, budget: int) -> JobConfig
 
 
 def workload_of(job: JobConfig, degrees: Degrees) -> Workload:
-    """What one rank of a job computes on."""
+    """Build the workload of one rank of a job."""
     settings = settings_of(job)
     return Workload(
         shape=shape_of(job),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes a rank sends in a step, by axis. Free of torch.
+"""The bytes that a rank sends in a step, by axis. Free of torch.
 
 A ring among n ranks sends (n-1)/n of a tensor for a gather or a reduce-scatter, and twice that for
 an all-reduce (Patarasuk and Yuan 2009). The busiest pipeline rank is counted.
@@ -10,10 +10,10 @@ from securetrain.parallel.degrees import Axis
 from securetrain.parallel.kind import DataParallelism, kind_of
 from securetrain.parallel.plan import ContextKind, Recompute, Zero
 from securetrain.parallel.schedule import stages_per_rank
-from securetrain.train.planning.memory import FP32, Held, Workload
+from securetrain.train.planning.memory import FP32, LocalParameters, Workload
 
 
-def bytes_per_step(work: Workload, found: Held) -> dict[Axis, int]:
+def bytes_per_step(work: Workload, found: LocalParameters) -> dict[Axis, int]:
     """Bytes that one rank sends along each axis of the mesh in one step."""
     counted = {
         Axis.PP: _pipeline(work),
@@ -38,11 +38,11 @@ def _passes(work: Workload) -> int:
     return 3 if work.settings.recompute is Recompute.FULL else 2
 
 
-def _replicas(work: Workload, found: Held) -> float:
+def _replicas(work: Workload, found: LocalParameters) -> float:
     return 2 * _share(work.degrees.dp_replicate) * found.local * FP32
 
 
-def _shards(work: Workload, found: Held) -> float:
+def _shards(work: Workload, found: LocalParameters) -> float:
     """FSDP over dp_shard x cp: gather parameters, scatter gradients."""
     if kind_of(work.degrees, work.settings) is DataParallelism.DDP:
         return 0.0
@@ -57,14 +57,14 @@ def _shards(work: Workload, found: Held) -> float:
     return _share(ranks) * whole * (gathers * work.element + scatters * FP32)
 
 
-def _tensor(work: Workload, found: Held) -> float:
+def _tensor(work: Workload, found: LocalParameters) -> float:
     """Two gathers and two scatters a block and pass (Korthikanti et al. 2022)."""
     stream = work.tokens * work.shape.dim * work.element
     each = 4 * _share(work.degrees.tp) * stream * _passes(work)
     return each * found.blocks * work.settings.microbatches
 
 
-def _context(work: Workload, found: Held) -> float:
+def _context(work: Workload, found: LocalParameters) -> float:
     """Keys and values of the others forward, their gradients back; or four all-to-alls."""
     shape, cp = work.shape, work.degrees.cp
     keys = 2 * shape.keys * shape.head * work.tokens * work.element / work.degrees.tp
@@ -76,7 +76,7 @@ def _context(work: Workload, found: Held) -> float:
     return each * _passes(work) * found.blocks * work.settings.microbatches
 
 
-def _experts(work: Workload, found: Held) -> float:
+def _experts(work: Workload, found: LocalParameters) -> float:
     """There and back again, for each chosen expert."""
     shape = work.shape
     tokens = work.tokens / work.degrees.tp * shape.experts_per_token

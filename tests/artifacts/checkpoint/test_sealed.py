@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Encrypted checkpoints: verified without a key, loaded with one, never in clear on the disk."""
+"""Encrypted checkpoints: verified without a key, loaded with one, never in the clear on disk."""
 
 from pathlib import Path
 from typing import Any

@@ -26,7 +26,7 @@ from securetrain.artifacts.verify import VerifyResult, verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import PAGE_LEAVES, TreeParams
 from securetrain.identity.log import merkle
-from securetrain.identity.log.memory import hashes_of
+from securetrain.identity.log.leaf_hashes import hashes_of
 
 SMALL = TreeParams(leaf_size=1024)
 PAGE = PAGE_LEAVES * 1024

@@ -34,14 +34,14 @@ from securetrain.policy.schema import Policy, TransparencyLog
 ORIGIN = "log.example/team"
 
 
-class Logbook:
+class CheckpointLog:
     """A log with two witnesses, and trust roots that know it."""
 
     def __init__(self, folder, keys, now):
         self.folder, self.keys, self.now = folder, keys, now
         self.key, *self.witnesses = (PrivateKey.generate() for _ in range(3))
         Log.create(folder / "log", ORIGIN, self.key)
-        self.log = Log(folder / "log", LogPolicy.of_trust(self.trust()))
+        self.log = Log(folder / "log", LogPolicy.from_trust_root(self.trust()))
 
     def trust(self, *revoked: Revoked, **changes) -> TrustRoot:
         document = TrustRoot.parse(self.keys.trust_file(), self.now).document
@@ -73,7 +73,7 @@ class Logbook:
 
 @pytest.fixture
 def logbook(tmp_path, keys, now):
-    return Logbook(tmp_path, keys, now)
+    return CheckpointLog(tmp_path, keys, now)
 
 
 @pytest.fixture

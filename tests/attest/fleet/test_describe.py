@@ -17,7 +17,7 @@ from securetrain.evidence.node_evidence import TeeEvidence, TeeKind, parse_node
 from securetrain.evidence.tee.snp_report import SigningKey
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.ima import encode_ima, ima_list, measure_files, measured_file
+from securetrain.testing.measurement_lists import encode_ima, ima_list, measure_files, measured_file
 from tests.attest.bundles import (
     AMD,
     bundle_of,

@@ -31,7 +31,7 @@ from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE, parse_software
 from securetrain.evidence.tpm.structures import parse_attest, parse_public
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.ima import encode_ima, measure_files
+from securetrain.testing.measurement_lists import encode_ima, measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 from tests.attest.node.tpm.simulator import Simulator
 from tests.attest.node.tpm.test_agent import credential_for, verified

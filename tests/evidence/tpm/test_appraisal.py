@@ -20,8 +20,8 @@ from securetrain.evidence.tpm.keys import AK_TEMPLATE
 from securetrain.evidence.tpm.runtime_policy import ImaReference
 from securetrain.policy.schema import ImaMode, SelfAsserted
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.ima import measured_file
 from securetrain.testing.machine import runtime_policy
+from securetrain.testing.measurement_lists import measured_file
 from tests.attest.small_fleet import (
     FILES,
     MAKER_CA,

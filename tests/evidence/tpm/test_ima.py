@@ -17,7 +17,7 @@ from securetrain.evidence.node_evidence import ImaList
 from securetrain.evidence.tpm import ima
 from securetrain.evidence.tpm.ima import ImaState, Progress, TemplateCache, appraise_ima
 from securetrain.evidence.tpm.runtime_policy import RuntimePolicy, parse_runtime_policy
-from securetrain.testing.ima import (
+from securetrain.testing.measurement_lists import (
     Measurement,
     aggregate,
     ima_list,

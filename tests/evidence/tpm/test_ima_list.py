@@ -19,7 +19,12 @@ from securetrain.evidence.tpm.ima_list import (
     split_ascii,
     split_binary,
 )
-from securetrain.testing.ima import Measurement, aggregate, measured_buffer, measured_file
+from securetrain.testing.measurement_lists import (
+    Measurement,
+    aggregate,
+    measured_buffer,
+    measured_file,
+)
 
 TEMPLATES = ["ima-ng", "ima-sig", "ima-ngv2", "ima-sigv2"]
 SIGNED = dataclasses.replace(measured_file("/usr/bin/signed"), extra=b"\x03\x02" + bytes(70))

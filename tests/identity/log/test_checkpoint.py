@@ -177,7 +177,7 @@ def trust(without=(), **changes) -> TrustRoot:
 
 
 def test_a_trust_root_says_which_log_counts():
-    assert LogPolicy.of_trust(trust()) == POLICY
+    assert LogPolicy.from_trust_root(trust()) == POLICY
 
 
 def test_a_trust_root_that_names_no_log_or_no_witnesses():
@@ -187,7 +187,7 @@ def test_a_trust_root_that_names_no_log_or_no_witnesses():
         ({"without": [TrustRole.WITNESS]}, "ST-IDEN-044"),
     ):
         with pytest.raises(IdentityError) as caught:
-            LogPolicy.of_trust(trust(**changes))
+            LogPolicy.from_trust_root(trust(**changes))
         assert caught.value.code == code
 
 

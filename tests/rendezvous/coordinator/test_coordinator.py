@@ -14,7 +14,7 @@ import pytest
 
 from securetrain.core.errors import AdmissionError, NetworkError, UsageError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.identity.ca import check_leaf
+from securetrain.identity.job_ca import check_leaf
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.rendezvous.coordinator import admission

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from securetrain.identity.ca import check_leaf
+from securetrain.identity.job_ca import check_leaf
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.coordinator.reception import Reception

@@ -8,7 +8,7 @@ import pytest
 from cryptography.x509 import Certificate
 
 from securetrain.core.errors import AdmissionError, IdentityError
-from securetrain.identity.ca import JobCA, certificate_pem
+from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.coordinator.journal import Journal

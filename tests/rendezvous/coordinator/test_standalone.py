@@ -20,7 +20,7 @@ from securetrain.core.errors import (
     UsageError,
 )
 from securetrain.core.rundir import RunDir
-from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role

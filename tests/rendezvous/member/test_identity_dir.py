@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.identity.ca import JobCA, certificate_pem
+from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import load_identity, write_identity

@@ -17,7 +17,7 @@ from OpenSSL import SSL
 
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.drills.tcpstore_client import StoreClient
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member import relay as relay_module

@@ -27,7 +27,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from securetrain.core.errors import AdmissionError
 from securetrain.drills.tcpstore_client import NotAStoreError, StoreClient
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 
 SOON = timedelta(seconds=20)
 ELSEWHERE, ITS_PORT = "192.0.2.7", 666

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError, UsageError
-from securetrain.identity.ca import JobCA, certificate_pem
-from securetrain.identity.cluster import ClusterCA
+from securetrain.identity.cluster_ca import ClusterCA
+from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role, SpiffeId
@@ -145,7 +145,7 @@ def test_a_token_becomes_an_identity(office, job, tools):
     assert load_identity(office.root / "id", tools.now()).key.key_id == identity.key.key_id
     assert identity.ca == office.ca.certificate
     (issued,) = office.cluster.register.issued()
-    assert (issued.how, issued.key_id) == (How.ENROLMENT, identity.key.key_id)
+    assert (issued.how, issued.key_id) == (How.ENROLLMENT, identity.key.key_id)
     assert job.events()[-1].event == "node-enrolled"
     assert job.events()[-1].details["serial"] == issued.serial
 

@@ -8,7 +8,7 @@ import pytest
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, IdentityError
-from securetrain.identity.ca import JobCA
+from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.wire.tls import (

@@ -18,7 +18,7 @@ from securetrain.core.errors import NetworkError, SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.network.addresses import address
-from securetrain.network.members import resolve
+from securetrain.network.epoch import resolve
 from securetrain.network.wireguard import WireGuardKey, decode_key, encode_key, pairwise_psk
 from securetrain.policy.load import LoadedPolicy
 from securetrain.policy.schema import Network

@@ -11,7 +11,7 @@ from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.data import documents
 from securetrain.train.data.documents import JsonLines, TextFiles
-from securetrain.train.data.source import ByteSplit, Place
+from securetrain.train.data.source import ByteRange, ByteSplit
 from tests.train.jobs import MemorySource
 
 
@@ -29,7 +29,7 @@ def lines(*files: bytes, removed: list[Removed] | None = None) -> JsonLines:
 def placed(documents: JsonLines) -> list[str | None]:
     """The texts, by number, after the sizes were taken from a scan."""
     found = list(documents.scan())
-    documents.place_all(np.array([size for size, _ in found], dtype=np.uint32))
+    documents.set_sizes(np.array([size for size, _ in found], dtype=np.uint32))
     texts = [None if text is None else documents.text(n) for n, (_, text) in enumerate(found)]
     assert texts == [text for _, text in found]
     return texts
@@ -38,7 +38,7 @@ def placed(documents: JsonLines) -> list[str | None]:
 def test_a_line_is_a_document_also_at_the_end_of_a_file():
     made = lines(line("one") + line("two\u00e9\n").rstrip(b"\n"), b"", line("three"))
     assert placed(made) == ["one", "two\u00e9\n", "three"]
-    assert made.place(2) == Place("2.jsonl", 0, len(line("three")))
+    assert made.byte_range(2) == ByteRange("2.jsonl", 0, len(line("three")))
 
 
 def test_an_empty_line_is_no_document():
@@ -89,7 +89,7 @@ def test_a_removed_line_is_no_document():
 @pytest.mark.parametrize("sizes", [[], [5], [1000], [20, 20]])
 def test_sizes_that_do_not_cover_the_split_are_refused(sizes):
     with pytest.raises(IntegrityError) as caught:
-        lines(line("one") + line("two")).place_all(np.array(sizes, dtype=np.uint32))
+        lines(line("one") + line("two")).set_sizes(np.array(sizes, dtype=np.uint32))
     assert caught.value.code == "ST-DATA-133"
 
 
@@ -99,7 +99,7 @@ def test_sizes_that_cut_lines_elsewhere_are_found_when_used():
     each = len(line("one"))
     for sizes in ([2 * each, each], [each - 1, 2 * each + 1], [each, each + 5, each - 5]):
         made = lines(data)
-        made.place_all(np.array(sizes, dtype=np.uint32))
+        made.set_sizes(np.array(sizes, dtype=np.uint32))
         with pytest.raises(IntegrityError, match="ST-DATA-133"):
             [made.text(number) for number in range(len(sizes))]
 
@@ -113,10 +113,10 @@ def text_files(table: list[Document], *files: bytes) -> TextFiles:
 def test_a_file_is_a_document():
     made = text_files([], b"one", "zw\u00f6lf".encode())
     assert list(made.scan()) == [(3, "one"), (6, "zw\u00f6lf")]
-    assert made.place(1) == Place("1.txt", 0, 6)
-    made.place_all(np.array([3, 6], dtype=np.uint32))
+    assert made.byte_range(1) == ByteRange("1.txt", 0, 6)
+    made.set_sizes(np.array([3, 6], dtype=np.uint32))
     with pytest.raises(IntegrityError, match="ST-DATA-133"):
-        made.place_all(np.array([4, 4], dtype=np.uint32))
+        made.set_sizes(np.array([4, 4], dtype=np.uint32))
 
 
 def test_a_signed_table_says_what_a_document_is():

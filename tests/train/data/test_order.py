@@ -12,7 +12,7 @@ from securetrain.train.data.order import EpochOrder, permute
 def order(**given: object) -> EpochOrder:
     values: dict[str, object] = {
         "seed": 7, "split": "train", "windows": 10, "seq_len": 16, "batch_rows": 4, "epochs": 2,
-        "in_turn": False, "where": "job.yaml: data.train_split",
+        "sequential": False, "where": "job.yaml: data.train_split",
     }  # fmt: skip
     return EpochOrder(**(values | given))  # type: ignore[arg-type]
 
@@ -66,7 +66,7 @@ def test_seed_and_split_matter():
 
 
 def test_windows_come_in_turn_when_the_stream_shuffles():
-    one = order(in_turn=True)
+    one = order(sequential=True)
     rows = [one.start(1 + n // 4, n % 4) for n in range(12)]
     assert rows == [(n // 10, 16 * (n % 10)) for n in range(12)]
 

@@ -81,7 +81,7 @@ def test_rows_are_windows_of_an_epoch_without_a_gap():
 def test_an_auditor_finds_the_documents_of_a_row():
     stream, found = packed(), documents()
     source = found.split
-    for place in stream.places(100, 17, 0):
+    for place in stream.byte_ranges(100, 17, 0):
         data = found.split._source.read(*place)
         assert data.startswith(b'{"id": 1')
         assert data.endswith(b"\n")

@@ -13,7 +13,7 @@ from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.data import counts, parquet
 from securetrain.train.data.packing import PackedTokens
 from securetrain.train.data.parquet import ParquetRows
-from securetrain.train.data.source import Place
+from securetrain.train.data.source import ByteRange
 from securetrain.train.tokenizer import ByteTokenizer
 
 pa = pytest.importorskip("pyarrow")
@@ -46,7 +46,7 @@ def test_a_row_is_a_document(signed):
     assert [text for _, text in rows.scan()] == TEXTS
     assert rows.groups == [7, 7, 7, 4, 7, 7, 1]
     assert [rows.text(n) for n in (39, 0, 24, 25)] == [TEXTS[n] for n in (39, 0, 24, 25)]
-    assert rows.place(30) == Place("train/b.parquet", 0, dataset.files["train/b.parquet"])
+    assert rows.byte_range(30) == ByteRange("train/b.parquet", 0, dataset.files["train/b.parquet"])
 
 
 def test_row_groups_stay_together_in_an_epoch(signed):
@@ -110,7 +110,7 @@ def test_an_index_of_other_rows_is_refused(signed):
     rows = rows_of(signed(files()))
     for sizes in ([0] * 39, [0] * 39 + [1]):
         with pytest.raises(IntegrityError, match="ST-DATA-133"):
-            rows.place_all(np.array(sizes, dtype=np.uint32))
+            rows.set_sizes(np.array(sizes, dtype=np.uint32))
 
 
 def test_without_the_library_the_extra_is_named(signed, monkeypatch, tmp_path: Path):

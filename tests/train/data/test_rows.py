@@ -6,7 +6,7 @@ import torch
 from securetrain.core.errors import UsageError
 from securetrain.train.data.rows import Rows, epoch_order, share
 from securetrain.train.data.source import ByteSplit
-from securetrain.train.data.tokens import ByteTokens
+from securetrain.train.data.token_streams import ByteTokens
 from tests.train.jobs import documents, memory_source
 
 
@@ -48,7 +48,7 @@ def test_a_row_is_a_pure_function_of_seed_step_and_row(make):
 def test_an_auditor_finds_the_bytes_of_a_row():
     rows, source = in_epochs(), memory_source()
     inputs, targets = rows.batch(2, [5])
-    data = b"".join(source.read(*place) for place in rows.places(2, 5))
+    data = b"".join(source.read(*place) for place in rows.byte_ranges(2, 5))
     assert data == bytes([*inputs[0].tolist(), int(targets[0, -1])])
 
 

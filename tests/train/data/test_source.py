@@ -5,7 +5,7 @@ import pytest
 from securetrain.artifacts.dataset.removal import Removals
 from securetrain.artifacts.statement.dataset_predicate import Removed
 from securetrain.core.errors import UsageError
-from securetrain.train.data.source import ByteSplit, Place
+from securetrain.train.data.source import ByteRange, ByteSplit
 from tests.train.jobs import MemorySource, documents, memory_source
 
 
@@ -29,7 +29,10 @@ def test_a_split_is_its_documents_one_after_the_other():
         assert data.read(start, length) == whole[start : start + length]
     first = len(documents()["train"][0])
     assert data.read(first - 3, 6) == whole[first - 3 : first + 3]
-    assert data.places(first - 3, 6) == [Place("train-0", first - 3, 3), Place("train-1", 0, 3)]
+    assert data.byte_ranges(first - 3, 6) == [
+        ByteRange("train-0", first - 3, 3),
+        ByteRange("train-1", 0, 3),
+    ]
 
 
 @pytest.mark.parametrize(("start", "length"), [(-1, 4), (0, 10**9), (10**9, 0)])

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from securetrain.parallel.initial import seed_of
-from securetrain.train.models.initial import init_weights
+from securetrain.parallel.initialization import seed_of
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.shape import ModelShape, flops_per_token, num_parameters
 

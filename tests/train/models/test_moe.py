@@ -13,10 +13,10 @@ from securetrain.parallel.build import Description, move_buffers, parallelize
 from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.mesh import make_mesh
 from securetrain.parallel.plan import Settings
-from securetrain.train.models.initial import init_weights
+from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
-from securetrain.train.models.moe import MoE, balance
+from securetrain.train.models.moe import MoE, balance_experts
 from securetrain.train.models.shape import (
     ModelShape,
     active_parameters,
@@ -84,10 +84,10 @@ def test_experts_without_tokens_have_gradients_of_zero():
         assert parameter.grad is not None
         assert parameter.grad[:2].abs().sum() > 0
         assert not parameter.grad[2:].any()
-    load = moe.take_load()
+    load = moe.pop_expert_load()
     assert load is not None
     assert load.tolist() == [6, 6, 0, 0]
-    assert moe.take_load() is None
+    assert moe.pop_expert_load() is None
 
 
 def test_a_rank_to_which_nobody_sends_a_row():
@@ -104,14 +104,14 @@ def test_a_rank_to_which_nobody_sends_a_row():
 def test_evaluation_does_not_count():
     moe = mixture().eval()
     moe(torch.randn(1, 6, 16))
-    assert moe.take_load() is None
+    assert moe.pop_expert_load() is None
 
 
 def test_biases_move_towards_an_even_load_when_a_step_was_taken():
     mesh = make_mesh(Degrees(), "cpu")
     description = Description(
-        make=lambda: Llama(SHAPE),
-        fill=lambda part: init_weights(part, 0, SHAPE),
+        build=lambda: Llama(SHAPE),
+        materialize=lambda part: init_weights(part, 0, SHAPE),
         plan=LlamaPlan(),
     )
     model = parallelize(description, mesh, Settings(), torch.device("cpu"))
@@ -124,17 +124,17 @@ def test_biases_move_towards_an_even_load_when_a_step_was_taken():
     assert names == {"layers.0.moe.expert_bias", "layers.1.moe.expert_bias"}
 
     model.forward_backward(tokens, tokens, 64.0)
-    assert balance(model, SHAPE, applied=False) is not None
+    assert balance_experts(model, SHAPE, applied=False) is not None
     assert moe.expert_bias.tolist() == [0.0] * 4, "a refused step changes nothing"
 
     model.forward_backward(tokens, tokens, 64.0)
     moe._load = torch.tensor([40, 32, 32, 24])
-    load = balance(model, SHAPE, applied=True)
+    load = balance_experts(model, SHAPE, applied=True)
     assert moe.expert_bias.tolist() == [-0.25, 0.0, 0.0, 0.25]
     assert load is not None
     assert load >= 40 / 32
     dense = ModelShape(dim=16, heads=2)
-    assert balance(model, dense, applied=True) is None
+    assert balance_experts(model, dense, applied=True) is None
 
 
 def test_biases_of_an_offloaded_model_are_where_it_computes():

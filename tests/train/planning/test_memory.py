@@ -10,10 +10,10 @@ from torch import nn
 
 from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.plan import Precision, Recompute, Settings, Zero
-from securetrain.parallel.schedule import Schedule, layers_of, owner_of, stages_of
+from securetrain.parallel.schedule import Schedule, layers_of, rank_of_stage, stages_of
 from securetrain.train.models.llama import Block
 from securetrain.train.models.shape import ModelShape, num_parameters
-from securetrain.train.planning.layout import local_elements, local_parameters
+from securetrain.train.planning.fake_mesh import local_elements, local_parameters
 from securetrain.train.planning.memory import (
     Workload,
     block_activations,
@@ -128,6 +128,6 @@ def test_microbatches_in_flight_are_bounded(schedule):
 def test_every_stage_has_one_owner_and_every_layer_one_stage(schedule):
     stages = sorted(s for rank in range(4) for s in stages_of(schedule, rank, 4))
     assert stages == list(range(len(stages)))
-    assert all(s in stages_of(schedule, owner_of(schedule, s, 4), 4) for s in stages)
+    assert all(s in stages_of(schedule, rank_of_stage(schedule, s, 4), 4) for s in stages)
     layers = [layer for s in stages for layer in layers_of(s, len(stages), 19)]
     assert layers == list(range(19))

@@ -25,7 +25,7 @@ from securetrain.evidence.tpm.keys import (
 from securetrain.evidence.tpm.quote import verify_quote
 from securetrain.evidence.tpm.structures import parse_public
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.ima import encode_ima, measure_files
+from securetrain.testing.measurement_lists import encode_ima, measure_files
 from tests.attest.node.tpm.simulator import INTEGRITY, LOCKOUT, Simulator
 from tests.evidence.tpm import forge
 

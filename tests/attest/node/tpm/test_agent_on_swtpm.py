@@ -23,7 +23,7 @@ from securetrain.evidence.tpm.keys import AK_TEMPLATE, EK_TEMPLATES, check_endor
 from securetrain.evidence.tpm.quote import verify_certify
 from securetrain.evidence.tpm.structures import parse_attest, parse_public
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.ima import measure_files
+from securetrain.testing.measurement_lists import measure_files
 from securetrain.testing.swtpm import SoftwareTpm
 from tests.attest.node.tpm.test_agent import (
     BINDING,

@@ -8,7 +8,7 @@ from securetrain.attest.node.tpm import measurements
 from securetrain.attest.node.tpm.measurements import Measurements, Sources
 from securetrain.evidence.node_evidence import ImaList
 from securetrain.testing.bootlog import Boot
-from securetrain.testing.ima import encode_ima, measure_files
+from securetrain.testing.measurement_lists import encode_ima, measure_files
 
 FILES = measure_files({f"/usr/bin/tool-{n}": bytes([n]) for n in range(9)}, Boot().registers())
 BINARY, ASCII = encode_ima(FILES), encode_ima(FILES, binary=False)

@@ -1,0 +1,275 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""torch's elastic agent, run in this process with our rendezvous and our worker entry.
+
+Everything that makes torchrun's flags work is torch's own code (``config_from_args``,
+``elastic_launch``); two things are replaced: the rendezvous backend, and the command, which starts
+the worker shim in front of the script. This is the only module of the launcher that needs torch.
+"""
+
+import argparse
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
+from securetrain.launch.options import BACKEND, RunOptions
+from securetrain.policy.schema import Policy, UnpickleMode
+from securetrain.rendezvous.member.entry import CARRIER, FLOORS, ON_EPOCH, TUNNEL
+from securetrain.rendezvous.member.relay import Carrier
+from securetrain.rendezvous.wire.membership import Membership
+from securetrain.rendezvous.wire.tunnel import Tunnel
+
+WORKER: Final = "securetrain.launch.worker"
+
+OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
+"""See `rendezvous.member.handler.SecureRendezvousHandler`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A worker that failed."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    """Negative: the number of the signal that ended it."""
+    ending: str
+    """'exit code 3' or 'signal SIGKILL'."""
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """The outcome of the workers."""
+
+    failures: tuple[Failure, ...] = ()
+    signal: str = ""
+    """The name of the signal that ended the launcher; empty when none did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The launch configuration for torch's agent."""
+
+    config: Any
+    """A `torch.distributed.launcher.api.LaunchConfig`."""
+    program: str
+    arguments: tuple[str, ...]
+    protected: bool
+    """Whether the shim stands in front of the program."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def rdzv_conf(self) -> Mapping[str, Any]:
+        """The value of ``--rdzv-conf``."""
+        return dict(self.config.rdzv_configs)
+
+    @property
+    def num_workers(self) -> int:
+        """Workers on this node."""
+        return int(self.config.nproc_per_node)
+
+
+def node_range(nnodes: str) -> tuple[int, int]:
+    """The lower and upper end of ``--nnodes``.
+
+    Raises:
+        UsageError: ST-USAG-001.
+    """
+    low, _, high = nnodes.partition(":")
+    try:
+        ends = int(low), int(high or low)
+    except ValueError:
+        ends = 0, 0
+    if not 0 < ends[0] <= ends[1]:
+        raise UsageError(
+            "ST-USAG-001",
+            f"{nnodes!r} is not MIN:MAX or a number above 0",
+            "--nnodes",
+            "--nnodes 1",
+        )
+    return ends
+
+
+def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
+    """Turn the command line into torch's launch configuration.
+
+    Raises:
+        UsageError: ST-USAG-001 for a value that torch refuses.
+        RuntimeRefusal: ST-RUNT-007 for a program that cannot be protected under the policy.
+    """
+    # Imported by now: the command line was parsed with it.
+    from torch.distributed.run import (  # noqa: PLC0415
+        config_from_args,
+        determine_local_world_size,
+    )
+
+    notes = _notes(options)
+    arguments = argparse.Namespace(**vars(options.torch))
+    protected = not arguments.no_python or bool(arguments.run_path)
+    if not protected and policy.checkpoint.unpickle is UnpickleMode.ENFORCE:
+        raise RuntimeRefusal(
+            "ST-RUNT-007",
+            f"--no-python runs {options.script} as it is, without the worker shim, and the policy"
+            " enforces it",
+            "--no-python; policy: checkpoint.unpickle",
+            "start a Python script without --no-python, or use a policy with checkpoint.unpickle:"
+            " warn",
+        )
+    if protected:
+        # The shim runs the script in an interpreter of its own, as torch does without --run-path.
+        arguments.run_path = arguments.no_python = False
+    else:
+        notes.append("--no-python: the workers run without the shim")
+    arguments.log_dir = arguments.log_dir or str(log_dir)
+    arguments.master_port = arguments.master_port or 29500  # unused by our backend; torch wants one
+    try:
+        with _quiet("torch.distributed.run", logging.ERROR):
+            num_workers = determine_local_world_size(arguments.nproc_per_node)
+            if num_workers > 1 and "OMP_NUM_THREADS" not in os.environ:
+                os.environ["OMP_NUM_THREADS"] = "1"
+                notes.append("OMP_NUM_THREADS is 1 for every worker, as torchrun sets it")
+            config, program, command = config_from_args(arguments)
+    except (ValueError, RuntimeError, AssertionError, OSError) as error:
+        raise UsageError(
+            "ST-USAG-001", str(error), "securetrain run", "securetrain run --help"
+        ) from error
+    if protected:
+        # command is -u [-m] script arguments...
+        command = [command[0], "-P", "-m", WORKER, *command[1:]]
+    return Plan(
+        config=config,
+        program=str(program),
+        arguments=tuple(command),
+        protected=protected,
+        notes=tuple(notes),
+    )
+
+
+def run_agent(
+    plan: Plan,
+    *,
+    endpoint: str,
+    run_id: str,
+    identity: Path | None,
+    attester: str = "",
+    tunnel: Tunnel | None = None,
+    carrier: Carrier | None = None,
+    on_epoch: OnEpoch | None = None,
+    floors: Callable[[], Sequence[bytes]] | None = None,
+) -> AgentResult:
+    """Run the job's workers on this node until they have ended.
+
+    Args:
+        plan: From `make_plan`.
+        endpoint: The coordinator's host and port.
+        run_id: The job's id.
+        identity: The node's identity folder; None keeps what ``--rdzv-conf`` says.
+        attester: What speaks for the node (`attest.node.settings`); empty keeps that too.
+        tunnel: This node's end of the job network, when the job has one.
+        carrier: Carries the store over TLS, when several nodes have none (store-tls).
+        on_epoch: Hears of every epoch before its workers start.
+        floors: What to show the other nodes of the newest checkpoints, before every round.
+
+    Raises:
+        SecureTrainError: what the rendezvous refused.
+    """
+    from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+    from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
+    from torch.distributed.launcher.api import elastic_launch  # noqa: PLC0415
+
+    _register_backend()
+    config = plan.config
+    config.rdzv_backend = BACKEND
+    config.rdzv_endpoint = endpoint
+    config.run_id = run_id
+    config.local_addr = None  # under plain torchrun our backend would listen there
+    if identity is not None:
+        config.rdzv_configs["identity"] = str(identity)
+    if attester:
+        config.rdzv_configs["attester"] = attester
+    objects = {TUNNEL: tunnel, CARRIER: carrier, ON_EPOCH: on_epoch, FLOORS: floors}
+    config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
+    try:
+        elastic_launch(config, plan.program)(*plan.arguments)
+    except ChildFailedError as error:
+        return AgentResult(failures=tuple(_failure(r, f) for r, f in error.failures.items()))
+    except SignalException as error:
+        return AgentResult(signal=error.sigval.name)
+    except RendezvousError as error:
+        if isinstance(error.__cause__, SecureTrainError):
+            raise error.__cause__ from error
+        raise
+    return AgentResult()
+
+
+@contextmanager
+def environment(env: Mapping[str, str]) -> Iterator[None]:
+    """Let this process have exactly `env`: torch's agent hands its environment to the workers."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _register_backend() -> None:
+    """Make our backend known when the package's metadata does not (a source tree on PYTHONPATH)."""
+    from torch.distributed.elastic.rendezvous import (  # noqa: PLC0415
+        rendezvous_handler_registry as handlers,
+    )
+
+    if BACKEND not in handlers._registry:  # noqa: SLF001 - there is no public test
+        from securetrain.rendezvous.member.entry import get_creator  # noqa: PLC0415
+
+        handlers.register(BACKEND, get_creator())
+
+
+def _failure(rank: int, failure: Any) -> Failure:
+    code = int(failure.exitcode)
+    return Failure(
+        rank=rank,
+        local_rank=int(failure.local_rank),
+        pid=int(failure.pid),
+        exit_code=code,
+        ending=f"signal {failure.signal_name()}" if code < 0 else f"exit code {code}",
+        timestamp=int(failure.timestamp),
+    )
+
+
+def _notes(options: RunOptions) -> list[str]:
+    """Options of torchrun that have no effect here, said once."""
+    given = options.torch
+    notes = []
+    if given.master_port is not None and not options.joins:
+        notes.append("--master-port has no effect: the store gets a free port on loopback")
+    if given.local_addr:
+        notes.append("--local-addr has no effect: the store listens where the profile says")
+    if given.node_rank:
+        notes.append("--node-rank has no effect: the coordinator gives the ranks")
+    if given.run_path:
+        notes.append("--run-path: the script runs under the worker shim, in its own interpreter")
+    return notes
+
+
+@contextmanager
+def _quiet(name: str, level: int) -> Iterator[None]:
+    """Keep torch from warning about options that are another backend's business."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

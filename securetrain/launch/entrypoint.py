@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``securetrain run``, from the command line to the exit code.
+
+In order:
+
+1. scan the command line, load the policy; an ordinary user's launcher may start again in a user
+   namespace here (`rootless_launcher`); judge what importing torch would run (`supply_chain`);
+2. parse with torch's own parser (`options`), prepare the run directory (`run_setup`), open the
+   ledger;
+3. choose the network profile, compute the workers' environment, audit the node (`preflight`);
+4. start the coordinator, or use the one that ``--rdzv-endpoint`` names;
+5. run torch's elastic agent in this process, with our rendezvous and the worker shim
+   (`elastic_agent`);
+6. collect what the workers reported, end what is left of them, close the ledger, write
+   ``run.json``.
+
+Steps 3 to 6 are `node_run`. A refusal at any step is in the ledger as soon as there is one.
+Everything that the launcher says goes to standard error: standard output belongs to the script.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from securetrain.core.codes import ExitCode
+from securetrain.core.errors import RuntimeRefusal, SecureTrainError
+from securetrain.core.vocabulary import Boundary
+from securetrain.identity.keys import PublicKey
+from securetrain.identity.log.machine_witness import witness_key
+from securetrain.launch import options as cmdline
+from securetrain.launch import rootless_launcher
+from securetrain.launch.descendants import Interrupted, interruptible, subreaper
+from securetrain.launch.node_run import Session, agent_ledger
+from securetrain.launch.node_services import this_node
+from securetrain.launch.run_setup import RunSetup, default_run_dir, prepare_run
+from securetrain.launch.supply_chain import check_supply_chain
+from securetrain.policy import load_policy
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a training script under a policy.
+
+    Args:
+        argv: The arguments after ``securetrain run``.
+
+    Returns:
+        The exit code: 0, or 130 when a signal ended the run (SIGTERM and SIGHUP too).
+
+    Raises:
+        SecureTrainError: every refusal and failure, unless ``--json`` turns it into a line of JSON.
+    """
+    standalone = os.environ.get("PET_STANDALONE", "0") not in {"", "0"}
+    scanned = cmdline.scan(argv, standalone=standalone, environ=os.environ)
+    if scanned.help:
+        sys.stdout.write(cmdline.format_help())
+        return int(ExitCode.OK)
+    try:
+        with interruptible(), subreaper():
+            return _run(list(argv), scanned)
+    except Interrupted as event:
+        sys.stderr.write(f"securetrain: ended by {event.name}\n")
+        return int(ExitCode.INTERRUPTED)
+    except SecureTrainError as error:
+        if not scanned.json:
+            raise
+        sys.stdout.write(json.dumps({"error": error.to_dict()}, sort_keys=True) + "\n")
+        return int(error.exit_code)
+
+
+def _run(argv: list[str], scanned: cmdline.Scan) -> int:
+    now = _clock()
+    policy = load_policy(scanned.policy).policy
+    if rootless_launcher.needs_user_namespace(policy.network, scanned):
+        return rootless_launcher.run_inside(argv, scanned, os.environ)
+    try:
+        check_supply_chain(policy, logs_specs=scanned.logs_specs)
+    except RuntimeRefusal as error:
+        # Nothing of torch has been imported; the refusal still belongs into a ledger.
+        ledger = agent_ledger(_prepare(scanned, now), _clock)
+        ledger.refuse(Boundary.SUPPLY_CHAIN, "entry-point-refused", error)
+        ledger.close()
+        raise
+    options = cmdline.parse(argv, scanned)
+    session = Session(
+        setup=_prepare(scanned, now), options=options, argv=tuple(argv), clock=_clock, started=now
+    )
+    return session.run(os.environ)
+
+
+def _prepare(scanned: cmdline.Scan, now: datetime) -> RunSetup:
+    def witness() -> PublicKey:
+        return witness_key(this_node(os.environ).witness_key).public
+
+    return prepare_run(scanned.run_dir or default_run_dir(now), scanned.policy, now, witness)
+
+
+def _clock() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,470 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""One run on this node, from a prepared directory to its end.
+
+Rules:
+
+1. a refusal is recorded before it is raised; the ledger is closed and ``run.json`` written on every
+   way out, signals included;
+2. the coordinator is stopped and what is left of the workers is ended before that;
+3. a worker that failed ends the run with ST-RUNT-004, or with the code of our own error that ended
+   it, so that the exit code says why.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from securetrain.attest.node.settings import AUTO
+from securetrain.attest.session.appraisers import appraisers_for
+from securetrain.attest.session.state import FileState
+from securetrain.attest.session.verifier import Verifier
+from securetrain.core.codes import ExitCode
+from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.core.files import make_private_dir, write_atomic
+from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile, degraded_label
+from securetrain.identity.job_ca import JobCA, certificate_pem
+from securetrain.identity.keys import PrivateKey
+from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
+from securetrain.launch.address import announced_address
+from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
+from securetrain.launch.fabric import Fabric
+from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
+from securetrain.launch.node_services import NodeServices, start_services, this_node
+from securetrain.launch.options import RunOptions
+from securetrain.launch.preflight import Preflight, run_preflight
+from securetrain.launch.recording import Recorder
+from securetrain.launch.restart import Restart
+from securetrain.launch.run_setup import RunSetup, make_identity, node_name
+from securetrain.launch.supply_chain import check_torch
+from securetrain.ledger import Ledger
+from securetrain.network import rootless
+from securetrain.network.addresses import DEVICE
+from securetrain.network.environment import (
+    CACHE_DIR,
+    EMPTY_NCCL_CONF,
+    WorkerEnvironment,
+    worker_environment,
+)
+from securetrain.network.namespace import Namespace
+from securetrain.network.overlay import underlay_device
+from securetrain.network.profile import achieve, label
+from securetrain.network.variables import CACHES
+from securetrain.network.verbs import Verbs
+from securetrain.network.wireguard import Endpoint
+from securetrain.rendezvous.coordinator.coordinator import Admission, Coordinator
+from securetrain.rendezvous.member.identity_dir import load_identity
+from securetrain.rendezvous.member.relay import Carrier
+
+
+def agent_ledger(setup: RunSetup, clock: Callable[[], datetime], writer: str = "agent") -> Ledger:
+    """The run's ledger, signed with the agent's key."""
+    key = PrivateKey.load(setup.run.key("agent"))
+    return Ledger(setup.run.ledger, key, writer, clock)
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """A run in the making. `run` is called once."""
+
+    setup: RunSetup
+    options: RunOptions
+    argv: tuple[str, ...]
+    clock: Callable[[], datetime]
+    started: datetime
+    ledger: Ledger = field(init=False)
+    profile: NetworkProfile | None = None
+    verbs: Verbs | None = None
+    forwarded_endpoint: Endpoint | None = None
+    """In a user namespace: what of the machine leads to this launcher (`network.rootless`)."""
+    environment: WorkerEnvironment | None = None
+    preflight: Preflight | None = None
+    plan: elastic_agent.Plan | None = None
+    coordinator: Coordinator | None = None
+    network: JobNetwork | None = None
+    services: NodeServices | None = None
+    appraised: FileState | None = None
+    num_stragglers: int = 0
+    finished: bool = False
+
+    def __post_init__(self) -> None:
+        self.ledger = agent_ledger(self.setup, self.clock)
+
+    def run(self, environ: Mapping[str, str]) -> int:
+        """Do everything; returns the exit code.
+
+        Raises:
+            SecureTrainError: what was refused, or why a worker failed.
+            Interrupted: a signal ended the launcher.
+        """
+        try:
+            result = self._work(environ)
+            with ignoring_signals():
+                self._end_workers()
+                self._raise_died()
+                if result.signal:
+                    self._finish(run_summary.Outcome.INTERRUPTED, int(ExitCode.INTERRUPTED))
+                    self._say(f"ended by {result.signal}; the workers were ended")
+                    return int(ExitCode.INTERRUPTED)
+                if result.failures:
+                    raise failures.as_error(result.failures, self._reports(), self._logs())
+                self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
+        except SecureTrainError as error:
+            with ignoring_signals():
+                self._end_workers()
+                failed = self.plan is not None
+                outcome = run_summary.Outcome.FAILED if failed else run_summary.Outcome.REFUSED
+                self._finish(outcome, int(error.exit_code), error)
+            raise
+        except BaseException:
+            with ignoring_signals():
+                self._end_workers()
+                # A dead engine ends the run by a signal of our own: `_finish` says so instead.
+                self._finish(run_summary.Outcome.INTERRUPTED, int(ExitCode.INTERRUPTED))
+            raise
+        return int(ExitCode.OK)
+
+    def _work(self, environ: Mapping[str, str]) -> elastic_agent.AgentResult:
+        """Steps 3 to 5 of `launch.entrypoint`."""
+        run, policy = self.setup.run, self.setup.policy
+        low, high = elastic_agent.node_range(self.options.torch.nnodes)
+        self._begin()
+        self.forwarded_endpoint = rootless.forwarded_endpoint(environ)
+        state = this_node(environ)
+        with self._refusing(Boundary.NETWORK, "profile-refused"):
+            self.profile = achieve(
+                policy.policy.network,
+                high,
+                require=self.options.require,
+                probe=prober(
+                    max_nodes=high, joins=self.options.joins, fabric_obstacle=self._fabric.obstacle
+                ),
+            )
+            self.verbs = self._fabric.verbs(self.profile)
+        self.ledger.allow(
+            Boundary.NETWORK,
+            "profile-achieved",
+            degraded_label(self.profile),
+            label=label(self.profile),
+        )
+        with self._refusing(Boundary.FABRIC, "environment-refused"):
+            self.environment = worker_environment(
+                environ,
+                policy.policy,
+                self.profile,
+                run.root,
+                state=state.root,
+                verbs=self.verbs.place.variables if self.verbs else None,
+                device=self._device(),
+                pass_env=self.options.pass_env,
+            )
+        recording.record_environment(self.environment, self.options.pass_env, self.ledger)
+        self.preflight = run_preflight(
+            run,
+            policy.policy,
+            self.environment.env,
+            self.ledger,
+            self.clock(),
+            tunnel=DEVICE if needs_network(self.profile) else "",
+        )
+        with elastic_agent.environment(self.environment.env):
+            with self._refusing(Boundary.CHECKPOINT, "program-refused"):
+                plan = elastic_agent.make_plan(self.options, policy.policy, run.logs)
+            endpoint, identity = self._rendezvous(low, high)
+            job = str(self.options.torch.rdzv_id) if self.options.joins else self.setup.job
+            if needs_network(self.profile):
+                with self._refusing(Boundary.NETWORK, "job-network-refused"):
+                    self.network = self._build_network(plan, job, endpoint)
+                    plan = self.network.inside(plan)
+            self.plan = plan
+            with self._refusing(Boundary.CHECKPOINT, "log-refused"):
+                self.services = start_services(
+                    self.setup, self.options, self.ledger, self.clock, state
+                )
+            self._announce(endpoint)
+            self._write_summary(run_summary.Outcome.RUNNING)
+            with interruptible():  # torch leaves its own handlers behind
+                return elastic_agent.run_agent(
+                    plan,
+                    endpoint=endpoint,
+                    run_id=job,
+                    identity=identity,
+                    attester=self._attester(),
+                    tunnel=self.network.tunnel if self.network else None,
+                    carrier=self._carrier(endpoint),
+                    on_epoch=Restart(
+                        run=run,
+                        ledger=self.ledger,
+                        clock=self.clock,
+                        say=self._say,
+                        head_tracker=self.services.head_tracker,
+                        background=self.services.background,
+                    ).begin,
+                    floors=self.services.head_tracker.advertise,
+                )
+
+    def _device(self) -> str:
+        """The device by which the other nodes reach this one, when there is no job network."""
+        if self.profile is not NetworkProfile.STORE_TLS:
+            return ""
+        address = announced_address(self.options.coordinator, self.options.bind)
+        return underlay_device(Namespace(), address)[0]
+
+    def _carrier(self, endpoint: str) -> Carrier | None:
+        if self.profile is not NetworkProfile.STORE_TLS:
+            return None
+        address = announced_address(endpoint, self.options.bind)
+        return Carrier(address=str(address), clock=self.clock)
+
+    @property
+    def _fabric(self) -> Fabric:
+        return Fabric(
+            network=self.setup.policy.policy.network,
+            coordinator=self.options.coordinator,
+            bind=self.options.bind,
+        )
+
+    def _build_network(self, plan: elastic_agent.Plan, job: str, endpoint: str) -> JobNetwork:
+        """This node's part of the job network, under the name in its certificate."""
+        assert self.profile is not None
+        node = node_name()
+        if self.options.joins:
+            folder = plan.rdzv_conf.get("identity")
+            if not folder:
+                raise UsageError(
+                    "ST-USAG-001",
+                    "no identity was given",
+                    "--rdzv-conf",
+                    "--rdzv-conf identity=DIR, the folder that 'securetrain enroll join' wrote",
+                )
+            node = load_identity(Path(str(folder)), self.clock()).spiffe.node
+        bind = str(plan.rdzv_conf.get("bind", ""))
+        return JobNetwork.up(
+            job=job,
+            node=node,
+            coordinator=endpoint,
+            bind=bind,
+            ledger=self.ledger,
+            profile=self.profile,
+            verbs=self.verbs,
+            forwarded_endpoint=self.forwarded_endpoint,
+        )
+
+    def _begin(self) -> None:
+        """The first entry, and an empty place for what this run will write."""
+        run, policy = self.setup.run, self.setup.policy
+        for old in (run.root / "workers").glob("*.json"):
+            old.unlink()
+        for folder in CACHES.values():
+            make_private_dir(run.root / CACHE_DIR / folder)
+        write_atomic(run.root / EMPTY_NCCL_CONF, b"", mode=0o600)
+        self.ledger.observe(
+            Boundary.IDENTITY,
+            "run-started",
+            self.setup.job,
+            policy=policy.digest,
+            policy_id=policy.policy.metadata.id,
+            command=" ".join(self.argv)[:2000],
+        )
+        self.ledger.allow(Boundary.SUPPLY_CHAIN, "torch-accepted", str(check_torch(policy.policy)))
+
+    def _rendezvous(self, low: int, high: int) -> tuple[str, Path | None]:
+        """The coordinator's address, and this node's identity folder when we make it."""
+        if self.options.joins:
+            return str(self.options.torch.rdzv_endpoint), None
+        run, policy, now = self.setup.run, self.setup.policy, self.clock()
+        ca = JobCA.create(policy.policy.identity.trust_domain, self.setup.job, now)
+        write_atomic(run.certs / "ca.crt", certificate_pem(ca.certificate))
+        make_identity(self.setup, ca, now)
+        self.coordinator = Coordinator(
+            self.setup.job,
+            ca,
+            policy,
+            agent_ledger(self.setup, self.clock, "coordinator"),
+            min_nodes=low,
+            max_nodes=high,
+            clock=self.clock,
+            verifier=self._verifier(),
+        )
+        host, port = self.coordinator.start()
+        return f"{host}:{port}", run.keys
+
+    def _verifier(self) -> Verifier:
+        """Judges this job's nodes; what it must not forget is kept in the run directory."""
+        policy = self.setup.policy
+        with self._refusing(Boundary.NODE, "reference-values-refused"):
+            self.appraised = FileState(self.setup.run.attestation)
+            return Verifier(
+                policy=policy.policy,
+                policy_digest=policy.digest,
+                clock=self.clock,
+                appraisers=appraisers_for(policy, self.clock(), self.appraised),
+                state=self.appraised,
+            )
+
+    def _attester(self) -> str:
+        """The attester of this node: as asked for, or all there is when the policy judges it."""
+        judged = self.setup.policy.policy.node.reference_values is not None
+        return self.options.attester or (AUTO if judged else "")
+
+    def _end_workers(self) -> None:
+        """Stop the coordinator, kill what is left, remove the network. May be called again."""
+        if self.coordinator is not None:
+            self.coordinator.stop()
+        if self.appraised is not None:
+            self.appraised.close()
+        self.num_stragglers += end_stragglers(self.setup.run.root)
+        if self.services is not None:
+            self.services.background.stop()
+        if self.network is not None:
+            self.network.down()
+
+    def _finish(
+        self, outcome: run_summary.Outcome, exit_code: int, error: SecureTrainError | None = None
+    ) -> None:
+        """Record the end, once: reports, ledger, ``run.json``, one line for people."""
+        if self.finished:
+            return
+        self.finished = True
+        problem = self._problem()
+        if problem is not None and error is None:
+            outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
+        recording.record_reports(self.setup.run, self.ledger)
+        self.ledger.observe(
+            Boundary.IDENTITY,
+            "run-ended",
+            self.setup.job,
+            outcome=outcome.value,
+            exit_code=exit_code,
+            code=error.code if error else "",
+            stragglers=self.num_stragglers,
+        )
+        self.ledger.close()
+        self._write_summary(outcome, exit_code, error)
+        if self.options.scan.json and error is None:
+            sys.stdout.write(self.setup.run.summary.read_text() + "\n")
+        if outcome is run_summary.Outcome.SUCCEEDED:
+            nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
+            self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
+            book = self.services.checkpoint_log if self.services is not None else None
+            if book is not None:
+                count = f"{book.num_logged} checkpoint{'s' if book.num_logged != 1 else ''}"
+                self._say(f"{count} logged in {book.folder}")
+            self._say(f"run directory {self.setup.run.root}")
+        if problem is not None and error is problem:
+            raise problem
+
+    def _raise_died(self) -> None:
+        """Raise why the job network or a background task failed, or what could not be removed."""
+        for part in (self.network, self._background):
+            if part is not None and part.problem is not None:
+                raise part.problem
+
+    def _problem(self) -> SecureTrainError | None:
+        """The failure of a run that otherwise ended well: a gap in the ledger, a dead network."""
+        for part in (self.coordinator, self.network, self._background):
+            if part is not None and part.problem is not None:
+                return part.problem
+        return None
+
+    @property
+    def _background(self) -> BackgroundTasks | None:
+        return self.services.background if self.services is not None else None
+
+    def _reports(self) -> list[workerlog.WorkerReport]:
+        found = workerlog.read_reports(self.setup.run)
+        return [report for _, report in found if isinstance(report, workerlog.WorkerReport)]
+
+    def _admissions(self) -> list[Admission]:
+        return self.coordinator.admissions if self.coordinator is not None else []
+
+    def _logs(self) -> Path:
+        return Path(self.options.torch.log_dir or self.setup.run.logs)
+
+    def _refusing(self, boundary: Boundary, event: str) -> Recorder:
+        return Recorder(self.ledger, boundary, event)
+
+    def _announce(self, endpoint: str) -> None:
+        """The start of the run, for people."""
+        assert self.profile is not None
+        assert self.plan is not None
+        assert self.preflight is not None
+        assert self.environment is not None
+        policy, scanned = self.setup.policy.policy, self.options.scan
+        where = "of the job, at" if self.options.joins else "started at"
+        shim = "under the shim" if self.plan.protected else "WITHOUT the shim"
+        self._say(
+            f"policy       {policy.metadata.id} {policy.metadata.version} ({scanned.policy_source})"
+        )
+        self._say(f"run          {self.setup.run.root}")
+        self._say(f"network      {label(self.profile)}")
+        spoken = self._attester()
+        evidence = f"evidence of its hardware ({spoken})" if spoken else UNATTESTED
+        self._say(f"node         {node_name()}: {evidence}")
+        self._say(f"coordinator  {where} {endpoint}, TLS 1.3 with certificates on both sides")
+        self._say(f"preflight    {self.preflight.sentence}")
+        if self.services is not None and self.services.sentence:
+            self._say(f"log          {self.services.sentence}")
+        self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
+        for line in self.preflight.warnings(policy.host.fail_on):
+            self._say(f"warning: {line}")
+        for warning in self.environment.warnings:
+            self._say(f"warning: {warning}")
+        for note in self.plan.notes:
+            self._say(f"note: {note}")
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(f"securetrain: {text}\n")
+        sys.stderr.flush()
+
+    def _write_summary(
+        self,
+        outcome: run_summary.Outcome,
+        exit_code: int | None = None,
+        error: SecureTrainError | None = None,
+    ) -> None:
+        policy = self.setup.policy
+        found = self.environment
+        nodes = max(1, len(self._admissions()))
+        run_summary.write_summary(
+            self.setup.run,
+            run_summary.RunSummary(
+                schema=run_summary.SCHEMA,
+                run_id=self.setup.job,
+                started=self.started,
+                ended=None if outcome is run_summary.Outcome.RUNNING else self.clock(),
+                outcome=outcome,
+                exit_code=exit_code,
+                code=error.code if error else "",
+                what=error.what if error else "",
+                policy=run_summary.PolicyRef(
+                    id=policy.policy.metadata.id,
+                    version=policy.policy.metadata.version,
+                    digest=policy.digest,
+                ),
+                network=self.profile,
+                command=self.argv,
+                world_size=self.plan.num_workers * nodes if self.plan else 0,
+                max_restarts=self.options.torch.max_restarts,
+                torch=str(check_torch(policy.policy)),
+                nodes=tuple(
+                    run_summary.NodeRef(
+                        node=a.node, tier=a.tier, label=a.label, evidence=a.evidence
+                    )
+                    for a in self._admissions()
+                ),
+                pinned=dict(found.pinned) if found else {},
+                removed=tuple(
+                    run_summary.Variable(name=entry.name, reason=entry.reason.value)
+                    for entry in (found.removed if found else ())
+                ),
+                passed=self.options.pass_env,
+                preflight=self.preflight.sentence if self.preflight else "",
+                workers=tuple(run_summary.worker_ref(report) for report in self._reports()),
+                protected=self.plan.protected if self.plan else True,
+                stragglers=self.num_stragglers,
+            ),
+        )

@@ -1,0 +1,254 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Prepare a run directory: keys, trust root, policy. Free of torch and of the network.
+
+Rules:
+
+1. the directory is 0700 and belongs to this user alone;
+2. keys are made once; the trust root is written last, so its presence means that the directory is
+   complete;
+3. a complete directory is used again (to resume); one that was made under another policy, or whose
+   setup was cut short, is refused and never repaired silently;
+4. the job CA's key is made at each launch and stays in memory;
+5. when the policy asks for a transparency log, the trust root names it and its witnesses: those
+   that the policy names, else a log of the run's own and the machine that makes the run.
+"""
+
+import base64
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from securetrain.artifacts.statement import members
+from securetrain.core import canonical
+from securetrain.core.errors import IdentityError, PolicyError, UsageError
+from securetrain.core.files import make_private_dir, read_file, write_atomic
+from securetrain.core.rundir import RunDir
+from securetrain.identity.job_ca import JobCA
+from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
+from securetrain.identity.log.store import Log
+from securetrain.identity.spiffe import SEGMENT
+from securetrain.identity.trust import (
+    RoleKeys,
+    TrustRole,
+    TrustRoot,
+    decode_unverified,
+    key_table,
+    sign_document,
+    sign_root,
+)
+from securetrain.policy.load import FILE_LIMIT, SHIPPED, LoadedPolicy, bundled_dir, load_policy
+from securetrain.policy.schema import TransparencyLog
+from securetrain.rendezvous.member.identity_dir import write_identity
+
+TRUST_LIFETIME: Final = timedelta(days=365)
+KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")
+NODE_KEY: Final = "node"
+LOG_KEY: Final = "log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetup:
+    """A run directory that is ready."""
+
+    run: RunDir
+    policy: LoadedPolicy
+    job: str
+    """The job's id: stable for a run directory."""
+    created: bool
+    """Whether this call made it (False: it was used again)."""
+
+
+def prepare_run(
+    run_dir: Path,
+    policy_name: str,
+    now: datetime,
+    witness: Callable[[], PublicKey] | None = None,
+) -> RunSetup:
+    """Make a run directory, or open the one that is there.
+
+    Args:
+        run_dir: The directory; made with its parents.
+        policy_name: A shipped policy's name or a policy file.
+        now: The time, timezone-aware.
+        witness: Gives this machine's witness key, when the run's log has no other.
+
+    Raises:
+        PolicyError: ST-PLCY-001 to 004 for the policy, ST-PLCY-005 when the directory was made
+            under another one.
+        UsageError: ST-USAG-002 when it cannot be written, ST-USAG-005 when its setup is incomplete.
+        IdentityError: ST-IDEN-008 when its trust root is not valid (any more).
+    """
+    policy = load_policy(policy_name)
+    run = RunDir(run_dir.absolute())
+    make_private_dir(run.root)
+    created = not run.trust.exists()
+    if created:
+        _create(run, policy, policy_name, now, witness)
+    else:
+        _check(run, policy, now)
+    job = f"job-{PrivateKey.load(run.key('root')).key_id[:16]}"
+    return RunSetup(run=run, policy=policy, job=job, created=created)
+
+
+def make_identity(setup: RunSetup, ca: JobCA, now: datetime) -> None:
+    """Write this node's identity, and a new key for its ranks, into the run directory.
+
+    The rank key is certified by the agent, which is who admits nodes to a run of its own.
+
+    Raises:
+        IdentityError: ST-IDEN-005 or ST-IDEN-006.
+        UsageError: ST-USAG-002.
+    """
+    run = setup.run
+    minutes = setup.policy.policy.identity.certificate_lifetime_minutes
+    identity = write_identity(
+        run.keys,
+        ca,
+        node_name(),
+        now,
+        lifetime=timedelta(minutes=minutes),
+        key=PrivateKey.load(run.key(NODE_KEY)),
+    )
+    agent = PrivateKey.load(run.key("agent"))
+    signer = members.issue(setup.job, str(identity.spiffe), (now, now + TRUST_LIFETIME), agent)
+    signer.store(run.key("rank"), run.rank_certificate)
+
+
+def default_run_dir(now: datetime, root: Path = Path("runs")) -> Path:
+    """A new name below `root`: the time in UTC and four random bytes."""
+    return root / f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def node_name(hostname: str = "") -> str:
+    """This node's name in certificates: the host's name, as far as SPIFFE allows its characters."""
+    name = hostname or socket.gethostname()
+    safe = "".join(ch if SEGMENT.fullmatch(ch) else "-" for ch in name)[:64]
+    return safe or "node"
+
+
+def _create(
+    run: RunDir,
+    policy: LoadedPolicy,
+    policy_name: str,
+    now: datetime,
+    witness: Callable[[], PublicKey] | None,
+) -> None:
+    leftovers = [path for path in (run.keys, run.resolved_policy) if path.exists()]
+    if leftovers:
+        raise UsageError(
+            "ST-USAG-005",
+            "its setup was cut short: there is no trust root",
+            str(leftovers[0]),
+            "choose another --run-dir, or remove this one",
+        )
+    write_atomic(run.policy, _as_given(policy_name))
+    write_atomic(run.resolved_policy, canonical.encode(policy.policy))
+    for folder in (run.keys, run.certs, run.logs):
+        make_private_dir(folder)
+    keys = {name: PrivateKey.generate() for name in KEYS}
+    for name, key in keys.items():
+        key.save(run.key(name))
+    PrivateKey.generate(KeyKind.P256).save(run.key(NODE_KEY))
+    roles = {
+        TrustRole.CHECKPOINT: [keys["checkpoint"].public],
+        TrustRole.DATASET: [keys["dataset"].public],
+        TrustRole.LEDGER: [keys["agent"].public, keys["worker"].public],
+        TrustRole.NODE: [keys["agent"].public],
+    }
+    root = sign_root(roles, keys["root"], now, now + TRUST_LIFETIME)
+    asked = policy.policy.checkpoint.log
+    if asked is not None:
+        origin = f"{policy.policy.identity.trust_domain}/job-{keys['root'].key_id[:16]}"
+        root = _with_log(root, keys["root"], asked, _log_keys(run, asked, origin, witness))
+    write_atomic(run.trust, root)
+
+
+@dataclass(frozen=True, slots=True)
+class _LogKeys:
+    """A log and who watches it."""
+
+    origin: str
+    keys: list[PublicKey]
+    witnesses: list[PublicKey]
+
+
+def _log_keys(
+    run: RunDir,
+    asked: TransparencyLog,
+    origin: str,
+    witness: Callable[[], PublicKey] | None,
+) -> _LogKeys:
+    """The log keys that the policy names; those that it does not name are made (rule 5)."""
+    watchers = [_public(key) for key in asked.witnesses]
+    if not watchers and witness is None:
+        raise UsageError(
+            "ST-USAG-001",
+            "the policy names no witnesses of the log, and nobody says which machine this is",
+            "policy: checkpoint.log.witnesses",
+            "make the run with securetrain run, or name the witnesses",
+        )
+    if not watchers and witness is not None:
+        watchers = [witness()]
+    if asked.keys:
+        return _LogKeys(asked.origin, [_public(key) for key in asked.keys], watchers)
+    key = PrivateKey.generate()
+    key.save(run.key(LOG_KEY))
+    Log.create(run.log, origin, key)
+    return _LogKeys(origin, [key.public], watchers)
+
+
+def _public(spki: str) -> PublicKey:
+    try:
+        return PublicKey.from_spki(base64.b64decode(spki, validate=True))
+    except ValueError as error:
+        raise IdentityError("ST-IDEN-001", f"bad base64: {error}", "checkpoint.log") from error
+
+
+def _with_log(root: bytes, key: PrivateKey, asked: TransparencyLog, log: _LogKeys) -> bytes:
+    """The trust root, with the log and its witnesses in it."""
+    document = decode_unverified(root)
+    roles = {
+        **document.roles,
+        TrustRole.LOG: RoleKeys([one.key_id for one in log.keys]),
+        TrustRole.WITNESS: RoleKeys([one.key_id for one in log.witnesses], asked.quorum),
+    }
+    changed = msgspec.structs.replace(
+        document,
+        keys={**document.keys, **key_table([*log.keys, *log.witnesses])},
+        roles=roles,
+        log_origin=log.origin,
+    )
+    return sign_document(changed, [key])
+
+
+def _check(run: RunDir, policy: LoadedPolicy, now: datetime) -> None:
+    TrustRoot.load(run.trust, now)
+    missing = [p for p in (*map(run.key, (*KEYS, NODE_KEY)), run.resolved_policy) if not p.exists()]
+    if missing:
+        raise UsageError(
+            "ST-USAG-005", "missing from this run directory", str(missing[0]), "choose another one"
+        )
+    stored = read_file(run.resolved_policy, FILE_LIMIT)
+    if stored != canonical.encode(policy.policy):
+        raise PolicyError(
+            "ST-PLCY-005",
+            f"the policy {policy.policy.metadata.id} is not the one that this run was made under",
+            str(run.resolved_policy),
+            f"use --policy {run.policy}, or another --run-dir",
+        )
+
+
+def _as_given(policy_name: str) -> bytes:
+    path = (
+        bundled_dir("policies") / f"{policy_name}.yaml"
+        if policy_name in SHIPPED
+        else Path(policy_name)
+    )
+    return read_file(path, FILE_LIMIT)

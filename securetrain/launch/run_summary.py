@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""``run.json``: what happened in a run, for people and for the report.
+
+Written when the workers start (outcome ``running``) and again at the end, so that a run that was
+killed shows as one that never ended. It is a convenience: what a run can prove is in its ledger.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
+
+from securetrain.core import canonical
+from securetrain.core.files import write_atomic
+from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import NetworkProfile, NodeTier
+from securetrain.launch.sockets import SocketCheck
+from securetrain.launch.workerlog import WorkerError, WorkerReport
+
+SCHEMA: Final = "securetrain.run/v1"
+
+
+class Outcome(StrEnum):
+    """The end of a run."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REFUSED = "refused"
+    INTERRUPTED = "interrupted"
+
+
+class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Strict keys."""
+
+
+class PolicyRef(_Base, frozen=True, kw_only=True):
+    """The policy of the run."""
+
+    id: str
+    version: str
+    digest: str
+
+
+class NodeRef(_Base, frozen=True, kw_only=True):
+    """A node that was admitted, and what it had proven."""
+
+    node: str
+    tier: NodeTier
+    label: str
+    evidence: str
+    """SHA-256 (hex) of its evidence."""
+
+
+class Variable(_Base, frozen=True, kw_only=True):
+    """A variable that did not reach the workers as it was."""
+
+    name: str
+    reason: str
+
+
+class WorkerRef(_Base, frozen=True, kw_only=True):
+    """The report of one rank of one attempt."""
+
+    rank: int
+    attempt: int
+    protected: tuple[str, ...]
+    num_checks: int
+    sockets: SocketCheck | None
+    error: WorkerError | None
+
+
+class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
+    """The document."""
+
+    schema: Literal["securetrain.run/v1"]
+    run_id: str
+    started: datetime
+    ended: datetime | None = None
+    outcome: Outcome
+    exit_code: int | None = None
+    code: str = ""
+    """The refusal's code, when it was refused or failed."""
+    what: str = ""
+    policy: PolicyRef
+    network: NetworkProfile | None = None
+    """The achieved profile; absent when none was."""
+    command: tuple[str, ...]
+    """The command line after ``securetrain run``."""
+    world_size: int = 0
+    max_restarts: int = 0
+    torch: str = ""
+    nodes: tuple[NodeRef, ...] = ()
+    pinned: dict[str, str] = {}
+    removed: tuple[Variable, ...] = ()
+    passed: tuple[str, ...] = ()
+    """What the user let through (``--pass-env``)."""
+    preflight: str = ""
+    workers: tuple[WorkerRef, ...] = ()
+    protected: bool = True
+    """Whether the workers ran under the shim."""
+    stragglers: int = 0
+    """Processes that had to be killed at the end."""
+
+
+def worker_ref(report: WorkerReport) -> WorkerRef:
+    """A worker's report as it stands in the summary."""
+    return WorkerRef(
+        rank=report.rank,
+        attempt=report.attempt,
+        protected=report.protected,
+        num_checks=report.num_checks,
+        sockets=report.sockets,
+        error=report.error,
+    )
+
+
+def write_summary(run: RunDir, summary: RunSummary) -> None:
+    """Write ``run.json``, replacing the one from the start of the run."""
+    write_atomic(run.summary, canonical.encode(summary), mode=0o600)

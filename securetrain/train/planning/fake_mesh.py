@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Lay a model out over a mesh of any size in one process: torch's fake process group, and
+parameters on the meta device.
+
+This is `parallelize` itself, so that what it would refuse is refused here, and what it would cut is
+counted as it is cut.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from securetrain.parallel.build import Description, parallelize
+from securetrain.parallel.degrees import Degrees
+from securetrain.parallel.kind import DataParallelism, kind_of
+from securetrain.parallel.mesh import make_mesh
+from securetrain.parallel.plan import Compression, Recompute, Settings
+from securetrain.parallel.schedule import num_stages
+from securetrain.train.models.llama import Llama
+from securetrain.train.models.llama_plan import LlamaPlan
+from securetrain.train.models.shape import ModelShape
+from securetrain.train.planning.memory import LocalParameters
+
+BLOCKS: Final = "layers."
+"""How the names of parameters in blocks begin."""
+
+
+def local_parameters(
+    shape: ModelShape, degrees: Degrees, settings: Settings, pipeline_rank: int
+) -> dict[str, int]:
+    """Elements of every parameter that the first rank of a pipeline rank keeps, by name."""
+    rank = pipeline_rank * degrees.world // degrees.pp
+    with _fake_group(rank, degrees.world):
+        parameters = _parts(shape, degrees, settings)
+        return {
+            name: (value.to_local() if isinstance(value, DTensor) else value).numel()
+            for name, value in parameters
+        }
+
+
+def local_elements(
+    shape: ModelShape, degrees: Degrees, settings: Settings, held: LocalParameters
+) -> int:
+    """Elements that the first rank of a pipeline rank keeps; blocks are alike, so each stage is
+    laid out with one of them.
+
+    Args:
+        shape: The model's sizes.
+        degrees: The mesh.
+        settings: What the job asks for.
+        held: Which pipeline rank, and how many blocks it has.
+    """
+    stages = num_stages(settings.schedule, degrees.pp)
+    thin = dataclasses.replace(shape, layers=stages)
+    found = local_parameters(thin, degrees, settings, held.pipeline_rank)
+    blocks = sum(count for name, count in found.items() if name.startswith(BLOCKS))
+    return sum(found.values()) - blocks + blocks * degrees.pp // stages * held.blocks
+
+
+def _parts(
+    shape: ModelShape, degrees: Degrees, settings: Settings
+) -> list[tuple[str, nn.Parameter]]:
+    model = Description(build=lambda: Llama(shape), materialize=lambda _: None, plan=LlamaPlan())
+    if kind_of(degrees, settings) is DataParallelism.DDP:
+        with torch.device("meta"):
+            return list(model.build().named_parameters())
+    # What needs memory or a compiler does not change what is cut.
+    plain = dataclasses.replace(
+        settings,
+        cpu_offload=False,
+        recompute=Recompute.NONE,
+        compile=False,
+        async_tp=False,
+        float8=False,
+        compression=Compression.NONE,
+    )
+    mesh = make_mesh(degrees, "cpu")
+    return list(parallelize(model, mesh, plain, torch.device("meta")).named_parameters())
+
+
+@contextmanager
+def _fake_group(rank: int, world: int) -> Iterator[None]:
+    if dist.is_initialized():
+        raise ValueError("a plan is made in a process without a process group")
+    dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,197 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Roles, lifetimes and names; certificates that a careless or hostile CA might issue."""
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from securetrain.core.errors import IdentityError
+from securetrain.identity.job_ca import (
+    CLOCK_SKEW,
+    MAX_LEAF_LIFETIME,
+    JobCA,
+    certificate_pem,
+    check_leaf,
+    load_certificate,
+)
+from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.spiffe import Role
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+CA = JobCA.create("securetrain.local", "job-1", NOW)
+KEY = PrivateKey.generate(KeyKind.P256)
+CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+NODE_URI = "spiffe://securetrain.local/job/job-1/node/node-0"
+
+
+def issue(role=Role.NODE, node="node-0", now=NOW, lifetime=HOUR, ca=CA):
+    return ca.issue(role, KEY.public, now, node=node, lifetime=lifetime)
+
+
+def forge(
+    *,
+    uris=(NODE_URI,),
+    dns=(),
+    eku=(CLIENT,),
+    ca=False,
+    sign=True,
+    cert_sign=False,
+    signer=CA.key,
+    issuer=CA.certificate.subject,
+    without=(),
+):
+    """A leaf by the CA's own key, with anything wrong that one may wish."""
+    names = [
+        *map(x509.UniformResourceIdentifier, uris),
+        *map(x509.DNSName, dns),
+    ]
+    extensions = {
+        "constraints": x509.BasicConstraints(ca=ca, path_length=None),
+        "usage": x509.KeyUsage(
+            digital_signature=sign,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=cert_sign,
+            crl_sign=False,
+            encipher_only=False,
+            decipher_only=False,
+        ),
+        "eku": x509.ExtendedKeyUsage(list(eku)),
+        "san": x509.SubjectAlternativeName(names),
+    }
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(issuer)
+        .public_key(KEY.public.native)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - HOUR)
+        .not_valid_after(NOW + HOUR)
+    )
+    for name, extension in extensions.items():
+        if name not in without:
+            builder = builder.add_extension(extension, critical=True)
+    return builder.sign(signer.native, hashes.SHA256())
+
+
+def refused(certificate, code="ST-IDEN-005", role=Role.NODE, now=NOW):
+    with pytest.raises(IdentityError) as caught:
+        check_leaf(certificate, CA.certificate, role, now)
+    assert caught.value.code == code, caught.value
+
+
+def test_each_role_is_good_for_itself():
+    assert str(check_leaf(issue(), CA.certificate, Role.NODE, NOW)) == NODE_URI
+    found = check_leaf(issue(Role.COORDINATOR, ""), CA.certificate, Role.COORDINATOR, NOW)
+    assert str(found) == "spiffe://securetrain.local/job/job-1/coordinator"
+
+
+def test_and_for_nothing_else():
+    refused(issue(), role=Role.COORDINATOR)
+    refused(issue(Role.COORDINATOR, ""), role=Role.NODE)
+
+
+def test_the_forging_tool_can_make_an_honest_one():
+    assert check_leaf(forge(), CA.certificate, Role.NODE, NOW).node == "node-0"
+
+
+@pytest.mark.parametrize(
+    ("forged", "code"),
+    [
+        pytest.param({"eku": (CLIENT, SERVER)}, "ST-IDEN-005", id="both roles"),
+        pytest.param({"eku": (SERVER,)}, "ST-IDEN-005", id="other role"),
+        pytest.param({"eku": (ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE,)}, "ST-IDEN-005"),
+        pytest.param({"ca": True}, "ST-IDEN-005", id="a CA"),
+        pytest.param({"cert_sign": True}, "ST-IDEN-005", id="may sign certificates"),
+        pytest.param({"sign": False}, "ST-IDEN-005", id="may not sign"),
+        pytest.param({"without": ("constraints",)}, "ST-IDEN-005", id="no constraints"),
+        pytest.param({"without": ("usage",)}, "ST-IDEN-005", id="no key usage"),
+        pytest.param({"without": ("eku",)}, "ST-IDEN-005", id="no EKU"),
+        pytest.param({"without": ("san",)}, "ST-IDEN-006", id="no name"),
+        pytest.param({"uris": (NODE_URI, NODE_URI + "1")}, "ST-IDEN-006", id="two names"),
+        pytest.param({"dns": ("node-0",)}, "ST-IDEN-006", id="another name beside it"),
+        pytest.param({"uris": (), "dns": ("node-0",)}, "ST-IDEN-006", id="only DNS"),
+        pytest.param({"uris": ("https://x.example/",)}, "ST-IDEN-006", id="no SPIFFE id"),
+        pytest.param(
+            {"uris": ("spiffe://securetrain.local/job/job-1/coordinator",)},
+            "ST-IDEN-006",
+            id="a coordinator's name on a node's certificate",
+        ),
+        pytest.param({"signer": PrivateKey.generate(KeyKind.P256)}, "ST-IDEN-005", id="other key"),
+        pytest.param({"issuer": x509.Name([])}, "ST-IDEN-005", id="other issuer"),
+    ],
+)
+def test_certificates_that_the_cas_own_key_signed_and_that_are_refused(forged, code):
+    refused(forge(**forged), code)
+
+
+def test_a_leaf_cannot_issue():
+    """A node that signs a certificate with its own key, naming the CA or itself as issuer."""
+    refused(forge(signer=KEY))
+    refused(forge(signer=KEY, issuer=issue().subject))
+
+
+def test_the_ca_itself_is_no_node():
+    refused(CA.certificate)
+
+
+@pytest.mark.parametrize(
+    ("when", "good"),
+    [
+        (NOW - CLOCK_SKEW - timedelta(seconds=1), False),
+        (NOW - CLOCK_SKEW, True),
+        (NOW + HOUR, True),
+        (NOW + HOUR + timedelta(seconds=1), False),
+    ],
+)
+def test_validity(when, good):
+    if good:
+        check_leaf(issue(), CA.certificate, Role.NODE, when)
+    else:
+        refused(issue(), now=when)
+
+
+def test_nothing_lives_longer_than_a_day_or_than_the_ca():
+    issue(lifetime=MAX_LEAF_LIFETIME)
+    with pytest.raises(IdentityError, match="ST-IDEN-005"):
+        issue(lifetime=MAX_LEAF_LIFETIME + timedelta(seconds=1))
+    late = issue(now=CA.certificate.not_valid_after_utc - HOUR, lifetime=MAX_LEAF_LIFETIME)
+    assert late.not_valid_after_utc == CA.certificate.not_valid_after_utc
+
+
+@pytest.mark.parametrize("node", ["", "a/b", "a" * 65, "a b", "../up", "n\u00f6de"])
+def test_bad_node_names(node):
+    with pytest.raises(IdentityError, match="ST-IDEN-006"):
+        issue(node=node)
+
+
+@pytest.mark.parametrize(("domain", "job"), [("UPPER", "j"), ("", "j"), ("d", ""), ("d", "a/b")])
+def test_bad_job_names(domain, job):
+    with pytest.raises(IdentityError, match="ST-IDEN-006"):
+        JobCA.create(domain, job, NOW)
+
+
+def test_a_ca_of_the_same_name_is_another_ca():
+    twin = JobCA.create("securetrain.local", "job-1", NOW)
+    refused(issue(ca=twin))
+
+
+def test_one_ca_key_can_be_told_apart_by_job():
+    other = dataclasses.replace(CA, job="job-2")
+    found = check_leaf(issue(ca=other), CA.certificate, Role.NODE, NOW)
+    assert found.job == "job-2", "the caller compares it: ST-ADMN-004"
+
+
+def test_pem():
+    assert load_certificate(certificate_pem(CA.certificate)) == CA.certificate
+    for bad in (b"", b"x", certificate_pem(CA.certificate) * 2):
+        with pytest.raises(IdentityError, match="ST-IDEN-005"):
+            load_certificate(bad, "file")

@@ -1,0 +1,281 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""`securetrain run` as a person starts it. A launch costs seconds, so each tells a whole story."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from securetrain.core.vocabulary import Decision
+from securetrain.identity.job_ca import JobCA
+from securetrain.policy import load_policy
+from securetrain.rendezvous.coordinator.coordinator import Coordinator
+from securetrain.rendezvous.member.identity_dir import write_identity
+
+STORY = """\
+import json, os, signal, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+def main():
+    out, attempt = sys.argv[1], os.environ["TORCHELASTIC_RESTART_COUNT"]
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    if rank == 0 and attempt == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(8, 4))
+    loader = DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (batch,) in loader:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    weights = [None] * dist.get_world_size()
+    dist.all_gather_object(weights, model.module.weight.detach())
+    try:
+        from torch.distributed.debug import start_debug_server
+        start_debug_server()
+        debug = "started"
+    except Exception as error:
+        debug = getattr(error, "code", repr(error))
+    agent = os.getppid()
+    inodes = set()
+    for fd in os.listdir(f"/proc/{agent}/fd"):
+        target = os.readlink(f"/proc/{agent}/fd/{fd}")
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    lines = [l.split() for t in ("tcp", "tcp6") for l in open(f"/proc/{agent}/net/{t}")][1:]
+    listening = sorted({l[1].split(":")[0] for l in lines if l[3] == "0A" and l[9] in inodes})
+    with open(f"{out}/rank{rank}.json", "w") as file:
+        json.dump({
+            "attempt": attempt, "same": all(torch.equal(w, weights[0]) for w in weights),
+            "debug": debug, "agent_listens": listening, "world": dist.get_world_size(),
+            "env": {k: v for k, v in os.environ.items() if "SOCKET_IFNAME" in k or "TOKEN" in k},
+            "argv": sys.argv, "preload": os.environ.get("LD_PRELOAD", ""),
+        }, file)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_an_unmodified_script_with_an_elastic_restart(launch, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(STORY)
+    done = launch(
+        tmp_path / "run",
+        *("--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--tee", "3"),
+        *(str(script), str(tmp_path), "--lr=1"),
+        GLOO_SOCKET_IFNAME="eth0",
+        HF_TOKEN="hf_secret",
+        LD_PRELOAD="",
+    )
+    assert done.code == 0, done.err
+    for rank in (0, 1):
+        seen = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert seen["attempt"] == "1"
+        assert seen["same"]
+        assert seen["world"] == 2
+        assert seen["debug"] == "ST-RUNT-006"
+        assert seen["argv"] == [str(script), str(tmp_path), "--lr=1"]
+        assert seen["env"] == {
+            "GLOO_SOCKET_IFNAME": "lo",
+            "TP_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "=lo",
+        }
+        # The coordinator and the workers' store: 127.0.0.1 and nothing else.
+        assert set(seen["agent_listens"]) <= {"0100007F", "7F000001"}
+        assert seen["agent_listens"]
+    for text in ("dev 1.0.0 (default for --standalone)", "loopback", "UNATTESTED", "TLS 1.3"):
+        assert text in done.err
+    assert "GLOO_SOCKET_IFNAME is pinned to 'lo'" in done.err
+    assert "--pass-env HF_TOKEN" in done.err
+    assert "hf_secret" not in done.err + done.run.ledger.read_text() + done.run.summary.read_text()
+    assert done.codes == {"ST-RUNT-006"}
+    assert len(done.events("round-formed")) == 2
+    checked = done.events("sockets-inside-network")
+    assert {event.subject for event in checked} >= {"rank 0 attempt 1", "rank 1 attempt 1"}
+    assert all(event.decision is Decision.ALLOW for event in checked)
+    assert {event.subject for event in done.events("node-admitted")} != set()
+    summary = done.summary
+    assert summary["outcome"] == "succeeded"
+    assert summary["network"] == "loopback"
+    assert summary["nodes"][0]["tier"] == "self-asserted"
+    assert "HF_TOKEN" in {entry["name"] for entry in summary["removed"]}
+    assert summary["world_size"] == 2
+    report = next(w for w in summary["workers"] if w["attempt"] == 1)
+    assert "torch.distributed.distributed_c10d" in report["protected"]
+    assert "torch.distributed.debug" in report["protected"]
+    assert list(done.run.logs.glob("*/attempt_1/0/stdout.log"))
+
+
+@pytest.mark.dist
+def test_a_module_that_fails(launch, tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "job.py").write_text(
+        "import sys\nprint('torch' in sys.modules, sys.argv[1:])\nraise ValueError('no data')\n"
+    )
+    done = launch(tmp_path / "run", "--standalone", "-m", "package.job", "x", "-y", cwd=tmp_path)
+    assert done.code == 1
+    assert "False ['x', '-y']" in done.out
+    assert "ValueError: no data" in done.err
+    assert "error ST-RUNT-004: rank 0" in done.err
+    assert "ended with exit code 1: ValueError: no data" in done.err
+    assert "--tee 3" in done.err
+    assert done.summary["outcome"] == "failed"
+    assert done.summary["code"] == "ST-RUNT-004"
+    assert done.ledger.closed
+
+
+WAITING = """\
+import pathlib, subprocess, sys, time
+children = [
+    subprocess.Popen(["sleep", "300"]), subprocess.Popen(["sleep", "300"], start_new_session=True)
+]
+pathlib.Path(sys.argv[1]).write_text(" ".join(str(child.pid) for child in children))
+time.sleep(300)
+"""
+
+
+@pytest.mark.dist
+def test_ctrl_c_leaves_nothing(run_command, clean_environment, tmp_path):
+    script, ready = tmp_path / "wait.py", tmp_path / "ready"
+    script.write_text(WAITING)
+    launcher = subprocess.Popen(
+        run_command(tmp_path / "run", "--standalone", str(script), str(ready)),
+        env=clean_environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: ready.exists() and ready.read_text(), launcher)
+        sleepers = [int(pid) for pid in ready.read_text().split()]
+        os.killpg(launcher.pid, signal.SIGINT)
+        _, err = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()
+        launcher.wait()
+    assert launcher.returncode == 130, err
+    assert "ended by SIGINT" in err
+    assert "Traceback (most recent call last)" not in err.partition("KeyboardInterrupt")[2]
+    assert not any(map(is_running, sleepers))
+    summary = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert summary["outcome"] == "interrupted"
+    assert summary["stragglers"] >= 1
+
+
+@pytest.mark.dist
+def test_joining_a_coordinator_that_runs_elsewhere(launch, tmp_path):
+    now = datetime.now(UTC)
+    policy = load_policy("dev")
+    ca = JobCA.create(policy.policy.identity.trust_domain, "shared", now)
+    write_identity(tmp_path / "id", ca, "node-7", now)
+    coordinator = Coordinator(
+        "shared", ca, policy, None, min_nodes=1, max_nodes=1, clock=lambda: datetime.now(UTC)
+    )
+    host, port = coordinator.start()
+    script = tmp_path / "hello.py"
+    script.write_text("import os; print('job', os.environ['TORCHELASTIC_RUN_ID'])")
+    try:
+        done = launch(
+            tmp_path / "run",
+            *("--policy", "dev", "--rdzv-backend", "securetrain", "--rdzv-id", "shared"),
+            *("--rdzv-endpoint", f"{host}:{port}", "--rdzv-conf", f"identity={tmp_path / 'id'}"),
+            str(script),
+        )
+        admitted = [admission.node for admission in coordinator.admissions]
+    finally:
+        coordinator.stop()
+    assert done.code == 0, done.err
+    assert done.out == "job shared\n"
+    assert f"coordinator  of the job, at {host}:{port}" in done.err
+    assert admitted == ["node-7"]
+
+
+REFUSALS = {
+    "two nodes": (["--nnodes", "2", "s.py"], "ST-NETW-001", 1),
+    "hardened": (["--policy", "hardened", "--standalone", "s.py"], "ST-NETW-001", 1),
+    "a pinned variable": (["--standalone", "--pass-env", "NCCL_NET", "s.py"], "ST-NETW-003", 2),
+    "no shim": (["--standalone", "--no-python", "s.sh"], "ST-RUNT-007", 2),
+    "a bad number": (["--standalone", "--nnodes", "x", "s.py"], "ST-USAG-001", 2),
+    "another backend": (["--rdzv-backend", "c10d", "s.py"], "ST-RUNT-002", 2),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refused_before_anything_starts(tmp_path, monkeypatch, capsys, name):
+    from securetrain.launch.entrypoint import main
+
+    arguments, code, exit_code = REFUSALS[name]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NCCL_NET", "IB")
+    monkeypatch.setattr("securetrain.network.engines.probe", lambda _: "no engine")
+    before = dict(os.environ)
+    assert main(["--json", "--run-dir", "run", *arguments]) == exit_code
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+    assert dict(os.environ) == before
+    if name == "another backend":  # found while parsing: there is no run yet
+        assert not (tmp_path / "run").exists()
+        return
+    summary = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (summary["outcome"], summary["code"]) == ("refused", code)
+
+
+def test_an_entry_point_is_refused_before_torch_is_imported(tmp_path, monkeypatch, capsys):
+    from importlib.metadata import EntryPoint
+
+    from securetrain.launch import entrypoint, options, supply_chain
+
+    evil = EntryPoint("evil", "evil.plugin:make", "torchrun.handlers")
+    real = supply_chain.check_supply_chain
+    monkeypatch.setattr(
+        entrypoint,
+        "check_supply_chain",
+        lambda p, **o: real(p, list_entry_points=lambda _: [evil], **o),
+    )
+    monkeypatch.setattr(options, "parse", lambda *_: pytest.fail("torch was imported"))
+    assert (
+        entrypoint.main(["--json", "--run-dir", str(tmp_path / "run"), "--standalone", "s.py"]) == 1
+    )
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "ST-RUNT-005"
+    assert "ST-RUNT-005" in (tmp_path / "run" / "ledger.jsonl").read_text()
+
+
+def test_baseline_refuses_this_machine(tmp_path, monkeypatch, capsys):
+    """A laptop does not meet baseline: it is refused with a reason, and the ledger says so."""
+    from securetrain.launch.entrypoint import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["--json", "--run-dir", "run", "s.py"]) != 0
+    code = json.loads(capsys.readouterr().out)["error"]["code"]
+    assert code in {"ST-RUNT-003", "ST-ATTS-004", "ST-ATTS-005"}
+    assert code in (tmp_path / "run" / "ledger.jsonl").read_text()
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(ready, launcher, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert launcher.poll() is None, launcher.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

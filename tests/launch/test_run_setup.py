@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import stat
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from securetrain.artifacts.statement.members import PAYLOAD_TYPE, RankKey, RankSigner
+from securetrain.core import canonical
+from securetrain.core.errors import IdentityError, PolicyError, UsageError
+from securetrain.identity.job_ca import JobCA
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.launch.run_setup import default_run_dir, make_identity, node_name, prepare_run
+from securetrain.policy import load_policy
+from securetrain.policy.load import load_resolved
+from securetrain.rendezvous.member.identity_dir import load_identity
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_a_new_run_directory(tmp_path):
+    setup = prepare_run(tmp_path / "runs" / "one", "dev", NOW)
+    run = setup.run
+    assert setup.created
+    assert stat.S_IMODE(run.root.stat().st_mode) == 0o700
+    for name in ("root", "agent", "worker", "checkpoint", "dataset", "node"):
+        assert stat.S_IMODE(run.key(name).stat().st_mode) == 0o600
+    trust = TrustRoot.load(run.trust, NOW)
+    writers = {PrivateKey.load(run.key(name)).key_id for name in ("agent", "worker")}
+    assert set(trust.keys_for(TrustRole.LEDGER)) == writers
+    assert list(trust.keys_for(TrustRole.CHECKPOINT)) == [
+        PrivateKey.load(run.key("checkpoint")).key_id
+    ]
+    assert load_resolved(run.resolved_policy).digest == load_policy("dev").digest
+    assert b"id: dev" in run.policy.read_bytes()
+
+
+def test_it_is_used_again(tmp_path):
+    first = prepare_run(tmp_path, "dev", NOW)
+    second = prepare_run(tmp_path, "dev", NOW + timedelta(days=1))
+    assert not second.created
+    assert second.job == first.job
+    assert prepare_run(tmp_path / "other", "dev", NOW).job != first.job
+
+
+def test_another_policy_is_refused(tmp_path):
+    prepare_run(tmp_path, "dev", NOW)
+    with pytest.raises(PolicyError) as caught:
+        prepare_run(tmp_path, "baseline", NOW)
+    assert caught.value.code == "ST-PLCY-005"
+
+
+def test_an_incomplete_directory_is_refused(tmp_path):
+    run = prepare_run(tmp_path / "a", "dev", NOW).run
+    run.trust.unlink()
+    with pytest.raises(UsageError) as caught:
+        prepare_run(run.root, "dev", NOW)
+    assert caught.value.code == "ST-USAG-005"
+    run = prepare_run(tmp_path / "b", "dev", NOW).run
+    run.key("worker").unlink()
+    with pytest.raises(UsageError) as caught:
+        prepare_run(run.root, "dev", NOW)
+    assert caught.value.code == "ST-USAG-005"
+
+
+def test_an_expired_trust_root_is_refused(tmp_path):
+    prepare_run(tmp_path, "dev", NOW)
+    with pytest.raises(IdentityError) as caught:
+        prepare_run(tmp_path, "dev", NOW + timedelta(days=400))
+    assert caught.value.code == "ST-IDEN-008"
+
+
+def test_a_directory_with_other_files_is_fine(tmp_path):
+    (tmp_path / "dataset").mkdir()
+    assert prepare_run(tmp_path, "dev", NOW).created
+
+
+def test_names():
+    assert default_run_dir(NOW).name.startswith("20260102T030405Z-")
+    assert default_run_dir(NOW) != default_run_dir(NOW)
+    assert node_name("gpu-17.cluster") == "gpu-17.cluster"
+    assert node_name("a/b c") == "a-b-c"
+    assert node_name()
+
+
+def test_the_ranks_of_a_run_get_a_key_that_the_agent_has_certified(tmp_path):
+    setup = prepare_run(tmp_path / "run", "dev", NOW)
+    ca = JobCA.create(setup.policy.policy.identity.trust_domain, setup.job, NOW)
+    make_identity(setup, ca, NOW)
+    run = setup.run
+    signer = RankSigner.load(run.key("rank"), run.rank_certificate)
+    trust = TrustRoot.load(run.trust, NOW)
+    payload = trust.verify(signer.certificate.encode(), PAYLOAD_TYPE, TrustRole.NODE)
+    said = canonical.decode(payload.data, RankKey)
+    assert said.run_id == setup.job
+    assert said.node == str(load_identity(run.keys, NOW).spiffe)
+    first = signer.key.key_id
+    make_identity(setup, ca, NOW)
+    assert RankSigner.load(run.key("rank"), run.rank_certificate).key.key_id != first
