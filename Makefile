@@ -60,6 +60,7 @@ bench: $(VENV)/.dev  ## Ours and the reference side by side; prints ratios
 
 docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/house.py
 	$(BIN)/mkdocs build --strict
 
 fuzz: $(VENV)/.dev  ## Mutate inputs of every parser (FUZZ_INPUTS=100000 a parser)
