@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which TCP sockets there are, from ``/proc``: what the kernel says, not what we meant.
+"""The TCP sockets of this machine, from ``/proc``: what the kernel says, not what we meant.
 
 A TCPStore takes a host name and ignores it when it binds, so after starting one we look.
 """

@@ -66,12 +66,12 @@ class CachedStatus:
 
 
 def ocsp_id(certificate: x509.Certificate) -> str:
-    """Under what a certificate's OCSP response is cached."""
+    """The key under which a certificate's OCSP response is cached."""
     return _digest(certificate).hex()
 
 
 def crl_id(issuer: x509.Certificate) -> str:
-    """Under what an issuer's CRL is cached."""
+    """The key under which an issuer's CRL is cached."""
     return spki_sha256(issuer)
 
 
