@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from securetrain.core.codes import Retry
 from securetrain.core.errors import NetworkError, os_error
 from securetrain.core.text import printable
 from securetrain.network import uapi
@@ -153,7 +154,7 @@ class GoDevice:
             try:
                 self.read()
             except NetworkError as error:
-                if error.code != "ST-NETW-013":
+                if error.definition.retry is not Retry.LATER:
                     raise
                 time.sleep(_PAUSE_SECONDS)
             else:

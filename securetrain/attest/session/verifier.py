@@ -49,20 +49,6 @@ from securetrain.policy.schema import Policy
 NONCE_LIFE: Final = 30.0
 MAX_NONCES: Final = 4096
 
-# Refusals that say more than "late", "expired" or "not what the policy wants": during a lease the
-# node's hardware contradicted what it had proven, or what its maker says. A restart is none.
-_CONTRADICTIONS: Final = frozenset(
-    f"ST-ATTS-{number:03}"
-    for number in (
-        *(8, 16),
-        *(109, 111, 112, 113, 114, 116, 117, 119),
-        *(303, 304, 306, 307, 308, 309, 310, 311),
-        *(403, 406, 408, 409, 410, 411),
-        *(503, 506, 516, 517, 518, 519),
-        *(603, 604, 610, 613, 615, 619, 622, 626, 631, 633, 634, 637),
-    )
-)
-
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     """What a node is asked."""
@@ -343,7 +329,7 @@ class Verifier:
 
     def _judge_lease(self, asked: _Asked, error: AttestationError) -> None:
         """A node that contradicts itself while it holds a lease is out until a person says so."""
-        if asked.lease is None or error.code not in _CONTRADICTIONS:
+        if asked.lease is None or not error.definition.bars_node:
             return
         reason = f"{error.code} during its lease: {error.what}"[:1000]
         self.release(asked.node)

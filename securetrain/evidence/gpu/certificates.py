@@ -101,12 +101,6 @@ class CertificateStatus(StrEnum):
 StatusLookup: TypeAlias = Callable[[x509.Certificate, x509.Certificate], CertificateStatus]
 """Status of a certificate, given also its issuer's. May refuse by itself."""
 
-_STATUS: Final = {
-    CertificateStatus.REVOKED: ("ST-ATTS-610", "remove the device from the node"),
-    CertificateStatus.HOLD: ("ST-ATTS-611", "ask NVIDIA what the hold is for"),
-    CertificateStatus.UNKNOWN: ("ST-ATTS-612", "refresh the cache of OCSP responses"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -361,9 +355,18 @@ def _check_time(link: Link, now: datetime, where: str) -> None:
 
 
 def _check_status(found: CertificateStatus, where: str) -> None:
-    if found is not CertificateStatus.GOOD:
-        code, fix = _STATUS[found]
-        raise AttestationError(code, f"its status is {found}", where, fix)
+    what = f"its status is {found}"
+    match found:
+        case CertificateStatus.GOOD:
+            return
+        case CertificateStatus.REVOKED:
+            raise AttestationError("ST-ATTS-610", what, where)
+        case CertificateStatus.HOLD:
+            raise AttestationError("ST-ATTS-611", what, where)
+        case CertificateStatus.UNKNOWN:
+            raise AttestationError("ST-ATTS-612", what, where)
+        case _:
+            raise ValueError(f"unknown status {found!r}")
 
 
 def _identity(links: Sequence[Link], where: str) -> Identity:
