@@ -46,7 +46,7 @@ ROWS: Final = (
          fix="find out what was measured after the boot, and restart the node",
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-009", X.FAILURE, "the signed reference values are missing, malformed or expired",
-         fix="sign the reference values again and name the file in the policy",
+         fix="sign the reference values again and name their file in the policy",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-010", X.FAILURE, "the node or its TPM has been revoked",
          fix="find out why, then 'securetrain attest restore'",

@@ -90,7 +90,7 @@ ROWS: Final = (
     Code("ST-NETW-003", X.USAGE, "a variable that the policy pins was set to something else",
          fix="unset the variable",
          severity=LOW, rank=ALONE, node=OUT, retry=NEVER, threat="T-SUP-003"),
-    Code("ST-NETW-010", X.FAILURE, "what a job network needs is missing on this machine",
+    Code("ST-NETW-010", X.FAILURE, "this machine lacks a part that a job network needs",
          fix="install the package that is named",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-001"),
     Code("ST-NETW-011", X.FAILURE, "a command of the job network failed",
@@ -151,8 +151,8 @@ ROWS: Final = (
              " overlay profile",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-FAB-003"),
     Code("ST-NETW-033", X.FAILURE, "the network card does not encrypt everything between members",
-         fix="set up full offload between all nodes (ip xfrm state; ip xfrm policy), or use the"
-             " overlay profile",
+         fix="have strongSwan (or ip xfrm) set up full offload between all nodes: ip xfrm policy"
+             " add ... offload packet dev INTERFACE; or use the overlay profile",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-FAB-003"),
     Code("ST-NETW-034", X.FAILURE, "the RDMA fabric is not isolated as the policy says",
          fix="announce an address in a partition or VLAN of the job's own, or say evidence:"

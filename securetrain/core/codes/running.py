@@ -28,11 +28,11 @@ ROWS: Final = (
          fix="leave --rdzv-backend out",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-SCH-001"),
     Code("ST-RUNT-003", X.FAILURE, "the preflight audit found what the policy does not allow",
-         fix="securetrain audit shows every finding and its fix; or run under a policy that"
-             " accepts them",
+         fix="see every finding and its fix with 'securetrain audit', or run under a policy that"
+             " accepts them (host.fail_on, host.max_unknown, host.preflight)",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-HST-001"),
     Code("ST-RUNT-004", X.FAILURE, "a worker failed",
-         fix="look at the worker's own message and log",
+         fix="read the worker's own message and log",
          severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=LATER, threat="X-WORKER-FAILED"),
     Code("ST-RUNT-005", X.FAILURE, "an entry point of another package would run inside the agent",
          fix="uninstall the package, or add it to supply_chain.allow_entry_points",

@@ -73,7 +73,7 @@ ROWS: Final = (
     Code("ST-IDEN-017", X.STALE, "a trust root is not newer than the trusted one",
          fix="get the newest trust root",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-004"),
-    Code("ST-IDEN-018", X.USAGE, "what this machine remembers of a trust root cannot be used",
+    Code("ST-IDEN-018", X.USAGE, "this machine's memory of a trust root cannot be used",
          fix="restore the folder, or pin the trust root again on purpose",
          severity=LOW, rank=ALONE, node=OUT, retry=NEVER, threat=MACHINE),
     Code("ST-IDEN-019", X.USAGE, "a PKCS#11 token or key cannot be used",
