@@ -263,5 +263,4 @@ def _bad(what: str) -> AttestationError:
         "ST-ATTS-014",
         f"not an attestation result of this coordinator: {what}",
         "attestation result",
-        "join again",
     )

@@ -233,9 +233,4 @@ def _kibibytes(value: str) -> int:
 
 
 def _bad(what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-001",
-        f"not software evidence: {what}",
-        "evidence",
-        "install the same securetrain version on every node",
-    )
+    return AttestationError("ST-ATTS-001", f"not software evidence: {what}", "evidence")

@@ -212,7 +212,6 @@ class Verifier:
                     "ST-ATTS-011",
                     f"{holder} holds a lease with it until {self._leases[holder].expires}",
                     f"node {node}: {identity[:40]}",
-                    "one machine is one node; if there are two machines, one of them is relayed",
                 )
 
     def _let_go(self, node: str) -> None:
@@ -243,12 +242,10 @@ class Verifier:
             asked = self._asked.pop(nonce, None)
         if asked is None or now >= asked.deadline:
             state = "unknown or already used" if asked is None else "expired"
-            raise AttestationError(
-                "ST-ATTS-002", f"the nonce is {state}", f"node {node}", "join again"
-            )
+            raise AttestationError("ST-ATTS-002", f"the nonce is {state}", f"node {node}")
         if asked.node != node:
             raise AttestationError(
-                "ST-ATTS-002", "the nonce was made for another node", f"node {node}", "join again"
+                "ST-ATTS-002", "the nonce was made for another node", f"node {node}"
             )
         return asked
 
@@ -374,7 +371,6 @@ def check_binding(evidence: Evidence, expected: bytes, node: str) -> None:
             "ST-ATTS-003",
             "the evidence is bound to another connection, job, key or manifest",
             f"node {node}",
-            "join again from the node itself; a relay in between also looks like this",
         )
 
 
@@ -388,10 +384,7 @@ def check_signature(evidence: Evidence, node: str, key: PublicKey) -> None:
         key.verify(evidence.signature, evidence.signed_message())
     except SecureTrainError as error:
         raise AttestationError(
-            "ST-ATTS-003",
-            "the evidence is not signed by the node's identity key",
-            f"node {node}",
-            "join again from the node itself",
+            "ST-ATTS-003", "the evidence is not signed by the node's identity key", f"node {node}"
         ) from error
 
 
@@ -400,5 +393,4 @@ def _unexpected(error: Exception, node: str) -> AttestationError:
         "ST-ATTS-001",
         f"the evidence could not be appraised: {type(error).__name__}: {error}",
         f"node {node}",
-        "install the same securetrain version on every node",
     )

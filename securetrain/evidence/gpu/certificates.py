@@ -227,10 +227,7 @@ def _links(
             cache.put(key, link)
         if position == _ROOT and link.spki not in roots:
             raise AttestationError(
-                "ST-ATTS-609",
-                f"the root's key {link.spki} is not pinned",
-                place,
-                "only genuine NVIDIA devices can attest; pin a further root if you trust it",
+                "ST-ATTS-609", f"the root's key {link.spki} is not pinned", place
             )
         links.insert(0, link)
     return links
@@ -340,17 +337,13 @@ def _usage(found: _Extensions, where: str) -> x509.KeyUsage:
 def _check_time(link: Link, now: datetime, where: str) -> None:
     if now > link.not_after:
         raise AttestationError(
-            "ST-ATTS-607",
-            f"expired {link.not_after.isoformat()}, now is {now.isoformat()}",
-            where,
-            "check the clock; a device whose certificate has expired cannot attest any more",
+            "ST-ATTS-607", f"expired {link.not_after.isoformat()}, now is {now.isoformat()}", where
         )
     if now < link.not_before:
         raise AttestationError(
             "ST-ATTS-608",
             f"valid from {link.not_before.isoformat()}, now is {now.isoformat()}",
             where,
-            "check the clock",
         )
 
 
@@ -406,12 +399,12 @@ def _attribute(
 
 
 def _malformed(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-605", what, where, "collect the evidence again")
+    return AttestationError("ST-ATTS-605", what, where)
 
 
 def _broken(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-606", what, where, "collect the evidence from the device")
+    return AttestationError("ST-ATTS-606", what, where)
 
 
 def _anonymous(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-614", what, where, "collect the evidence from the device")
+    return AttestationError("ST-ATTS-614", what, where)

@@ -38,7 +38,6 @@ from securetrain.evidence.gpu.certificates import CertificateStatus, StatusLooku
 MAX_CHAIN: Final = 6
 
 _UNTRUSTED: Final = "ST-ATTS-705"
-_FIX: Final = "get the RIM again from NVIDIA's RIM service"
 
 _UNREADABLE: Final = (
     ValueError,
@@ -175,4 +174,4 @@ def _name(certificate: x509.Certificate) -> str:
 
 
 def _untrusted(what: str, where: str) -> AttestationError:
-    return AttestationError(_UNTRUSTED, what, where, _FIX)
+    return AttestationError(_UNTRUSTED, what, where)

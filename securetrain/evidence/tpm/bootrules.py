@@ -295,7 +295,6 @@ def check_replay(register: Register, log: EventLog, replayed: bytes, signed: byt
             "ST-ATTS-204",
             f"the log replays to {replayed.hex()}, the signed value is {signed.hex()}",
             f"{register.name}, {len(log.of(register.number))} events",
-            "collect the evidence again; if it stays so, the log was changed or cut off",
         )
 
 
