@@ -328,9 +328,8 @@ def open_statement(
                 raise ValueError(f"unknown kind {kind!r}")
         predicate = parsed.predicate
     except IdentityError as error:
-        raise Problem(
-            code=kind.code(_number(error.exit_code)), what=error.what, file=STATEMENT
-        ).error(where) from error
+        code = _code(kind, error.exit_code)
+        raise Problem(code=code, what=error.what, file=STATEMENT).error(where) from error
     problem = _unsound(kind, predicate)
     digest = "" if problem else digest_of(predicate)
     if problem is None and [s.digest for s in parsed.subjects] != [{DIGEST_NAME: digest}]:
@@ -340,17 +339,17 @@ def open_statement(
     return Opened(kind=kind, predicate=predicate, digest=digest, key_ids=payload.key_ids)
 
 
-def _number(refused: ExitCode) -> int:
+def _code(kind: Kind, refused: ExitCode) -> str:
     """What an envelope's refusal is to the directory: the refusal with the same exit code."""
     match refused:
         case ExitCode.BAD_SIGNATURE:
-            return 110
+            return kind.code(110)
         case ExitCode.POLICY:
-            return 120
+            return kind.code(120)
         case ExitCode.REVOKED:
-            return 161
+            return kind.code(161)
         case _:
-            return 101
+            return kind.code(101)
 
 
 def _type_of(kind: Kind) -> str:

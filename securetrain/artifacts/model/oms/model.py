@@ -189,7 +189,7 @@ def sign_model(
         IntegrityError: ST-OMSB-101 for a model without files.
     """
     if not path.is_dir():
-        raise UsageError("ST-USAG-002", "there is no such directory", str(path), "name a model")
+        raise UsageError("ST-USAG-002", "there is no such directory", str(path))
     own = _name_below(path, bundle)
     files, unsafe = survey(path)
     if unsafe:
@@ -202,9 +202,7 @@ def sign_model(
     total, done, resources = sum(file.size for file in files), 0, []
     for file in files:
         if file.name == own:
-            raise UsageError(
-                "ST-USAG-005", "already exists", str(bundle), "choose another name, or remove it"
-            )
+            raise UsageError("ST-USAG-005", "already exists", str(bundle))
         resources.append(Resource(name=file.name, digest=_digest(path, file)))
         done += file.size
         if progress is not None:
@@ -228,7 +226,7 @@ def verify_model(
         UsageError: ST-USAG-002 when there is no such directory.
     """
     if not path.is_dir():
-        raise UsageError("ST-USAG-002", "there is no such directory", str(path), "name a model")
+        raise UsageError("ST-USAG-002", "there is no such directory", str(path))
     result = ModelResult(path=path, bundle=bundle)
     try:
         predicate = _open(result, trust, now)
@@ -306,7 +304,7 @@ def _digest(root: Path, file: FileEntry) -> str:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise UsageError(
-            "ST-USAG-002", str(error.strerror or error), str(root / file.name), "check the disk"
+            "ST-USAG-002", str(error.strerror or error), str(root / file.name)
         ) from error
 
 
