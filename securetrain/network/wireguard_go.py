@@ -243,5 +243,4 @@ def _require_offloads(host: Namespace, name: str) -> None:
             "ST-NETW-012",
             f"{PROGRAM} is older than 0.0.{MINIMUM}: its device has no offloads",
             program(PROGRAM),
-            "on Debian 12: apt-get install -t bookworm-backports wireguard-go",
         )

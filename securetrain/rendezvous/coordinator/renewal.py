@@ -54,7 +54,6 @@ class Renewal:
                 "ST-ADMN-002",
                 f"its certificate ended at {ends} and was not renewed in time",
                 str(peer),
-                "enrol the node again",
             )
         if now < begins + (ends - begins) / 2:
             return None
@@ -93,9 +92,4 @@ def check_renewed(pem: str, identity: NodeIdentity, now: datetime) -> x509.Certi
 
 
 def _foreign(what: str) -> AdmissionError:
-    return AdmissionError(
-        "ST-ADMN-006",
-        what,
-        "Admit.certificate",
-        "stop the job: the coordinator is not the one it was",
-    )
+    return AdmissionError("ST-ADMN-006", what, "Admit.certificate")
