@@ -53,7 +53,7 @@ class Peers:
         ):
             raise GuardError(
                 "ST-GRAD-006",
-                "the ranks do not agree on who holds which piece of the model",
+                "the ranks do not agree on the holders of the model's pieces",
                 "the groups given to the guard",
                 "give every rank the group of its own piece",
             )
