@@ -186,9 +186,7 @@ def verify_ledger(
         head = hashlib.sha256(line).hexdigest()
     closed = bool(entries) and entries[-1].body.event.event == CLOSE
     if require_closed and not closed:
-        raise IntegrityError(
-            "ST-LEDG-004", "no closing entry at the end", where, "was the run killed?"
-        )
+        raise IntegrityError("ST-LEDG-004", "no closing entry at the end", where)
     counts = {d: sum(e.body.event.decision is d for e in entries) for d in Decision}
     return VerifiedLedger(entries=tuple(entries), head=head, closed=closed, counts=counts)
 
@@ -207,10 +205,7 @@ def _check_line(
         ) from error
     if entry.body.seq != seq or entry.body.prev != head:
         raise IntegrityError(
-            "ST-LEDG-002",
-            f"entry {entry.body.seq} does not follow entry {seq - 1}",
-            where,
-            "entries were removed, edited or reordered",
+            "ST-LEDG-002", f"entry {entry.body.seq} does not follow entry {seq - 1}", where
         )
     key = keys.get(entry.keyid)
     if key is None:
@@ -247,12 +242,7 @@ def _tail(fd: int, where: str) -> tuple[int, str]:
     start = max(0, size - LINE_LIMIT - 1)
     block = os.pread(fd, size - start, start)
     if not block.endswith(b"\n"):
-        raise IntegrityError(
-            "ST-LEDG-004",
-            "the last line is incomplete",
-            where,
-            "the file was cut or a disk was full",
-        )
+        raise IntegrityError("ST-LEDG-004", "the last line is incomplete", where)
     last = block[:-1].rsplit(b"\n", 1)[-1]
     entry = canonical.decode(last, Entry, limit=LINE_LIMIT, where=where)
     return entry.body.seq + 1, hashlib.sha256(last).hexdigest()

@@ -11,6 +11,7 @@ import inspect as python_inspect
 import sys
 import textwrap
 from collections.abc import Callable
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,8 @@ from msgspec import inspect
 
 from securetrain.audit.catalogue import load_checks
 from securetrain.cli.main import VERBS, LazyGroup
-from securetrain.core.codes import CODES, ExitCode
+from securetrain.core.codes import ALONE, CODES, Code, ExitCode, Node, Retry
+from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.policy.schema import SECTIONS, Policy
 from securetrain.train.config import JobConfig
@@ -29,43 +31,66 @@ from securetrain.train.config import JobConfig
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTE: Final = "<!-- Made by tools/reference.py; edit the code, not this page. -->\n\n"
 
-EXIT_MEANING: Final = {
-    ExitCode.OK: "clean",
-    ExitCode.FAILURE: "findings, a refusal or a failure",
-    ExitCode.USAGE: "wrong usage, or an invalid policy, job or check file",
-    ExitCode.INCOMPLETE: "evidence is incomplete: more unknowns than the policy accepts",
-    ExitCode.INTEGRITY: "facts, policy or ledger are not what was signed",
-    ExitCode.UNSIGNED: "an artifact is unsigned or its statement is malformed",
-    ExitCode.BAD_SIGNATURE: "a signature does not verify",
-    ExitCode.POLICY: "the signer or the artifact does not meet the trust root or the policy",
-    ExitCode.CONTENT: "the content is not what was signed",
-    ExitCode.FILES: "a file is missing, extra or unsafe",
-    ExitCode.STALE: "expired, rolled back or frozen",
-    ExitCode.REVOKED: "revoked",
-    ExitCode.LINEAGE: "the lineage is broken",
-    ExitCode.LOG_PROOF: "a transparency-log proof is missing or wrong",
-    ExitCode.UNSAFE_CONTENT: "the content would have to be unpickled, or lies about itself",
-    ExitCode.IO: "a file cannot be read or written",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C)",
-}
+CODES_INTRO: Final = """\
+Every refusal carries a stable code: the same in error messages, `--json` output and the ledger.
+Families have four letters; audit checks have three-letter groups. One table in the code,
+`securetrain/core/codes`, decides everything about a code, and this page shows it.
+"""
+COLUMNS_INTRO: Final = """\
+- **fix**: the standing advice; the place that refuses may know better.
+- **severity**: its level in SARIF is `error` from `medium` on.
+- **rank**: the place among several problems of one checkpoint, dataset, model or scan. The exit
+  code of a command is that of the lowest rank. A code without a rank ends what it is raised in.
+- **threat**: what it answers in the [threat models](../how-to/threat-models.md).
+"""
 
 
 def codes_page() -> str:
-    """Exit codes and every refusal code."""
-    lines = ["# Refusal codes and exit codes\n", NOTE]
+    """Exit codes and the table of codes."""
+    exits = _described(ExitCode)
+    lines = ["# Refusal codes and exit codes\n", NOTE, CODES_INTRO]
     lines += [
-        "Every refusal carries a stable code: the same in error messages, `--json` output and the",
-        "ledger. Families have four letters; audit checks have three-letter groups.\n",
         "## Exit codes\n",
         "| exit | meaning |",
         "| ---: | --- |",
-        *(f"| {int(code)} | {EXIT_MEANING[code]} |" for code in ExitCode),
+        *(f"| {int(code)} | {exits[code.name]} |" for code in ExitCode),
         "\n## Refusal codes\n",
-        "| code | meaning | exit |",
-        "| --- | --- | ---: |",
-        *(f"| `{code.id}` | {code.title} | {int(code.exit)} |" for code in CODES.values()),
+        COLUMNS_INTRO,
+        "**node**: the verdict on a node that is refused with it, or whose connection it ends.\n",
+        *(f"- `{value}`: {text}" for value, text in _values(Node)),
+        "\n**retry**: the help that another attempt is.\n",
+        *(f"- `{value}`: {text}" for value, text in _values(Retry)),
     ]
+    for cls in SecureTrainError.__subclasses__():
+        for family in sorted(cls.families):
+            lines += [
+                f"\n### {family}\n",
+                f"{(cls.__doc__ or '').splitlines()[0]}\n",
+                "| code | meaning | fix | exit | severity | rank | node | retry | threat |",
+                "| --- | --- | --- | ---: | --- | ---: | --- | --- | --- |",
+                *(_code_row(code) for code in CODES.values() if code.family == family),
+            ]
     return "\n".join(lines) + "\n"
+
+
+def _values(choice: type[StrEnum]) -> list[tuple[str, str]]:
+    texts = _described(choice)
+    return [(member.value, texts[member.name]) for member in choice]
+
+
+def _code_row(code: Code) -> str:
+    cells = (
+        f"`{code.id}`",
+        code.title,
+        code.fix,
+        int(code.exit),
+        code.severity,
+        "" if code.rank == ALONE else code.rank,
+        code.node,
+        code.retry,
+        code.threat,
+    )
+    return f"| {' | '.join(str(cell).replace('<', '&lt;') for cell in cells)} |"
 
 
 def policy_page() -> str:
@@ -157,15 +182,15 @@ def _job_table(section: type[msgspec.Struct]) -> list[str]:
     return rows
 
 
-def _described(section: type[msgspec.Struct]) -> dict[str, str]:
-    """The string below each field of a class."""
+def _described(section: type[object]) -> dict[str, str]:
+    """The string below each field of a class, or below each member of an enumeration."""
     (definition,) = ast.parse(textwrap.dedent(python_inspect.getsource(section))).body
     assert isinstance(definition, ast.ClassDef)
     found: dict[str, str] = {}
     for field, below in pairwise(definition.body):
         match field, below:
             case (
-                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 found[name] = " ".join(text.split()).replace("|", "\\|")

@@ -159,11 +159,9 @@ def verify_path(
         kind = _guess(storage)
     except OSError as error:
         what = f"the store cannot be read: {error}"
-        raise UsageError("ST-USAG-002", what, storage.name, "is it the right URL?") from error
+        raise UsageError("ST-USAG-002", what, storage.name) from error
     if not there:
-        raise UsageError(
-            "ST-USAG-002", "there is no such directory", storage.name, "name a signed directory"
-        )
+        raise UsageError("ST-USAG-002", "there is no such directory", storage.name)
     report = _Report(shown(path), storage, kind)
     try:
         asked = Asked(trust=trust, policy=policy, now=now, known=known)

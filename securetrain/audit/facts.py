@@ -422,6 +422,4 @@ def read_facts(path: Path) -> Facts:
 
 
 def _malformed(what: str, where: str) -> AuditError:
-    return AuditError(
-        "ST-AUDT-002", what, where, "collect again: securetrain audit --node --save-facts FILE"
-    )
+    return AuditError("ST-AUDT-002", what, where)

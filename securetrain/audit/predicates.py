@@ -103,7 +103,7 @@ class Compiler:
 
     def refuse(self, what: str, at: str) -> AuditError:
         """The one error for a bad predicate."""
-        return AuditError("ST-AUDT-001", what, f"{self.where}: {at}", "see policies/checks/*.yaml")
+        return AuditError("ST-AUDT-001", what, f"{self.where}: {at}")
 
     def compile(self, node: Any, at: str, depth: int = 0) -> Predicate:
         """Compile one predicate.

@@ -128,7 +128,7 @@ def _to_hf(
     if job is None or trust_file is None:
         raise UsageError(
             "ST-USAG-001",
-            "a model's sizes stand in its job, and who may sign checkpoints in a trust root",
+            "a model's sizes stand in its job, and the signers of checkpoints in a trust root",
             "--to hf",
             "give --job job.yaml and --trust trust.json",
         )

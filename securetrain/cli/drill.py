@@ -38,7 +38,10 @@ def command(ids: tuple[str, ...], listing: bool, workdir: Path | None, as_json: 
     unknown = [name for name in ids if name not in DRILLS]
     if unknown:
         raise UsageError(
-            "ST-USAG-001", f"there is no drill {unknown[0]!r}", "", f"one of {', '.join(DRILLS)}"
+            "ST-USAG-001",
+            f"there is no drill {unknown[0]!r}",
+            "",
+            f"name one of {', '.join(DRILLS)}",
         )
     console = Console()
     if listing:

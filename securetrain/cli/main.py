@@ -8,7 +8,7 @@ Rules, in order:
 2. a verb returns its exit code (nothing means 0) and catches nothing;
 3. every error becomes one message on standard error: what, where, fix. With ``--json`` it becomes
    one JSON object, the only thing on standard output;
-4. the exit code is the one of the refusal's code (core/codes.py). Ctrl-C is 130, a bad command line
+4. the exit code is the one of the refusal's code (core/codes). Ctrl-C is 130, a bad command line
    is 2, and anything unforeseen is ST-USAG-010 with exit code 1: never 0;
 5. a reader that closes the pipe early (``| head``) gets no traceback.
 """
@@ -242,7 +242,7 @@ def as_refusal(error: BaseException) -> SecureTrainError:
         case SecureTrainError():
             return error
         case click.FileError():
-            return UsageError("ST-USAG-002", error.message, error.ui_filename, "check the path")
+            return UsageError("ST-USAG-002", error.message, error.ui_filename)
         case click.ClickException():
             context = getattr(error, "ctx", None)
             command = context.command_path if context is not None else "securetrain"
@@ -250,12 +250,7 @@ def as_refusal(error: BaseException) -> SecureTrainError:
         case OSError():
             return os_error(error, str(error.filename or ""))
         case _:
-            return UsageError(
-                "ST-USAG-010",
-                f"{type(error).__name__}: {error}",
-                _origin(error),
-                f"run it again with {TRACEBACK_VARIABLE}=1 for the traceback, and please report it",
-            )
+            return UsageError("ST-USAG-010", f"{type(error).__name__}: {error}", _origin(error))
 
 
 def _origin(error: BaseException) -> str:

@@ -101,7 +101,7 @@ def command(
         case _:
             raise UsageError(
                 "ST-USAG-001",
-                "what it is, is not said",
+                "nothing says what it is",
                 str(path),
                 "give --dataset, --safetensors or --oms",
             )

@@ -169,7 +169,7 @@ def _scan(text: str) -> "Scan":
             "ST-USAG-001",
             f"{text!r} is no scan report",
             "--scan-report",
-            "TOOL:VERSION:clean:FILE or TOOL:VERSION:findings:FILE",
+            "write it as TOOL:VERSION:clean:FILE or TOOL:VERSION:findings:FILE",
         )
     tool, version, verdict, file = parts
     digest = digest_of_report(read_file(Path(file), REPORT_LIMIT))
@@ -181,7 +181,9 @@ def _pair(text: str) -> tuple[str, str]:
 
     key, found, value = text.partition("=")
     if not (key and found):
-        raise UsageError("ST-USAG-001", f"{text!r} is no pair", "--metadata", "KEY=VALUE")
+        raise UsageError(
+            "ST-USAG-001", f"{text!r} is no pair", "--metadata", "write it as KEY=VALUE"
+        )
     return key, value
 
 
@@ -196,7 +198,10 @@ def _removed(text: str) -> "Removed":
         )
     except ValueError as error:
         raise UsageError(
-            "ST-USAG-001", f"{text!r}: {error}", "--remove", "FILE:OFFSET:LENGTH[:REASON]"
+            "ST-USAG-001",
+            f"{text!r}: {error}",
+            "--remove",
+            "write it as FILE:OFFSET:LENGTH[:REASON]",
         ) from error
 
 

@@ -193,7 +193,6 @@ def command(
             "ST-IDEN-007",
             "no trust root was given, so nothing says whose signature counts",
             str(path),
-            f"--trust FILE or {TRUST_VARIABLE}=FILE; a run keeps its own in <run>/trust.json",
         )
     now = datetime.now(UTC)
     trust = load_trust(trust_file, now)

@@ -108,7 +108,7 @@ def _print(result: "ModelResult") -> None:
     console = Console(highlight=False, soft_wrap=True)
     verdict = Text("VERIFIED", "bold green") if result.ok else Text("REFUSED", "bold red")
     console.print(Text.assemble(verdict, printable(f"  model {result.path}", keep="")))
-    signer = printable(result.signer, keep="") or "nobody who was named here"
+    signer = printable(result.signer, keep="") or "no named signer"
     console.print(Text(f"signed by  {signer}"))
     console.print(f"checked    {result.num_files} files, {result.num_bytes:,} bytes")
     for problem in result.problems[:MAX_SHOWN]:

@@ -82,7 +82,7 @@ def command(
     if (reason is None) == (add is None):
         raise UsageError(
             "ST-USAG-001",
-            "a new waiver says why, and one that others signed says it already",
+            "a new waiver needs a reason, and one that others signed has one",
             str(path),
             "give --reason TEXT, or --add FILE",
         )

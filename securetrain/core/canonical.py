@@ -80,9 +80,7 @@ def decode(
 
 
 def _bad(what: str, where: str) -> UsageError:
-    return UsageError(
-        "ST-USAG-008", f"not valid: {what}", where, "write it again with the tool that made it"
-    )
+    return UsageError("ST-USAG-008", f"not valid: {what}", where)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

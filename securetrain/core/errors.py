@@ -17,7 +17,8 @@
       AuditError          ST-AUDT, ST-THRT, ST-DRIL  the audit's own inputs, threat models, drills
 
 Every error says what was expected and found (``what``), in which file and field (``where``) and
-what to do about it (``fix``). All are picklable: torch sends errors between ranks.
+what to do about it (``fix``). Everything else about it stands in the row of its code
+(`core.codes`). All are picklable: torch sends errors between ranks.
 """
 
 from typing import ClassVar
@@ -30,16 +31,17 @@ class SecureTrainError(Exception):
 
     families: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, code: str, what: str, where: str = "", fix: str = "") -> None:
+    def __init__(self, code: str, what: str = "", where: str = "", fix: str = "") -> None:
+        """Give what varies: `what` is by default the code's title, `fix` its standing fix."""
         super().__init__(code, what, where, fix)
-        assert code in CODES, f"{code} is not in core/codes.py"
+        assert code in CODES, f"{code} is not in the table, core/codes"
         assert not self.families or CODES[code].family in self.families, (
             f"{code} does not belong to {type(self).__name__}"
         )
         self.code = code
-        self.what = what
+        self.what = what or CODES[code].title
         self.where = where
-        self.fix = fix
+        self.fix = fix or CODES[code].fix
 
     @property
     def definition(self) -> Code:
@@ -66,9 +68,7 @@ class SecureTrainError(Exception):
         text = f"{self.code}: {self.what}"
         if self.where:
             text += f"\n  where: {self.where}"
-        if self.fix:
-            text += f"\n  fix:   {self.fix}"
-        return text
+        return f"{text}\n  fix:   {self.fix}"
 
 
 class UsageError(SecureTrainError):
@@ -143,18 +143,14 @@ def os_error(error: OSError, where: str) -> UsageError:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return UsageError(
             "ST-USAG-006",
-            "no space left on the device",
-            where,
-            "free some space or choose another directory; nothing half-written was kept",
+            where=where,
         )
     if error.errno == errno.EADDRINUSE:
         return UsageError(
             "ST-USAG-003",
-            "the address is already in use",
-            where,
-            "stop the other program or choose another port (0 picks a free one)",
+            where=where,
         )
-    fix = "check that the path exists and that you may read and write it"
+    fix = ""
     if error.errno in {errno.EACCES, errno.EPERM}:
         fix = "use an account that may (root, for what belongs to the machine), or change who may"
     return UsageError("ST-USAG-002", f"{error.strerror or error}", where, fix)

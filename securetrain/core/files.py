@@ -57,7 +57,7 @@ def read_file(path: Path, limit: int) -> bytes:
             "ST-USAG-002",
             f"larger than the limit of {limit} bytes",
             str(path),
-            "is it the right file?",
+            "check that it is the right file",
         )
     return data
 

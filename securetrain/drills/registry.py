@@ -183,7 +183,7 @@ def run_drill(drill_id: str, workdir: Path, progress: Progress | None = None) ->
     drill = DRILLS.get(drill_id)
     if drill is None:
         raise UsageError(
-            "ST-USAG-001", f"there is no drill {drill_id!r}", "", f"one of {', '.join(DRILLS)}"
+            "ST-USAG-001", f"there is no drill {drill_id!r}", "", f"name one of {', '.join(DRILLS)}"
         )
     return run_sides(drill, workdir, progress or (lambda _: None))
 
@@ -254,7 +254,7 @@ def run_side(argv: list[str], plain: Attack, hardened: Attack) -> None:
 
 def _run_side(drill: Drill, side: Side, workdir: Path) -> Outcome:
     if workdir.exists():
-        raise UsageError("ST-USAG-005", "already exists", str(workdir), "name a new work directory")
+        raise UsageError("ST-USAG-005", "already exists", str(workdir))
     make_private_dir(workdir)
     log = workdir / "side.log"
     started = time.monotonic()

@@ -117,7 +117,6 @@ def check_binding(evidence: Evidence, expected: bytes, node: str) -> None:
             "ST-ATTS-003",
             "the evidence is bound to another connection, job, key or manifest",
             f"node {node}",
-            "join again from the node itself; a relay in between also looks like this",
         )
 
 
@@ -134,5 +133,4 @@ def check_signature(evidence: Evidence, node: str, key: PublicKey) -> None:
             "ST-ATTS-003",
             "the evidence is not signed by the node's identity key",
             f"node {node}",
-            "join again from the node itself",
         ) from error

@@ -182,20 +182,12 @@ class Unverified:
             jwt.PyJWS().decode_complete(self.text, key, algorithms=[algorithm.value])
         except jwt.PyJWTError as error:
             raise AttestationError(
-                "ST-ATTS-804",
-                "the signature does not verify under the pinned key",
-                self.where,
-                "ask the issuer for a new token",
+                "ST-ATTS-804", "the signature does not verify under the pinned key", self.where
             ) from error
         return self.payload
 
     def _not_pinned(self, what: str) -> AttestationError:
-        return AttestationError(
-            "ST-ATTS-803",
-            what,
-            self.where,
-            "only the algorithms and headers that the reference values pin are accepted",
-        )
+        return AttestationError("ST-ATTS-803", what, self.where)
 
 
 def parse(token: str, where: str) -> Unverified:
@@ -216,9 +208,7 @@ def parse(token: str, where: str) -> Unverified:
 
 def malformed(what: str, where: str) -> AttestationError:
     """The refusal of something that is no token."""
-    return AttestationError(
-        "ST-ATTS-801", f"not an attestation token: {what}", where, "ask the issuer for a new token"
-    )
+    return AttestationError("ST-ATTS-801", f"not an attestation token: {what}", where)
 
 
 def _read_header(fields: Mapping[str, Any], where: str) -> _Header:
@@ -226,10 +216,7 @@ def _read_header(fields: Mapping[str, Any], where: str) -> _Header:
         header = msgspec.convert(fields, _Header, strict=True)
     except msgspec.ValidationError as error:
         raise AttestationError(
-            "ST-ATTS-803",
-            f"its header is not acceptable: {error}",
-            where,
-            "only alg, kid, typ and pinned jku and jwk are accepted",
+            "ST-ATTS-803", f"its header is not acceptable: {error}", where
         ) from error
     if header.typ not in _TYPES:
         raise malformed(f"typ is {header.typ[:64]!r}", where)
@@ -318,6 +305,4 @@ def _public(jwk: Jwk) -> _Key:
 
 
 def _unusable(what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-811", what, "reference values: tokens", "copy the issuer's key set again"
-    )
+    return AttestationError("ST-ATTS-811", what, "reference values: tokens")

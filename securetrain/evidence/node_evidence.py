@@ -197,9 +197,4 @@ def report_data(binding: bytes) -> bytes:
 
 
 def _bad(what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-001",
-        f"not node evidence: {what}",
-        "evidence",
-        "install the same securetrain version on every node",
-    )
+    return AttestationError("ST-ATTS-001", f"not node evidence: {what}", "evidence")

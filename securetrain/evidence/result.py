@@ -188,5 +188,4 @@ def refused(what: str) -> AttestationError:
         "ST-ATTS-014",
         f"not an attestation result of this coordinator: {what}",
         "attestation result",
-        "join again",
     )

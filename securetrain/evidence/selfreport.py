@@ -95,9 +95,4 @@ def parse_software(body: bytes) -> SoftwareEvidence:
 
 
 def _bad(what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-001",
-        f"not software evidence: {what}",
-        "evidence",
-        "install the same securetrain version on every node",
-    )
+    return AttestationError("ST-ATTS-001", f"not software evidence: {what}", "evidence")

@@ -39,7 +39,6 @@ def check_tier(policy: Node, tier: NodeTier, node: str, now: datetime) -> SelfAs
             "ST-ATTS-004",
             f"the tier is {tier}, the policy asks for {policy.min_tier}",
             f"node {node}: node.min_tier",
-            "use hardware that proves more, or lower node.min_tier",
         )
     if tier > NodeTier.SELF_ASSERTED:
         return None
@@ -49,7 +48,6 @@ def check_tier(policy: Node, tier: NodeTier, node: str, now: datetime) -> SelfAs
             "ST-ATTS-005",
             f"the node is {tier_label(tier)}, the policy asks for {policy.min_tier}",
             f"node {node}: node.allow_self_asserted",
-            "attest the node with a TPM, or use a policy that lets unattested nodes in",
         )
     if exception.until is not None and now.date() > exception.until:
         raise AttestationError(

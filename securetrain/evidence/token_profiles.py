@@ -142,12 +142,7 @@ class Claims:
 
     def bad(self, name: str, what: str) -> AttestationError:
         """The refusal of one claim."""
-        return AttestationError(
-            "ST-ATTS-809",
-            what,
-            f"{self.where}/{name}",
-            "attest the node as the reference values describe it, or change them",
-        )
+        return AttestationError("ST-ATTS-809", what, f"{self.where}/{name}")
 
 
 def _same(found: object, wanted: object) -> bool:

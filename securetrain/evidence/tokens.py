@@ -131,7 +131,6 @@ class _Verifier:
                 "ST-ATTS-802",
                 f"its issuer is {token.issuer[:200]!r}, which is not pinned",
                 token.where,
-                "add the issuer to the reference values, or use another one",
             )
         return issuer
 
@@ -157,7 +156,6 @@ class _Verifier:
                 "ST-ATTS-805",
                 f"expired at {expires.isoformat()}, now {self.now.isoformat()}",
                 f"{where}/exp",
-                "get a new token; check the clocks if it is new",
             )
         lifetime = timedelta(seconds=issuer.max_lifetime_seconds)
         for wrong, claim, what in (
@@ -176,10 +174,7 @@ class _Verifier:
         ):
             if wrong:
                 raise AttestationError(
-                    "ST-ATTS-806",
-                    f"{what}, now {self.now.isoformat()}",
-                    f"{where}/{claim}",
-                    "get a new token; check the clocks if it is new",
+                    "ST-ATTS-806", f"{what}, now {self.now.isoformat()}", f"{where}/{claim}"
                 )
         return issued, expires
 
@@ -194,7 +189,6 @@ class _Verifier:
                 "ST-ATTS-807",
                 f"expected {self.nonce.hex()}, found {_shown(found)}",
                 where + pointer,
-                "ask the issuer for a token with the nonce of this exchange",
             )
 
 
@@ -398,7 +392,6 @@ def _check_audience(payload: Mapping[str, Any], issuer: TokenIssuer, where: str)
             "ST-ATTS-808",
             f"expected {issuer.audience or 'none'!r}, found {_shown(found)}",
             f"{where}/aud",
-            "ask the issuer for a token for the audience in the reference values",
         )
 
 
@@ -435,15 +428,8 @@ def _shown(value: object) -> str:
 
 
 def _wrong_claim(what: str, where: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-809",
-        what,
-        where,
-        "attest the node as the reference values describe it, or change them",
-    )
+    return AttestationError("ST-ATTS-809", what, where)
 
 
 def _wrong_devices(what: str, where: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-810", what, where, "attest all devices of the node again, in one request"
-    )
+    return AttestationError("ST-ATTS-810", what, where)

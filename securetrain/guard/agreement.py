@@ -24,7 +24,8 @@ from securetrain.core.errors import GuardError
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.response import Findings
 
-_CODES: Final = ("ST-GRAD-001", "ST-GRAD-002", "ST-GRAD-003", "ST-GRAD-004")
+_NUM_CODES: Final = 4
+"""ST-GRAD-001 to 004, one bit each: what a group can find. A row has one byte for them."""
 _NAMED: Final = 16
 """Ranks that one row can name; who names more names none that matter one by one."""
 _NOBODY: Final = (1 << 32) - 1
@@ -52,7 +53,7 @@ class JobAgreement:
         ):
             raise GuardError(
                 "ST-GRAD-006",
-                "the ranks do not agree on who holds which piece of the model",
+                "the ranks do not agree on the holders of the model's pieces",
                 "the groups given to the guard",
                 "give every rank the group of its own piece",
             )
@@ -71,16 +72,16 @@ class JobAgreement:
         """
         mine = sorted(findings.outliers) if len(findings.outliers) <= _NAMED else []
         mine += [_NOBODY] * (_NAMED - len(mine))
-        codes = sum(1 << bit for bit, code in enumerate(_CODES) if code in findings.codes)
+        codes = sum(1 << bit for bit in range(_NUM_CODES) if _code(bit) in findings.codes)
         row = bytes([codes, int(not findings.attributed)]) + b"".join(map(_bytes, mine))
         rows = self._channel.all_gather(row)
         if not any(row[0] for row in rows):
             return len(row)
         outliers = accused_by_majority(self._groups, [_numbers(row[2:]) for row in rows])
         unsure = any(row[0] and row[1] for row in rows)
-        for bit, code in enumerate(_CODES):
-            if any(row[0] >> bit & 1 for row in rows) and code not in findings.codes:
-                findings.add(code, "another piece of the model was refused")
+        for bit in range(_NUM_CODES):
+            if any(row[0] >> bit & 1 for row in rows) and _code(bit) not in findings.codes:
+                findings.add(_code(bit), "another piece of the model was refused")
         findings.outliers = set(outliers)
         findings.attributed = bool(outliers) and not unsure
         return len(row)
@@ -116,6 +117,10 @@ def accused_by_majority(
     return sorted(
         rank for group, count in voters.items() for rank in group if votes.get(rank, 0) > count / 2
     )
+
+
+def _code(bit: int) -> str:
+    return f"ST-GRAD-{bit + 1:03}"
 
 
 def _bytes(number: int) -> bytes:

@@ -103,8 +103,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 "ST-GRAD-005",
                 f"step {self.step} was refused and the policy halts the run: {self.reason}",
                 "gradients",
-                "look at the named ranks' hardware and data, then resume from the last checkpoint "
-                "whose verdict is clean",
             )
 
 

@@ -123,7 +123,6 @@ class GroupWatch:
                 "ST-GRAD-006",
                 "no gradient was reduced since the last step",
                 "the model given to the guard",
-                "call judge after backward, with gradient synchronisation on",
             )
         row = self._encode(sketches)
         rows = self.channel.all_gather(row)
@@ -199,10 +198,7 @@ class LoneWatch:
         gradients = [resolve_partial_grad(p) for p in self._parameters if p.grad is not None]
         if not gradients:
             raise GuardError(
-                "ST-GRAD-006",
-                "no parameter has a gradient",
-                "the model given to the guard",
-                "call judge after backward",
+                "ST-GRAD-006", "no parameter has a gradient", "the model given to the guard"
             )
         square = sum(
             float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients

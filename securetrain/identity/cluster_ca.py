@@ -99,7 +99,6 @@ class ClusterCA:
                 "ST-USAG-005",
                 "there is a CA in it already, which is never overwritten",
                 str(folder),
-                "choose another folder",
             )
         key = PrivateKey.generate(KeyKind.P256)
         name = ca_name(f"securetrain cluster CA {trust_domain}")
@@ -177,9 +176,7 @@ class ClusterCA:
             )
         key = PrivateKey.load(self.key_file, passphrase)
         if key.public.spki != self.public.spki:
-            raise IdentityError(
-                "ST-IDEN-013", "it is another CA's key", str(self.key_file), "restore the folder"
-            )
+            raise IdentityError("ST-IDEN-013", "it is another CA's key", str(self.key_file))
         return key
 
     # Jobs.
@@ -327,9 +324,7 @@ class ClusterCA:
         """
         ca = self.job(job, now, unlock)
         if (folder / CERTIFICATE_FILE).exists():
-            raise UsageError(
-                "ST-USAG-005", "there is a CA in it already", str(folder), "choose another folder"
-            )
+            raise UsageError("ST-USAG-005", "there is a CA in it already", str(folder))
         target = folder / "jobs" / self._job_folder(job).name
         for path in (folder, target.parent, target):
             make_private_dir(path)

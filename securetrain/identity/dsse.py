@@ -114,14 +114,10 @@ def verify(
             f"signed by {', '.join(s.keyid[:16] for s in envelope.signatures) or 'nobody'},"
             f" not by any of the {len(keys)} trusted keys",
             where,
-            "check that this is the trust root of the run that made it",
         )
     if len(good) < threshold:
         raise IdentityError(
-            "ST-IDEN-009",
-            f"{len(good)} valid signatures, {threshold} needed",
-            where,
-            "have it signed",
+            "ST-IDEN-009", f"{len(good)} valid signatures, {threshold} needed", where
         )
     return VerifiedPayload(payload, payload_type, frozenset(good))
 
@@ -146,10 +142,7 @@ def _refuse_revoked(envelope: Envelope, revoked: Collection[str], where: str) ->
     found = [s.keyid for s in envelope.signatures if s.keyid in revoked]
     if found:
         raise IdentityError(
-            "ST-IDEN-015",
-            f"signed by key {found[0][:16]}, which was revoked",
-            where,
-            "have it signed by a key that is trusted now, or show that it was logged in time",
+            "ST-IDEN-015", f"signed by key {found[0][:16]}, which was revoked", where
         )
 
 

@@ -128,7 +128,6 @@ def check_leaf(
             "ST-IDEN-005",
             f"valid from {certificate.not_valid_before_utc} to {certificate.not_valid_after_utc},"
             f" and it is {now}",
-            fix="issue a new certificate, or correct the clock",
         )
     if constraints.ca or usage.key_cert_sign or not usage.digital_signature:
         raise IdentityError("ST-IDEN-005", "not an end-entity certificate for signatures")

@@ -117,9 +117,7 @@ class PublicKey:
                     self.native.verify(signature, data)
         except InvalidSignature as error:
             raise IdentityError(
-                "ST-IDEN-002",
-                f"the signature does not verify under key {self.key_id[:16]}",
-                fix="get the artifact again from where it was signed",
+                "ST-IDEN-002", f"the signature does not verify under key {self.key_id[:16]}"
             ) from error
 
 
@@ -184,9 +182,7 @@ class PrivateKey:
                 raise TypeError("it is encrypted, and no passphrase was given")
             key = serialization.load_pem_private_key(data, passphrase)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise IdentityError(
-                "ST-IDEN-001", f"not a private key: {error}", str(path), "is it PKCS#8 PEM?"
-            ) from error
+            raise IdentityError("ST-IDEN-001", f"not a private key: {error}", str(path)) from error
         return cls._of(key, str(path))
 
     @classmethod
@@ -210,9 +206,7 @@ class PrivateKey:
             case ec.EllipticCurvePrivateKey() if isinstance(key.curve, ec.SECP256R1):
                 return cls(key)
             case _:
-                raise IdentityError(
-                    "ST-IDEN-001", "neither Ed25519 nor ECDSA P-256", where, "make a new key"
-                )
+                raise IdentityError("ST-IDEN-001", "neither Ed25519 nor ECDSA P-256", where)
 
     def save(self, path: Path, passphrase: bytes | None = None) -> None:
         """Write the key with mode 0600, encrypted when a passphrase is given."""

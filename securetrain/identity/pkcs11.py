@@ -295,6 +295,4 @@ def _refused(error: Exception) -> IdentityError:
 
 
 def _bad(what: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-019", what, "the PKCS#11 key", "see 'securetrain key show --help' for the form"
-    )
+    return IdentityError("ST-IDEN-019", what, "the PKCS#11 key")

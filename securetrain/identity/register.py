@@ -256,5 +256,5 @@ class Register:
             "ST-IDEN-013",
             f"the register cannot be used: {what}",
             str(self._path),
-            "check the disk and who owns the file; it must not be edited or removed",
+            "check the disk and the file's owner; it must not be edited or removed",
         )

@@ -30,7 +30,6 @@ from securetrain.identity.register import Kind, Revoked, serial_text
 
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.revocations+json"
 LIST_LIMIT: Final = 4 << 20
-_FIX: Final = "copy the CA's revoked.json again, or sign it with 'securetrain ca revoke'"
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -73,9 +72,7 @@ def revoked(kind: Kind, name: str, reason: str, since: datetime) -> IdentityErro
         "ST-IDEN-011",
         f"{kind} {name} was revoked at {since:%Y-%m-%dT%H:%M:%SZ}: {reason or 'no reason given'}",
         "revocation list",
-        "start the job under another id"
-        if kind is Kind.JOB
-        else "give the machine another node name, and enrol it again once it can be trusted",
+        "start the job under another id" if kind is Kind.JOB else "",
     )
 
 
@@ -123,4 +120,4 @@ def verify_list(
 
 def bad_list(what: str, where: str) -> IdentityError:
     """ST-IDEN-012."""
-    return IdentityError("ST-IDEN-012", what, where, _FIX)
+    return IdentityError("ST-IDEN-012", what, where)

@@ -49,10 +49,7 @@ def next_root(trusted: TrustRoot, data: bytes, where: str = "") -> TrustRoot:
     new = TrustRoot.parse_of_any_time(data, where)
     if new.version <= trusted.version:
         raise IdentityError(
-            "ST-IDEN-017",
-            f"version {new.version}, and version {trusted.version} is trusted",
-            where,
-            "get the newest trust root",
+            "ST-IDEN-017", f"version {new.version}, and version {trusted.version} is trusted", where
         )
     if new.version != trusted.version + 1:
         raise _refused(f"version {new.version} after version {trusted.version}", where)
@@ -193,6 +190,4 @@ def _check_revocations(old: TrustDocument, new: TrustDocument, where: str) -> No
 
 
 def _refused(what: str, where: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-016", what, where, "have it signed by the old and the new root keys, in order"
-    )
+    return IdentityError("ST-IDEN-016", what, where)

@@ -206,19 +206,12 @@ def _utf8(value: x509.ExtensionType) -> bytes:
 
 
 def _unverified(error: Exception, where: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-021",
-        f"{type(error).__name__}: {error}"[:500],
-        where,
-        "get the bundle again; for a private instance, give its trusted root",
-    )
+    return IdentityError("ST-IDEN-021", f"{type(error).__name__}: {error}"[:500], where)
 
 
 def _stranger(what: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-022", what[:500], fix="give the exact identity and issuer that should have signed"
-    )
+    return IdentityError("ST-IDEN-022", what[:500])
 
 
 def _malformed(what: str, where: str) -> IdentityError:
-    return IdentityError("ST-IDEN-020", what, where, "get the bundle again")
+    return IdentityError("ST-IDEN-020", what, where)

@@ -174,7 +174,7 @@ def _check(
         raise IdentityError(
             "ST-IDEN-006",
             f"{spiffe} is not of {authority.trust_domain}, {job}",
-            fix="only who the trust root's authority names may sign",
+            fix="sign with a node that the trust root's authority names",
         )
     return spiffe
 

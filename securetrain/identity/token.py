@@ -116,9 +116,4 @@ def parse_token(text: str) -> Token:
 
 
 def _bad(what: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-014",
-        what,
-        "the token",
-        "copy the whole line that 'securetrain enroll token' printed, or make a new one",
-    )
+    return IdentityError("ST-IDEN-014", what, "the token")

@@ -294,6 +294,4 @@ def _check_revocations(document: TrustDocument) -> None:
 
 
 def _refused(what: str, where: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-008", what, where, "get the trust root again from the people who run the job"
-    )
+    return IdentityError("ST-IDEN-008", what, where)

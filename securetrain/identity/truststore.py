@@ -106,12 +106,7 @@ class TrustStore:
         try:
             return TrustRoot.parse_of_any_time(read_file(path, LIMIT), str(path))
         except SecureTrainError as error:
-            raise IdentityError(
-                "ST-IDEN-018",
-                error.what,
-                str(path),
-                "restore the folder, or pin the trust root again on purpose",
-            ) from error
+            raise IdentityError("ST-IDEN-018", error.what, str(path)) from error
 
     def _remember(self, data: bytes) -> None:
         write_atomic(self.folder / ROOT_FILE, data, mode=PRIVATE_FILE)

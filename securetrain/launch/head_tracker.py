@@ -138,7 +138,7 @@ class HeadTracker:
                 f"{who} shows {head.digest[:16]} as number {head.seq} of the run, and this node has"
                 f" seen {before.digest[:16]}",
                 str(self.run.checkpoints),
-                "find out who has the checkpoint key: it has signed two histories",
+                "find the holder of the checkpoint key: it has signed two histories",
             )
             self.ledger.refuse(Boundary.CHECKPOINT, "run-forked", error, who)
             raise error

@@ -94,7 +94,6 @@ def refusal(found: Collection[ForeignPeer]) -> NetworkError:
         "ST-NETW-025",
         f"another user of this machine is connected to this worker: {ends}",
         "loopback",
-        "find out who that is; --require overlay gives the job a network that others cannot reach",
     )
 
 

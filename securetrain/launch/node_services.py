@@ -151,7 +151,7 @@ def _where(
 def _ask_nobody(what: str) -> bytes:
     raise UsageError(
         "ST-USAG-001",
-        f"the {what} is needed, and a launcher asks nobody",
+        f"the {what} is needed, and a launcher cannot ask for it",
         "--transparency-log-key",
-        "a key without a passphrase, or in a token whose PIN a file holds",
+        "use a key without a passphrase, or in a token whose PIN a file holds",
     )

@@ -144,10 +144,4 @@ def _refusal(preflight: Preflight, run: RunDir, fail_on: Severity) -> RuntimeRef
     )
     if preflight.result.problems:
         what = "; ".join(preflight.result.problems)
-    return RuntimeRefusal(
-        "ST-RUNT-003",
-        what,
-        str(run.audit),
-        "securetrain audit shows every finding and its fix; or run under a policy that accepts them"
-        " (host.fail_on, host.max_unknown, host.preflight)",
-    )
+    return RuntimeRefusal("ST-RUNT-003", what, str(run.audit))

@@ -232,9 +232,7 @@ def _check(run: RunDir, policy: LoadedPolicy, now: datetime) -> None:
     TrustRoot.load(run.trust, now)
     missing = [p for p in (*map(run.key, (*KEYS, NODE_KEY)), run.resolved_policy) if not p.exists()]
     if missing:
-        raise UsageError(
-            "ST-USAG-005", "missing from this run directory", str(missing[0]), "choose another one"
-        )
+        raise UsageError("ST-USAG-005", "missing from this run directory", str(missing[0]))
     stored = read_file(run.resolved_policy, FILE_LIMIT)
     if stored != canonical.encode(policy.policy):
         raise PolicyError(

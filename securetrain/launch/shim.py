@@ -244,9 +244,8 @@ class Shim:
         def start_debug_server(*_args: Any, **_kwargs: Any) -> None:
             error = RuntimeRefusal(
                 "ST-RUNT-006",
-                "torch's debug server listens on every interface and asks nobody who they are",
+                "torch's debug server listens on every interface and authenticates nobody",
                 "torch.distributed.debug.start_debug_server",
-                "set debug.allow_servers: true in the policy if the network is yours alone",
             )
             self._refuse(Boundary.DEBUG, "debug-server-refused", error)
             raise error

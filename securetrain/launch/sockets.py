@@ -104,7 +104,6 @@ def violation(check: SocketCheck) -> NetworkError:
             f"this worker has {', '.join(check.rdma)} open, and under {check.profile} its bytes"
             " stay in the job network",
             "RDMA devices of this worker",
-            "leave NCCL, UCX and MPI on sockets, or use a profile for RDMA (ipsec-offload)",
         )
     if check.ways_out:
         return NetworkError(
@@ -126,7 +125,6 @@ def violation(check: SocketCheck) -> NetworkError:
         "ST-NETW-002",
         f"this worker listens on {names}, outside the job network ({check.profile})",
         "torch.distributed, or a server that the script started",
-        "initialise with init_method='env://' and bind servers to 127.0.0.1",
     )
 
 

@@ -183,7 +183,6 @@ def _check_size(file: IO[bytes], rules: Rules) -> None:
             "ST-RUNT-008",
             f"{size} bytes, the limit is {rules.limit}",
             "an object collective of torch.distributed",
-            "send large data as tensors",
         )
         rules.on_event(rules.mode, "size", error)
         if rules.mode is UnpickleMode.ENFORCE:

@@ -107,10 +107,13 @@ def _program(argv: list[str]) -> _Program:
     rest = argv[1:] if is_module else argv
     if not rest:
         raise UsageError(
-            "ST-USAG-001", "no training script was given", "securetrain run", "name one"
+            "ST-USAG-001",
+            "no training script was given",
+            "securetrain run",
+            "name a training script",
         )
     if not is_module and not Path(rest[0]).exists():
-        raise UsageError("ST-USAG-002", "no such file", rest[0], "check the path of the script")
+        raise UsageError("ST-USAG-002", "no such file", rest[0])
     return _Program(rest[0], rest, is_module=is_module)
 
 

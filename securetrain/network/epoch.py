@@ -76,6 +76,4 @@ def resolve(job: str, node: str, public_key: bytes, members: Collection[OverlayM
 
 
 def _contradiction(what: str) -> NetworkError:
-    return NetworkError(
-        "ST-NETW-018", what, "membership", "stop the job: the coordinator contradicts itself"
-    )
+    return NetworkError("ST-NETW-018", what, "membership")

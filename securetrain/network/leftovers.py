@@ -121,12 +121,7 @@ def remove(names: Names, host: Namespace, folder: Path) -> None:
         except SecureTrainError as error:
             problems.append(error.what)
     if problems:
-        raise NetworkError(
-            "ST-NETW-021",
-            "; ".join(dict.fromkeys(problems)),
-            names.namespace,
-            "securetrain network gc",
-        )
+        raise NetworkError("ST-NETW-021", "; ".join(dict.fromkeys(problems)), names.namespace)
     record.release(folder)
 
 

@@ -160,13 +160,7 @@ def read_inherited_key(environ: Mapping[str, str]) -> str:
 
 def no_key(why: str) -> NetworkError:
     """The refusal of a worker without a key."""
-    return NetworkError(
-        "ST-NETW-031",
-        f"NCCL has no key in this process: {why}",
-        "nccl-tls",
-        "start workers with securetrain run only, and make process groups in them, not in processes"
-        " that they start",
-    )
+    return NetworkError("ST-NETW-031", f"NCCL has no key in this process: {why}", "nccl-tls")
 
 
 def no_nccl() -> NetworkError:
@@ -175,13 +169,7 @@ def no_nccl() -> NetworkError:
 
 
 def _no_tls(what: str, where: Path) -> NetworkError:
-    return NetworkError(
-        "ST-NETW-030",
-        what,
-        str(where),
-        "use an NCCL of 2.32 or newer that was built with TLS_BACKEND=OPENSSL3, or the overlay"
-        " profile, which encrypts without it",
-    )
+    return NetworkError("ST-NETW-030", what, str(where))
 
 
 def _open(library: Path | str) -> ctypes.CDLL:

@@ -131,9 +131,7 @@ class Overlay:
             run = self.namespace.run
             old = collect_locked(state, Machine.current(), run, only=names.namespace)
             for folder, problem in old.problems.items():
-                raise NetworkError(
-                    "ST-NETW-021", problem, str(state / folder), "securetrain network gc"
-                )
+                raise NetworkError("ST-NETW-021", problem, str(state / folder))
             taken = self.namespace.exists or names.device in devices(self._host)
             if taken and not old.alive:
                 # Not ours to remove: no record says so.
@@ -186,10 +184,7 @@ class Overlay:
             device = self._require_up()
             if epoch <= self.epoch:
                 raise NetworkError(
-                    "ST-NETW-019",
-                    f"epoch {epoch} after epoch {self.epoch}",
-                    "membership",
-                    "stop the job: the coordinator is not the one it was",
+                    "ST-NETW-019", f"epoch {epoch} after epoch {self.epoch}", "membership"
                 )
             plan = self.plan
             meaning = resolve(plan.job, plan.node, plan.key.public, members)
@@ -375,7 +370,6 @@ class Overlay:
             "ST-NETW-014",
             f"node {self.plan.node} has no network any more: {how}",
             f"WireGuard engine {self.engine.name}",
-            "stop the job and start it again; nothing was sent in clear",
         )
 
 
@@ -396,7 +390,6 @@ def require_only_way(namespace: Namespace) -> None:
             "ST-NETW-023",
             f"ways out: {', '.join(sorted(ways - {'lo', DEVICE}))}",
             f"network namespace {namespace.name}",
-            "find what puts devices or routes into new network namespaces, and stop it",
         )
 
 

@@ -228,10 +228,4 @@ def _json(data: bytes, what: str) -> Any:
 
 
 def _unknown(what: str) -> NetworkError:
-    return NetworkError(
-        "ST-NETW-032",
-        what,
-        "RDMA",
-        "announce the address of an active RDMA port (--rdzv-conf bind=ADDRESS), or use the overlay"
-        " profile",
-    )
+    return NetworkError("ST-NETW-032", what, "RDMA")

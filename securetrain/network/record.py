@@ -105,7 +105,6 @@ def claim(state: Path, record: Record) -> Path:
                 "ST-NETW-020",
                 f"node {record.node} is in the network of job {record.job} already",
                 str(folder),
-                "end the other launcher; if it is dead: securetrain network gc",
             ) from error
         raise
     return folder
@@ -127,10 +126,7 @@ def entries(state: Path) -> Iterator[Entry]:
     info = state.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
         raise NetworkError(
-            "ST-NETW-022",
-            "not a directory that only this user may enter",
-            str(state),
-            "run as the user who started the jobs; look at what is in it, then remove it",
+            "ST-NETW-022", "not a directory that only this user may enter", str(state)
         )
     for folder in sorted(state.iterdir()):
         if folder.name != LOCK:

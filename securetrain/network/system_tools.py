@@ -110,9 +110,4 @@ def run_command(argv: Sequence[str], *, data: bytes = b"") -> bytes:
 
 def command_failed(command: str, said: str) -> NetworkError:
     """The refusal for a command that did not do what it was for."""
-    return NetworkError(
-        "ST-NETW-011",
-        said[-_SHOWN:],
-        command[:_SHOWN],
-        "run it by hand to see more; a job network needs CAP_NET_ADMIN and CAP_SYS_ADMIN",
-    )
+    return NetworkError("ST-NETW-011", said[-_SHOWN:], command[:_SHOWN])

@@ -247,12 +247,8 @@ def _exchange(path: str, request: bytes) -> bytes:
 
 
 def _malformed(what: str) -> NetworkError:
-    return NetworkError(
-        "ST-NETW-015", what, "WireGuard engine", "is it wireguard-go, of a version that is known?"
-    )
+    return NetworkError("ST-NETW-015", what, "WireGuard engine")
 
 
 def _silent(what: str) -> NetworkError:
-    return NetworkError(
-        "ST-NETW-013", what, "WireGuard engine", "look at the engine's log in the state folder"
-    )
+    return NetworkError("ST-NETW-013", what, "WireGuard engine")

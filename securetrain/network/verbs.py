@@ -165,20 +165,8 @@ class Verbs:
 
 
 def _not_encrypted(what: str) -> NetworkError:
-    return NetworkError(
-        "ST-NETW-033",
-        what,
-        "ipsec-offload",
-        "have strongSwan (or ip xfrm) set up full offload between all nodes: ip xfrm policy add ..."
-        " offload packet dev INTERFACE; or use the overlay profile",
-    )
+    return NetworkError("ST-NETW-033", what, "ipsec-offload")
 
 
 def _not_isolated(what: str) -> NetworkError:
-    return NetworkError(
-        "ST-NETW-034",
-        what,
-        "policy: network.isolation.evidence",
-        "announce an address in a partition or VLAN of the job's own, or say evidence: statement,"
-        " which the audit reports",
-    )
+    return NetworkError("ST-NETW-034", what, "policy: network.isolation.evidence")

@@ -226,7 +226,7 @@ def _listed(networks: Iterable[object]) -> str:
 
 
 def _bad_key(what: str, where: str) -> NetworkError:
-    return NetworkError("ST-NETW-017", what, where or "WireGuard key", "make a new key")
+    return NetworkError("ST-NETW-017", what, where or "WireGuard key")
 
 
 def _bad_endpoint(text: str, where: str) -> NetworkError:
@@ -234,14 +234,8 @@ def _bad_endpoint(text: str, where: str) -> NetworkError:
         "ST-NETW-017",
         f"{text[:64]!r} is not an address and a port from 1 to 65535",
         where or "WireGuard endpoint",
-        "192.0.2.1:51820 or [2001:db8::1]:51820",
     )
 
 
 def _differs(what: str) -> NetworkError:
-    return NetworkError(
-        "ST-NETW-016",
-        what,
-        "WireGuard device",
-        "somebody else configures the device; the job network was taken down",
-    )
+    return NetworkError("ST-NETW-016", what, "WireGuard device")

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from securetrain.core.codes import Retry
 from securetrain.core.errors import NetworkError, os_error
 from securetrain.core.text import printable
 from securetrain.network import uapi
@@ -155,7 +156,7 @@ class GoDevice:
             try:
                 self.read()
             except NetworkError as error:
-                if error.code != "ST-NETW-013":
+                if error.definition.retry is not Retry.LATER:
                     raise
                 time.sleep(_PAUSE_SECONDS)
             else:
@@ -244,5 +245,4 @@ def _require_offloads(host: Namespace, name: str) -> None:
             "ST-NETW-012",
             f"{PROGRAM} is older than 0.0.{MINIMUM}: its device has no offloads",
             program(PROGRAM),
-            "on Debian 12: apt-get install -t bookworm-backports wireguard-go",
         )

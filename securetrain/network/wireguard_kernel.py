@@ -186,9 +186,7 @@ def parse_dump(data: bytes) -> DeviceState:
         return DeviceState(private_key=key, port=_number(port), peers=peers)
     except (ValueError, NetworkError) as error:
         what = error.what if isinstance(error, NetworkError) else str(error)
-        raise NetworkError(
-            "ST-NETW-015", what, "wg show dump", "is wg (wireguard-tools) of a known version?"
-        ) from error
+        raise NetworkError("ST-NETW-015", what, "wg show dump") from error
 
 
 def _peer(row: list[str]) -> PeerState:

@@ -316,9 +316,4 @@ def _network(data: bytes, bits: int, family: int) -> Network:
 
 
 def _unknown(what: str) -> NetworkError:
-    return NetworkError(
-        "ST-NETW-033",
-        what,
-        "IPsec state of the kernel",
-        "ip xfrm state; ip xfrm policy; or use the overlay profile",
-    )
+    return NetworkError("ST-NETW-033", what, "IPsec state of the kernel")

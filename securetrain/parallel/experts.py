@@ -108,7 +108,6 @@ def check_row_counts(announced: Sequence[Sequence[int]], *, limit: int) -> list[
                 f"rank {rank} of the expert-parallel group announces {_shown(counts)} rows;"
                 f" a rank has {limit}",
                 "experts",
-                "the rank is broken or hostile: exclude its node; nothing was allocated for it",
             )
     return [sum(counts) for counts in announced]
 

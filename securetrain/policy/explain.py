@@ -59,7 +59,9 @@ def explain(loaded: LoadedPolicy, section: str | None = None) -> list[Row]:
     wanted = section.replace("-", "_") if section else None
     if wanted is not None and wanted not in SECTIONS:
         names = ", ".join(name.replace("_", "-") for name in SECTIONS)
-        raise UsageError("ST-USAG-001", f"there is no section {section!r}", "", f"one of {names}")
+        raise UsageError(
+            "ST-USAG-001", f"there is no section {section!r}", "", f"name one of {names}"
+        )
     plain = msgspec.to_builtins(loaded.policy)
     rows = []
     for doc in documented_fields():

@@ -105,7 +105,7 @@ def parse_yaml(text: str, where: str) -> Any:
         last = text.count("\n") + (not text.endswith("\n"))
         line = f"{where}:{min(mark.line + 1, last)}" if mark else where
         what = str(getattr(error, "problem", None) or error)
-        raise PolicyError("ST-PLCY-001", what, line, "correct the YAML at this line") from error
+        raise PolicyError("ST-PLCY-001", what, line) from error
     except (RecursionError, ValueError) as error:
         raise PolicyError("ST-PLCY-001", str(error), where, "simplify the file") from error
 
@@ -224,7 +224,6 @@ def _convert(merged: dict[str, Any], sources: Mapping[str, str], name: str) -> P
             "ST-PLCY-002",
             text.split(" - at", maxsplit=1)[0],
             f"{file}: {field_path or 'top level'}",
-            "run 'securetrain policy explain baseline' to see every field",
         ) from error
     if policy.apiVersion != API_VERSION or policy.kind != "Policy":
         raise PolicyError(
@@ -258,7 +257,7 @@ def _check(policy: Policy, where: str) -> None:
             "ST-PLCY-004",
             "an exception without a reason",
             f"{where}: node.allow_self_asserted.reason",
-            "say why",
+            "give a reason",
         )
     if policy.node.tpm.secure_boot and not policy.node.tpm.event_log:
         raise PolicyError(
@@ -314,7 +313,10 @@ def _check_network(policy: Policy, where: str) -> None:
     network = policy.network
     if not network.require:
         raise PolicyError(
-            "ST-PLCY-004", "no network profile", f"{where}: network.require", "name one"
+            "ST-PLCY-004",
+            "no network profile",
+            f"{where}: network.require",
+            "name a network profile",
         )
     in_clear = [profile for profile in network.require if profile.degraded]
     wanted = bool(in_clear)
@@ -322,9 +324,9 @@ def _check_network(policy: Policy, where: str) -> None:
     if wanted is not named:
         raise PolicyError(
             "ST-PLCY-004",
-            f"{in_clear[0]} sends gradients in clear, which network.fabric does not say"
+            f"{in_clear[0]} sends gradients in the clear, which network.fabric does not say"
             if wanted
-            else "a fabric in clear is trusted, and no profile uses one",
+            else "a fabric in the clear is trusted, and no profile uses one",
             f"{where}: network.fabric",
             "name rdma-trusted or store-tls in network.require and fabric: trusted-plaintext, or"
             " neither",
@@ -332,16 +334,16 @@ def _check_network(policy: Policy, where: str) -> None:
     if named is not (network.isolation is not None and bool(network.isolation.statement.strip())):
         raise PolicyError(
             "ST-PLCY-004",
-            "a fabric in clear without a word on who else is on it"
+            "a fabric in the clear without a word on its other users"
             if named
-            else "an isolation statement without a fabric in clear, or without words",
+            else "an isolation statement without a fabric in the clear, or without words",
             f"{where}: network.isolation.statement",
             "say how the fabric is kept from others: a partition, a VLAN, its own switches",
         )
     if named and policy.gradients.mode is GuardMode.OFF:
         raise PolicyError(
             "ST-PLCY-004",
-            "on a fabric in clear only the guard sees what was changed on the way, and it is off",
+            "only the guard sees changes on a fabric in the clear, and it is off",
             f"{where}: gradients.mode",
             "gradients.mode: detect, or another network profile",
         )

@@ -85,7 +85,7 @@ class Child:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         last = next((line for line in reversed(lines) if line.strip()), "nothing was printed")
         what = f"the command {how}; the last that it printed: {last.strip()[:300]}"
-        return RuntimeRefusal(_WORKER_FAILED, what, str(self.log), "see the log")
+        return RuntimeRefusal(_WORKER_FAILED, what, str(self.log))
 
 
 def _refusals(lines: Sequence[str], log: str) -> Iterator[SecureTrainError]:

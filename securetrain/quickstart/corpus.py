@@ -135,7 +135,6 @@ def collect(
             f"{corpus.num_bytes} bytes of prose in {len(names)} files ({len(skipped)} could not be"
             f" read), at least {min_text} are needed",
             str(stdlib),
-            "use a Python with its standard library's sources (not one stripped of docstrings)",
         )
     return corpus
 
@@ -149,12 +148,7 @@ def _sources(stdlib: Path) -> list[str]:
             here = Path(folder).relative_to(stdlib)
             names.extend((here / file).as_posix() for file in files if file.endswith(".py"))
             if len(names) > MAX_FILES:
-                raise UsageError(
-                    "ST-USAG-011",
-                    f"more than {MAX_FILES} source files",
-                    str(stdlib),
-                    "this is not a standard library",
-                )
+                raise UsageError("ST-USAG-011", f"more than {MAX_FILES} source files", str(stdlib))
     except OSError as error:
         raise os_error(error, str(stdlib)) from error
     return sorted(names)

@@ -444,8 +444,12 @@ def exit_code_of(record: RunRecord) -> ExitCode:
         *(checkpoint.proof for checkpoint in record.checkpoints),
         *([record.dataset.proof] if record.dataset else []),
     ]
-    refused = {proof.code for proof in proofs if proof.state is ProofState.REFUSED}
-    if record.problems or refused - {"ST-CKPT-160"}:
+    refused = [
+        proof
+        for proof in proofs
+        if proof.state is ProofState.REFUSED and proof.code != "ST-CKPT-160"  # set aside by itself
+    ]
+    if record.problems or refused:
         return ExitCode.INTEGRITY
     if record.outcome_ok is False or not all(drill.ok for drill in record.drills):
         return ExitCode.FAILURE

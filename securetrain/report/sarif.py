@@ -14,6 +14,7 @@ from urllib.parse import quote
 from securetrain import __version__
 from securetrain.core.codes import CODES
 from securetrain.core.text import printable
+from securetrain.core.vocabulary import Severity
 from securetrain.report.problems import Located, Outcome
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -32,7 +33,7 @@ def render(outcome: Outcome) -> dict[str, Any]:
                     "driver": {
                         "name": f"securetrain {outcome.verb}",
                         "semanticVersion": __version__,
-                        "rules": [_rule(code, outcome) for code in rules],
+                        "rules": [_rule(code) for code in rules],
                     }
                 },
                 "originalUriBaseIds": {_ROOT: {"description": {"text": "what was checked"}}},
@@ -45,15 +46,22 @@ def render(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _rule(code: str, outcome: Outcome) -> dict[str, Any]:
-    fix = next(problem.fix for problem in outcome.problems if problem.code == code)
+def _rule(code: str) -> dict[str, Any]:
     return {
         "id": code,
         "shortDescription": {"text": CODES[code].title},
-        "help": {"text": fix or CODES[code].title},
-        "defaultConfiguration": {"level": "error"},
+        "help": {"text": CODES[code].fix},
+        "defaultConfiguration": {"level": _level(code)},
         "properties": {"exitCode": int(CODES[code].exit)},
     }
+
+
+def _level(code: str) -> str:
+    """Section 3.27.10: what the severity of a code is to a code-scanning service."""
+    severity = CODES[code].severity
+    if severity is Severity.INFO:
+        return "note"
+    return "warning" if severity is Severity.LOW else "error"
 
 
 def _result(problem: Located, rules: list[str]) -> dict[str, Any]:
@@ -75,7 +83,7 @@ def _result(problem: Located, rules: list[str]) -> dict[str, Any]:
     return {
         "ruleId": problem.code,
         "ruleIndex": rules.index(problem.code),
-        "level": "error",
+        "level": _level(problem.code),
         "message": {"text": printable(problem.what)},
         "locations": [place] if place else [],
         "partialFingerprints": {"securetrain/v1": hashlib.sha256(text.encode()).hexdigest()},

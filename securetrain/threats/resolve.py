@@ -21,17 +21,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Final, Protocol
+from typing import Protocol
 
 from securetrain.audit.check import Check
-from securetrain.core.codes import CODES, Code, ExitCode
+from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.vocabulary import Boundary
 from securetrain.threats.source import SourceTree
 from securetrain.threats.threat_model import Control, Flow, Status, Stride, Threat, ThreatModel
-
-NOT_ATTACKS: Final = frozenset({"USAG", "PLCY", "AUDT", "THRT", "DRIL"})
-"""Families about a person's own input, not about what crossed a boundary."""
-NOT_REFUSALS: Final = frozenset({ExitCode.USAGE, ExitCode.IO})
 
 
 class DrillFacts(Protocol):
@@ -293,7 +289,7 @@ def _coverage(models: Sequence[ThreatModel], world: References) -> Iterator[Prob
         *(
             (code.id, f"no threat cites this refusal: {code.title}")
             for code in CODES.values()
-            if _answers_an_attack(code) and code.id not in codes
+            if code.answers_an_attack and code.id not in codes
         ),
         *((name, "no threat cites this drill") for name in world.drills if name not in drills),
     ]
@@ -312,7 +308,3 @@ def _uncited_checks(
                 yield check.id, f"cites {name}, which no model has"
         if check.id not in named:
             yield check.id, "no control names this check"
-
-
-def _answers_an_attack(code: Code) -> bool:
-    return code.family not in NOT_ATTACKS and code.exit not in NOT_REFUSALS

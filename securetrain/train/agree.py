@@ -41,9 +41,7 @@ def rank_zero_decides(decide: Callable[[], int], device: torch.device) -> int:
     dist.broadcast(told, src=0)
     refused, value = told.tolist()
     if refused:
-        raise RuntimeRefusal(
-            "ST-RUNT-004", "rank 0 refused to go on", "rank 0", "its own message says why"
-        )
+        raise RuntimeRefusal("ST-RUNT-004", "rank 0 refused to go on", "rank 0")
     return int(value)
 
 
@@ -71,9 +69,7 @@ def run_together(work: Iterator[object], device: torch.device) -> None:
         if failure is not None:
             raise failure
     if told.item() == _FAILED:
-        raise RuntimeRefusal(
-            "ST-RUNT-004", "another rank refused to go on", "", "its own message says why"
-        )
+        raise RuntimeRefusal("ST-RUNT-004", "another rank refused to go on")
 
 
 def _advance(work: Iterator[object]) -> bool:

@@ -86,7 +86,7 @@ def export(
     """
     if shape.experts:
         raise UsageError(
-            "ST-USAG-016", "a model with experts has no place in this format", str(checkpoint), ""
+            "ST-USAG-016", "a model with experts has no place in this format", str(checkpoint)
         )
     groups = _groups(shape, DTYPES[dtype].itemsize, file_bytes)
     source, total = None, 0
@@ -99,7 +99,7 @@ def export(
             tensors, predicate = _read(checkpoint, names, shape, dtype, trust, now)
             if source is not None and digest_of(source) != digest_of(predicate):
                 raise IntegrityError(
-                    "ST-CKPT-130", "it was exchanged while it was read", str(checkpoint), ""
+                    "ST-CKPT-130", "it was exchanged while it was read", str(checkpoint)
                 )
             source = predicate
             total += _write(staging / file, tensors)

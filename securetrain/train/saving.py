@@ -65,10 +65,7 @@ class Background:
             future.result()
         if told.item() == _FAILED:
             raise RuntimeRefusal(
-                "ST-RUNT-004",
-                "another rank could not write its part of a checkpoint",
-                "",
-                "its own message says why",
+                "ST-RUNT-004", "another rank could not write its part of a checkpoint"
             )
         then(future.result())
 

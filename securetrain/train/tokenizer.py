@@ -127,10 +127,7 @@ def check_named(data: bytes, sha256: str, where: str) -> None:
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise IntegrityError(
-            "ST-DATA-134",
-            f"its SHA-256 is {found[:16]}..., the job names {sha256[:16]}...",
-            where,
-            "find out which of the two changed; do not copy the digest from the file",
+            "ST-DATA-134", f"its SHA-256 is {found[:16]}..., the job names {sha256[:16]}...", where
         )
 
 

@@ -158,7 +158,6 @@ class Trainer:
                 "ST-GRAD-001",
                 f"step {step}: the loss or the gradient's norm is not finite",
                 "gradients",
-                "lower optimizer.lr or optimizer.clip, and look at the rows of this step",
             )
         if refusal is None:
             assert norm is not None
@@ -272,8 +271,6 @@ class Trainer:
             f"step {step} is number {self.progress.refused_in_a_row} in a row that was refused;"
             f" the last one because: {refusal.code} {refusal.what}",
             "gradients.max_refused_steps",
-            "look at the data and hardware of the ranks that are named, then resume from the last"
-            " clean checkpoint",
         )
 
 

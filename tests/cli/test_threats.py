@@ -31,7 +31,9 @@ def test_something_dangles(tmp_path, capsys):
     text = (models_dir() / "training-artifacts.yaml").read_text()
     path.write_text(text.replace("D-CKPT-METADATA", "D-CKPT-GONE"))
     assert main(["threats", "verify", str(path)]) == 1
-    assert "there is no drill D-CKPT-GONE" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "ST-THRT-002" in out
+    assert "there is no drill D-CKPT-GONE" in out
 
 
 def test_a_malformed_model(tmp_path, capsys):

@@ -72,7 +72,6 @@ from securetrain.policy.schema import Policy
 
 THREADS: Final = 2
 _FIT: Final = "ST-USAG-012"
-_FIT_FIX: Final = "load into a state dict of the model that was saved, or strict=False"
 
 
 def load(
@@ -142,7 +141,7 @@ class _Planner(DefaultLoadPlanner):
         self.reader = reader
         self.local = LoadPlan([])
 
-    @refusing(_FIT, _FIT_FIX)
+    @refusing(_FIT)
     def set_up_planner(
         self,
         state_dict: dict[str, Any],
@@ -155,7 +154,7 @@ class _Planner(DefaultLoadPlanner):
             raise self.reader.error
         super().set_up_planner(state_dict, metadata, is_coordinator)
 
-    @refusing(_FIT, _FIT_FIX)
+    @refusing(_FIT)
     def create_local_plan(self) -> LoadPlan:
         """Plan this rank's reads."""
         metadata = self.metadata
@@ -165,7 +164,7 @@ class _Planner(DefaultLoadPlanner):
             is_value = isinstance(entry, BytesStorageMetadata)
             if entry is not None and is_value is isinstance(value, Tensor):
                 saved = "a value" if is_value else "a tensor"
-                raise UsageError(_FIT, f"{name} was saved as {saved}", name, _FIT_FIX)
+                raise UsageError(_FIT, f"{name} was saved as {saved}", name)
         self.local = create_default_local_load_plan(
             self.state_dict, metadata, not self.allow_partial_load
         )

@@ -86,6 +86,4 @@ def can_fill(target: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _unsupported(what: str, fqn: str) -> UsageError:
-    return UsageError(
-        "ST-USAG-013", what, fqn, "convert it to a dense tensor of an ordinary dtype before saving"
-    )
+    return UsageError("ST-USAG-013", what, fqn)

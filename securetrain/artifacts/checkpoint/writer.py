@@ -162,7 +162,7 @@ class Writer(StorageWriter):
         save_id, rank, name, self.world_size, *tree = plan.storage_data
         self.params = _params(*tree)
         if len(save_id) != 32 or not set(save_id) <= set("0123456789abcdef"):
-            raise UsageError("ST-USAG-010", "the coordinator sent a save id that is not one")
+            raise UsageError("ST-USAG-010", "the coordinator sent a malformed save id")
         self.save_id = save_id
         results = []
         tensors = []
@@ -188,7 +188,7 @@ class Writer(StorageWriter):
         self, items: list[WriteItem], planner: SavePlanner, name: str, rank: int
     ) -> tuple[list[WriteResult], RankFile]:
         if not self.container.is_name(name):
-            raise UsageError("ST-USAG-010", "the coordinator sent a file name that is not one")
+            raise UsageError("ST-USAG-010", "the coordinator sent a malformed file name")
         header = self.container.header(items)
         alignment = 1 if self.recipients else self.container.alignment
         sealed = None
@@ -388,7 +388,7 @@ def _params(algorithm: str, leaf: int) -> TreeParams:
     try:
         return TreeParams(algorithm=HashAlgorithm(algorithm), leaf_size=leaf)
     except ValueError as error:
-        raise UsageError("ST-USAG-010", "the coordinator sent a tree that is not one") from error
+        raise UsageError("ST-USAG-010", "the coordinator sent malformed tree parameters") from error
 
 
 def _has_tensors(plan: SavePlan) -> bool:

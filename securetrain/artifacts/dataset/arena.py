@@ -111,7 +111,7 @@ class Arena:
                 "ST-USAG-002",
                 f"no sealed memory for verified data: {error.strerror}",
                 "",
-                "Linux 5.1 or newer has it; leave the arena out otherwise",
+                "use Linux 5.1 or newer, or leave the arena out",
             ) from error
         return arena
 
@@ -304,5 +304,5 @@ def _gone(path: Path, error: Exception) -> IntegrityError:
         "ST-DATA-200",
         f"the node's arena of verified data cannot be reached: {error}",
         str(path),
-        "the process that owned it has ended; start the workers of the node again",
+        "start the workers of the node again: the process that owned it has ended",
     )

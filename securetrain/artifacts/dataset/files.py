@@ -48,7 +48,9 @@ class VerifiedFile(io.RawIOBase):
         """
         super().__init__()
         if name not in dataset.files:
-            raise IntegrityError("ST-DATA-160", f"no file {name!r}", "", "one of the dataset's")
+            raise IntegrityError(
+                "ST-DATA-160", f"no file {name!r}", "", "name one of the dataset's"
+            )
         self.name = name
         self._dataset = dataset
         self._size = dataset.files[name]

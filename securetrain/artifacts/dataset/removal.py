@@ -68,5 +68,4 @@ class Removals:
                 "ST-DATA-122",
                 f"{what} at byte {one.offset} was removed{because}",
                 f"{where}/{file}",
-                "skip it: VerifiedSamples does; or read around it",
             )

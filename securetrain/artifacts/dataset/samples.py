@@ -142,7 +142,10 @@ def describe(
                 data = file.read(min(one.length, max(0, left)))
                 if len(data) != one.length:
                     raise UsageError(
-                        "ST-USAG-001", f"sample {one.id!r} ends after the file", name, "repair it"
+                        "ST-USAG-001",
+                        f"sample {one.id!r} ends after the file",
+                        name,
+                        "repair the file",
                     )
                 yield Sample(
                     id=one.id,
@@ -221,7 +224,7 @@ def check(proof: SampleProof, dataset: str, signed: SampleIndex | None) -> Sampl
 
 
 def _unproven(what: str) -> IntegrityError:
-    return IntegrityError("ST-DATA-172", what, "", "ask for a proof made from this version")
+    return IntegrityError("ST-DATA-172", what)
 
 
 def _base(name: str) -> str:

@@ -366,7 +366,6 @@ def _check_kept(root: Path, known: Mapping[str, DataFile], found: Sequence[FileE
                 "ST-DATA-171",
                 f"{file.name} has {sizes.get(file.name, 'no')} bytes, {file.size} were signed",
                 str(root),
-                "restore the file; to replace data, sign a dataset of another name",
             )
 
 

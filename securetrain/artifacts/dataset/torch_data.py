@@ -48,7 +48,6 @@ class VerifiedSamples(Dataset[bytes]):
                 "ST-DATA-101",
                 f"{len(self._samples)} samples in the tables, {index.count} were signed",
                 str(dataset.path),
-                "sign the dataset again",
             )
         self.places = [
             place

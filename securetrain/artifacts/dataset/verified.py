@@ -154,7 +154,6 @@ class VerifiedDataset:
                 "ST-DATA-160",
                 f"bytes {offset}..{offset + length} of a file of {size} bytes",
                 f"{self.path}/{file}",
-                "read inside the file",
             )
         if length == 0:
             return b""
@@ -277,7 +276,7 @@ class VerifiedDataset:
                 "ST-DATA-160",
                 f"no file {name!r}",
                 str(self.path),
-                f"one of {', '.join(list(self._files)[:10])}",
+                f"name one of {', '.join(list(self._files)[:10])}",
             )
         return self._files[name].size
 
@@ -288,7 +287,7 @@ class VerifiedDataset:
                 "ST-DATA-160",
                 f"no split {split!r}",
                 str(self.path),
-                f"one of {', '.join(names)}",
+                f"name one of {', '.join(names)}",
             )
         return names[split]
 
@@ -439,12 +438,9 @@ def check_floor(
             f"version {predicate.seq} ({digest[:16]}), this node has seen version {floor.seq}"
             f" ({floor.digest[:16]})",
             where,
-            "get the newest version",
         )
     floors.raise_to(name, Floor(seq=predicate.seq, digest=digest), keys)
 
 
 def _bad_table(what: str, where: str) -> IntegrityError:
-    return IntegrityError(
-        "ST-DATA-101", f"the table of documents is false: {what}", where, "sign the dataset again"
-    )
+    return IntegrityError("ST-DATA-101", f"the table of documents is false: {what}", where)

@@ -19,7 +19,6 @@ has seen more is enough.
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from securetrain.artifacts.lineage import head as head_file
 from securetrain.artifacts.lineage.floors import Floor, Floors
@@ -29,9 +28,8 @@ from securetrain.artifacts.statement.statements import CheckpointPredicate, Open
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import Storage
+from securetrain.core.codes import CODES, Retry
 from securetrain.identity.trust import TrustRole, TrustRoot
-
-EXCUSABLE: Final = frozenset({"ST-CKPT-151", "ST-CKPT-160", "ST-CKPT-171"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +117,7 @@ def judge(opened: Opened, seen: Seen, now: datetime) -> list[Problem]:
         what = "this node has seen that it was set aside"
         problems.append(Problem(code="ST-CKPT-160", what=what, file=STATEMENT))
     if opened.digest in seen.excused:
-        problems = [problem for problem in problems if problem.code not in EXCUSABLE]
+        problems = [p for p in problems if CODES[p.code].retry is not Retry.WAIVED]
     return problems
 
 

@@ -34,6 +34,7 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import LocalStorage, Storage
 from securetrain.core import canonical
+from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, reason
 from securetrain.core.files import locked
 from securetrain.identity import dsse
@@ -82,17 +83,21 @@ def _open(data: bytes, trust: TrustRoot, where: str) -> tuple[Head, frozenset[st
         payload = trust.verify(data, PAYLOAD_TYPE, TrustRole.CHECKPOINT, where)
         head = canonical.decode(payload.data, Head, limit=LIMIT, canonical=True)
     except SecureTrainError as error:
-        code = _CODES.get(error.code, "ST-CKPT-152")
-        problem = Problem(code=code, what=f"the head of the run: {reason(error)}", file=HEAD)
+        problem = Problem(
+            code=_code(error.exit_code), what=f"the head of the run: {reason(error)}", file=HEAD
+        )
         raise problem.error(where) from error
     return head, payload.key_ids
 
 
-_CODES: Final = {
-    "ST-IDEN-002": "ST-CKPT-110",
-    "ST-IDEN-003": "ST-CKPT-120",
-    "ST-IDEN-009": "ST-CKPT-120",
-}
+def _code(refused: ExitCode) -> str:
+    match refused:
+        case ExitCode.BAD_SIGNATURE:
+            return "ST-CKPT-110"
+        case ExitCode.POLICY:
+            return "ST-CKPT-120"
+        case _:
+            return "ST-CKPT-152"
 
 
 @dataclass(frozen=True, slots=True)

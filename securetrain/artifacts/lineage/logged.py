@@ -96,7 +96,7 @@ def log_policy(trust: TrustRoot, asked: TransparencyLog | None) -> LogPolicy:
             "ST-IDEN-040",
             f"the policy asks for the log {asked.origin}, the trust root names {policy.origin}",
             "checkpoint.log.origin",
-            "use the trust root of those who keep that log",
+            "use the trust root that names that log",
         )
     quorum = max(policy.quorum, asked.quorum)
     return replace(

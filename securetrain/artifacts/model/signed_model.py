@@ -116,7 +116,7 @@ def open_model(
         if policy is not None and policy.checkpoint.max_age_days is not None:
             raise IntegrityError(
                 "ST-OMSB-150",
-                "a bundle made with a key does not say when, and the policy asks for its age",
+                "a bundle made with a key has no date, and the policy limits its age",
                 str(path),
                 "verify it (securetrain verify --bundle) and sign the model yourself",
             )

@@ -25,23 +25,6 @@ TWO_FORMATS: Final = "ST-SCAN-193"
 PROGRAM: Final = "ST-SCAN-194"
 UNREADABLE: Final = "ST-SCAN-200"
 
-_ORDER: Final = (
-    UNSAFE_GLOBAL, UNFOLLOWED, PROGRAM, TWO_FORMATS, MALFORMED, UNSAFE_NAME,
-    UNJUDGED, UNREADABLE, NOTHING,
-)  # fmt: skip
-
-_FIXES: Final = {
-    NOTHING: "name the directory or file that holds the weights",
-    UNJUDGED: "unpack or convert it, and scan what comes out",
-    UNSAFE_NAME: "remove it after finding out who put it there",
-    UNSAFE_GLOBAL: "do not load it; ask its maker for safetensors or a signed native checkpoint",
-    UNFOLLOWED: "do not load it; no training framework writes such a pickle",
-    MALFORMED: "do not load it: an unpickler runs everything up to the break",
-    TWO_FORMATS: "do not load it: what it is depends on who reads it",
-    PROGRAM: "load it only if you would run a program from the same place",
-    UNREADABLE: "check the disk and the permissions",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -59,7 +42,7 @@ class Finding:
     @property
     def fix(self) -> str:
         """What to do about it."""
-        return _FIXES[self.code]
+        return CODES[self.code].fix
 
     @property
     def place(self) -> str:
@@ -149,8 +132,7 @@ class ScanResult:
         """0 when ok, else the exit code of the most telling finding."""
         if not self.findings:
             return ExitCode.OK if self.judged else CODES[NOTHING].exit
-        worst = min(self.findings, key=lambda finding: _ORDER.index(finding.code))
-        return CODES[worst.code].exit
+        return min((CODES[one.code] for one in self.findings), key=lambda code: code.rank).exit
 
     def to_dict(self) -> dict[str, object]:
         """The result as plain data, for --json."""

@@ -77,7 +77,7 @@ def scan_path(path: Path, *, progress: Progress | None = None) -> ScanResult:
         UsageError: ST-USAG-002 when there is nothing at `path`.
     """
     if not path.is_symlink() and not path.exists():
-        raise UsageError("ST-USAG-002", "there is nothing here", str(path), "name what to scan")
+        raise UsageError("ST-USAG-002", "there is nothing here", str(path))
     scan = _Scan(ScanResult(path=path), room=UNPACK_LIMIT)
     if path.is_symlink():
         scan.add(UNSAFE_NAME, "a symbolic link, which is never followed", "")

@@ -35,6 +35,7 @@ from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, bad_name
 from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time, TreeInfo
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
+from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import dsse, statement
@@ -327,9 +328,8 @@ def open_statement(
                 raise ValueError(f"unknown kind {kind!r}")
         predicate = parsed.predicate
     except IdentityError as error:
-        raise Problem(
-            code=kind.code(_NUMBERS.get(error.code, 101)), what=error.what, file=STATEMENT
-        ).error(where) from error
+        code = _code(kind, error.exit_code)
+        raise Problem(code=code, what=error.what, file=STATEMENT).error(where) from error
     problem = _unsound(kind, predicate)
     digest = "" if problem else digest_of(predicate)
     if problem is None and [s.digest for s in parsed.subjects] != [{DIGEST_NAME: digest}]:
@@ -339,12 +339,17 @@ def open_statement(
     return Opened(kind=kind, predicate=predicate, digest=digest, key_ids=payload.key_ids)
 
 
-_NUMBERS: Final = {
-    "ST-IDEN-002": 110,
-    "ST-IDEN-003": 120,
-    "ST-IDEN-009": 120,
-    "ST-IDEN-015": 161,
-}
+def _code(kind: Kind, refused: ExitCode) -> str:
+    """What an envelope's refusal is to the directory: the refusal with the same exit code."""
+    match refused:
+        case ExitCode.BAD_SIGNATURE:
+            return kind.code(110)
+        case ExitCode.POLICY:
+            return kind.code(120)
+        case ExitCode.REVOKED:
+            return kind.code(161)
+        case _:
+            return kind.code(101)
 
 
 def _type_of(kind: Kind) -> str:

@@ -172,9 +172,4 @@ class _Decoder:
         return result
 
     def _refused(self, what: str) -> IntegrityError:
-        return IntegrityError(
-            "ST-CKPT-191",
-            f"not a value of the native format: {what}",
-            self.name,
-            "do not use it: a trusted key signed a false index",
-        )
+        return IntegrityError("ST-CKPT-191", f"not a value of the native format: {what}", self.name)

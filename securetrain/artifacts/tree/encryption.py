@@ -84,7 +84,7 @@ class Recipient:
             return cls(bytes.fromhex(text))
         except ValueError as error:
             raise UsageError(
-                "ST-USAG-001", f"not a recipient: {error}", text[:80], "64 hex digits"
+                "ST-USAG-001", f"not a recipient: {error}", text[:80], "give 64 hex digits"
             ) from error
 
 

@@ -142,12 +142,10 @@ class FsspecStorage:
 
             fs, root = url_to_fs(url)
         except ImportError as error:
-            raise UsageError(
-                "ST-USAG-004", str(error), url.partition("://")[0], "install it with pip"
-            ) from error
+            raise UsageError("ST-USAG-004", str(error), url.partition("://")[0]) from error
         except (ValueError, TypeError) as error:
             raise UsageError(
-                "ST-USAG-001", str(error), "the URL", "for example s3://b/x"
+                "ST-USAG-001", str(error), "the URL", "write it like s3://b/x"
             ) from error
         return cls(fs, root.rstrip("/"), url.rstrip("/"))
 
@@ -219,7 +217,7 @@ class FsspecStorage:
                     "ST-USAG-002",
                     f"larger than the limit of {limit} bytes",
                     self.place(name),
-                    "is it the right file?",
+                    "check that it is the right file",
                 )
             data = bytearray(source.size)
             source.read_into(memoryview(data), 0)

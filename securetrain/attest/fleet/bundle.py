@@ -255,9 +255,7 @@ def node_key(bundle: Bundle) -> PublicKey:
     try:
         return PublicKey.from_spki(bundle.key)
     except IdentityError as error:
-        raise AttestationError(
-            "ST-ATTS-001", error.what, f"node {bundle.node}: key", "collect the evidence again"
-        ) from error
+        raise AttestationError("ST-ATTS-001", error.what, f"node {bundle.node}: key") from error
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:

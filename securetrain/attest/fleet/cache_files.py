@@ -232,4 +232,4 @@ _ENDS: Final[Mapping[CollateralKind, Callable[[bytes], datetime | None]]] = {
 
 
 def _unusable(what: str, path: Path) -> AttestationError:
-    return AttestationError("ST-ATTS-739", what, str(path), "bring the right document")
+    return AttestationError("ST-ATTS-739", what, str(path))

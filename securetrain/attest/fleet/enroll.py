@@ -284,9 +284,8 @@ def _add(draft: _Draft, one: Enrolment, teacher: Teacher) -> None:
     if learned.node == EnrolledNode():
         raise AttestationError(
             "ST-ATTS-013",
-            "; ".join(learned.notes) or "no hardware speaks for it that could be enrolled",
+            "; ".join(learned.notes) or "no hardware that could be enrolled speaks for it",
             f"node {name}",
-            "collect the evidence as root on a machine with a TPM",
         )
     known = draft.values.nodes
     _check_own(known, name, learned.node)
@@ -317,7 +316,6 @@ def _read(bundle: Bundle) -> NodeEvidence:
             "ST-ATTS-013",
             "it is only a self-report: there is nothing to enrol",
             f"node {bundle.node}",
-            "collect the evidence as root on a machine with a TPM",
         )
     check_signature(bundle.evidence, bundle.node, node_key(bundle))
     evidence = parse_node(bundle.body)
@@ -336,7 +334,7 @@ def _check_own(nodes: Mapping[str, EnrolledNode], name: str, found: EnrolledNode
                     "ST-USAG-005",
                     f"the {words} {min(shared)[:20]}... is enrolled as {other}",
                     f"node {name}",
-                    "one machine is one node: enrol it under one name",
+                    "enroll the machine under one name: one machine is one node",
                 )
 
 

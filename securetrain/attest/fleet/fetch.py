@@ -261,4 +261,4 @@ def _issuer(
 
 
 def _other(what: str, where: str) -> AttestationError:
-    return AttestationError(_CODE, what, where, "try again, or bring the document by hand")
+    return AttestationError(_CODE, what, where)

@@ -191,6 +191,5 @@ def _bounded(evidence: NodeEvidence) -> bytes:
             "ST-ATTS-901",
             f"the evidence has {len(body)} bytes, the limit is {BODY_LIMIT}",
             "evidence",
-            "narrow the IMA policy, or name fewer tokens",
         )
     return body

@@ -76,12 +76,7 @@ def collect(
                     kind=kind, report=report, certificates=_certificates(table, report)
                 )
             return TeeEvidence(kind=kind, report=report, event_log=_event_log(event_log))
-    raise AttestationError(
-        "ST-ATTS-953",
-        f"{ATTEMPTS} requests were changed by others",
-        str(root),
-        "stop the other program that writes to the requests of this one",
-    )
+    raise AttestationError("ST-ATTS-953", f"{ATTEMPTS} requests were changed by others", str(root))
 
 
 def parse_certificate_table(table: bytes) -> dict[uuid.UUID, bytes]:
@@ -127,7 +122,6 @@ def _request(report_data: bytes, root: Path) -> tuple[TeeKind, bytes, bytes] | N
                     "ST-ATTS-951",
                     f"the provider is {provider!r}, {' and '.join(_PROVIDERS)} are known",
                     str(root),
-                    "attest this machine by another technology",
                 )
             before = int(_text(entry / "generation"))
             (entry / "inblob").write_bytes(report_data)
@@ -139,10 +133,7 @@ def _request(report_data: bytes, root: Path) -> tuple[TeeKind, bytes, bytes] | N
         if isinstance(error, OSError) and error.errno == errno.ENXIO:
             raise _no_guest("the kernel has no provider of reports", root) from error
         raise AttestationError(
-            "ST-ATTS-952",
-            f"the kernel gave no report: {error}",
-            str(root),
-            "run as root; on TDX, let the host run a quote generation service",
+            "ST-ATTS-952", f"the kernel gave no report: {error}", str(root)
         ) from error
     # Every write raises the generation by one, and there was to be exactly one.
     if after != before + 1:
@@ -187,18 +178,11 @@ def _event_log(path: Path) -> bytes:
     except FileNotFoundError:
         return b""
     except (OSError, ValueError) as error:
-        raise AttestationError(
-            "ST-ATTS-955", f"cannot be read: {error}", str(path), "run as root"
-        ) from error
+        raise AttestationError("ST-ATTS-955", f"cannot be read: {error}", str(path)) from error
 
 
 def _no_guest(what: str, root: Path) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-950",
-        what,
-        str(root),
-        "run on a SEV-SNP or TDX guest with Linux 6.7 or newer, and mount configfs",
-    )
+    return AttestationError("ST-ATTS-950", what, str(root))
 
 
 def _text(path: Path) -> str:

@@ -57,10 +57,10 @@ def collect(nonce: bytes, nvml: Any = None) -> tuple[DeviceEvidence, ...]:
             count = session.nvmlDeviceGetCount()
             driver = session.nvmlSystemGetDriverVersion()
         except session.NVMLError as error:
-            raise _refuse("971", f"NVML: {error}", "check the NVIDIA driver") from error
+            raise _refuse("ST-ATTS-971", f"NVML: {error}", "check the NVIDIA driver") from error
         if not 0 < count <= MAX_DEVICES:
             raise _refuse(
-                "974",
+                "ST-ATTS-974",
                 f"NVML shows {count} GPUs, evidence has room for 1 to {MAX_DEVICES}",
                 "give the node its GPUs, or attest without them",
             )
@@ -73,7 +73,9 @@ def _load() -> ModuleType:
         return importlib.import_module("pynvml")
     except ImportError as error:
         raise _refuse(
-            "970", "the package nvidia-ml-py is missing", "pip install 'securetrain[nvidia]'"
+            "ST-ATTS-970",
+            "the package nvidia-ml-py is missing",
+            "pip install 'securetrain[nvidia]'",
         ) from error
 
 
@@ -83,7 +85,7 @@ def _session(nvml: Any) -> Iterator[Any]:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         raise _refuse(
-            "971", f"NVML does not start: {error}", "install and load the NVIDIA driver"
+            "ST-ATTS-971", f"NVML does not start: {error}", "install and load the NVIDIA driver"
         ) from error
     try:
         yield nvml
@@ -98,20 +100,22 @@ def _check_mode(nvml: Any) -> None:
         state = nvml.nvmlSystemGetConfComputeState()
     except nvml.NVMLError as error:
         raise _refuse(
-            "972",
+            "ST-ATTS-972",
             f"the driver knows no confidential computing: {error}",
             "only Hopper and later GPUs can attest, with a driver that supports it",
         ) from error
     settings = _settings(nvml)
     if state.ccFeature != _ENABLED and settings.multiGpuMode not in _MULTI_GPU:
         raise _refuse(
-            "972",
+            "ST-ATTS-972",
             "neither confidential computing nor protected PCIe is switched on",
             "switch it on with NVIDIA's gpu-admin-tools, or attest without GPUs",
         )
     if _ENABLED in {state.devToolsMode, settings.devToolsMode}:
         raise _refuse(
-            "973", "developer-tools mode is on", "switch it off: it opens the GPU to profilers"
+            "ST-ATTS-973",
+            "developer-tools mode is on",
+            "switch it off: it opens the GPU to profilers",
         )
 
 
@@ -133,7 +137,10 @@ def _device(nvml: Any, index: int, nonce: bytes, driver: str) -> DeviceEvidence:
         chain = nvml.nvmlDeviceGetConfComputeGpuCertificate(handle)
     except nvml.NVMLError as error:
         raise _refuse(
-            "975", f"NVML: {error}", "check that the GPU is ready (nvidia-smi conf-compute)", where
+            "ST-ATTS-975",
+            f"NVML: {error}",
+            "check that the GPU is ready (nvidia-smi conf-compute)",
+            where,
         ) from error
     pem = _bytes(chain.attestationCertChain, chain.attestationCertChainSize, "chain", where)
     return DeviceEvidence(
@@ -163,8 +170,8 @@ def _certificates(pem: bytes, where: str) -> tuple[bytes, ...]:
 
 
 def _malformed(what: str, where: str) -> AttestationError:
-    return _refuse("976", what, "update the NVIDIA driver", where)
+    return _refuse("ST-ATTS-976", what, where=where)
 
 
-def _refuse(number: str, what: str, fix: str, where: str = "NVML") -> AttestationError:
-    return AttestationError(f"ST-ATTS-{number}", what, where, fix)
+def _refuse(code: str, what: str, fix: str = "", where: str = "NVML") -> AttestationError:
+    return AttestationError(code, what, where, fix)

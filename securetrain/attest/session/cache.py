@@ -133,10 +133,7 @@ class CollateralCache:
         where = str(folder / INDEX_NAME)
         if index.version < floor:
             raise AttestationError(
-                _BACK,
-                f"version {index.version}, but {floor} was seen before",
-                where,
-                "bring the newest copy of the cache to this machine",
+                _BACK, f"version {index.version}, but {floor} was seen before", where
             )
         _check_fresh(index, now, where)
         return cls(folder, index, now, {(entry.kind, entry.id): entry for entry in index.entries})
@@ -344,4 +341,4 @@ def _tidy(folder: Path, names: set[str]) -> None:
 
 
 def _cannot_write(what: str, folder: Path) -> AttestationError:
-    return AttestationError(_WRITE, what, str(folder), "correct what is added, then try again")
+    return AttestationError(_WRITE, what, str(folder))

@@ -247,12 +247,7 @@ class FileState:
             raise self._bad(str(error)) from error
 
     def _bad(self, what: str) -> AttestationError:
-        return AttestationError(
-            "ST-ATTS-015",
-            what,
-            str(self._path),
-            "free the disk or repair the file; nodes are refused until it can be written",
-        )
+        return AttestationError("ST-ATTS-015", what, str(self._path))
 
 
 def _revocation(row: Any) -> Revocation:

@@ -48,20 +48,6 @@ from securetrain.policy.schema import Policy
 NONCE_LIFE: Final = 30.0
 MAX_NONCES: Final = 4096
 
-# Refusals that say more than "late", "expired" or "not what the policy wants": during a lease the
-# node's hardware contradicted what it had proven, or what its maker says. A restart is none.
-_CONTRADICTIONS: Final = frozenset(
-    f"ST-ATTS-{number:03}"
-    for number in (
-        *(8, 16),
-        *(109, 111, 112, 113, 114, 116, 117, 119),
-        *(303, 304, 306, 307, 308, 309, 310, 311),
-        *(403, 406, 408, 409, 410, 411),
-        *(503, 506, 516, 517, 518, 519),
-        *(603, 604, 610, 613, 615, 619, 622, 626, 631, 633, 634, 637),
-    )
-)
-
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     """A challenge to a node."""
@@ -225,7 +211,6 @@ class Verifier:
                     "ST-ATTS-011",
                     f"{holder} holds a lease with it until {self._leases[holder].expires}",
                     f"node {node}: {identity[:40]}",
-                    "one machine is one node; if there are two machines, one of them is relayed",
                 )
 
     def _let_go(self, node: str) -> None:
@@ -256,12 +241,10 @@ class Verifier:
             asked = self._asked.pop(nonce, None)
         if asked is None or now >= asked.deadline:
             state = "unknown or already used" if asked is None else "expired"
-            raise AttestationError(
-                "ST-ATTS-002", f"the nonce is {state}", f"node {node}", "join again"
-            )
+            raise AttestationError("ST-ATTS-002", f"the nonce is {state}", f"node {node}")
         if asked.node != node:
             raise AttestationError(
-                "ST-ATTS-002", "the nonce was made for another node", f"node {node}", "join again"
+                "ST-ATTS-002", "the nonce was made for another node", f"node {node}"
             )
         return asked
 
@@ -328,7 +311,7 @@ class Verifier:
 
     def _judge_lease(self, asked: _Asked, error: AttestationError) -> None:
         """A node that contradicts itself while it holds a lease is out until a person says so."""
-        if asked.lease is None or error.code not in _CONTRADICTIONS:
+        if asked.lease is None or not error.definition.bars_node:
             return
         reason = f"{error.code} during its lease: {error.what}"[:1000]
         self.release(asked.node)
@@ -367,5 +350,4 @@ def _unexpected(error: Exception, node: str) -> AttestationError:
         "ST-ATTS-001",
         f"the evidence could not be appraised: {type(error).__name__}: {error}",
         f"node {node}",
-        "install the same securetrain version on every node",
     )

@@ -101,12 +101,6 @@ class CertificateStatus(StrEnum):
 StatusLookup: TypeAlias = Callable[[x509.Certificate, x509.Certificate], CertificateStatus]
 """Status of a certificate, given also its issuer's. May refuse by itself."""
 
-_STATUS: Final = {
-    CertificateStatus.REVOKED: ("ST-ATTS-610", "remove the device from the node"),
-    CertificateStatus.HOLD: ("ST-ATTS-611", "ask NVIDIA what the hold is for"),
-    CertificateStatus.UNKNOWN: ("ST-ATTS-612", "refresh the cache of OCSP responses"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -233,10 +227,7 @@ def _links(
             cache.put(key, link)
         if position == _ROOT and link.spki not in roots:
             raise AttestationError(
-                "ST-ATTS-609",
-                f"the root's key {link.spki} is not pinned",
-                place,
-                "only genuine NVIDIA devices can attest; pin a further root if you trust it",
+                "ST-ATTS-609", f"the root's key {link.spki} is not pinned", place
             )
         links.insert(0, link)
     return links
@@ -346,24 +337,29 @@ def _usage(found: _Extensions, where: str) -> x509.KeyUsage:
 def _check_time(link: Link, now: datetime, where: str) -> None:
     if now > link.not_after:
         raise AttestationError(
-            "ST-ATTS-607",
-            f"expired {link.not_after.isoformat()}, now is {now.isoformat()}",
-            where,
-            "check the clock; a device whose certificate has expired cannot attest any more",
+            "ST-ATTS-607", f"expired {link.not_after.isoformat()}, now is {now.isoformat()}", where
         )
     if now < link.not_before:
         raise AttestationError(
             "ST-ATTS-608",
             f"valid from {link.not_before.isoformat()}, now is {now.isoformat()}",
             where,
-            "check the clock",
         )
 
 
 def _check_status(found: CertificateStatus, where: str) -> None:
-    if found is not CertificateStatus.GOOD:
-        code, fix = _STATUS[found]
-        raise AttestationError(code, f"its status is {found}", where, fix)
+    what = f"its status is {found}"
+    match found:
+        case CertificateStatus.GOOD:
+            return
+        case CertificateStatus.REVOKED:
+            raise AttestationError("ST-ATTS-610", what, where)
+        case CertificateStatus.HOLD:
+            raise AttestationError("ST-ATTS-611", what, where)
+        case CertificateStatus.UNKNOWN:
+            raise AttestationError("ST-ATTS-612", what, where)
+        case _:
+            raise ValueError(f"unknown status {found!r}")
 
 
 def _identity(links: Sequence[Link], where: str) -> Identity:
@@ -403,12 +399,12 @@ def _attribute(
 
 
 def _malformed(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-605", what, where, "collect the evidence again")
+    return AttestationError("ST-ATTS-605", what, where)
 
 
 def _broken(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-606", what, where, "collect the evidence from the device")
+    return AttestationError("ST-ATTS-606", what, where)
 
 
 def _anonymous(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-614", what, where, "collect the evidence from the device")
+    return AttestationError("ST-ATTS-614", what, where)

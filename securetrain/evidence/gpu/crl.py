@@ -31,7 +31,6 @@ _SIGNATURE: Final = "ST-ATTS-714"
 _OTHER: Final = "ST-ATTS-715"
 _EXPIRED: Final = "ST-ATTS-716"
 _FUTURE: Final = "ST-ATTS-717"
-_FIX: Final = "fetch it again (securetrain attest cache add)"
 
 
 def verify_crl(
@@ -128,4 +127,4 @@ def _status(
 
 
 def _bad(code: str, what: str, where: str) -> AttestationError:
-    return AttestationError(code, what, where, _FIX)
+    return AttestationError(code, what, where)

@@ -129,12 +129,7 @@ def _tcb(der: bytes, where: str) -> bytes:
     flags = tcb.flags.as_bytes() if tcb.flags is not None else b""
     set_ = [name for bit, name in _INSECURE.items() if flags[:1] and flags[0] & bit]
     if set_:
-        raise AttestationError(
-            "ST-ATTS-618",
-            f"the device's TcbInfo says {', '.join(set_)}",
-            where,
-            "use production firmware with debugging switched off",
-        )
+        raise AttestationError("ST-ATTS-618", f"the device's TcbInfo says {', '.join(set_)}", where)
     return _digest(tcb.fwids[0], where)
 
 
@@ -148,4 +143,4 @@ def _digest(fwid: _Fwid, where: str) -> bytes:
 
 
 def _bad(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-614", what, where, "collect the evidence from the device")
+    return AttestationError("ST-ATTS-614", what, where)

@@ -167,6 +167,4 @@ def _version(value: str, form: re.Pattern[str], what: str, where: str) -> str:
 
 
 def _other(what: str, where: str) -> AttestationError:
-    return AttestationError(
-        _OTHER, what, where, "put the RIM that the device needs into the cache (attest cache add)"
-    )
+    return AttestationError(_OTHER, what, where)

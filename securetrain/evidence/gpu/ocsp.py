@@ -52,7 +52,6 @@ _OTHER: Final = "ST-ATTS-715"
 _EXPIRED: Final = "ST-ATTS-716"
 _FUTURE: Final = "ST-ATTS-717"
 _NONCE: Final = "ST-ATTS-718"
-_FIX: Final = "fetch it again (securetrain attest cache add)"
 
 UNREADABLE: Final = (
     ValueError,
@@ -259,4 +258,4 @@ def _answer(response: ocsp.OCSPResponse, now: datetime, where: str) -> Answer:
 
 
 def _bad(code: str, what: str, where: str) -> AttestationError:
-    return AttestationError(code, what, where, _FIX)
+    return AttestationError(code, what, where)

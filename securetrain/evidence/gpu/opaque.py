@@ -239,10 +239,7 @@ class _Fields:
 
     def _bad(self, field: Field, what: str) -> AttestationError:
         return AttestationError(
-            "ST-ATTS-602",
-            f"{field.name}: {what}",
-            f"{self._where}: opaque data",
-            "use a driver that this version of securetrain knows",
+            "ST-ATTS-602", f"{field.name}: {what}", f"{self._where}: opaque data"
         )
 
 

@@ -93,26 +93,32 @@ def check_reference(state: DeviceState, reference: GpuReference) -> None:
     where = str(state)
     banned = sorted(set(state.certificate_serials) & set(reference.revoked_certificates))
     if banned:
-        raise _refuse("626", f"certificate {', '.join(banned)} is banned", where)
+        raise AttestationError("ST-ATTS-626", f"certificate {', '.join(banned)} is banned", where)
     if state.pdi in reference.revoked_devices:
-        raise _refuse("626", f"device {state.pdi} is banned", where)
+        raise AttestationError("ST-ATTS-626", f"device {state.pdi} is banned", where)
     if state.pdi not in reference.devices:
-        raise _refuse("625", f"{state.pdi} is none of {len(reference.devices)} devices", where)
+        raise AttestationError(
+            "ST-ATTS-625", f"{state.pdi} is none of {len(reference.devices)} devices", where
+        )
     if state.mode is not None and state.mode not in reference.modes:
         accepted = ", ".join(reference.modes) or "none"
-        raise _refuse("617", f"mode {state.mode}, accepted are {accepted}", where)
+        raise AttestationError("ST-ATTS-617", f"mode {state.mode}, accepted are {accepted}", where)
     if state.kind is DeviceKind.GPU and reference.minimum_driver is not None:
         _check_driver(state.driver, reference.minimum_driver, where)
     oldest = reference.minimum_vbios.get(state.architecture)
     if oldest is not None and bytes.fromhex(_plain(state.vbios)) < bytes.fromhex(_plain(oldest)):
-        raise _refuse("628", f"VBIOS {state.vbios}, the oldest accepted is {oldest}", where)
+        raise AttestationError(
+            "ST-ATTS-628", f"VBIOS {state.vbios}, the oldest accepted is {oldest}", where
+        )
 
 
 def _check_driver(version: str, oldest: str, where: str) -> None:
     if _DRIVER.fullmatch(version) is None:
-        raise _refuse("627", f"driver version {version!r} has no order", where)
+        raise AttestationError("ST-ATTS-627", f"driver version {version!r} has no order", where)
     if _numbers(version) < _numbers(oldest):
-        raise _refuse("627", f"driver {version}, the oldest accepted is {oldest}", where)
+        raise AttestationError(
+            "ST-ATTS-627", f"driver {version}, the oldest accepted is {oldest}", where
+        )
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -141,18 +147,18 @@ def compare_measurements(
     if state.kind is DeviceKind.GPU:
         rims["driver RIM"] = driver
     elif driver is not None:
-        raise _refuse("620", "a switch has no driver RIM", where)
+        raise AttestationError("ST-ATTS-620", "a switch has no driver RIM", where)
     golden = _golden(rims, where)
     left_out = () if state.claims.nvdec0_enabled is not False else (_NVDEC0_MEASUREMENT,)
     asked = {index: value for index, value in golden.items() if index not in left_out}
     missing = [index for index in asked if index not in state.measurements]
     if missing:
-        raise _refuse("623", f"not reported: {_named(missing, golden)}", where)
+        raise AttestationError("ST-ATTS-623", f"not reported: {_named(missing, golden)}", where)
     wrong = [
         index for index, (_, values) in asked.items() if state.measurements[index] not in values
     ]
     if wrong:
-        raise _refuse("622", f"not golden: {_named(wrong, golden)}", where)
+        raise AttestationError("ST-ATTS-622", f"not golden: {_named(wrong, golden)}", where)
     return Comparison(
         matched={index: asked[index][0] for index in sorted(asked)},
         left_out=tuple(index for index in left_out if index in golden),
@@ -166,30 +172,17 @@ def _golden(
     golden: dict[int, tuple[str, Collection[bytes]]] = {}
     for name, values in rims.items():
         if not values:
-            raise _refuse("620", f"the {name} has no active golden values", where)
+            raise AttestationError("ST-ATTS-620", f"the {name} has no active golden values", where)
         for index, digests in values.items():
             if not digests or any(len(digest) != DIGEST_SIZE for digest in digests):
-                raise _refuse("620", f"the {name} has no SHA-384 digests for {index}", where)
+                raise AttestationError(
+                    "ST-ATTS-620", f"the {name} has no SHA-384 digests for {index}", where
+                )
             if index in golden:
-                raise _refuse("621", f"measurement {index} is in both RIMs", where)
+                raise AttestationError("ST-ATTS-621", f"measurement {index} is in both RIMs", where)
             golden[index] = name, digests
     return golden
 
 
 def _named(indices: list[int], golden: Mapping[int, tuple[str, Collection[bytes]]]) -> str:
     return ", ".join(f"{index} ({golden[index][0]})" for index in sorted(indices))
-
-
-def _refuse(number: str, what: str, where: str) -> AttestationError:
-    fix = {
-        "617": "start the node in an accepted mode, or accept this one",
-        "620": "fetch the RIMs that the state names",
-        "621": "fetch the RIMs that the state names",
-        "622": "run the driver and VBIOS that the RIMs are for, without developer tools",
-        "623": "fetch the RIMs that the state names",
-        "625": "add the device to the reference values if it is yours",
-        "626": "take the device out of the node",
-        "627": "update the driver",
-        "628": "update the VBIOS",
-    }[number]
-    return AttestationError(f"ST-ATTS-{number}", what, where, fix)

@@ -176,7 +176,6 @@ def verify_device(
             "ST-ATTS-604",
             f"answers nonce {report.nonce.hex()[:16]}..., {nonce.hex()[:16]}... was asked",
             f"{where}: SPDM report",
-            "collect the evidence again",
         )
     identity = verify_chain(
         evidence.certificates, roots=roots, now=now, status=status, cache=cache, where=where
@@ -212,7 +211,6 @@ def _check_signature(report: Report, key: ec.EllipticCurvePublicKey, where: str)
             "ST-ATTS-603",
             "the leaf certificate's key did not sign this report",
             f"{where}: SPDM report",
-            "collect report and certificates of the same device together",
         ) from error
 
 
@@ -227,7 +225,6 @@ def _family(identity: Identity, kind: DeviceKind, where: str) -> _Family:
             "ST-ATTS-615",
             f"sent as evidence of a {kind}, {identity.chip} is a {family.kind}",
             where,
-            "send the device under its own kind",
         )
     if identity.dice_oid != family.dice_oid:
         raise _unknown(
@@ -244,7 +241,6 @@ def _claims(report: Report, family: _Family, where: str) -> Claims:
             f"{len(report.measurements)} measurements, {family.architecture} has"
             f" {family.measurements} that are numbered without a gap",
             f"{where}: measurements",
-            "collect the evidence again",
         )
     if family.kind is DeviceKind.SWITCH:
         return opaque.read_switch(report.opaque, where)
@@ -261,18 +257,14 @@ def _check_same(claims: Claims, identity: Identity, family: _Family, where: str)
             f"FWID {claims.fwid.hex()[:16]}... in the report, {identity.fwid.hex()[:16]}... in the"
             " certificate",
             where,
-            "reset the device and collect the evidence again",
         )
     if claims.pdi is not None and claims.pdi != identity.pdi:
         raise AttestationError(
             "ST-ATTS-619",
             f"PDI {claims.pdi} in the report, {identity.pdi} in the certificate",
             where,
-            "send each device's report with its own certificates",
         )
 
 
 def _unknown(what: str, where: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-616", what, where, "use a device that this version of securetrain knows"
-    )
+    return AttestationError("ST-ATTS-616", what, where)

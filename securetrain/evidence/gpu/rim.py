@@ -50,7 +50,6 @@ MAX_INDEX: Final = 255
 MAX_ALTERNATIVES: Final = 32
 MAX_CACHED: Final = 256
 
-_MALFORMED: Final = "ST-ATTS-701"
 _EXPIRED: Final = "ST-ATTS-706"
 _NOT_YET: Final = "ST-ATTS-707"
 
@@ -198,12 +197,7 @@ def check_signer(
         raise refusal(_NOT_YET, what, where)
     if rim.expired(now) and not allow_expired:
         what = f"its signer was valid until {rim.valid_until.isoformat()}, now {now.isoformat()}"
-        raise AttestationError(
-            _EXPIRED,
-            what,
-            where,
-            "get a newer RIM (securetrain attest cache add), or set node.gpu.allow_expired_rims",
-        )
+        raise AttestationError(_EXPIRED, what, where)
     if status is not None:
         signer.check_revocation(rim.certificates, status, where)
 

@@ -38,12 +38,6 @@ from securetrain.evidence.gpu.certificates import CertificateStatus, StatusLooku
 MAX_CHAIN: Final = 6
 
 _UNTRUSTED: Final = "ST-ATTS-705"
-_FIX: Final = "get the RIM again from NVIDIA's RIM service"
-_REVOKED: Final = {
-    CertificateStatus.REVOKED: ("ST-ATTS-719", "get a RIM with another signer; remove this one"),
-    CertificateStatus.HOLD: ("ST-ATTS-720", "ask NVIDIA what the hold is for"),
-    CertificateStatus.UNKNOWN: ("ST-ATTS-721", "refresh the OCSP responses and CRLs in the cache"),
-}
 
 _UNREADABLE: Final = (
     ValueError,
@@ -115,9 +109,18 @@ def check_revocation(
     """
     for certificate, issuer in pairwise(certificates):
         found = status(certificate, issuer)
-        if found is not CertificateStatus.GOOD:
-            code, fix = _REVOKED[found]
-            raise AttestationError(code, f"{_name(certificate)} is {found}", where, fix)
+        what = f"{_name(certificate)} is {found}"
+        match found:
+            case CertificateStatus.GOOD:
+                pass
+            case CertificateStatus.REVOKED:
+                raise AttestationError("ST-ATTS-719", what, where)
+            case CertificateStatus.HOLD:
+                raise AttestationError("ST-ATTS-720", what, where)
+            case CertificateStatus.UNKNOWN:
+                raise AttestationError("ST-ATTS-721", what, where)
+            case _:
+                raise ValueError(f"unknown status {found!r}")
 
 
 def spki_sha256(certificate: x509.Certificate) -> str:
@@ -171,4 +174,4 @@ def _name(certificate: x509.Certificate) -> str:
 
 
 def _untrusted(what: str, where: str) -> AttestationError:
-    return AttestationError(_UNTRUSTED, what, where, _FIX)
+    return AttestationError(_UNTRUSTED, what, where)

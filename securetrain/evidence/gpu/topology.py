@@ -67,12 +67,14 @@ def check_fabric(states: Sequence[DeviceState], *, gpus: int, switches: int) -> 
     }
     for kind, expected in ((DeviceKind.GPU, gpus), (DeviceKind.SWITCH, switches)):
         if len(by_kind[kind]) != expected:
-            raise _refuse(
-                "632", f"{len(by_kind[kind])} of kind {kind}, the node has {expected}", _WHERE
+            raise AttestationError(
+                "ST-ATTS-632",
+                f"{len(by_kind[kind])} of kind {kind}, the node has {expected}",
+                _WHERE,
             )
     _check_distinct(states)
     if len({state.nonce for state in states}) > 1:
-        raise _refuse("635", "the devices answer more than one nonce", _WHERE)
+        raise AttestationError("ST-ATTS-635", "the devices answer more than one nonce", _WHERE)
     mode = _one_mode(by_kind[DeviceKind.GPU])
     closed = (
         mode is Mode.PPCIE
@@ -92,14 +94,14 @@ def check_fabric(states: Sequence[DeviceState], *, gpus: int, switches: int) -> 
 def _check_distinct(states: Sequence[DeviceState]) -> None:
     for pdi, count in Counter(state.pdi for state in states).items():
         if count > 1:
-            raise _refuse("631", f"{pdi} appears {count} times", _WHERE)
+            raise AttestationError("ST-ATTS-631", f"{pdi} appears {count} times", _WHERE)
 
 
 def _one_mode(gpus: Sequence[DeviceState]) -> Mode | None:
     modes = {gpu.mode for gpu in gpus}
     if len(modes) > 1:
         found = ", ".join(sorted(str(mode) for mode in modes))
-        raise _refuse("636", f"GPUs are in modes {found}", _WHERE)
+        raise AttestationError("ST-ATTS-636", f"GPUs are in modes {found}", _WHERE)
     return next(iter(modes), None)
 
 
@@ -107,13 +109,19 @@ def _check_closed(gpus: Sequence[DeviceState], switches: Sequence[DeviceState]) 
     attested = {state.pdi for state in switches}
     for gpu in gpus:
         if not attested or gpu.peers != attested:
-            raise _refuse("633", _difference(gpu.peers, attested), f"{_WHERE}: {gpu}")
+            raise AttestationError(
+                "ST-ATTS-633", _difference(gpu.peers, attested), f"{_WHERE}: {gpu}"
+            )
     attested = {state.pdi for state in gpus}
     for switch in switches:
         if switch.peers != attested:
-            raise _refuse("634", _difference(switch.peers, attested), f"{_WHERE}: {switch}")
+            raise AttestationError(
+                "ST-ATTS-634", _difference(switch.peers, attested), f"{_WHERE}: {switch}"
+            )
         if not switch.claims.locked:
-            raise _refuse("637", "its configuration can still be changed", f"{_WHERE}: {switch}")
+            raise AttestationError(
+                "ST-ATTS-637", "its configuration can still be changed", f"{_WHERE}: {switch}"
+            )
 
 
 def _difference(named: Iterable[str], attested: Iterable[str]) -> str:
@@ -126,9 +134,3 @@ def _difference(named: Iterable[str], attested: Iterable[str]) -> str:
 
 def _pdis(states: Iterable[DeviceState]) -> tuple[str, ...]:
     return tuple(sorted(state.pdi for state in states))
-
-
-def _refuse(number: str, what: str, where: str) -> AttestationError:
-    return AttestationError(
-        f"ST-ATTS-{number}", what, where, "attest all devices of the node, and only those, at once"
-    )

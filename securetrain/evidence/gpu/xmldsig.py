@@ -64,7 +64,6 @@ _MALFORMED: Final = "ST-ATTS-701"
 _FORM: Final = "ST-ATTS-702"
 _DIGEST: Final = "ST-ATTS-703"
 _SIGNATURE: Final = "ST-ATTS-704"
-_FIX: Final = "get the RIM again from NVIDIA's RIM service"
 
 
 @dataclass(slots=True)
@@ -409,4 +408,4 @@ def _base64(element: Element, size: int | None = None) -> bytes:
 
 def refusal(code: str, what: str, where: str) -> AttestationError:
     """A refusal of a RIM."""
-    return AttestationError(code, what, where, _FIX)
+    return AttestationError(code, what, where)

@@ -74,7 +74,6 @@ class TeeAppraiser:
                 "ST-ATTS-012",
                 f"the chip is {chip[:20] or 'not named'}..., the node has another",
                 f"node {case.node}: chips",
-                "securetrain attest enroll, after making sure whose machine it is",
             )
         return part
 

@@ -83,12 +83,10 @@ class Maker:
     expired: str
     revoked: str
     bad_list: str
-    fix: str
-    """What to do when a certificate or list is not good."""
 
     def refusal(self, code: str, what: str, where: str) -> AttestationError:
         """A refusal of something that this maker signed."""
-        return AttestationError(code, what, f"{self.name}, {where}", self.fix)
+        return AttestationError(code, what, f"{self.name}, {where}")
 
 
 class Memory:

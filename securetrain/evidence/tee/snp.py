@@ -63,7 +63,6 @@ AMD: Final = chain.Maker(
     expired="ST-ATTS-405",
     revoked="ST-ATTS-406",
     bad_list="ST-ATTS-407",
-    fix="fetch AMD's certificates and revocation list again (kdsintf.amd.com) and renew the cache",
 )
 _OID: Final = "1.3.6.1.4.1.3704.1."
 _TCB_LAYOUT: Final[Mapping[Product, tuple[int, ...]]] = {
@@ -289,7 +288,6 @@ def _check_signature(report: Report, leaf: x509.Certificate) -> None:
             "ST-ATTS-403",
             "the report is not signed by the key of its certificate",
             "SEV-SNP report, SIGNATURE",
-            "collect the evidence again; the host's certificates may be of another TCB or chip",
         ) from error
 
 
@@ -360,9 +358,4 @@ def read_tcb(raw: bytes, product: Product) -> Tcb:
 
 
 def _mismatch(field: str, what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-408",
-        what,
-        f"SEV-SNP certificate and report, {field}",
-        "offer the certificate of this chip at its reported TCB",
-    )
+    return AttestationError("ST-ATTS-408", what, f"SEV-SNP certificate and report, {field}")

@@ -151,7 +151,6 @@ def judge(state: SnpState, reference: SnpReference, report_data: bytes) -> None:
             f"the report carries {report.report_data.hex()[:16]}..., this connection asks for"
             f" {report_data.hex()[:16]}...",
             "SEV-SNP report, REPORT_DATA",
-            "collect the evidence for this connection",
         )
     if report.version < reference.min_version:
         raise _wrong("VERSION", f"{report.version}, the oldest accepted is {reference.min_version}")
@@ -177,7 +176,6 @@ def _judge_platform(state: SnpState, reference: SnpReference) -> None:
                     "ST-ATTS-412",
                     f"{name} is at {has}, the reference asks for {needs}",
                     f"SEV-SNP report, {where}",
-                    "update the host's firmware and microcode, and start the guest again",
                 )
     if state.key is SigningKey.VLEK:
         if state.provider not in reference.providers:
@@ -223,23 +221,12 @@ def _judge_policy(report: Report, reference: SnpReference) -> None:
             "ST-ATTS-409",
             "the guest's policy permits its host to debug it: its memory is not confidential",
             "SEV-SNP report, POLICY",
-            "start the guest without the debug bit",
         )
 
 
 def _wrong(field: str, what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-411",
-        what,
-        f"SEV-SNP report, {field}",
-        "start the guest that the reference values describe, or sign new reference values",
-    )
+    return AttestationError("ST-ATTS-411", what, f"SEV-SNP report, {field}")
 
 
 def _weak(what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-413",
-        what,
-        "SEV-SNP report, POLICY",
-        "start the guest with a stricter policy on a host that offers it",
-    )
+    return AttestationError("ST-ATTS-413", what, "SEV-SNP report, POLICY")

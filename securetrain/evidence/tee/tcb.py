@@ -155,10 +155,7 @@ def judge_enclave(identity: QeIdentity, report: QeReport) -> EnclaveLevel:
     ):
         if found != expected:
             raise AttestationError(
-                "ST-ATTS-512",
-                f"{found} is not Intel's {expected}",
-                f"QE report, {name}",
-                "use Intel's quote generation service on the host",
+                "ST-ATTS-512", f"{found} is not Intel's {expected}", f"QE report, {name}"
             )
     return _enclave_level(identity.tcb_levels, report.isv_svn, "quoting enclave")
 
@@ -249,12 +246,8 @@ def _masked(value: bytes, mask: str) -> str:
 
 
 def _other_module(what: str, field: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-513", what, f"TDX quote, {field}", "let the host load Intel's TDX module"
-    )
+    return AttestationError("ST-ATTS-513", what, f"TDX quote, {field}")
 
 
 def _unsupported(what: str, where: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-515", what, where, "update the host's microcode, TDX module and quoting enclave"
-    )
+    return AttestationError("ST-ATTS-515", what, where)

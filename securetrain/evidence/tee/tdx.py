@@ -382,7 +382,6 @@ def _check_status(verdict: TcbVerdict, accepted: Collection[str]) -> None:
         f" quoting enclave {verdict.enclave}; advisories: {advisories}), accepted are"
         f" {', '.join(accepted) or 'none'}",
         "TDX TCB",
-        "update the host's microcode, TDX module and quoting enclave",
     )
 
 
@@ -398,7 +397,6 @@ def judge_td(report: TdReport, ppid: str, reference: TdxReference, report_data: 
             f"the quote carries {report.report_data.hex()[:16]}..., this connection asks for"
             f" {report_data.hex()[:16]}...",
             "TDX quote, REPORTDATA",
-            "collect the evidence for this connection",
         )
     if not reference.any_platform and ppid not in reference.ppids:
         raise _wrong("PPID", f"{ppid} is not an accepted platform")
@@ -428,7 +426,6 @@ def _judge_attributes(attributes: int, reference: TdxReference) -> None:
             "ST-ATTS-516",
             f"ATTRIBUTES {attributes:#x}: its host may debug or profile it",
             "TDX quote, ATTRIBUTES",
-            "start the guest without debug attributes",
         )
     required = sum(_ATTRIBUTES[name] for name in set(reference.required_attributes))
     allowed = required | sum(_ATTRIBUTES[name] for name in set(reference.allowed_attributes))
@@ -438,7 +435,6 @@ def _judge_attributes(attributes: int, reference: TdxReference) -> None:
             f"ATTRIBUTES {attributes:#x}: {attributes & ~allowed:#x} is not allowed,"
             f" {required & ~attributes:#x} is missing",
             "TDX quote, ATTRIBUTES",
-            "start the guest with the attributes that the reference values describe",
         )
 
 
@@ -448,15 +444,8 @@ def attributes_of(td_attributes: int) -> tuple[TdAttribute, ...]:
 
 
 def _bad_signature(what: str, where: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-503", what, f"TDX quote, {where}", "collect the evidence again"
-    )
+    return AttestationError("ST-ATTS-503", what, f"TDX quote, {where}")
 
 
 def _wrong(field: str, what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-518",
-        what,
-        f"TDX quote, {field}",
-        "start the guest that the reference values describe, or sign new reference values",
-    )
+    return AttestationError("ST-ATTS-518", what, f"TDX quote, {field}")

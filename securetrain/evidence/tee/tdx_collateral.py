@@ -42,7 +42,6 @@ INTEL: Final = chain.Maker(
     expired="ST-ATTS-505",
     revoked="ST-ATTS-506",
     bad_list="ST-ATTS-507",
-    fix="fetch Intel's collateral again (api.trustedservices.intel.com) and renew the cache",
 )
 DOCUMENT_LIMIT: Final = 1 << 20
 _TCB_SIGNING: Final = "Intel SGX TCB Signing"

@@ -112,7 +112,6 @@ def parse_quote(data: bytes) -> Quote:
             "ST-ATTS-512",
             f"the quoting enclave is of vendor {vendor.hex()}, Intel is {_QE_VENDOR.hex()}",
             "TDX quote, QE Vendor ID",
-            "use the platform's own quote generation service",
         )
     reader.take(20)
     body = 2

@@ -123,7 +123,6 @@ class TpmAppraiser:
                 f"the TPM is {endorsement.name.hex()[:20]}..., "
                 + ("the node is not enrolled" if enrolled is None else "the node has another"),
                 f"node {node}: endorsement key",
-                "securetrain attest enroll, after making sure whose machine it is",
             )
         ak = self._attestation_key(keys.ak_public)
         return Opening(endorsement=endorsement, ak=ak, enrolled=is_enrolled)
@@ -255,7 +254,6 @@ def _check_activation(evidence: TpmEvidence, case: Case) -> None:
             "ST-ATTS-016",
             "the challenge's credential was not opened by the TPM that holds both keys",
             "TPM2_ActivateCredential",
-            "join again; a key outside the TPM, or another TPM, also looks like this",
         )
 
 
@@ -271,7 +269,6 @@ def _check_unchanged(registers: bytes, before: bytes) -> None:
                 "ST-ATTS-008",
                 f"{registers[place].hex()}, it was {before[place].hex()} when the lease began",
                 f"PCR {index}",
-                "find out what was measured after the boot, and restart the node",
             )
 
 

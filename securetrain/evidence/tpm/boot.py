@@ -203,12 +203,7 @@ def _check_values(pcrs: Mapping[int, bytes], reference: BootReference) -> None:
 
 
 def _not_signed(index: int) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-205",
-        "the quote does not cover it",
-        f"PCR {index}",
-        "install the same securetrain version on every node",
-    )
+    return AttestationError("ST-ATTS-205", "the quote does not cover it", f"PCR {index}")
 
 
 def _secure_boot(parsed: EventLog, rules: Rules, *, secure_boot: bool) -> SecureBoot:
@@ -231,12 +226,7 @@ def check_on(state: SecureBoot, register: Register) -> None:
         AttestationError: ST-ATTS-208.
     """
     if state.off:
-        raise AttestationError(
-            "ST-ATTS-208",
-            state.off,
-            register.name,
-            "switch Secure Boot on in the firmware's settings and boot the node again",
-        )
+        raise AttestationError("ST-ATTS-208", state.off, register.name)
 
 
 def _check_separator(register: Register, events: Sequence[Event]) -> None:
@@ -258,7 +248,6 @@ def _check_separator(register: Register, events: Sequence[Event]) -> None:
                 "ST-ATTS-210",
                 "an event after the separator, where the firmware's part is over",
                 register.where(event),
-                "boot the node again; if it stays so, list the value of this PCR in registers",
             )
     if not line:
         raise _bad_separator("no separator", register.name)
@@ -269,7 +258,7 @@ def _is_empty_fit_entry(event: Event) -> bool:
 
 
 def _bad_separator(what: str, where: str) -> AttestationError:
-    return AttestationError(BAD_SEPARATOR, what, where, "boot the node again")
+    return AttestationError(BAD_SEPARATOR, what, where)
 
 
 __all__ = ["BootAppraiser", "BootReference", "BootState", "appraise_boot", "learn_boot", "merge"]

@@ -38,8 +38,6 @@ from securetrain.evidence.tpm.efi import describe, printable
 from securetrain.evidence.tpm.eventlog import Event, EventLog, EventType
 from securetrain.evidence.tpm.secureboot import OPEN_FIRMWARE, PolicyVariable, SecureBoot
 
-FIX: Final = "if this boot is meant, enrol it; else find out what changed on the node"
-
 _LIST_LIMIT: Final = 16384
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64}|[0-9a-f]{96})\Z")]
 """Lower-case hex: SHA-256 for PCRs, SHA-384 for TDX."""
@@ -103,16 +101,6 @@ class Kind(StrEnum):
     UNJUDGED = "unjudged"
 
 
-_REFUSALS: Final = {
-    Kind.FIRMWARE: ("ST-ATTS-217", "firmware"),
-    Kind.VARIABLE: ("ST-ATTS-211", "variables"),
-    Kind.AUTHORITY: ("ST-ATTS-212", "authorities"),
-    Kind.APPLICATION: ("ST-ATTS-213", "boot_applications"),
-    Kind.COMMAND: ("ST-ATTS-214", "boot_commands"),
-    Kind.COMMAND_LINE: ("ST-ATTS-214", "kernel_command_lines"),
-    Kind.FILE: ("ST-ATTS-215", "loaded_files"),
-    Kind.OWNER_KEYS: ("ST-ATTS-218", "owner_keys"),
-}
 _NEEDED: Final = (Kind.APPLICATION, Kind.COMMAND_LINE)
 SEPARATORS: Final = (bytes(4), b"\xff" * 4)
 """Both say that the firmware's part ended well; 01000000 says that it did not."""
@@ -219,9 +207,9 @@ class Rules:
         kinds = {measurement.kind for measurement in found}
         for kind in _NEEDED:
             if kind in register.holds and self._accepted[kind] and kind not in kinds:
-                code, field = _REFUSALS[kind]
+                code, field = _refusal(kind)
                 raise AttestationError(
-                    code, f"none of {field} was measured, one must be", register.name, FIX
+                    code, f"none of {field} was measured, one must be", register.name
                 )
         return found
 
@@ -256,13 +244,12 @@ class Rules:
         self, register: Register, event: Event, kind: Kind | None = None
     ) -> AttestationError:
         """The refusal of an event that is no reference value."""
-        code, field = _REFUSALS[kind or _claimed(register, event, self.bank)[0]]
+        code, field = _refusal(kind or _claimed(register, event, self.bank)[0])
         said = describe(event) or "nothing readable"
         return AttestationError(
             code,
             f"{event.digest.hex()} is not in {field}; the log says of it: {said}",
             register.where(event),
-            FIX,
         )
 
     def _match(self, register: Register, event: Event) -> Measurement | None:
@@ -271,6 +258,30 @@ class Rules:
             if text is not None:
                 return Measurement(register.name, kind, event, claimed=not text, known=text)
         return None
+
+
+def _refusal(kind: Kind) -> tuple[str, str]:
+    """The code of what is no reference value, and the field that would name it."""
+    match kind:
+        case Kind.FIRMWARE:
+            code, field = "ST-ATTS-217", "firmware"
+        case Kind.VARIABLE:
+            code, field = "ST-ATTS-211", "variables"
+        case Kind.AUTHORITY:
+            code, field = "ST-ATTS-212", "authorities"
+        case Kind.APPLICATION:
+            code, field = "ST-ATTS-213", "boot_applications"
+        case Kind.COMMAND:
+            code, field = "ST-ATTS-214", "boot_commands"
+        case Kind.COMMAND_LINE:
+            code, field = "ST-ATTS-214", "kernel_command_lines"
+        case Kind.FILE:
+            code, field = "ST-ATTS-215", "loaded_files"
+        case Kind.OWNER_KEYS:
+            code, field = "ST-ATTS-218", "owner_keys"
+        case _:
+            raise ValueError(f"{kind!r} has no reference values")
+    return code, field
 
 
 def check_replay(register: Register, log: EventLog, replayed: bytes, signed: bytes) -> None:
@@ -284,7 +295,6 @@ def check_replay(register: Register, log: EventLog, replayed: bytes, signed: byt
             "ST-ATTS-204",
             f"the log replays to {replayed.hex()}, the signed value is {signed.hex()}",
             f"{register.name}, {len(log.of(register.number))} events",
-            "collect the evidence again; if it stays so, the log was changed or cut off",
         )
 
 
@@ -299,7 +309,6 @@ def check_value(name: str, value: bytes, allowed: Digests) -> None:
             "ST-ATTS-216",
             f"{value.hex()} is none of the {len(allowed)} values in registers",
             name,
-            FIX,
         )
 
 

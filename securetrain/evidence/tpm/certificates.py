@@ -213,10 +213,7 @@ class Endorsements:
         path = self._verify(certificate, chain, now)
         if path.spki != _spki(key.key()):
             raise AttestationError(
-                "ST-ATTS-106",
-                "is for another key than the endorsement key that came with it",
-                LEAF,
-                "send the certificate of the key that the TPM holds",
+                "ST-ATTS-106", "is for another key than the endorsement key that came with it", LEAF
             )
         endorsement = Endorsement(
             key=key,
@@ -235,10 +232,7 @@ class Endorsements:
     def _uncertified_key(self, key: PublicArea, template: str) -> Endorsement:
         if key.name.hex() not in self._uncertified:
             raise AttestationError(
-                "ST-ATTS-110",
-                f"no certificate for {key.name.hex()}",
-                "endorsement key",
-                "send its certificate, or list its name in allow_uncertified",
+                "ST-ATTS-110", f"no certificate for {key.name.hex()}", "endorsement key"
             )
         return Endorsement(key=key, name=key.name, tier=NodeTier.VTPM, template=template)
 
@@ -314,7 +308,6 @@ class Endorsements:
                 f"{reason}: valid from {_shown(error.certificate.get_notBefore())} to"
                 f" {_shown(error.certificate.get_notAfter())}",
                 where,
-                "renew it, or check the verifier's clock",
             )
         return _untrusted(reason, where)
 
@@ -433,23 +426,16 @@ def _is_software(identity: Identity) -> bool:
 
 
 def _malformed(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-105", what, where, "send the TPM's own certificates, in DER")
+    return AttestationError("ST-ATTS-105", what, where)
 
 
 def _untrusted(what: str, where: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-107",
-        what,
-        where,
-        "pin the maker's root in the reference values, and send the intermediates",
-    )
+    return AttestationError("ST-ATTS-107", what, where)
 
 
 def _revoked(where: str, what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-109", f"{what} is revoked", where, "take the node out, or restore it"
-    )
+    return AttestationError("ST-ATTS-109", f"{what} is revoked", where)
 
 
 def _bad_reference(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-009", what, where, "sign the reference values again")
+    return AttestationError("ST-ATTS-009", what, where)

@@ -237,10 +237,7 @@ def _locality(event: Event) -> bytes:
 
 def _bad_locality(event: Event, what: str) -> AttestationError:
     return AttestationError(
-        MALFORMED,
-        f"the StartupLocality {what}",
-        f"event log, entry {event.index}",
-        "collect the evidence again",
+        MALFORMED, f"the StartupLocality {what}", f"event log, entry {event.index}"
     )
 
 
@@ -329,5 +326,4 @@ def _legacy() -> AttestationError:
         "ST-ATTS-202",
         "the log has the SHA-1 format of TPM 1.2, not the crypto-agile one",
         "event log",
-        "boot with a TPM 2.0 whose SHA-256 bank is active",
     )

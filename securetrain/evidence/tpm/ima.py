@@ -309,15 +309,6 @@ def _shown(name: bytes) -> str:
     return ascii(name[:200].decode("utf-8", "backslashreplace"))[1:-1]
 
 
-_FIXES: Final = {
-    "ST-ATTS-305": "set ima_template to ima-ng, ima-sig or ima-buf on the node",
-    "ST-ATTS-307": "restart the node; allow_ima_violations accepts such entries",
-    "ST-ATTS-308": "collect the list from the boot that is quoted; SHA-256 needs a kernel of 5.8",
-    "ST-ATTS-309": "add the file to the runtime policy, or keep it off the node",
-    "ST-ATTS-310": "add the new digest to the runtime policy, or put the known file back",
-}
-
-
 def _refused_entry(refusal: Refusal, number: int) -> AttestationError:
     name = f": {_shown(refusal.name)}" if refusal.name else ""
     return _refused(refusal.code, refusal.what, f"IMA entry {number}{name}")
@@ -329,4 +320,4 @@ def _unreached(number: int, pcr: bytes, target: bytes) -> AttestationError:
 
 
 def _refused(code: str, what: str, where: str = "IMA list") -> AttestationError:
-    return AttestationError(code, what, where, _FIXES.get(code, "collect the evidence again"))
+    return AttestationError(code, what, where)

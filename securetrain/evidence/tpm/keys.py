@@ -149,7 +149,6 @@ def check_endorsement_key(public: PublicArea) -> str:
             "ST-ATTS-103",
             f"of no template of the TCG EK Credential Profile: {_describe(public)}",
             "endorsement key",
-            "let the agent make the key from template L-1, L-2 or H-1 to H-7",
         )
     public.key()
     return template
@@ -225,9 +224,4 @@ def _names(attributes: Iterable[Attributes]) -> str:
 
 
 def _weak(field: str, what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-104",
-        what,
-        f"attestation key: {field}",
-        "let the agent make the key: restricted, signing, fixed to the TPM, with noDA",
-    )
+    return AttestationError("ST-ATTS-104", what, f"attestation key: {field}")

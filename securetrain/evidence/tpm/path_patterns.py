@@ -266,8 +266,5 @@ def _is_everything(branch: _Branch) -> bool:
 
 def _bad(what: str, where: str) -> AttestationError:
     return AttestationError(
-        "ST-ATTS-323",
-        f"not a path pattern that is safe to match: {what}",
-        where,
-        "write it with literals, ., .*, classes and alternatives; it must match the whole path",
+        "ST-ATTS-323", f"not a path pattern that is safe to match: {what}", where
     )

@@ -157,10 +157,7 @@ def check_authority(certificate: bytes, where: str) -> None:
         raise _bad(f"an extension is malformed: {error}", where) from error
     if not authority or not usage & _CERT_SIGN:
         raise AttestationError(
-            "ST-ATTS-107",
-            "issues certificates without being a CA with keyCertSign",
-            where,
-            "send the manufacturer's own intermediate certificates",
+            "ST-ATTS-107", "issues certificates without being a CA with keyCertSign", where
         )
 
 
@@ -250,9 +247,4 @@ def _sequence(content: bytes) -> bytes:
 
 
 def _bad(what: str, where: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-105",
-        what,
-        where,
-        "the certificate must follow the TCG EK Credential Profile; ask the TPM's maker for one",
-    )
+    return AttestationError("ST-ATTS-105", what, where)

@@ -106,7 +106,7 @@ def verify_quote(
     verify_signature(ak, quote, signature)
     attest = parse_attest(quote, "quote")
     if not isinstance(attest.attested, QuoteInfo):
-        raise AttestationError("ST-ATTS-112", "a certification, not a quote", "type", _ASK_AGAIN)
+        raise AttestationError("ST-ATTS-112", "a certification, not a quote", "type")
     _check_origin(attest, ak, ek, extra_data)
     selected = _selected(attest.attested.selections, required)
     values = _values(selected, pcrs)
@@ -116,7 +116,6 @@ def verify_quote(
             "ST-ATTS-116",
             f"the values digest to {digest.hex()}, {attest.attested.digest.hex()} was signed",
             "pcrDigest",
-            "read the registers again until no extend comes between them and the quote",
         )
     clock = _clock(attest)
     if previous is not None:
@@ -151,7 +150,7 @@ def verify_certify(
     verify_signature(ak, certification, signature)
     attest = parse_attest(certification, "certification")
     if not isinstance(attest.attested, CertifyInfo):
-        raise AttestationError("ST-ATTS-112", "a quote, not a certification", "type", _ASK_AGAIN)
+        raise AttestationError("ST-ATTS-112", "a quote, not a certification", "type")
     _check_origin(attest, ak, ek, extra_data)
     if not hmac.compare_digest(attest.attested.name, public.name):
         raise _other_key("name", public.name, attest.attested.name)
@@ -180,13 +179,12 @@ def verify_signature(public: PublicArea, message: bytes, signature: bytes) -> No
             "ST-ATTS-111",
             f"signed by {parsed.scheme}, the key's own scheme is {public.scheme or 'NULL'}",
             "TPMT_SIGNATURE",
-            _ASK_AGAIN,
         )
     try:
         _verify(public, message, parsed)
     except InvalidSignature as error:
         raise AttestationError(
-            "ST-ATTS-111", "the signature does not verify", "TPMT_SIGNATURE", _ASK_AGAIN
+            "ST-ATTS-111", "the signature does not verify", "TPMT_SIGNATURE"
         ) from error
 
 
@@ -213,27 +211,16 @@ def check_clock(clock: Clock, previous: Clock, *, running: bool) -> None:
     """
     boot, boot_before = ((one.reset_count, one.restart_count) for one in (clock, previous))
     if boot < boot_before or (boot == boot_before and clock.clock <= previous.clock):
-        raise AttestationError(
-            "ST-ATTS-117",
-            f"now {clock}; before {previous}",
-            "clockInfo",
-            "an old quote, or a TPM that was cleared: enrol the node again",
-        )
+        raise AttestationError("ST-ATTS-117", f"now {clock}; before {previous}", "clockInfo")
     if not running:
         return
     if boot != boot_before:
-        raise AttestationError(
-            "ST-ATTS-118",
-            f"now {clock}; before {previous}",
-            "clockInfo",
-            "let the node join again: what it runs must be attested anew",
-        )
+        raise AttestationError("ST-ATTS-118", f"now {clock}; before {previous}", "clockInfo")
     if clock.firmware != previous.firmware:
         raise AttestationError(
             "ST-ATTS-119",
             f"firmware version {clock.firmware:#x}, before {previous.firmware:#x}",
             "firmwareVersion",
-            "let the node join again, if the update was yours",
         )
 
 
@@ -244,7 +231,6 @@ def _check_origin(attest: Attest, ak: PublicArea, ek: PublicArea, extra_data: by
             "ST-ATTS-113",
             f"expected {extra_data.hex()}, signed was {attest.extra_data.hex()}",
             "extraData",
-            _ASK_AGAIN,
         )
     signer = qualified_name((ek, ak))
     if not hmac.compare_digest(attest.qualified_signer, signer):
@@ -252,7 +238,6 @@ def _check_origin(attest: Attest, ak: PublicArea, ek: PublicArea, extra_data: by
             "ST-ATTS-114",
             f"expected {signer.hex()}, signed by {attest.qualified_signer.hex()}",
             "qualifiedSigner",
-            "make the attestation key below the endorsement key that is sent",
         )
 
 
@@ -314,13 +299,10 @@ def _verify(public: PublicArea, message: bytes, signature: Signature) -> None:
 
 
 _ECDSA: Final = {algorithm: ec.ECDSA(algorithm.primitive()) for algorithm in Hash}
-_ASK_AGAIN: Final = "collect the evidence again"
 
 
 def _selection(what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-115", what, "pcrSelect", "quote the registers that the verifier names"
-    )
+    return AttestationError("ST-ATTS-115", what, "pcrSelect")
 
 
 def _value(where: str, what: str) -> AttestationError:
@@ -331,5 +313,5 @@ def _value(where: str, what: str) -> AttestationError:
 
 def _other_key(field: str, expected: bytes, found: bytes) -> AttestationError:
     return AttestationError(
-        "ST-ATTS-120", f"expected {expected.hex()}, certified was {found.hex()}", field, _ASK_AGAIN
+        "ST-ATTS-120", f"expected {expected.hex()}, certified was {found.hex()}", field
     )

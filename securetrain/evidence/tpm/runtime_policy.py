@@ -276,9 +276,7 @@ def _refuse_unenforced(document: _Document) -> None:
         ("*" in ima.ignored_keyrings, "ima.ignored_keyrings *: name the keyrings"),
     ):
         if asked:
-            raise AttestationError(
-                "ST-ATTS-322", what, "runtime policy", "leave it out and list digests instead"
-            )
+            raise AttestationError("ST-ATTS-322", what, "runtime policy")
 
 
 def _joined(
@@ -320,18 +318,12 @@ def _field(text: str, where: str) -> bytes:
 
 
 def _malformed(what: str, where: str = "runtime policy") -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-320", f"not a Keylime runtime policy: {what}", where, "create the policy again"
-    )
+    return AttestationError("ST-ATTS-320", f"not a Keylime runtime policy: {what}", where)
 
 
 def _missing(what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-321", what, "runtime policy", "put the file that is named beside the policy"
-    )
+    return AttestationError("ST-ATTS-321", what, "runtime policy")
 
 
 def _unsigned(what: str) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-324", what, "runtime policy", "sign it with one of the keys in signed_by"
-    )
+    return AttestationError("ST-ATTS-324", what, "runtime policy")

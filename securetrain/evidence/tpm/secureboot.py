@@ -147,10 +147,7 @@ class _Reading:
         """The verdict of the events, once all were taken."""
         if not self._separated:
             raise AttestationError(
-                BAD_SEPARATOR,
-                f"{len(self._variables)} variables and no separator",
-                self._register,
-                "collect the evidence again",
+                BAD_SEPARATOR, f"{len(self._variables)} variables and no separator", self._register
             )
         return SecureBoot(
             off=self._why_off(),
@@ -245,9 +242,7 @@ class _Reading:
         )
 
     def _refusal(self, code: str, event: Event, what: str) -> AttestationError:
-        return AttestationError(
-            code, what, self._where(event), "boot the node again and collect the evidence"
-        )
+        return AttestationError(code, what, self._where(event))
 
     def _where(self, event: Event) -> str:
         return f"{self._register}, entry {event.index} ({event.name})"

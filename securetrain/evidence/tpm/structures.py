@@ -479,16 +479,13 @@ def _native_key(unique: RsaKey | EccKey) -> NativeKey:
     return rsa.RSAPublicNumbers(unique.exponent or RSA_EXPONENT, n).public_key()
 
 
-_FIX: Final = "collect the evidence again with this version of securetrain"
-
-
 def _malformed(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-101", what, where, _FIX)
+    return AttestationError("ST-ATTS-101", what, where)
 
 
 def _unsupported(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-102", f"{what} is not supported", where, _FIX)
+    return AttestationError("ST-ATTS-102", f"{what} is not supported", where)
 
 
 def _not_generated(what: str, where: str) -> AttestationError:
-    return AttestationError("ST-ATTS-112", what, where, _FIX)
+    return AttestationError("ST-ATTS-112", what, where)

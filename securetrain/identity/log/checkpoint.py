@@ -184,7 +184,6 @@ def _check_age(
             "ST-IDEN-047",
             f"its witnesses last saw it at {seen}, and it may be {max_age} old",
             where,
-            "let the witnesses cosign the log's newest checkpoint",
         )
 
 
@@ -199,6 +198,4 @@ def _moment(time: int, now: datetime, where: str) -> datetime:
 
 
 def _unwitnessed(what: str, where: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-044", what, where, "let more witnesses cosign: securetrain log witness"
-    )
+    return IdentityError("ST-IDEN-044", what, where)

@@ -48,7 +48,7 @@ def entry_of(envelope: bytes, verifiers: Mapping[str, PublicKey], where: str = "
                 "ST-IDEN-003",
                 f"the key {signature.keyid[:16]} of a signature is not known",
                 where,
-                "what is logged must be signed by keys of the trust root, all of it",
+                "log only what keys of the trust root have signed",
             )
         key.verify(_unbase64(signature.sig, where), message)
         signatures.append({"signature": signature.sig, "verifier": _base64(key.pem)})

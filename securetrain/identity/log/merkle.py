@@ -192,24 +192,12 @@ def _check_lengths(hashes: Sequence[bytes], where: str) -> None:
 
 
 def _bad(what: str, where: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-041", what, where, "get the proof again from the log that the trust root names"
-    )
+    return IdentityError("ST-IDEN-041", what, where)
 
 
 def _shrank(old: int, new: int, where: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-042",
-        f"it had {old} entries, and now it has {new}",
-        where,
-        "restore the log; nobody may take entries out of it",
-    )
+    return IdentityError("ST-IDEN-042", f"it had {old} entries, and now it has {new}", where)
 
 
 def _split_view(what: str, where: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-043",
-        what,
-        where,
-        "keep both checkpoints: together they prove that the log's key signed two histories",
-    )
+    return IdentityError("ST-IDEN-043", what, where)

@@ -227,9 +227,7 @@ def unbase64(text: str, where: str = "") -> bytes:
 
 def bad(what: str, where: str = "") -> IdentityError:
     """ST-IDEN-040."""
-    return IdentityError(
-        "ST-IDEN-040", what, where, "get the checkpoint again from the log that is trusted"
-    )
+    return IdentityError("ST-IDEN-040", what, where)
 
 
 def _id(name: str, kind: bytes, key: PublicKey) -> bytes:

@@ -126,6 +126,4 @@ def verify_logged(  # noqa: PLR0917 - what is judged, by what, and when
 
 
 def _bad(what: str, where: str) -> IdentityError:
-    return IdentityError(
-        "ST-IDEN-041", f"not a proof: {what}", where, "make it again: securetrain log prove"
-    )
+    return IdentityError("ST-IDEN-041", f"not a proof: {what}", where)

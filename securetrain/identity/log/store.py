@@ -147,7 +147,7 @@ class Log:
                     "ST-USAG-001",
                     "the log has another checkpoint than the one that was cosigned",
                     str(self.folder),
-                    "cosign again",
+                    "cosign the newest checkpoint",
                 )
             ours = [line for line in signed.lines if self._is_ours(text, line)]
             newest = self._newest(text, [*signed.lines, *lines])
@@ -229,7 +229,6 @@ class Log:
                 "ST-IDEN-042",
                 f"it had {old} entries, and now it has {found.size}",
                 str(self.folder),
-                "restore the log; nobody may take entries out of it",
             )
         hashes = merkle.consistency_proof(old, found.size, reader.hash) if old else []
         return hashes, signed.encode()
@@ -283,7 +282,7 @@ class Log:
                 "ST-IDEN-041",
                 f"there is no entry {index}: the log has {found.size}",
                 str(self.folder),
-                "entries are counted from 0",
+                "count entries from 0",
             )
 
     def _write_tile(self, level: int | None, index: int, width: int, data: bytes) -> None:

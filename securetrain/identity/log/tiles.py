@@ -146,6 +146,4 @@ def unpack_bundle(data: bytes, where: str = "") -> list[bytes]:
 
 def damaged(what: str, where: str) -> IdentityError:
     """ST-IDEN-045."""
-    return IdentityError(
-        "ST-IDEN-045", what, where, "restore the log's folder; what is gone cannot be made again"
-    )
+    return IdentityError("ST-IDEN-045", what, where)

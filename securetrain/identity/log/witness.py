@@ -125,7 +125,7 @@ class LogMemory:
         except SecureTrainError as error:
             raise IdentityError(
                 "ST-IDEN-046",
-                f"what was seen of {policy.origin} cannot be read: {error.what}",
+                f"the record of {policy.origin} cannot be read: {error.what}",
                 str(path),
                 "restore the file; without it, a log could show another history",
             ) from error
@@ -165,7 +165,6 @@ class LogMemory:
                 "ST-IDEN-042",
                 f"it had {last.size} entries, and now it has {found.size}",
                 found.origin,
-                "restore the log; nobody may take entries out of it",
             )
         # A second root for a size that was seen needs no proof to be a lie.
         if last is not None and found.size == last.size and found.root != last.root:

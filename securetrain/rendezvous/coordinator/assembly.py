@@ -111,7 +111,7 @@ class Assembly:
                 "ST-ADMN-001",
                 f"{session.node} announced a store at {store.host} for epoch {store.epoch}",
                 session.subject,
-                "only rank 0 may, once, at its own address",
+                "announce it from rank 0 only, once, at its own address",
             )
         self._journal.observe(
             Boundary.RENDEZVOUS,
@@ -181,6 +181,5 @@ class Assembly:
                             "ST-ADMN-008",
                             f"{node} left before it had started the store, and the job is closed",
                             "round",
-                            "start a new job",
                         )
                     )

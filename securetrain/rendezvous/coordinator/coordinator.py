@@ -277,9 +277,7 @@ class Coordinator:
         """
         with self._lock:
             if self._rounds.closed:
-                raise AdmissionError(
-                    "ST-ADMN-008", "the job is closed", session.subject, "start a new job"
-                )
+                raise AdmissionError("ST-ADMN-008", "the job is closed", session.subject)
             twin, shared = twin_of(session, self._nodes.values())
             if twin is not None:
                 self._journal.observe(
@@ -294,7 +292,6 @@ class Coordinator:
                     "ST-ADMN-011",
                     f"{twin.node} is in already, from {twin.remote}, with the same {shared}",
                     session.subject,
-                    "stop the other one; if there is none, somebody has a copy of the key",
                 )
             if len(self._nodes) >= 2 * self._terms.max_nodes:
                 raise AdmissionError(
@@ -438,7 +435,6 @@ class Coordinator:
             "ST-ADMN-012",
             f"the round could not be recorded: {type(problem).__name__}: {reason(problem)}",
             str(self._spiffe),
-            "look at the coordinator's disk and ledger, then start the nodes again",
         )
         self._note_problem(problem if isinstance(problem, SecureTrainError) else error)
         for node in self._rounds.participants:

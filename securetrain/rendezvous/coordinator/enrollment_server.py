@@ -62,7 +62,6 @@ from securetrain.rendezvous.wire.tls import (
 )
 
 MAX_CONNECTIONS: Final = 16
-_AGAIN: Final = "ask for a new token ('securetrain enroll token')"
 
 
 def make_token(
@@ -184,7 +183,6 @@ class Desk:
                 "ST-ADMN-001",
                 f"protocol {application.protocol!r}, this is {ENROLMENT}",
                 "Apply.protocol",
-                "run the same securetrain version on every machine",
             )
         register = self.cluster.register
         found = register.invitation(application.token)
@@ -203,17 +201,12 @@ class Desk:
         subject = str(spiffe)
         if found.tries >= MAX_TRIES:
             what = f"{found.tries} wrong proofs were given for it"
-            raise AdmissionError("ST-ADMN-017", what, subject, _AGAIN)
+            raise AdmissionError("ST-ADMN-017", what, subject)
         if self.clock() >= found.ends:
             what = f"it ended at {found.ends:%Y-%m-%dT%H:%M:%SZ}"
-            raise AdmissionError("ST-ADMN-015", what, subject, _AGAIN)
+            raise AdmissionError("ST-ADMN-015", what, subject)
         if not register.use(found.id, self.clock()):
-            raise AdmissionError(
-                "ST-ADMN-016",
-                "it was used before",
-                subject,
-                f"{_AGAIN}; if nobody here used it, revoke the node: somebody else has",
-            )
+            raise AdmissionError("ST-ADMN-016", "it was used before", subject)
         return found, key
 
     def grant(self, invitation: Invitation, key: PublicKey, remote: str) -> Grant:
@@ -249,7 +242,9 @@ class Desk:
             AdmissionError: ST-ADMN-001 when it is not JSON or nobody keeps an inventory.
         """
         if self.inventory is None:
-            raise AdmissionError("ST-ADMN-001", "no inventory is kept here", "Report", "send none")
+            raise AdmissionError(
+                "ST-ADMN-001", "no inventory is kept here", "Report", "send no inventory"
+            )
         canonical.loads(report.body, limit=DOCUMENT_LIMIT, where="Report")
         digest = hashlib.sha256(report.body).hexdigest()
         path = make_private_dir(self.inventory) / f"node-{invitation.node}.json"
@@ -345,4 +340,4 @@ def desk_context(identity: TlsIdentity) -> SSL.Context:
 
 
 def _unknown() -> AdmissionError:
-    return AdmissionError("ST-ADMN-014", "the token is not accepted", "Apply", _AGAIN)
+    return AdmissionError("ST-ADMN-014", "the token is not accepted", "Apply")

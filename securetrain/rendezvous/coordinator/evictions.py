@@ -15,20 +15,19 @@ Rules:
    no longer than that either (ST-ADMN-018): else a node that cannot prove itself again would only
    have to go. Without it, such a node is just gone;
 4. a node that found the job closed is none of these.
+
+Which of these an end is, its code's row says (`core.codes`, column ``node``).
 """
 
 from typing import Final
 
+from securetrain.core.codes import Node
 from securetrain.core.errors import SecureTrainError
 from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.wire.membership import Evicted, Membership
 from securetrain.rendezvous.wire.protocol import MAX_EVICTED
 
 GONE: Final = "ST-ADMN-018"
-_CLOSED: Final = "ST-ADMN-008"
-_NO_VERDICT: Final = frozenset({"ST-ADMN-005", "ST-ADMN-007", "ST-ADMN-012"})
-_OWN_TROUBLE: Final = frozenset({"USAG", "LEDG"})
-"""The families of what the coordinator's own files and disk cause."""
 
 
 class Evictions:
@@ -72,9 +71,10 @@ class Evictions:
 
     def add(self, session: Session, error: SecureTrainError | None) -> Evicted | None:
         """An admitted node is out, with a reason or by itself; returns what there is to say."""
-        code = GONE if error is None or _says_nothing(error) else error.code
-        if code == _CLOSED or (code == GONE and not self._doubt_lost):
+        verdict = Node.UNPROVEN if error is None else error.definition.node
+        if verdict is Node.FREE or (verdict is Node.UNPROVEN and not self._doubt_lost):
             return None
+        code = GONE if error is None or verdict is Node.UNPROVEN else error.code
         node = session.node
         if session.proven is None or node not in self._last:
             return None
@@ -87,8 +87,3 @@ class Evictions:
         )
         self._all.append(gone)
         return gone
-
-
-def _says_nothing(error: SecureTrainError) -> bool:
-    """Tell whether an end has no reason that lies with the node."""
-    return error.code in _NO_VERDICT or error.definition.family in _OWN_TROUBLE

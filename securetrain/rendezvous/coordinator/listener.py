@@ -149,7 +149,6 @@ class Door:
                     f"more than {self._limit} connections have not authenticated, {number} of them"
                     f" from {crowd}; its oldest ends",
                     oldest.remote,
-                    "find out who connects, or raise rendezvous.max_unauthenticated",
                 )
             )
 

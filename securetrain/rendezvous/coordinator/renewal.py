@@ -53,7 +53,6 @@ class Renewal:
                 "ST-ADMN-002",
                 f"its certificate ended at {ends} and was not renewed in time",
                 str(peer),
-                "enrol the node again",
             )
         if now < begins + (ends - begins) / 2:
             return None

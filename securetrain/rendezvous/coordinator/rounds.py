@@ -68,9 +68,7 @@ class Rounds:
             AdmissionError: ST-ADMN-008 when closed.
         """
         if self.closed:
-            raise AdmissionError(
-                "ST-ADMN-008", "the job is closed", f"node {node}", "start a new job"
-            )
+            raise AdmissionError("ST-ADMN-008", "the job is closed", f"node {node}")
         self._withdraw(node)
         if not self.complete:
             self._participate(node, now)

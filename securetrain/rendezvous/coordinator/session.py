@@ -199,7 +199,6 @@ class Session:
                 "ST-ADMN-012",
                 f"the coordinator failed: {type(failure).__name__}: {failure}",
                 self.subject,
-                "look at the coordinator's ledger and disk",
             )
         error = self._final(error)
         try:
@@ -356,10 +355,7 @@ class Session:
     def _check_lease(self, cause: AdmissionError) -> None:
         if self.terms.monotonic() >= self._lease_end:
             raise AttestationError(
-                "ST-ATTS-007",
-                "the lease ended and was not renewed",
-                self.subject,
-                "join again; check that the node answers challenges in time",
+                "ST-ATTS-007", "the lease ended and was not renewed", self.subject
             ) from cause
 
     def _handle(self, message: AnyMessage) -> None:
@@ -389,10 +385,7 @@ def _check_hello(hello: Hello, peer: SpiffeId) -> None:
     """Compare what a node says of itself with what its certificate says."""
     if hello.protocol != PROTOCOL:
         raise AdmissionError(
-            "ST-ADMN-001",
-            f"protocol {hello.protocol[:40]!r}, this is {PROTOCOL}",
-            "Hello.protocol",
-            "run the same securetrain version on every node",
+            "ST-ADMN-001", f"protocol {hello.protocol[:40]!r}, this is {PROTOCOL}", "Hello.protocol"
         )
     if hello.job != peer.job:
         raise AdmissionError(

@@ -261,15 +261,12 @@ def prepare(run: RunDir, policy: LoadedPolicy, now: datetime) -> PrivateKey:
         return key
     TrustRoot.load(run.trust, now)
     if not name.exists():
-        raise UsageError(
-            "ST-USAG-005", "it is not a coordinator's run directory", str(run.root), "use another"
-        )
+        raise UsageError("ST-USAG-005", "it is not a coordinator's run directory", str(run.root))
     if read_file(run.resolved_policy, FILE_LIMIT) != resolved:
         raise PolicyError(
             "ST-PLCY-005",
             f"the policy {policy.policy.metadata.id} is not the one that it was made under",
             str(run.resolved_policy),
-            "use that policy, or another --run-dir",
         )
     return PrivateKey.load(name)
 

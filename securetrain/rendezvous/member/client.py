@@ -355,7 +355,7 @@ class Member:
             return SpareNodeError(
                 "ST-ADMN-008", "the job is closed and this node was spare", "coordinator"
             )
-        return AdmissionError("ST-ADMN-008", "the job is closed", "coordinator", "start a new job")
+        return AdmissionError("ST-ADMN-008", "the job is closed", "coordinator")
 
     def _late(self, current: Membership | None) -> AdmissionError:
         if current is not None:

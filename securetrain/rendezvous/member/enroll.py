@@ -88,7 +88,6 @@ def enrol(
                     f"it ended at {token.ends:%Y-%m-%dT%H:%M:%SZ}, and it is"
                     f" {now:%Y-%m-%dT%H:%M:%SZ}",
                     str(token.spiffe),
-                    "ask for a new token, or correct the clock",
                 )
             channel = _connect(token, timeout, monotonic)
             stack.callback(channel.close)

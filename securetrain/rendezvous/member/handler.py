@@ -165,9 +165,7 @@ class SecureRendezvousHandler(RendezvousHandler):
 
     def _next_round(self) -> RendezvousInfo:
         if self._closed:
-            raise AdmissionError(
-                "ST-ADMN-008", "this node has closed the job", fix="start a new job"
-            )
+            raise AdmissionError("ST-ADMN-008", "this node has closed the job")
         member = self._joined()
         try:
             found = member.next_round(self._host, self._join_timeout)

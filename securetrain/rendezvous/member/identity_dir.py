@@ -84,7 +84,6 @@ def new_folder(folder: Path) -> Iterator[None]:
             "ST-USAG-005",
             "there is an identity in it already, which is never overwritten",
             str(taken[0]),
-            "choose another --out",
         )
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     make_private_dir(folder)

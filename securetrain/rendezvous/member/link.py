@@ -366,15 +366,12 @@ class Link:
 
     def _check_alive(self, now: float, silent: float) -> None:
         if now >= self._lease_end:
-            raise AttestationError(
-                "ST-ATTS-007", "the lease ended and was not renewed", fix="join again"
-            )
+            raise AttestationError("ST-ATTS-007", "the lease ended and was not renewed")
         if now >= silent:
             raise AdmissionError(
                 "ST-ADMN-007",
                 f"the coordinator was silent for {MISSED_HEARTBEATS} heart-beats",
                 "coordinator",
-                "look at its log and at the network between",
             )
 
     def _send_posted(self, channel: Channel) -> None:
@@ -420,6 +417,4 @@ def _refusal(message: Refuse) -> SecureTrainError:
 
 
 def _foreign(what: str) -> AdmissionError:
-    return AdmissionError(
-        "ST-ADMN-006", what, "Admit.result", "stop the job: the coordinator is not the one it was"
-    )
+    return AdmissionError("ST-ADMN-006", what, "Admit.result")

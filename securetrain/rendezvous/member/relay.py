@@ -92,7 +92,7 @@ class MemberCheck:
                 "ST-ADMN-003",
                 "not the certificate of a node that was admitted, or not valid any more",
                 "the store's relay",
-                "nodes get one at every admission: look at the clocks of both nodes",
+                "compare the clocks of both nodes: a node gets a certificate at every admission",
             )
         own = SpiffeId.of_certificate(self.credentials.certificate)
         if (peer.trust_domain, peer.job) != (own.trust_domain, self.membership.job):
@@ -100,7 +100,6 @@ class MemberCheck:
                 "ST-ADMN-004",
                 f"{peer} is not of job {self.membership.job} in {own.trust_domain}",
                 "the store's relay",
-                "enrol the node with this job's CA",
             )
         found = [m for m in self.membership.members if m.node == peer.node]
         if not found or peer.role is not role_of(found[0].tier):
@@ -108,14 +107,14 @@ class MemberCheck:
                 "ST-ADMN-009",
                 f"{peer} is not a member of epoch {self.membership.epoch}",
                 "the store's relay",
-                "it has to join, and will be in the next epoch",
+                "let it join: it will be in the next epoch",
             )
         if self.only_rank is not None and found[0].rank != self.only_rank:
             raise AdmissionError(
                 "ST-ADMN-009",
                 f"{peer} has rank {found[0].rank}, the store is rank {self.only_rank}'s",
                 "the store's relay",
-                "look who answers at that address",
+                "find out who answers at that address",
             )
         return peer
 
@@ -280,7 +279,9 @@ class Relay:
             self._sockets.add(onward)
             if self._closed:
                 onward.close()
-                raise AdmissionError("ST-ADMN-008", "the epoch has ended", "the store's relay")
+                raise AdmissionError(
+                    "ST-ADMN-008", "the epoch has ended", "the store's relay", "join again"
+                )
         return onward
 
     def _refuse(self, error: SecureTrainError) -> None:

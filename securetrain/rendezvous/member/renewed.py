@@ -32,9 +32,4 @@ def check_renewed(pem: str, identity: NodeIdentity, now: datetime) -> x509.Certi
 
 
 def _foreign(what: str) -> AdmissionError:
-    return AdmissionError(
-        "ST-ADMN-006",
-        what,
-        "Admit.certificate",
-        "stop the job: the coordinator is not the one it was",
-    )
+    return AdmissionError("ST-ADMN-006", what, "Admit.certificate")

@@ -70,5 +70,4 @@ def connect_store(host: str, port: int, timeout: timedelta) -> TCPStore:
             "ST-ADMN-007",
             f"the store of rank 0 does not answer: {str(error).splitlines()[0]}",
             f"{host}:{port}",
-            "look at the network between the nodes",
         ) from error

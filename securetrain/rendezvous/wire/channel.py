@@ -301,21 +301,13 @@ class Channel:
 
 
 def _late() -> AdmissionError:
-    return AdmissionError(
-        "ST-ADMN-005",
-        "the peer did not answer in time",
-        "control connection",
-        "look at the peer's log and at the network between the two",
-    )
+    return AdmissionError("ST-ADMN-005", where="control connection")
 
 
 def _closed(error: OSError | None = None) -> PeerClosedError:
     detail = f": {error.strerror}" if error is not None and error.strerror else ""
     return PeerClosedError(
-        "ST-ADMN-007",
-        f"the peer closed the connection{detail}",
-        "control connection",
-        "look at the peer's log",
+        "ST-ADMN-007", f"the peer closed the connection{detail}", "control connection"
     )
 
 

@@ -113,12 +113,7 @@ def decode_enrolment(body: bytes) -> AnyEnrolment:
     try:
         return canonical.decode(body, AnyEnrolment, limit=DOCUMENT_LIMIT, canonical=True)  # type: ignore[arg-type]
     except UsageError as error:
-        raise AdmissionError(
-            "ST-ADMN-001",
-            error.what[:500],
-            "enrolment connection",
-            "run the same securetrain version on every machine",
-        ) from error
+        raise AdmissionError("ST-ADMN-001", error.what[:500], "enrolment connection") from error
 
 
 def new_key(spki: bytes) -> PublicKey:
@@ -130,6 +125,9 @@ def new_key(spki: bytes) -> PublicKey:
     key = PublicKey.from_spki(spki)
     if not isinstance(key.native, ec.EllipticCurvePublicKey) or key.spki != spki:
         raise AdmissionError(
-            "ST-ADMN-001", "not an ECDSA P-256 key in its one DER form", "Apply.key", "make one"
+            "ST-ADMN-001",
+            "not an ECDSA P-256 key in its one DER form",
+            "Apply.key",
+            "make an ECDSA P-256 key",
         )
     return key

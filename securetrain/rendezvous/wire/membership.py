@@ -200,12 +200,8 @@ def _check_own(membership: Membership, expected: Expected) -> None:
 
 
 def _refused(what: str) -> AdmissionError:
-    return AdmissionError(
-        "ST-ADMN-006", what, "membership", "stop the job: the coordinator is not the one it was"
-    )
+    return AdmissionError("ST-ADMN-006", what, "membership")
 
 
 def _not_mine(what: str) -> AdmissionError:
-    return AdmissionError(
-        "ST-ADMN-009", what, "membership", "stop the job: the membership was changed on its way"
-    )
+    return AdmissionError("ST-ADMN-009", what, "membership")

@@ -284,9 +284,7 @@ def unexpected(message: Message, wanted: str) -> AdmissionError:
 
 
 def _bad(what: str) -> AdmissionError:
-    return AdmissionError(
-        "ST-ADMN-001", what, "control connection", "run the same securetrain version on every node"
-    )
+    return AdmissionError("ST-ADMN-001", what, "control connection")
 
 
 MISSED_HEARTBEATS: Final = 3

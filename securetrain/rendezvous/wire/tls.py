@@ -96,7 +96,6 @@ class PeerCheck:
                 "ST-ADMN-004",
                 f"{peer} is not of job {self.job} in {self.trust_domain}",
                 "certificate",
-                "enrol the node with this job's CA",
             )
         return peer
 

@@ -196,16 +196,11 @@ def pair_keys(membership: Membership, secret: bytes) -> dict[str, dict[str, str]
 
 
 def _malformed(what: str) -> AdmissionError:
-    return AdmissionError(
-        "ST-ADMN-001", what, "Hello.wireguard", "run the same securetrain version on every node"
-    )
+    return AdmissionError("ST-ADMN-001", what, "Hello.wireguard")
 
 
 def _not_alike(hello: Hello, why: str) -> NetworkError:
     has = "a" if hello.wireguard else "no"
     return NetworkError(
-        "ST-NETW-001",
-        f"{hello.node} has {has} WireGuard tunnel, and {why}",
-        "Hello.wireguard",
-        "start every node with securetrain run, under one policy; all as root, or none",
+        "ST-NETW-001", f"{hello.node} has {has} WireGuard tunnel, and {why}", "Hello.wireguard"
     )

@@ -210,12 +210,7 @@ def not_in_format(what: str, where: str, file: str) -> UsageError:
 
 def false_index(what: str, where: str) -> IntegrityError:
     """The refusal of an index that does not fit the dataset."""
-    return IntegrityError(
-        "ST-DATA-133",
-        f"the index of documents is false: {what}",
-        where,
-        "find out who wrote it; remove the run directory's index/ and it is counted again",
-    )
+    return IntegrityError("ST-DATA-133", f"the index of documents is false: {what}", where)
 
 
 def _lines(split: ByteSplit, begin: int, end: int) -> Iterator[bytes]:

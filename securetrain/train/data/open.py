@@ -252,7 +252,7 @@ def format_of(data: DataJob, dataset: VerifiedDataset, where: str) -> Format:
                 f"the dataset is in {signed} format, which the trainer does not read",
                 where,
                 "data.format",
-                f"one of {', '.join(Format)}; sign the data in one of these",
+                f"name one of {', '.join(Format)}; sign the data in one of these",
             )
 
 
@@ -332,7 +332,7 @@ def _width(data: DataJob, dataset: VerifiedDataset, where: str) -> int:
     if signed not in {None, "2", "4"} or (signed is None and data.token_bytes is None):
         raise UsageError(
             "ST-USAG-007",
-            f"tokens of {signed} bytes" if signed else "nobody says how wide its tokens are",
+            f"tokens of {signed} bytes" if signed else "nothing says how wide its tokens are",
             where,
             "data.token_bytes: 2 or 4; or sign the dataset with --metadata token_bytes=2",
         )
@@ -361,13 +361,16 @@ def _tokenizer(
                 "ST-USAG-007",
                 f"the dataset has no file {file!r}" if not size else f"{size} bytes",
                 at,
-                "dataset:NAME of its tokenizer.json, as it was signed",
+                "name dataset:NAME of its tokenizer.json, as it was signed",
             )
         content = dataset.read(file, 0, size)
     elif name.startswith(IN_MODEL):
         if model_file is None:
             raise UsageError(
-                "ST-USAG-007", "the job fine-tunes no model", at, "model.weights: a signed model"
+                "ST-USAG-007",
+                "the job fine-tunes no model",
+                at,
+                "set model.weights to a signed model",
             )
         content = model_file(name.removeprefix(IN_MODEL))
     elif data.tokenizer_sha256 is None:

@@ -76,7 +76,7 @@ class ByteSplit:
                 "ST-USAG-007",
                 f"the dataset has no split {split!r}",
                 where,
-                f"one of: {', '.join(sorted(source.splits))}",
+                f"name one of: {', '.join(sorted(source.splits))}",
             )
         self.name = split
         self.where = where

@@ -264,6 +264,6 @@ def _unsupported(what: str, where: str) -> UsageError:
         "ST-USAG-016",
         what,
         where,
-        f"a model of {' or '.join(ARCHITECTURES)} without biases and quantisation, whose"
+        f"use a model of {' or '.join(ARCHITECTURES)} without biases and quantisation, whose"
         " positions are plain or Llama 3.1's",
     )

@@ -55,6 +55,6 @@ def device_named(name: str, where: str) -> Device:
         UsageError: ST-USAG-001 with the names that there are.
     """
     if name not in DEVICES:
-        fix = f"one of {', '.join(DEVICES)}; or give --memory in GB"
+        fix = f"name one of {', '.join(DEVICES)}; or give --memory in GB"
         raise UsageError("ST-USAG-001", f"unknown device {name!r}", where, fix)
     return DEVICES[name]

@@ -138,6 +138,14 @@ def test_proofs_that_do_not_hold(forge, tmp_path, logbook, now):
     refused(check(root, logbook.trust(), now - timedelta(hours=1), proof), "ST-CKPT-180", 18)
 
 
+def test_a_dataset_with_a_proof_that_does_not_hold(logbook, now, dataset):
+    proof = logbook.log.prove(logbook.append(dataset))
+    refused(check(dataset, logbook.trust(), now, proof), "ST-DATA-180", 18)
+    logbook.cosign()
+    proof = logbook.log.prove(0)
+    assert check(dataset, logbook.trust(), now, proof).ok  # the control
+
+
 # What a policy asks for.
 
 

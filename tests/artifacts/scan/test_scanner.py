@@ -3,6 +3,7 @@
 """What runs is found in every container, and a scan that judged nothing is never clean."""
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -12,6 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -257,6 +259,7 @@ def test_an_index_that_leads_past_the_end(room: Path) -> None:
         ("m.npy", b"\x93NUMPY\x01\x00\xff\xff", "ST-SCAN-031"),
         ("m.pt", b"", "ST-SCAN-192"),
         ("m.pkl", b"\x00\x01", "ST-SCAN-192"),
+        ("m.pkl", b"\x80\x04\x8c\x02osC\x06system\x93.", "ST-SCAN-191"),
         ("notes.txt", b"hello", "ST-SCAN-030"),
     ],
 )
@@ -265,6 +268,16 @@ def test_what_cannot_be_judged(name: str, data: bytes, code: str, room: Path) ->
     result = scan_path(room)
     assert codes(result) == {code}
     assert result.exit_code != ExitCode.OK
+
+
+def test_what_cannot_be_read(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (room / "m.pkl").write_bytes(pickle.dumps([1]))
+    assert scan_path(room).ok  # the control
+    broken = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(scanner, "open_regular", Mock(side_effect=broken))
+    result = scan_path(room)
+    assert "ST-SCAN-200" in codes(result)
+    assert result.exit_code is ExitCode.IO
 
 
 def test_nothing_scanned_is_not_clean(room: Path) -> None:

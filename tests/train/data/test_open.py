@@ -97,7 +97,7 @@ def test_token_bins(signed, width, who):
 @pytest.mark.parametrize(
     ("said", "asked", "what"),
     [
-        ({}, {"format": "tokens"}, "nobody says how wide"),
+        ({}, {"format": "tokens"}, "nothing says how wide"),
         ({"token_bytes": "2"}, {"token_bytes": 4}, "the job says tokens of 4 bytes"),
         ({"token_bytes": "3"}, {}, "tokens of 3 bytes"),
         ({"token_bytes": "2"}, {"tokenizer": "x.json"}, "is not tokenized"),

@@ -45,7 +45,7 @@ def test_an_unknown_split_is_refused_with_the_known_ones():
     with pytest.raises(UsageError) as caught:
         split("test")
     assert caught.value.code == "ST-USAG-007"
-    assert caught.value.fix == "one of: train, validation"
+    assert caught.value.fix == "name one of: train, validation"
 
 
 def test_files_begin_where_they_do_and_empty_ones_nowhere():

@@ -104,12 +104,7 @@ def verify(key: PublicKey, signature: bytes, data: bytes, where: str) -> None:
     try:
         key.verify(signature, data, ec.ECDSA(_HASHES[key.curve.name]))
     except InvalidSignature as error:
-        raise IntegrityError(
-            "ST-OMSB-110",
-            "the signature does not verify",
-            where,
-            "get the model and its bundle again from where it was signed; do not use it",
-        ) from error
+        raise IntegrityError("ST-OMSB-110", "the signature does not verify", where) from error
 
 
 def check_hint(key: PublicKey, hint: str, where: str) -> None:
@@ -147,7 +142,6 @@ def check_chain(
             f"the signer's certificate is valid from {leaf.not_valid_before_utc} to"
             f" {leaf.not_valid_after_utc}, now {now}",
             where,
-            "have the model signed again",
         )
     _check_purpose(leaf, where)
     _check_path(leaf, between, roots, now, where)
@@ -205,6 +199,4 @@ def _known(key: object) -> PublicKey:
 
 
 def _untrusted(what: str, where: str) -> IntegrityError:
-    return IntegrityError(
-        "ST-OMSB-120", what, where, "check that this is the key or root of whoever made the model"
-    )
+    return IntegrityError("ST-OMSB-120", what, where)

@@ -132,9 +132,4 @@ def _check(predicate: Predicate, where: str) -> None:
 
 def malformed(what: str, where: str) -> IntegrityError:
     """The refusal of a bundle that is not one."""
-    return IntegrityError(
-        "ST-OMSB-101",
-        f"malformed bundle: {what}",
-        where,
-        "get the model and its bundle again from where it was signed",
-    )
+    return IntegrityError("ST-OMSB-101", f"malformed bundle: {what}", where)

@@ -136,10 +136,8 @@ class TrustedIdentity:
         try:
             found = verify_dsse(bundle.raw, IN_TOTO, self.policy, self.trusted_root, where)
         except IdentityError as error:
-            number = 120 if error.code == "ST-IDEN-022" else 110
-            raise IntegrityError(
-                f"ST-OMSB-{number}", f"{error.code}: {error.what}", where, error.fix
-            ) from error
+            code = "ST-OMSB-120" if error.code == "ST-IDEN-022" else "ST-OMSB-110"
+            raise IntegrityError(code, f"{error.code}: {error.what}", where, error.fix) from error
         if found.payload.data != bundle.payload:
             raise IntegrityError("ST-OMSB-110", "another payload was verified", where)
         return f"{found.identity} (vouched for by {found.issuer})"
@@ -174,10 +172,10 @@ class ModelResult:
             return CODES[most_telling(self.problems).code].exit
         return ExitCode.OK if self.ok else ExitCode.FAILURE
 
-    def add(self, number: int, what: str, file: str = "") -> None:
+    def add(self, code: str, what: str, file: str = "") -> None:
         """Note a problem."""
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(Problem(code=f"ST-OMSB-{number}", what=what, file=file))
+            self.problems.append(Problem(code=code, what=what, file=file))
 
 
 def sign_model(
@@ -191,7 +189,7 @@ def sign_model(
         IntegrityError: ST-OMSB-101 for a model without files.
     """
     if not path.is_dir():
-        raise UsageError("ST-USAG-002", "there is no such directory", str(path), "name a model")
+        raise UsageError("ST-USAG-002", "there is no such directory", str(path))
     own = _name_below(path, bundle)
     files, unsafe = survey(path)
     if unsafe:
@@ -204,9 +202,7 @@ def sign_model(
     total, done, resources = sum(file.size for file in files), 0, []
     for file in files:
         if file.name == own:
-            raise UsageError(
-                "ST-USAG-005", "already exists", str(bundle), "choose another name, or remove it"
-            )
+            raise UsageError("ST-USAG-005", "already exists", str(bundle))
         resources.append(Resource(name=file.name, digest=_digest(path, file)))
         done += file.size
         if progress is not None:
@@ -230,7 +226,7 @@ def verify_model(
         UsageError: ST-USAG-002 when there is no such directory.
     """
     if not path.is_dir():
-        raise UsageError("ST-USAG-002", "there is no such directory", str(path), "name a model")
+        raise UsageError("ST-USAG-002", "there is no such directory", str(path))
     result = ModelResult(path=path, bundle=bundle)
     try:
         predicate = _open(result, trust, now)
@@ -239,7 +235,7 @@ def verify_model(
         result.problems.append(Problem(code=error.code, what=error.what, file=bundle.name))
         return result
     except OSError as error:
-        result.add(200, str(error.strerror or error))
+        result.add("ST-OMSB-200", str(error.strerror or error))
         return result
     total = sum(file.size for file in files.values())
     for resource in predicate.resources:
@@ -274,12 +270,12 @@ def _listing(result: ModelResult, predicate: Predicate) -> dict[str, FileEntry]:
     if own in signed:
         raise manifest.malformed("it names itself", str(result.bundle))
     for entry in unsafe:
-        result.add(142, f"{entry.reason}, which is never followed or read", entry.name)
+        result.add("ST-OMSB-142", f"{entry.reason}, which is never followed or read", entry.name)
     found = {file.name: file for file in files if file.name != own}
     for name in sorted(signed - set(found) - {entry.name for entry in unsafe}):
-        result.add(140, "a signed file is missing", name)
+        result.add("ST-OMSB-140", "a signed file is missing", name)
     for name in sorted(set(found) - signed):
-        result.add(141, "a file that was not signed", name)
+        result.add("ST-OMSB-141", "a file that was not signed", name)
     return {name: file for name, file in found.items() if name in signed}
 
 
@@ -288,10 +284,10 @@ def _compare(result: ModelResult, resource: Resource, file: FileEntry) -> None:
     try:
         digest = _digest(result.path, file)
     except UsageError as error:
-        result.add(200, error.what, file.name)
+        result.add("ST-OMSB-200", error.what, file.name)
         return
     if digest != resource.digest:
-        result.add(130, "the content is not what was signed", file.name)
+        result.add("ST-OMSB-130", "the content is not what was signed", file.name)
     result.num_files += 1
     result.num_bytes += file.size
 
@@ -308,7 +304,7 @@ def _digest(root: Path, file: FileEntry) -> str:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise UsageError(
-            "ST-USAG-002", str(error.strerror or error), str(root / file.name), "check the disk"
+            "ST-USAG-002", str(error.strerror or error), str(root / file.name)
         ) from error
 
 

@@ -197,11 +197,7 @@ class TpmAgent:
 
     def _unusable(self, what: str) -> AttestationError:
         return AttestationError(
-            "ST-ATTS-157",
-            f"the attestation key cannot be used: {what}",
-            str(self._file),
-            "if the mainboard or TPM was changed, or the file was damaged, remove it: a new key"
-            " is made; otherwise find out who altered it",
+            "ST-ATTS-157", f"the attestation key cannot be used: {what}", str(self._file)
         )
 
     def _attestation_key(
@@ -238,7 +234,6 @@ class TpmAgent:
                     "ST-ATTS-158",
                     f"the TPM cannot open the verifier's credential: {error.what}",
                     tpm.where,
-                    "join again; when it stays, two nodes are using one name, or somebody relays",
                 ) from error
 
     @contextmanager
@@ -287,8 +282,5 @@ def quote_at_once(
             return quote, signature, values
         time.sleep(_PAUSE)
     raise AttestationError(
-        "ST-ATTS-156",
-        f"registers changed during each of {QUOTE_TRIES} quotes",
-        tpm.where,
-        "wait until the machine has settled: the IMA policy measures files that are being opened",
+        "ST-ATTS-156", f"registers changed during each of {QUOTE_TRIES} quotes", tpm.where
     )

@@ -183,12 +183,16 @@ class Tpm:
 
     def read_public(self, handle: int) -> PublicArea:
         """A loaded or persistent key's public area."""
+        return parse_public(self.read_public_area(handle))
+
+    def read_public_area(self, handle: int) -> bytes:
+        """The bytes of a loaded or persistent key's public area."""
         body = self._run(Command.ReadPublic, [handle])
         area = self._structure(body)
         for _ in ("name", "qualified name"):
             body.sized(2, STRUCTURE_LIMIT)
         body.end()
-        return parse_public(area)
+        return area
 
     def nv_read_public(self, index: int) -> NvPublic:
         """Attributes and size of an NV index."""

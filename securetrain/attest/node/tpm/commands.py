@@ -136,7 +136,7 @@ def _until_done(channel: Channel, message: bytes, command: Command, timeout: flo
         return response
     if len(response) != HEADER or response[:2] != number(Tag.NO_SESSIONS, 2):
         what = f"code 0x{code:x} in a response of {len(response)} bytes: not a TPM 2.0's"
-        raise AttestationError("ST-ATTS-152", what, channel.where, "is it a TPM 2.0?")
+        raise AttestationError("ST-ATTS-152", what, channel.where)
     raise refusal(code, command.name, channel.where)
 
 

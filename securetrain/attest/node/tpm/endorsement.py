@@ -34,7 +34,7 @@ from securetrain.evidence.tpm.keys import (
     policy_a,
     policy_b,
 )
-from securetrain.evidence.tpm.structures import PublicArea
+from securetrain.evidence.tpm.structures import PublicArea, parse_public
 
 MAX_CHAIN: Final = 8
 CERTIFICATE_INDICES: Final[Mapping[str, int]] = MappingProxyType(
@@ -54,7 +54,6 @@ and P-256, which every TPM has, then the rest."""
 DEFAULT_TEMPLATE: Final = "L-1"
 _CHAIN: Final = range(0x1C00100, 0x1C00200)
 _PERSISTENT: Final = range(0x81010000, 0x81020000)
-_NO_ENDORSEMENT_KEY: Final = frozenset({"ST-ATTS-101", "ST-ATTS-102", "ST-ATTS-103"})
 _DER_HEAD: Final = 4
 """A SEQUENCE of 256 to 65535 bytes: 30 82 and its length in two bytes."""
 
@@ -137,10 +136,11 @@ def _persistent(tpm: Tpm) -> dict[str, tuple[int, PublicArea]]:
     for handle in tpm.handles(Range.PERSISTENT):
         if handle not in _PERSISTENT:
             continue
+        area = tpm.read_public_area(handle)
         try:
-            public = tpm.read_public(handle)
-            found.setdefault(check_endorsement_key(public), (handle, public))
-        except AttestationError as error:
-            if error.code not in _NO_ENDORSEMENT_KEY:
-                raise
+            public = parse_public(area)
+            template = check_endorsement_key(public)
+        except AttestationError:
+            continue  # another key than an endorsement key
+        found.setdefault(template, (handle, public))
     return found

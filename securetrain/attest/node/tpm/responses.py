@@ -145,7 +145,6 @@ _FIXES: Final = {
         " down in order, since every cut of power may count as a failed try"
     ),
 }
-_FIX: Final = "see the TPM 2.0 Library, Part 3, for this command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +206,6 @@ def refusal(code: int, command: str, where: str) -> TpmRefusalError:
         "ST-ATTS-154" if response.bare == ResponseCode.LOCKOUT else "ST-ATTS-153",
         f"the TPM refused TPM2_{command}: {response}",
         where,
-        _FIXES.get(response.name, _FIX),
+        _FIXES.get(response.name, ""),
         code,
     )

@@ -139,7 +139,7 @@ class Stream:
         return AttestationError("ST-ATTS-151", what, self.where, fix)
 
     def _malformed(self, what: str) -> AttestationError:
-        return AttestationError("ST-ATTS-152", what, self.where, "is it the address of a TPM 2.0?")
+        return AttestationError("ST-ATTS-152", what, self.where)
 
 
 def connect(address: str, timeout: float) -> Channel:

@@ -4,12 +4,14 @@
 
 import base64
 import datetime as dt
+import errno
 import hashlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -26,6 +28,7 @@ from securetrain.artifacts.model.oms.model import (
     sign_model,
     verify_model,
 )
+from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.dsse import IN_TOTO, pae
 
@@ -186,6 +189,16 @@ def test_a_changed_model_is_refused(
     assert code in codes(result)
     assert not result.ok
     assert result.exit_code != 0
+
+
+def test_a_file_that_cannot_be_read(
+    model: Path, bundle: Path, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(hashlib, "file_digest", Mock(side_effect=broken))
+    result = verify(model, bundle, key)
+    assert codes(result) == {"ST-OMSB-200"}
+    assert result.exit_code is ExitCode.IO
 
 
 # The statement, signed by the right key.

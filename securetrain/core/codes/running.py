@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Refusals while a job runs: launcher, workers, gradients."""
+
+from typing import Final
+
+from securetrain.core.codes.columns import (
+    ALONE,
+    CRITICAL,
+    HIGH,
+    LATER,
+    MEDIUM,
+    NEVER,
+    NO_NODE,
+    Code,
+    X,
+)
+
+# fmt: off
+ROWS: Final = (
+    # the launcher and the run time of the workers
+    Code("ST-RUNT-001", X.FAILURE, "a peer's pickle names a global outside the allow-list",
+         fix="send plain data or tensors, or add the name to checkpoint.allow_globals in the"
+             " policy",
+         severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-004"),
+    Code("ST-RUNT-002", X.USAGE,
+         "the launcher was told to use a rendezvous backend that is not authenticated",
+         fix="leave --rdzv-backend out",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-SCH-001"),
+    Code("ST-RUNT-003", X.FAILURE, "the preflight audit found what the policy does not allow",
+         fix="see every finding and its fix with 'securetrain audit', or run under a policy that"
+             " accepts them (host.fail_on, host.max_unknown, host.preflight)",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-HST-001"),
+    Code("ST-RUNT-004", X.FAILURE, "a worker failed",
+         fix="read the worker's own message and log",
+         severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=LATER, threat="X-WORKER-FAILED"),
+    Code("ST-RUNT-005", X.FAILURE, "an entry point of another package would run inside the agent",
+         fix="uninstall the package, or add it to supply_chain.allow_entry_points",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-SUP-002"),
+    Code("ST-RUNT-006", X.FAILURE, "a debug server would listen outside loopback",
+         fix="set debug.allow_servers: true in the policy if the network is yours alone",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-DBG-001"),
+    Code("ST-RUNT-007", X.USAGE,
+         "the worker shim cannot protect this program or this version of torch",
+         fix="start a Python script with a torch that this version knows"
+             " (docs/reference/compatibility.md)",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-004"),
+    Code("ST-RUNT-008", X.FAILURE, "a peer's pickle is larger than the limit",
+         fix="send large data as tensors",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-004"),
+    Code("ST-RUNT-009", X.FAILURE, "a peer announces more rows for experts than it can have",
+         fix="the rank is broken or hostile: exclude its node; nothing was allocated for it",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-004"),
+    # gradients
+    Code("ST-GRAD-001", X.FAILURE, "a rank's gradient is not finite",
+         fix="lower optimizer.lr or optimizer.clip, and look at the rows of this step",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
+    Code("ST-GRAD-002", X.FAILURE, "a rank's gradient is an outlier",
+         fix="look at the data and hardware of the ranks that are named",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
+    Code("ST-GRAD-003", X.FAILURE, "the reduced gradient is not what the ranks sent",
+         fix="look at the hardware and links of the ranks that reduced",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-002"),
+    Code("ST-GRAD-004", X.FAILURE, "the ranks do not agree on the table of sketches",
+         fix="find out which rank told others another table; exclude its node",
+         severity=CRITICAL, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-003"),
+    Code("ST-GRAD-005", X.FAILURE, "the run was halted by the gradient policy",
+         fix="look at the data and hardware of the ranks that are named, then resume from the last"
+             " clean checkpoint",
+         severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
+    Code("ST-GRAD-006", X.USAGE, "the guard does not see every gradient of the model",
+         fix="wrap the model with fully_shard or DistributedDataParallel, and call judge after"
+             " backward",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
+)
+# fmt: on
