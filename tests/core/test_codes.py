@@ -25,7 +25,7 @@ from tests.core import code_rules as rules
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "securetrain"
 TABLE = "securetrain/core/codes/"
-MAKERS = {"layout.py": "Kind.code", "peers.py": "the bits of a row"}
+MAKERS = {"layout.py": "Kind.code", "agreement.py": "the bits of a row"}
 """The files that may put a code together from parts."""
 
 SCAN_ORDER = ("190", "191", "194", "193", "192", "142", "031", "200", "030")

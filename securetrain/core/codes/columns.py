@@ -67,12 +67,12 @@ class Code:
 
     @property
     def bars_node(self) -> bool:
-        """Whether a node that earns it during its lease is barred until a person says otherwise."""
+        """A node that earns it during its lease is barred, or not, until a person says otherwise."""
         return self.node is Node.BARRED
 
     @property
     def answers_an_attack(self) -> bool:
-        """Whether a threat model must cite it."""
+        """The duty of a threat model to cite it."""
         return not self.threat.startswith(NO_THREAT)
 
 
