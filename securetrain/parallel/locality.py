@@ -30,7 +30,7 @@ def tp_machine_span(mesh: Mesh, machine: int, device: torch.device) -> int:
 
     Args:
         mesh: The ranks.
-        machine: Of this rank; `this_machine()`.
+        machine: Of this rank; `machine_id()`.
         device: Where messages of the groups come from.
     """
     if mesh.degrees.tp == 1:
