@@ -53,7 +53,7 @@ def audit(
     """Judge one node.
 
     Args:
-        facts: What was collected.
+        facts: The facts of the node.
         checks: The catalogue.
         policy: Which checks count and what they compare with.
         now: The time of the audit, with its zone.

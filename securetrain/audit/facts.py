@@ -221,7 +221,7 @@ class Link(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     uid: int
     mode: Mode
     group_uids: tuple[int, ...] | None = ()
-    """Who is in its group, when the group may write; None when that is not known."""
+    """The members of its group, when the group may write; None when they are not known."""
 
 
 class PathFact(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):

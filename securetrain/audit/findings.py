@@ -31,7 +31,7 @@ class Finding(_Base, frozen=True, kw_only=True):
     subject: str
     """``node``, or the element of a collection: ``node.listeners[0.0.0.0:29500]``."""
     reason: str = ""
-    """What was wrong, or why it is not known."""
+    """The fault, or the reason why it is not known."""
     evidence: dict[str, Any] = {}
     """The fields that decided, as they were collected."""
     remediation: str

@@ -293,8 +293,8 @@ def _fabric_in_clear(view: View, _: _NoArgs) -> list[Judgement]:
 def _attestation_possible(view: View, _: _NoArgs) -> list[Judgement]:
     """The device that the policy's tier needs is there, or an exception is in date.
 
-    The last day of an exception is inclusive. What a device says is admission's to verify; this
-    only finds the machine that would be refused.
+    The last day of an exception is inclusive. The device's own evidence is admission's to verify;
+    this only finds the machine that would be refused.
     """
     policy = view.policy.node
     exception = policy.allow_self_asserted

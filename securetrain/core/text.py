@@ -3,7 +3,7 @@
 """Text from elsewhere, made safe for a terminal.
 
 A file name, a peer's message or a log line may hold escape sequences that repaint the screen, so
-that a refusal looks like a success. What is not printable is shown as its escape instead.
+that a refusal looks like a success. Unprintable characters are shown as escapes instead.
 """
 
 

@@ -114,7 +114,7 @@ def train(poison: float, guarded: bool) -> Curve:  # noqa: FBT001 - called throu
     """Train on this rank; collective.
 
     Args:
-        poison: What the attacker multiplies its loss (so, its gradients) with from ATTACK_FROM on.
+        poison: The attacker's factor on its loss (so, on its gradients) from ATTACK_FROM on.
         guarded: Whether a GradientGuard judges each step before it is applied.
     """
     import torch  # noqa: PLC0415 - only the ranks load torch

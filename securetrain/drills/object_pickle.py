@@ -89,7 +89,7 @@ def _run(workdir: Path, program: list[str]) -> int | None:
     script.write_text(_SCRIPT)
     process = subprocess.Popen(
         [sys.executable, *program, "--nproc-per-node", "2", str(script), str(workdir)],
-        # What `securetrain run` pins by itself; stock gloo would take the machine's address.
+        # `securetrain run` pins this by itself; stock gloo would take the machine's address.
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
         start_new_session=True,
     )

@@ -63,7 +63,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     code: str = ""
     """The refusal's code, empty when nothing was refused."""
     evidence: str
-    """What was seen, in plain sentences."""
+    """The observations, in plain sentences."""
     seconds: float = 0.0
 
 
@@ -111,7 +111,7 @@ class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     expected_code: str
     """The code with which the hardened side must refuse the attack."""
     module: str
-    """What `python -m` runs for each side."""
+    """The module that `python -m` runs for each side."""
     timeout: float = SIDE_TIMEOUT
 
 

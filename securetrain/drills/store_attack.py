@@ -48,7 +48,7 @@ class Attack:
     keys: tuple[str, ...] = ()
     overwritten: tuple[str, ...] = ()
     answer: bytes = b""
-    """What came back instead, the first bytes."""
+    """The first bytes of what came back instead."""
     error: str = ""
 
 

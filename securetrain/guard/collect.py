@@ -47,7 +47,7 @@ class Piece:
     part: int
     """Which part this rank receives."""
     result: Tensor
-    """What this rank received: its part (parts > 1) or the whole; likewise unchanged."""
+    """The result on this rank: its part (parts > 1) or the whole; likewise unchanged."""
     result_scale: float
     """Makes the result a mean over the ranks."""
     local_scale: float

@@ -222,7 +222,7 @@ class Detector:
         if clean:
             self._learn(last, current)
         details = _details(first, alive)
-        # What a test of this step refuses does not enter the averages: they are for the rest, and a
+        # Ranks that a test of this step refuses stay out of the averages, which are for the rest: a
         # fault that is over must not echo.
         history = self._history.observe(window, [rank for rank in alive if rank not in flags])
         if calibrating or any(Test.CLOSE in tests for tests in flags.values()):

@@ -16,7 +16,7 @@ one rank    ``Parameter.grad``, read by judge                          the gradi
 
 The hooks run the collectives that torch would run and change no bit of their result (the tests
 compare whole trainings): FSDP2 the reduce-scatter it is asked for, DDP a multiplication by 1/n
-and a sum. What the collective does is one function, ``Reduction``, so that another (robust) one
+and a sum. The collective itself is one function, ``Reduction``, so that another (robust) one
 can take its place.
 
 Rules:

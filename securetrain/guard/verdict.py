@@ -76,7 +76,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     step: int
     ok: bool
     response: GuardResponse
-    """What to do now: observe = go on."""
+    """The action to take now: observe = go on."""
     codes: tuple[str, ...] = ()
     outliers: tuple[int, ...] = ()
     attributed: bool = True

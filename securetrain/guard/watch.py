@@ -49,7 +49,7 @@ class Watch(Protocol):
     """The ranks that watch one piece, and their detector."""
 
     ranks: tuple[int, ...]
-    """That hold it, in order."""
+    """The ranks that hold it, in order."""
     piece: str
     """Its fingerprint (hex)."""
     detector: Detector

@@ -14,7 +14,7 @@ is, all integers big-endian::
     nonce      12 bytes
     sealed     the PKCS#8 DER and the 16 bytes of the tag
 
-What is read, in order:
+A reader checks, in order:
 
 1. the label, and a body of bounded size;
 2. the parameters are bounded both ways before anything is derived: too high would eat the machine,

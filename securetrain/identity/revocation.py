@@ -5,7 +5,7 @@
 It names nodes, which X.509 revocation lists cannot: a node that is revoked is out of every job, and
 certificates that are issued to it later are as bad as the old ones.
 
-What its reader checks, in order:
+A reader checks, in order:
 
 1. the envelope is signed by the cluster CA's key and of the right type;
 2. it is of this trust domain;

@@ -93,7 +93,7 @@ class Change:
     add: Mapping[TrustRole, Sequence[PublicKey]] = field(default_factory=dict)
     """Keys that a role gets."""
     remove: Mapping[TrustRole, Sequence[str]] = field(default_factory=dict)
-    """Ids of keys that a role loses. What they signed is no longer trusted, logged or not: to keep
+    """Ids of keys that a role loses. Their signatures are no longer trusted, logged or not: to keep
     it, revoke the key with `Revoked.valid_before` instead."""
     thresholds: Mapping[TrustRole, int] = field(default_factory=dict)
     revoke: Sequence[Revoked] = ()

@@ -43,7 +43,7 @@ class KeylessPolicy:
     identity: str
     """The certificate's one name: a URI or an e-mail address, in full."""
     issuer: str
-    """Who vouched for it: the OIDC issuer's URL, in full."""
+    """The OIDC issuer that vouched for it: its URL, in full."""
 
     def __post_init__(self) -> None:
         for name, value in (("identity", self.identity), ("issuer", self.issuer)):

@@ -6,7 +6,7 @@ Modelled on TUF's root role (https://theupdateframework.github.io/specification/
 version, an expiry, and for each role its keys and threshold. A verifier is given the file by a
 person (``--trust``) and takes its bytes as the pin; how it changes is `identity.rotation`.
 
-What a reader checks, in order:
+A reader checks, in order:
 
 1. an envelope of bounded size in canonical form, and a document of the closed schema;
 2. every key is stored under its own id, every role names keys that are there, none of them twice,
@@ -82,7 +82,7 @@ class Revoked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     since: Time
     reason: Annotated[str, Meta(max_length=500)] = ""
     valid_before: Annotated[int, Meta(ge=0, le=(1 << 53) - 1)] | None = None
-    """What was logged at an index below this stays valid; without it, nothing does."""
+    """Entries logged at an index below this stay valid; without it, none do."""
 
 
 class Authority(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -134,7 +134,7 @@ class TrustRoot:
         """The keys that may sign for `role` (none when the root does not name it).
 
         Args:
-            role: What for.
+            role: The purpose of the signature.
             logged: The index at which the thing is proven to be logged (`log.proof.verify_logged`);
                 keys that were revoked later still count for it.
         """

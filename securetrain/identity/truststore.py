@@ -12,7 +12,7 @@ TUF's defences against rollback stand and fall with this memory. Rules, in order
 Numbers of other things that never go back (`artifacts.lineage.floors`) are kept by the key that
 signed them, so that they die when a newer root revokes it.
 
-Whoever can write the folder can make this machine forget; it is kept from other users (0700).
+A user who can write the folder can make this machine forget; others are kept out (0700).
 """
 
 from collections.abc import Iterable, Iterator

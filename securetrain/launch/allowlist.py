@@ -84,7 +84,7 @@ TORCH_COMPILE: Final = frozenset(
         "symbolic_convert.LocalState",
     )
 )
-"""What ranks tell each other when they compile together."""
+"""The messages of ranks that compile together."""
 
 FRAMEWORKS: Final = frozenset(
     {

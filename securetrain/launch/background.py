@@ -47,7 +47,7 @@ class BackgroundTasks:
     unfinished: Callable[[], bool] = lambda: False
     """Whether another turn may do what could not be done yet."""
     at_end: Callable[[], None] = lambda: None
-    """What is asked when nothing further will be done; a task's last one."""
+    """The last check, when nothing further will be done."""
     end_run: Callable[[], None] = _end_workers
     pause: float = PAUSE_SECONDS
     problem: SecureTrainError | None = None

@@ -80,7 +80,7 @@ class CheckpointLog:
     _done: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By name: which file of a statement needs nothing more (`_mark`)."""
     _cosigned: str = ""
-    """What the log said when this machine looked last."""
+    """The log's checkpoint at this machine's last look."""
 
     def run_once(self) -> None:
         """Log, watch, prove.

@@ -172,11 +172,11 @@ def run_agent(
         endpoint: The coordinator's host and port.
         run_id: The job's id.
         identity: The node's identity folder; None keeps what ``--rdzv-conf`` says.
-        attester: What speaks for the node (`attest.node.settings`); empty keeps that too.
+        attester: The node's attester (`attest.node.settings.settings_for`); empty keeps that too.
         tunnel: This node's end of the job network, when the job has one.
         carrier: Carries the store over TLS, when several nodes have none (store-tls).
         on_epoch: Hears of every epoch before its workers start.
-        floors: What to show the other nodes of the newest checkpoints, before every round.
+        floors: Gives the heads to show the other nodes before every round.
 
     Raises:
         SecureTrainError: what the rendezvous refused.

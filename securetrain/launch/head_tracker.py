@@ -3,7 +3,7 @@
 """This node's view of the newest checkpoint of its run, exchanged with the other nodes.
 
 A store can be put back to an older state, and so can a node's disk: everything on it has a good
-signature then, too. What another node has seen tells. Rules:
+signature then, too. Another node's memory gives it away. Rules:
 
 1. the signed head that lies beside the checkpoints is remembered on this machine (`nodestate`) for
    as long as the run goes on, and shown to the other nodes before every round

@@ -120,7 +120,7 @@ class JobNetwork:
             bind: This node's address on the underlay; empty for the one from which it reaches the
                 coordinator.
             ledger: Where what happens is recorded.
-            profile: What was achieved, for which this is built.
+            profile: The achieved profile, for which this is built.
             verbs: This node's RDMA port, when the profile uses one.
             forwarded_endpoint: In a user namespace: the machine's address and port that lead here.
 
@@ -197,7 +197,7 @@ class JobNetwork:
         return replace(plan, program=program, arguments=tuple(arguments))
 
     def down(self) -> None:
-        """Take it down; without effect the second time. What went wrong is in `problem`."""
+        """Take it down; without effect the second time. A failure is in `problem`."""
         if self.is_down:
             return
         self.is_down = True

@@ -9,7 +9,7 @@ process can tell whom it talks to. Rules, for the profile ``loopback``:
 1. after a group was made, each connection that was accepted on a port of this process, and each
    that was opened while the group was made, must end at a socket of the same user, or of root;
 2. what was open before and was not accepted is the script's own, and not judged;
-3. an end that nobody holds any more is not judged: who has left is in no group.
+3. an end that nobody holds any more is not judged: a process that has left is in no group.
 
 A user who only reads and writes the store's keys between two groups is not seen by this. A job
 network (``--require overlay``) keeps other users out altogether.

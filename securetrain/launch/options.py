@@ -276,7 +276,7 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         "--run-dir",
         default=None,
         metavar="DIR",
-        help="where keys, ledger, logs and checkpoints go (default: runs/<time>-<id>);"
+        help="the folder of keys, ledger, logs and checkpoints (default: runs/<time>-<id>);"
         " an existing one is used again",
     )
     group.add_argument(
@@ -290,20 +290,20 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         "--attester",
         default="",
         metavar="auto|FILE",
-        help="what may speak for this node: its TPM, CPU and GPUs where it has them (auto, the"
-        " default when the policy names reference values), or what a settings file lists",
+        help="the attester of this node: auto (its TPM, CPU and GPUs, the default when the policy"
+        " names reference values), or a file of settings",
     )
     group.add_argument(
         "--transparency-log",
         default="",
         metavar="DIR",
-        help="the folder of the log that the policy names; the run's own needs no word",
+        help="the folder of the log that the policy names; not needed for the run's own",
     )
     group.add_argument(
         "--transparency-log-key",
         default="",
         metavar="KEY",
-        help="with it: the log's key, a file or a pkcs11: URI, on a node that logs",
+        help="the key of that log, a file or a pkcs11: URI, on a node that logs",
     )
     group.add_argument(
         "--json", action="store_true", help="end with one line of JSON on standard output"

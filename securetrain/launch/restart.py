@@ -69,7 +69,7 @@ def in_doubt(
         gone: The node that was evicted.
         until: When it last proved itself, by this node's clock.
         said: The checkpoint's statement, when it was found.
-        known: What the ledger says of it, if anything.
+        known: The ledger's record of it, if any.
         epoch: The one that is about to begin.
     """
     if known is not None:

@@ -67,7 +67,7 @@ def run_inside(argv: Sequence[str], scanned: Scan, environ: Mapping[str, str]) -
 
     Args:
         argv: The arguments after ``securetrain run``.
-        scanned: What they say.
+        scanned: The options among them.
         environ: This process's environment.
 
     Raises:

@@ -96,7 +96,7 @@ class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     pinned: dict[str, str] = {}
     removed: tuple[Variable, ...] = ()
     passed: tuple[str, ...] = ()
-    """What the user let through (``--pass-env``)."""
+    """The variables that the user let through (``--pass-env``)."""
     preflight: str = ""
     workers: tuple[WorkerRef, ...] = ()
     protected: bool = True

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Close torch's seams in a worker, before the training script runs and without importing torch.
 
-What is closed when the module that has it is imported, and only then:
+Each seam is closed when the module that has it is imported, and only then:
 
 =================================================  ===============================================
 torch.distributed.distributed_c10d                 object collectives unpickle under the allow-list;
@@ -51,7 +51,7 @@ class Shim:
     rank: int
     attempt: int
     nccl_key: str = field(default="", repr=False)
-    """What NCCL's TLS is keyed with under ``nccl-tls``."""
+    """The key of NCCL's TLS under ``nccl-tls``."""
     is_child: bool = False
     """A process that the script started: it is protected, and leaves the report to its parent."""
     protected: list[str] = field(default_factory=list)
@@ -158,10 +158,10 @@ class Shim:
             raise
 
     def check_loopback_peers(self, before: Collection[loopback_peers.Pair]) -> None:
-        """Check who is connected to this process.
+        """Check the users that are connected to this process.
 
         Args:
-            before: What it was connected to before a group was made.
+            before: Its connections before a group was made.
 
         Raises:
             NetworkError: ST-NETW-002, or ST-NETW-025; the ledger says so first.

@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         run()
     except SystemExit as leaving:
-        # Who leaves because of an error of ours says so: `raise SystemExit(code) from error`.
+        # An exit because of an error of ours says so: `raise SystemExit(code) from error`.
         ours = leaving.__cause__ if isinstance(leaving.__cause__, SecureTrainError) else leaving
         _report(shim, ours if leaving.code not in (None, 0) else None)
         raise

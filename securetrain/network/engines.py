@@ -9,7 +9,7 @@ Rules:
 2. a device is born in the host's namespace, where its UDP socket stays, and moved into the job's,
    where its packets come from and go to: the job then has no socket on the underlay at all
    (https://www.wireguard.com/netns/);
-3. inside a user namespace, whoever is root is root over that namespace only. What can be built
+3. inside a user namespace, root is root over that namespace only. The network that can be built
    there is called overlay-rootless, and nothing else: for the machine's own root it is none.
 """
 
@@ -28,7 +28,7 @@ from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.network.wireguard_kernel import KernelWireGuard
 
 PROGRAMS: Final = ("ip", "nft", "nsenter", "unshare", "setpriv", "mount")
-"""What every job network is built with."""
+"""The programs that every job network is built with."""
 
 CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
 """Needed: to configure networks, to reach the engine in its mounts, to enter namespaces. Numbers

@@ -52,7 +52,7 @@ _SHOWN: Final = 5
 """Names in one warning."""
 
 _SOCKETS: Final = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
-"""What keeps NCCL on sockets, and so in the job network, on a machine that has RDMA devices."""
+"""The pin that keeps NCCL on sockets, so in the job network, on a machine with RDMA devices."""
 
 
 class Reason(StrEnum):

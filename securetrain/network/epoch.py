@@ -30,7 +30,7 @@ class OverlayMember:
     slot: int
     """Its place in the job's subnet."""
     preshared_key: bytes = field(default=b"", repr=False)
-    """What this node shares with it in this epoch; empty for this node itself."""
+    """The key that this node shares with it in this epoch; empty for this node itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ READ_ONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND = 1, 2, 4, 8, 32, 4096
 """linux/mount.h, as those below."""
 _REC, _PRIVATE, _RELATIME = 1 << 14, 1 << 18, 1 << 21
 _KEPT = NOSUID | NODEV | NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
-"""What a remount would take away unless it is said again: the same numbers in statvfs(3)."""
+"""Flags that a remount drops unless they are given again: the same numbers in statvfs(3)."""
 _CLONE_NEWNS = 0x20000
 
 _NUM_VALUES = {"--empty": 1, "--bind": 2, "--hand": 2}

@@ -48,7 +48,7 @@ def collect(
 
     Args:
         state: Where job networks are recorded.
-        machine: What owners are compared with; this machine when not given.
+        machine: The machine that owners are compared with; this one when not given.
         run: Runs system tools.
 
     Raises:

@@ -39,7 +39,7 @@ KEY_VARIABLE: Final = "SECURETRAIN_NCCL_KEY"
 
 LIBSSL: Final = "libssl.so.3"
 WITHOUT_TLS: Final = b"NCCL was built without TLS support"
-"""What ``src/crypt.cc`` logs at the first connection in a build without TLS."""
+"""The message that ``src/crypt.cc`` logs at the first connection in a build without TLS."""
 
 _NAMES: Final = re.compile(r"(libnccl|librccl|libtorch_cuda|libtorch_hip)[^/]*\.so[^/]*")
 _MAGIC: Final = 0xCAFEBEEF
@@ -47,7 +47,7 @@ _PSK: Final = 1
 """``NCCL_ENCRYPTION_MODE_PSK``"""
 _KEY_TEXT: Final = 44
 _DELETED: Final = " (deleted)"
-"""What the kernel appends to the name of a mapped file that is not there any more (proc(5))."""
+"""The kernel's suffix on the name of a mapped file that is not there any more (proc(5))."""
 _MAPS_LIMIT: Final = 32 << 20
 
 

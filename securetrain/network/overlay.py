@@ -13,7 +13,7 @@ Rules:
 
 1. `up` builds everything without a member, so that it can be ready before anybody is admitted; then
    nobody can send anything into the job and nobody is sent anything;
-2. `apply` makes an epoch's members the only peers: who is out is out at once, with the pre-shared
+2. `apply` makes an epoch's members the only peers: others are cut off at once, with the pre-shared
    key; `drop` takes single members out of an epoch that is under way. What the device then holds is
    read back and compared, and epochs only go forward;
 3. a step that fails takes everything down before the error is raised; so do `down`, the end of the
@@ -55,7 +55,7 @@ DEFAULT_MTU: Final = 1500
 _DRAIN_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.01
 MIN_MTU: Final = 576
-"""What every IPv4 host takes (RFC 791)."""
+"""The size that every IPv4 host takes (RFC 791)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +103,12 @@ class Overlay:
         engine: Engine | None = None,
         run: Run = run_command,
     ) -> Self:
-        """Build a job network without members. What a dead owner left of it goes first.
+        """Build a job network without members. Leftovers of a dead owner go first.
 
         Args:
-            plan: What is to be built.
+            plan: The network to build.
             state: Where job networks are recorded.
-            engine: What encrypts; the first that works here when not given.
+            engine: The engine; the first that works here when not given.
             run: Runs system tools.
 
         Raises:
@@ -210,7 +210,7 @@ class Overlay:
             if len(left) == len(self._peers):
                 return
             try:
-                # The peers before the filter: who is out is out at once.
+                # The peers before the filter: a dropped node is cut off at once.
                 device.set_peers(tuple(left.values()))
                 require_state(device.read(), self.plan.key, left.values())
                 self._set_peers(left.values())

@@ -25,7 +25,7 @@ ipsec-offload     by RDMA, past the tunnel, encrypted by the network card (`ipse
 rdma-trusted      by RDMA, past the tunnel, in the clear: DEGRADED
 ================  =============================================================================
 
-Whether this machine can give one is for a `Probe` to find out; who does not bring one gets none.
+A `Probe` finds out whether this machine can give one; a caller without a probe gets none.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ def achieve(
     Args:
         network: The policy's section.
         max_nodes: The upper end of ``--nnodes``.
-        require: What the user demands on top of the policy (``--require``), in order.
+        require: The user's demands on top of the policy (``--require``), in order.
         probe: Whether an overlay can be built here; `engines.probe` for whoever builds it.
 
     Raises:

@@ -83,7 +83,7 @@ def find_place(
     """The RDMA port behind one of this machine's addresses.
 
     Args:
-        address: What this node announces to the others.
+        address: The address that this node announces to the others.
         sys: Where the kernel shows its classes of devices.
         run: Runs ``ip``.
 

@@ -50,7 +50,7 @@ SCHEDULER: Final = (
     "I_MPI_*",
     "KUBERNETES_*",
 )
-"""What schedulers and MPI launchers set; the policy says which of them reach the workers."""
+"""Variables of schedulers and MPI launchers; the policy says which reach the workers."""
 
 LAUNCHER: Final = (
     "PET_*",
@@ -70,7 +70,7 @@ LAUNCHER: Final = (
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
     "TORCH_ELASTIC_WORKER_IDENTICAL",
 )
-"""What the launcher or the agent sets itself; an inherited value belongs to another job."""
+"""Variables that the launcher or the agent sets; an inherited value is another job's."""
 
 LAUNCHER_KEEP: Final = frozenset(
     {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}

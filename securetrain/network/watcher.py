@@ -69,7 +69,7 @@ class Watcher:
                 continue
             how = self._device.failure_reason()
             if how:
-                # What was stopped meanwhile was taken down on purpose.
+                # A device that was stopped meanwhile was taken down on purpose.
                 return "" if self._is_stopped() else how
 
     def _is_stopped(self) -> bool:

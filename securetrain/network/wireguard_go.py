@@ -40,7 +40,7 @@ from securetrain.network.wireguard import DeviceState, Peer, WireGuardKey
 PROGRAM: Final = "wireguard-go"
 MINIMUM: Final = 20231211
 LAST_WITHOUT_OFFLOADS: Final = 20230223
-"""What both the last release without offloads and the first with them print."""
+"""The version that both the last release without offloads and the first with them print."""
 
 TUN: Final = Path("/dev/net/tun")
 _RUN: Final = Path("/var/run")

@@ -6,7 +6,7 @@
 
 1. configurations go through its standard input, so that no key stands in an argument list;
 2. ``wg syncconf`` changes what differs and keeps sessions; what a file has no peers for, has none
-   afterwards. What it leaves as it was, `wireguard.require_state` finds;
+   afterwards. Anything left as it was is found by `wireguard.require_state`;
 3. a device remembers the namespace it was born in, and opens its UDP socket there. Moved away, it
    goes with the namespace that it is in;
 4. whether the kernel has it is tried, because it may load its module for it; why it has not is said

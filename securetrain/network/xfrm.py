@@ -109,7 +109,7 @@ class State:
     cipher: str
     """The kernel's name of the AEAD that encrypts and authenticates; empty when it has none."""
     reqid: int
-    """What ties it to policies."""
+    """The number that ties it to policies."""
     is_plain: bool
     """Whether it is for all packets, not for those with a mark or of an xfrm interface only."""
     offload: Offload | None

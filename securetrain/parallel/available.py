@@ -31,7 +31,7 @@ def check_device(
     """Check what a job asks for against `device`.
 
     Args:
-        settings: What is asked for.
+        settings: The job's settings.
         device: Where a rank computes.
         capability: The GPU's, if it is known already.
 

@@ -55,9 +55,9 @@ def parallelize(
     """Build this rank's part of a model and make it ready to train (collective).
 
     Args:
-        model: What to build.
+        model: The model to build.
         mesh: The ranks.
-        settings: What the job asks for.
+        settings: The job's settings.
         device: Where it computes.
 
     Raises:

@@ -27,7 +27,7 @@ def all_to_all(
     """Send a piece of the first dimension to each rank; their pieces come back in rank order.
 
     Args:
-        x: What is sent.
+        x: The tensor to send.
         group: The ranks.
         received: Rows that come from each; None: equal pieces.
         sent: Rows that go to each; None: equal pieces.

@@ -38,7 +38,7 @@ def apply_compile(
         model: Its blocks are final but for the data-parallel wrapper.
         plan: Names the blocks.
         device: Where they run.
-        backend: What torch.compile hands the graphs to; None for Inductor.
+        backend: The backend of torch.compile; None for Inductor.
 
     Raises:
         UsageError: ST-USAG-004 when there is no compiler for `device`.

@@ -5,7 +5,7 @@
 Rules:
 
 1. a row is cut in 2n chunks and rank r of n has chunks r and 2n-1-r: with a causal mask every rank
-   has the same work (`head_tail`). Whoever gives a model its inputs gives it these positions;
+   has the same work (`head_tail`). The caller gives the model the inputs at these positions;
 2. everything but attention looks at one position at a time and needs nothing; attention is replaced
    by one of three that see the keys of all ranks:
 

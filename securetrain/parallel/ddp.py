@@ -24,7 +24,7 @@ from securetrain.parallel.mesh import Mesh
 from securetrain.parallel.plan import Compression
 
 RANK: Final = 4
-"""Of PowerSGD's factors."""
+"""The rank of PowerSGD's factors."""
 WHOLE_STEPS: Final = 100
 """Steps before PowerSGD begins: early gradients bear it badly."""
 

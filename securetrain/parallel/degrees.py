@@ -104,7 +104,7 @@ def resolve_degrees(wanted: RequestedDegrees, *, world: int, where: str) -> Degr
     """The degrees for `world` processes; an open `dp_shard` takes what the others leave.
 
     Args:
-        wanted: What was asked for.
+        wanted: The request.
         world: How many processes there are.
         where: The file that asked, for the message.
 

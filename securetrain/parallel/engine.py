@@ -48,7 +48,7 @@ class ParallelModel:
     """A model that is ready to train."""
 
     parts: tuple[nn.Module, ...]
-    """What this rank holds: one module, or the stages of a pipeline. The guard attaches to them."""
+    """This rank's modules: one, or the stages of a pipeline. The guard attaches to them."""
     kind: DataParallelism
     mesh: Mesh
     settings: Settings

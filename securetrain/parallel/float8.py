@@ -3,7 +3,7 @@
 """Matrix products of the blocks in float8, by torchao: parameters stay what they are, products of
 one forward and backward pass are computed in float8 with a scale for each row.
 
-What decides stays exact: the head, and routers of experts. Sources: Micikevicius et al. 2022
+Layers that decide stay exact: the head, and routers of experts. Sources: Micikevicius et al. 2022
 (arXiv:2209.05433); torchao.float8, recipe "rowwise".
 """
 

@@ -3,8 +3,8 @@
 """Locality of the mesh: do tensor-parallel groups stay inside one machine?
 
 The mesh puts tp innermost, so that its ranks are neighbours; whether neighbours are on one machine
-depends on how many ranks each node has. What counts is the machine a rank really runs on, by the
-kernel's boot id, not what a launcher says about nodes.
+depends on how many ranks each node has. The machine that counts is the one a rank really runs on,
+by the kernel's boot id, not what a launcher says about nodes.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def tp_machine_span(mesh: Mesh, machine: int, device: torch.device) -> int:
 
     Args:
         mesh: The ranks.
-        machine: Of this rank; `this_machine()`.
+        machine: Of this rank; `machine_id()`.
         device: Where messages of the groups come from.
     """
     if mesh.degrees.tp == 1:

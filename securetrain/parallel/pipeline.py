@@ -34,8 +34,8 @@ class PipelineEngine:
     Args:
         stages: This rank's stages by number.
         mesh: The ranks.
-        plan: What the model says about itself.
-        settings: What the job asks for.
+        plan: The model's plan.
+        settings: The job's settings.
         device: Where it computes.
     """
 

@@ -49,7 +49,7 @@ SAVED_OPS: Final = frozenset(
         torch.ops._c10d_functional.all_to_all_single.default,  # noqa: SLF001
     }
 )
-"""What `selective` keeps the results of."""
+"""The operators whose results `selective` keeps."""
 
 
 def apply_recompute(model: nn.Module, plan: ParallelPlan, recompute: Recompute) -> None:

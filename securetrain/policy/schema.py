@@ -302,7 +302,7 @@ class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Data that the job reads. What is not signed is refused, whatever the policy says."""
+    """Data that the job reads. Unsigned data is refused, whatever the policy says."""
 
     max_age_days: Annotated[
         Annotated[int, Meta(ge=1, le=36500)] | None,
@@ -369,7 +369,7 @@ class TransparencyLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Checkpoints that the job writes and reads. What is not signed is always refused."""
+    """Checkpoints that the job writes and reads. An unsigned one is always refused."""
 
     algorithm: Annotated[HashAlgorithm, _meta("the hash tree's function", "run", "verify")] = (
         HashAlgorithm.BLAKE3

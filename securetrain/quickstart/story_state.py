@@ -74,7 +74,7 @@ class Story:
     here: Path = field(default_factory=Path)
     """The person's working directory: paths below it are shown relative to it."""
     policy_name: str = POLICY
-    """What ``--policy`` is given: a shipped policy, or the file of a software TPM's."""
+    """The value of ``--policy``: a shipped policy, or the file of a software TPM's."""
     attester: Path | None = None
     """Settings of the software TPM's attester."""
     policy: LoadedPolicy | None = None

@@ -4,7 +4,7 @@
 
 A real swtpm with a manufacturer of its own is made in the run directory, boots a made-up machine,
 and is enrolled: reference values are signed, and a policy that names them takes the place of
-``dev``. Everything then runs as it would with hardware. What it proves is the machinery; the label
+``dev``. Everything then runs as it would with hardware. It proves the machinery only; the label
 is TEST-ONLY wherever a person can see it.
 """
 

@@ -24,7 +24,7 @@ LOG: Final = "quickstart.log"
 _READ_BYTES: Final = 1 << 20
 
 JOB: Final = """\
-# What the quickstart trains: a byte-level Llama-like model of about two million parameters.
+# The quickstart trains a byte-level Llama-like model of about two million parameters.
 apiVersion: securetrain.dev/job/v1
 kind: TrainJob
 name: quickstart

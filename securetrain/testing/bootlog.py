@@ -40,7 +40,7 @@ SECURITY_DATABASE: Final = UUID("d719b2cb-3d3a-4596-a3bc-dad00e67656f")
 _X509: Final = UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072")
 _SHA256: Final = UUID("c1c41626-504c-4092-aca9-41f936934328")
 _OWNER: Final = UUID("5ec07e57-0000-4000-8000-000000000001")
-"""Who put the entries into the databases: nobody real."""
+"""The owner of the entries in the databases: nobody real."""
 
 _SPEC_ID: Final = b"Spec ID Event03\0"
 _SEPARATOR: Final = bytes(4)
@@ -67,7 +67,7 @@ class Event:
     type: EventType
     data: bytes
     measured: bytes | None = None
-    """What the digest is of, where that is not `data`."""
+    """The bytes that are digested, where they are not `data`."""
 
     def digest(self, bank: Hash) -> bytes:
         """The digest that the register of one bank is extended with."""

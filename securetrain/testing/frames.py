@@ -57,7 +57,7 @@ class Packet:
     target: Address
     protocol: int
     body: bytes
-    """What follows the IP header; for a fragment nothing, because its ports may be elsewhere."""
+    """The bytes after the IP header; none for a fragment, because its ports may be elsewhere."""
     is_fragment: bool = False
 
     @property

@@ -119,7 +119,7 @@ class Machine:
         return make_attester(self.settings, key, environ={})
 
     def bundle(self, key: PrivateKey, now: datetime) -> Bundle:
-        """Evidence for its enrolment."""
+        """Evidence for its enrollment."""
         question = own_question(self.name)
         return collect_bundle(self.attester(key), key.public, now, question, asked_itself=True)
 

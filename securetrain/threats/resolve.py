@@ -60,7 +60,7 @@ class Report:
     models: tuple[ThreatModel, ...]
     problems: tuple[Problem, ...]
     unchecked: tuple[str, ...]
-    """What could not be looked at here: tests outside an installation."""
+    """Claims that could not be looked at here: tests outside an installation."""
 
     @property
     def exit_code(self) -> ExitCode:

@@ -79,12 +79,12 @@ class Checkpoints:
     key: PrivateKey | None
     """Rank 0 signs for all; None on the other ranks."""
     signer: RankSigner | None
-    """With which this rank signs its own file; None without a launcher that certifies keys."""
+    """Signs this rank's own file; None without a launcher that certifies keys."""
     dataset_name: str
     dataset_digest: str
     code: dict[str, str]
     env: dict[str, str]
-    """What besides the dataset decides the rows."""
+    """The inputs besides the dataset that decide the rows."""
     base: str | None
     """The digest of the weights that the run started from."""
     history: RunHistory
@@ -99,9 +99,9 @@ class Checkpoints:
     job: CheckpointJob
     """How checkpoints are written, and how many stay."""
     decryption_key: Path | None = None
-    """With which an encrypted checkpoint is resumed."""
+    """Opens an encrypted checkpoint that is resumed."""
     freshness: Freshness | None = None
-    """What this node has seen of the run, and operators' waivers; asked when the newest one is."""
+    """This node's memory of the run, and operators' waivers; asked when the newest one is."""
     _parent: str | None = None
     _seq: int = 0
     _writing: Background = field(init=False)
@@ -183,7 +183,7 @@ class Checkpoints:
         found = retention.checkpoints_of(folder, self.run_id, self.trust)
         protected = {self.history.restart}
         if self.policy.policy.checkpoint.log is not None:
-            # What must be logged stays until the run's agents have put the proof beside it.
+            # A checkpoint that must be logged stays until its proof lies beside it.
             protected |= {
                 one.digest for one in found if not (folder / proof_name(one.path.name)).is_file()
             }

@@ -22,7 +22,7 @@ from securetrain.policy.schema import GuardMode
 from securetrain.train.config import AUTO, NEVER, JobConfig, bad_field, settings_of, shape_of
 
 FLOAT8_UNIT: Final = 16
-"""What sizes of matrices in float8 are multiples of."""
+"""Sizes of matrices in float8 are multiples of this."""
 
 
 def check_world(job: JobConfig, world: int, where: str) -> Degrees:

@@ -154,7 +154,7 @@ class ParallelJob(_Section, frozen=True, kw_only=True):
     ep: Degree = 1
     """Ranks that share the experts of a layer; borrowed from dp_shard, cp and tp."""
     zero: Zero = Zero.PARAMETERS
-    """What dp_shard ranks share: 1 optimizer state, 2 gradients as well, 3 parameters as well."""
+    """The state that dp_shard ranks share: 1 optimizer, 2 also gradients, 3 also parameters."""
     cpu_offload: bool = False
     """Keep parameters, gradients and optimizer state in host memory."""
     microbatches: Annotated[int, Meta(ge=1, le=1 << 20)] | Literal["auto"] = "auto"

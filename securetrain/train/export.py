@@ -69,13 +69,13 @@ def export(
     """Write the weights of a checkpoint under the names of Hugging Face, and sign them.
 
     Args:
-        checkpoint: What a run has saved.
+        checkpoint: A checkpoint of a run.
         out: The directory to make.
         shape: Of the model that was trained.
-        trust: Who may sign checkpoints.
+        trust: Names the keys that may sign checkpoints.
         key: Signs the directory.
         now: The time of it.
-        dtype: What tensors are stored as.
+        dtype: The type that tensors are stored as.
         base: The model that was fine-tuned, whose documents go along.
         file_bytes: Tensors of one file, at most, unless one alone is larger.
 

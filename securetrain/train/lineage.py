@@ -60,7 +60,7 @@ def read_history(run: RunDir, trust: TrustRoot, world: int) -> RunHistory:
 
     Args:
         run: The run's directory.
-        trust: Who may write ledgers.
+        trust: Names the keys that may write ledgers.
         world: How many ranks there are; a lone node has them all.
 
     Raises:

@@ -67,9 +67,9 @@ class StepMetrics:
     val_bits_per_byte: float | None = None
     """On the held-out split; null between evaluations."""
     unigram_bits: float | None = None
-    """What byte frequencies alone achieve there; only beside val_bits_per_byte."""
+    """The score of byte frequencies alone there; only beside val_bits_per_byte."""
     bigram_bits: float | None = None
-    """What the byte before alone achieves there; only beside val_bits_per_byte."""
+    """The score of the byte before alone there; only beside val_bits_per_byte."""
     expert_load: float | None = None
     """Tokens of the busiest expert over the mean, in the layer where that is largest; null for a
     dense model.

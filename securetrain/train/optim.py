@@ -86,7 +86,7 @@ def optimizer_state(
     for name, parameter in model.named_parameters():
         state = optimizer.state[parameter]
         if not state:
-            # What AdamW itself makes at its first step (fused: the count lies with the parameter).
+            # As AdamW itself makes it at its first step (fused: the count lies with the parameter).
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             for key in STATES:
                 state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)

@@ -49,7 +49,7 @@ def run_job(
     """Train; collective.
 
     Args:
-        job: What to do.
+        job: The job.
         where: The job file's name, for messages.
         worker: This process.
         stop_after: Save and end after this step, although the job has more.

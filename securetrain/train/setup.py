@@ -68,7 +68,7 @@ class Worker:
     is_node_leader: bool = False
     """Whether this is the first rank of its node."""
     state: NodeState | None = None
-    """What this machine keeps between runs; None without a launcher that says where."""
+    """The machine's state between runs; None without a launcher that says where."""
 
     @property
     def is_rank_zero(self) -> bool:
@@ -88,7 +88,7 @@ class Session:
     dataset: VerifiedDataset
     data: Data
     weights: SignedModel | None
-    """What a run starts from that has no checkpoint yet."""
+    """The weights that a run without a checkpoint starts from."""
     trainer: Trainer
     checkpoints: Checkpoints
     sketches: SketchWriter
@@ -104,7 +104,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
     """Check and open everything (collective).
 
     Args:
-        job: What to do.
+        job: The job.
         where: The job file's name, for messages.
         worker: This process.
 
@@ -220,10 +220,10 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
     """Model, optimizer, guard and data of one rank (collective).
 
     Args:
-        job: What to do.
+        job: The job.
         worker: This process.
         mesh: The ranks.
-        settings: What the policy asks of the guard.
+        settings: The policy's section about the guard.
         rows: Training data, and held-out data if there is any.
         sketches: Takes the guard's records.
     """

@@ -27,7 +27,7 @@ from securetrain.core.errors import IntegrityError, UsageError
 BYTES: Final = "bytes"
 LIMIT: Final = 64 << 20
 END_TOKENS: Final = ("</s>", "<|end_of_text|>", "<|endoftext|>")
-"""What documents end with in models that people fine-tune."""
+"""The tokens that end documents in models that people fine-tune."""
 _EXTRA: Final = "pip install 'securetrain[train]'"
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Attach the guard to a parallel model: who can be compared with whom is what the mesh says."""
+"""Attach the guard to a parallel model: the mesh says which ranks can be compared."""
 
 from collections.abc import Callable
 

@@ -109,8 +109,8 @@ print(json.dumps([found[path] for path in sys.argv[1:]]))
 """
 TELL = """
 import json, sys
-from securetrain.audit.collect.node import told_inside
-print(json.dumps(told_inside({"PATH": ":".join(sys.argv[1:]), "HOME": "/"})))
+from securetrain.audit.collect.node import root_files_variable
+print(json.dumps(root_files_variable({"PATH": ":".join(sys.argv[1:]), "HOME": "/"})))
 """
 
 

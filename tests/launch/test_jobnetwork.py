@@ -209,7 +209,7 @@ class Evidence:
         self.members: list[Any] = []
         self.how = ""
 
-    def between(self, members):
+    def with_members(self, members):
         self.members = members
         return self
 
@@ -251,10 +251,10 @@ def test_rdma_is_looked_at_for_every_epoch_and_watched(up, ledger, monkeypatch):
 def test_without_evidence_no_epoch_is_applied(up):
     evidence: Any = Evidence()
 
-    def between(_members):
+    def with_members(_members):
         raise evidence.failure("nothing")
 
-    evidence.with_members = between
+    evidence.with_members = with_members
     network = up(profile=NetworkProfile.IPSEC_OFFLOAD, verbs=evidence)
     with pytest.raises(NetworkError) as error:
         network.tunnel.applied(MEMBERSHIP, "")

@@ -37,7 +37,7 @@ said = {"loaded": [path.name for path in nccl.loaded()], "code": "", "what": ""}
 said["obstacle"] = nccl.obstacle(nccl.loaded())
 try:
     for library in nccl.loaded():
-        nccl.give_key(library, sys.argv[1])
+        nccl.set_encryption_key(library, sys.argv[1])
 except NetworkError as error:
     said["code"], said["what"] = error.code, error.what
 keys = []

@@ -38,9 +38,9 @@ from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.wireguard import Endpoint, WireGuardKey, decode_key, encode_key
 job, node, address = sys.argv[1:]
 key = WireGuardKey.generate()
-entrance = rootless.entrance(os.environ)
+entrance = rootless.forwarded_endpoint(os.environ)
 assert str(entrance) == address
-plan = Plan(job=job, node=node, key=key, endpoint=rootless.INNER, port=entrance.port)
+plan = Plan(job=job, node=node, key=key, endpoint=rootless.INNER_ADDRESS, port=entrance.port)
 with Overlay.up(plan) as overlay:
     print(json.dumps({
         "key": encode_key(key.public),

@@ -8,7 +8,7 @@ it saw. Rules:
 
 1. a file is named by device, inode and time of its last change of status, which a change of owner
    moves: what was replaced, or given to somebody else, is another file;
-2. only what root owned is told. What was not told stays a stranger's;
+2. only root's files are told. A file that was not told stays a stranger's;
 3. it is believed inside a user namespace only, and about files of the overflow uid only.
 """
 

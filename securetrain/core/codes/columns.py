@@ -67,7 +67,7 @@ class Code:
 
     @property
     def bars_node(self) -> bool:
-        """A node that earns it during its lease is barred, or not, until a person says otherwise."""
+        """Tell whether a node that earns it during its lease is barred until a person decides."""
         return self.node is Node.BARRED
 
     @property

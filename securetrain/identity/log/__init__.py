@@ -17,6 +17,6 @@ witness    a node that cosigns only what extends what it has seen.
 
 The usual way through it: ``Log.append(envelope)`` returns an index; ``Witness.cosign`` on nodes and
 ``Log.add_cosignatures``; ``Log.prove(index)`` makes the proof, which travels with the artifact; and
-``verify_logged(envelope, proof, LogPolicy.of_trust(trust))`` returns the proven index and times for
-``TrustRoot.verify(..., logged=found.index)``.
+``verify_logged(envelope, proof, LogPolicy.from_trust_root(trust))`` returns the proven index and
+times for ``TrustRoot.verify(..., logged=found.index)``.
 """

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a log (https://c2sp.org/tlog-checkpoint) and who must have seen them.
 
-A checkpoint is a signed note: origin, size and root hash. What a reader checks, in order:
+A checkpoint is a signed note: origin, size and root hash. A reader checks, in order:
 
 1. it is a note (`log.note`) with exactly three lines of the exact form: extension lines are
    refused, since nobody audits them;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signed notes and cosignatures (https://c2sp.org/signed-note, https://c2sp.org/tlog-cosignature).
 
-A note is a text and signature lines that each name a key. What a reader checks, in order:
+A note is a text and signature lines that each name a key. A reader checks, in order:
 
 1. at most 64 KiB of UTF-8 without control characters but newline, ending in a newline; the text and
    the signatures are separated by the last empty line;

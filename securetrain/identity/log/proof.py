@@ -109,7 +109,7 @@ def verify_logged(  # noqa: PLR0917 - what is judged, by what, and when
         proof: the proof's bytes.
         verifiers: the keys of the envelope's signers, by key id: usually ``trust.keys``, which has
             those that were revoked too.
-        policy: which log counts: usually ``LogPolicy.of_trust(trust)``.
+        policy: which log counts: usually ``LogPolicy.from_trust_root(trust)``.
         now: the time.
         where: for the refusal.
 

@@ -159,7 +159,7 @@ def check(index: Index, documents: Documents) -> None:
         IntegrityError: ST-DATA-133.
     """
     documents.set_sizes(index.sizes)
-    # What is no document must be an empty line: nothing can be left out by calling it one.
+    # A line without a document must be empty: nothing can be left out by calling it one.
     empty = index.tokens == 0
     if bool(np.any(index.sizes[empty] > BLANK)) or (bool(empty.any()) and documents.groups):
         raise false_index("it leaves documents out", documents.where)

@@ -58,7 +58,7 @@ class Data:
     tokens: int
     """Of the training split."""
     environment: dict[str, str]
-    """What besides the dataset decides the rows: tokenizer and index of documents, by digest."""
+    """The inputs besides the dataset that decide the rows: tokenizer and index, by digest."""
     text: tuple[ByteSplit, ByteSplit] | None
     """Training and held-out bytes, where bytes are tokens: what counting alone can predict."""
 

@@ -30,7 +30,7 @@ GROUP_LIMIT: Final = 1 << 30
 METADATA_LIMIT: Final = 64 << 20
 KEPT: Final = 4
 _LIBRARY: Final = (OSError, ValueError, TypeError, KeyError, IndexError, NotImplementedError)
-"""What pyarrow's own exceptions are."""
+"""The exceptions of pyarrow."""
 
 
 @dataclass(frozen=True, slots=True)

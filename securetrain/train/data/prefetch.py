@@ -68,7 +68,7 @@ class Prefetch:
         for key in [key for key in self._made if not step <= key[0] <= step + self._depth]:
             self._made.pop(key).cancel()
         found = self._made.pop((step, rows), None)
-        # What waits behind something else is made here at once.
+        # A step that waits behind something else is made here at once.
         late = found is None or found.cancel()
         batch = self._source.batch(step, rows) if late else None
         for ahead in range(step + 1, step + self._depth + 1):

@@ -34,7 +34,7 @@ ROPE_THETA: Final = 10_000.0
 FLOATS: Final = frozenset({"float32", "bfloat16", "float16"})
 HEAD: Final = "lm_head.weight"
 UNUSED: Final = ".rotary_emb.inv_freq"
-"""What older files store and everybody recomputes."""
+"""Tensors that older files store and everybody recomputes."""
 CONFIG_LIMIT: Final = 1 << 20
 
 _OUTER: Final = {

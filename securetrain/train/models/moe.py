@@ -11,7 +11,7 @@ balancing without an auxiliary loss, Wang et al. 2024, arXiv:2408.15664. Rules:
 2. which experts are chosen, and nothing else, is decided by score plus a bias. After each step the
    bias of an expert that had fewer tokens than the mean goes up by `expert_balance`, and down where
    it had more (`balance_experts`). The tokens of all ranks are counted, so each has the same bias;
-3. an expert's matrices are one parameter each for all experts: (experts, out, in). Whoever holds
+3. an expert's matrices are one parameter each for all experts: (experts, out, in). A rank with
    some of the experts replaces `dispatch`, which takes rows to their experts and back.
 
 Names in a layer: ``moe.router.weight``, ``moe.experts.w1``, ``w2``, ``w3`` (as in Mixtral: gate,

@@ -55,7 +55,7 @@ def local_elements(
     Args:
         shape: The model's sizes.
         degrees: The mesh.
-        settings: What the job asks for.
+        settings: The job's settings.
         held: Which pipeline rank, and how many blocks it has.
     """
     stages = num_stages(settings.schedule, degrees.pp)
@@ -72,7 +72,7 @@ def _parts(
     if kind_of(degrees, settings) is DataParallelism.DDP:
         with torch.device("meta"):
             return list(model.build().named_parameters())
-    # What needs memory or a compiler does not change what is cut.
+    # Settings that need memory or a compiler do not change what is cut.
     plain = dataclasses.replace(
         settings,
         cpu_offload=False,

@@ -96,11 +96,11 @@ def make_plan(
     """Plan a job.
 
     Args:
-        job: What to plan.
+        job: The job to plan.
         where: The job file's name, for messages.
         per_node: Processes on each node.
         nodes: How many nodes.
-        device: What each process computes on; None compares nothing.
+        device: The device of each process; None compares nothing.
 
     Raises:
         UsageError: ST-USAG-007, the job and the number of processes do not go together.

@@ -117,8 +117,8 @@ def memory_of(work: Workload, found: LocalParameters) -> Memory:
     """The bytes of one rank.
 
     Args:
-        work: What it computes on.
-        found: What it holds.
+        work: The workload of the rank.
+        found: The parameters that it holds.
     """
     last = work.degrees.pp * stages_per_rank(work.settings.schedule) - 1
     has_head = work.degrees.pp == 1 or last in stages_of(

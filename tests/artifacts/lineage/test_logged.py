@@ -34,7 +34,7 @@ from securetrain.policy.schema import Policy, TransparencyLog
 ORIGIN = "log.example/team"
 
 
-class CheckpointLog:
+class Logbook:
     """A log with two witnesses, and trust roots that know it."""
 
     def __init__(self, folder, keys, now):
@@ -73,7 +73,7 @@ class CheckpointLog:
 
 @pytest.fixture
 def logbook(tmp_path, keys, now):
-    return CheckpointLog(tmp_path, keys, now)
+    return Logbook(tmp_path, keys, now)
 
 
 @pytest.fixture
