@@ -191,7 +191,7 @@ class ClusterCA:
         """
         SpiffeId(self.trust_domain, job, Role.COORDINATOR)  # refuses bad names
         if job.startswith("."):  # it names a folder
-            raise IdentityError("ST-IDEN-006", f"a job's name begins with no dot: {job}")
+            raise IdentityError("ST-IDEN-006", f"the job's name begins with a dot: {job}")
         self.refuse_revoked(job=job)
         with self._locked():
             if not self._job_folder(job).exists():
@@ -390,7 +390,10 @@ def trust_domain_of(cluster: x509.Certificate) -> str:
         (uri,) = san.get_values_for_type(x509.UniformResourceIdentifier)
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
         raise IdentityError(
-            "ST-IDEN-005", "not a cluster CA: it names no trust domain", CERTIFICATE_FILE
+            "ST-IDEN-005",
+            "not a cluster CA: it names no trust domain",
+            CERTIFICATE_FILE,
+            "use the folder of a cluster CA ('securetrain ca init' makes one)",
         ) from error
     domain = uri.removeprefix("spiffe://")
     SpiffeId(domain, "job", Role.COORDINATOR)  # refuses bad names

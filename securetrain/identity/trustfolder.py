@@ -169,7 +169,11 @@ class TrustFolder:
             return Outcome(document=document, missing=missing, path=draft)
         if trusted is None:
             if document.version != 1:
-                raise IdentityError("ST-IDEN-016", f"version {document.version} as the first")
+                raise IdentityError(
+                    "ST-IDEN-016",
+                    f"version {document.version} as the first",
+                    fix="begin with version 1",
+                )
             TrustRoot.parse(data, now)
         else:
             next_root(trusted, data).check_time(now)

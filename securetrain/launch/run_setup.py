@@ -208,7 +208,9 @@ def _public(spki: str) -> PublicKey:
     try:
         return PublicKey.from_spki(base64.b64decode(spki, validate=True))
     except ValueError as error:
-        raise IdentityError("ST-IDEN-001", f"bad base64: {error}", "checkpoint.log") from error
+        raise IdentityError(
+            "ST-IDEN-001", f"bad base64: {error}", "checkpoint.log", "correct the key in the policy"
+        ) from error
 
 
 def _with_log(root: bytes, key: PrivateKey, asked: TransparencyLog, log: _LogKeys) -> bytes:

@@ -129,7 +129,7 @@ def test_a_waiver_of_strangers_or_for_another_checkpoint(place: Path) -> None:
     with pytest.raises(IntegrityError) as error:
         sign_with(place, 2, out="y.json", add=str(place / "bad.json"))
     assert error.value.code == "ST-CKPT-123"
-    with pytest.raises(UsageError, match="says why"):
+    with pytest.raises(UsageError, match="needs a reason"):
         sign_with(place, 0, out="z.json")
 
 

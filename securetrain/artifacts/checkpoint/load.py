@@ -246,7 +246,12 @@ class _Reader(StorageReader):
         for tensor in self.index.tensors:
             dtype = BY_NAME.get(tensor.dtype)
             if dtype is None:
-                raise UsageError(_FIT, f"this torch has no dtype {tensor.dtype}", tensor.fqn)
+                raise UsageError(
+                    _FIT,
+                    f"this torch has no dtype {tensor.dtype}",
+                    tensor.fqn,
+                    "load it with a newer torch",
+                )
             for chunk in tensor.chunks:
                 self.chunks[tensor.fqn, chunk.offsets] = (dtype, chunk)
             entries[tensor.fqn] = TensorStorageMetadata(

@@ -153,7 +153,9 @@ class Planner(DefaultSavePlanner):
         for item in plan.items:
             name = item.index.fqn
             if name == FILE:
-                raise UsageError(_PLAN, "a name that securetrain keeps for itself", name)
+                raise UsageError(
+                    _PLAN, "securetrain keeps this name for itself", name, "rename the value"
+                )
             if item.type is WriteItemType.BYTE_IO:
                 self.coded[name] = codec.encode(self.lookup_object(item.index), name)
             else:
@@ -167,7 +169,9 @@ class Planner(DefaultSavePlanner):
         """Decide which rank writes what."""
         plans, metadata = super().create_global_plan(all_plans)
         if not metadata.state_dict_metadata:
-            raise UsageError(_PLAN, "the state dict is empty: there is nothing to save")
+            raise UsageError(
+                _PLAN, "the state dict is empty", fix="put what is to be saved into it"
+            )
         return plans, metadata
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002 - torch's

@@ -263,7 +263,9 @@ class LocalStorage:
             fd = open_regular(path)
         except OSError as error:
             if path.is_symlink():
-                raise UsageError("ST-USAG-002", "a symbolic link", str(path)) from error
+                raise UsageError(
+                    "ST-USAG-002", "a symbolic link", str(path), "put the file itself there"
+                ) from error
             raise
         info = os.fstat(fd)
         return FdSource(fd, info.st_size, linked=info.st_nlink != 1)

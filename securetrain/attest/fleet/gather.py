@@ -72,7 +72,12 @@ class _Gathering:
             return
         product, key = claimed_key(evidence.report, evidence.certificates)
         if product is None or key is None:
-            raise AttestationError("ST-ATTS-402", "of a processor that is not known", "SEV-SNP")
+            raise AttestationError(
+                "ST-ATTS-402",
+                "the processor is not known",
+                "SEV-SNP",
+                "use a version of securetrain that knows this processor",
+            )
         self.take((product, key), partial(self.fetcher.amd, product, key))
 
     def device(self, evidence: DeviceEvidence, where: str) -> None:

@@ -37,7 +37,8 @@ ROWS: Final = (
          fix="issue a new certificate, or correct the clock",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-004"),
     Code("ST-IDEN-006", X.POLICY, "a certificate does not carry exactly one SPIFFE id of this job",
-         fix="enroll the node again: its certificate names exactly one SPIFFE id of the job",
+         fix="use one id of the form spiffe://DOMAIN/job/JOB/node/NODE, whose names have only"
+             " letters, digits, '.', '_' and '-'",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-004"),
     Code("ST-IDEN-007", X.USAGE, "no trust root was given",
          fix="--trust FILE or SECURETRAIN_TRUST=FILE; a run keeps its own in <run>/trust.json",

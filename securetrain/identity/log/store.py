@@ -99,7 +99,11 @@ class Log:
     def _writing(self, entries: Sequence[bytes], signer: Signer) -> Iterator[None]:
         """The lock, for somebody who may append these."""
         if any(len(entry) > ENTRY_LIMIT for entry in entries):
-            raise IdentityError("ST-IDEN-004", f"an entry of more than {ENTRY_LIMIT} bytes")
+            raise IdentityError(
+                "ST-IDEN-004",
+                f"an entry of more than {ENTRY_LIMIT} bytes",
+                fix="log a smaller statement",
+            )
         if signer.key_id not in self.policy.keys:
             raise note.bad(f"key {signer.key_id[:16]} is not of the log {self.policy.origin}")
         with self._locked():

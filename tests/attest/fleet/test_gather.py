@@ -146,7 +146,7 @@ def test_an_amd_cpu_without_certificates(machine):
         bundle = bundle_of(machine, with_snp(certificates=False, **unknown))
         items, problems = found(Makers(), bundle)
         assert items == set()
-        assert problems[0].startswith("ST-ATTS-402: of a processor that is not known")
+        assert problems[0].startswith("ST-ATTS-402: the processor is not known")
 
 
 def test_an_intel_cpu(machine):
