@@ -64,7 +64,7 @@ docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 fuzz: $(VENV)/.dev  ## Mutate inputs of every parser (FUZZ_INPUTS=100000 a parser)
-	$(BIN)/python tools/fuzz.py
+	$(BIN)/python -m tools.fuzz
 
 mutate: $(VENV)/.dev  ## Remove security checks one by one; every removal must fail a test
 	$(BIN)/python tools/mutate.py

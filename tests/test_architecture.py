@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from securetrain.core.codes import CODES, RETIRED
+from tools.purity import impurities
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = sorted((ROOT / "securetrain").rglob("*.py"))
@@ -85,6 +86,9 @@ MAY_IMPORT_PICKLE = {
     "securetrain/drills/checkpoint_metadata.py": "the attack",
     "securetrain/drills/store_attack.py": "the attack",
 }
+
+# Bytes, reference values and a clock in, a verdict out (tools/purity.py says what that forbids).
+PURE = [ROOT / "securetrain" / "evidence"]
 
 
 def _name(path):
@@ -330,3 +334,7 @@ def test_audit_of_a_node_needs_no_torch(tmp_path):
     assert code in (0, 1, 3, None), out
     assert out
     assert not names & HEAVY
+
+
+def test_the_verifier_library_is_pure():
+    assert {_name(room): impurities(room) for room in PURE if impurities(room)} == {}

@@ -48,7 +48,7 @@ from tests.evidence.tee import test_appraisal as tees
 from tests.evidence.tee.forge import pem
 from tests.evidence.tee.test_appraisal import AMD
 from tests.evidence.tpm.forge import NOW
-from tools.fuzz import bounded_memory
+from tools.fuzz.engine import bounded_memory
 
 OPERATOR = PrivateKey.generate()
 

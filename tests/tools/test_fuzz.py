@@ -4,6 +4,7 @@
 
 import atexit
 import math
+import pkgutil
 import random
 import resource
 import shutil
@@ -17,8 +18,11 @@ from securetrain.core.errors import PolicyError, UsageError
 from securetrain.policy import load_policy
 from securetrain.rendezvous.member.entry import parse_endpoint
 from securetrain.train.config import parse_job
-from tools import fuzz
-from tools.fuzz_parsers import parsers
+from tools.fuzz import __main__ as command
+from tools.fuzz import engine as fuzz
+from tools.fuzz import parsers as modules
+from tools.fuzz import registry
+from tools.fuzz.registry import parsers
 
 INPUTS = 150
 FOLDER = tempfile.mkdtemp(prefix="fuzz-")
@@ -36,6 +40,12 @@ def test_only_refusals_come_out(name):
     assert tally.accepted + tally.refused == math.ceil(INPUTS * parser.share)
     # What is never refused tests nothing; that the unchanged input is accepted, `run` has seen.
     assert tally.refused or name.startswith(TOLERANT)
+
+
+def test_every_module_of_parsers_is_in_the_registry():
+    found = {module.name for module in pkgutil.iter_modules(modules.__path__)}
+    assert found == {name for name in found if hasattr(registry, name)}
+    assert len(PARSERS) == len(parsers(Path(tempfile.mkdtemp(dir=FOLDER)))), "a name is used twice"
 
 
 def _broken(exception):
@@ -112,17 +122,17 @@ def test_what_a_parser_keeps_counts_too(monkeypatch):
 
 
 def test_the_command_tells_and_keeps_defects(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("tools.fuzz_parsers.parsers", lambda _: [_broken(ValueError("no"))])
+    monkeypatch.setattr("tools.fuzz.__main__.parsers", lambda _: [_broken(ValueError("no"))])
     _with_bang(monkeypatch)
-    assert fuzz.main(["--inputs", "3", "--save", str(tmp_path / "kept")]) == 1
+    assert command.main(["--inputs", "3", "--save", str(tmp_path / "kept")]) == 1
     assert "1 defects" in capsys.readouterr().out
     assert (tmp_path / "kept" / "broken-0.bin").read_bytes() == b"abc!"
     monkeypatch.setattr(
-        "tools.fuzz_parsers.parsers", lambda _: [_broken(UsageError("ST-USAG-001", ""))]
+        "tools.fuzz.__main__.parsers", lambda _: [_broken(UsageError("ST-USAG-001", ""))]
     )
-    assert fuzz.main(["--inputs", "3"]) == 0
+    assert command.main(["--inputs", "3"]) == 0
     with pytest.raises(SystemExit):
-        fuzz.main(["no-such-parser"])
+        command.main(["no-such-parser"])
 
 
 # What fuzzing found.

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from securetrain.artifacts.directory import Sink, Source, Staging
 from securetrain.artifacts.tree.layout import STATEMENT
-from securetrain.artifacts.tree.storage import Sink, Source, Staging
 from securetrain.core.errors import UsageError
 from securetrain.core.files import FileEntry, UnsafeEntry, unsafe_name
 

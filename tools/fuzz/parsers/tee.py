@@ -18,7 +18,7 @@ from securetrain.evidence.tee.tdx_quote import parse_quote
 from tests.evidence.tee import forge, forge_amd
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import AmdWorld
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _VCEK = "63da758de6644564adc5f4b93be8accd"
 

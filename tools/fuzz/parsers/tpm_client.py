@@ -15,7 +15,7 @@ from securetrain.core import canonical
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.keys import AK_TEMPLATE
 from securetrain.evidence.tpm.structures import PcrSelection, encode_selections, number, tpm2b
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _INDEX: Final = 0x1C00002
 _PCRS: Final = (0, 1, 7, 10)

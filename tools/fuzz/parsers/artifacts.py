@@ -19,7 +19,7 @@ from securetrain.artifacts.model.oms.model import KeySigner, TrustedKey
 from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.artifacts.statement.dataset_predicate import DataFormat
 from securetrain.core.errors import IntegrityError
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

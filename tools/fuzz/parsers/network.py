@@ -14,7 +14,7 @@ from securetrain.network.process_identity import Owner
 from securetrain.network.wireguard import Endpoint, decode_key, encode_key
 from securetrain.network.wireguard_go import version_problem
 from tests.network.fake_rdma import DONE, OWN, PEER, offload, policy, state, template
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _ONE, _OTHER = bytes(range(1, 33)), bytes(range(2, 34))
 

@@ -17,7 +17,7 @@ from securetrain.evidence.gpu.opaque import read_gpu, read_switch
 from securetrain.evidence.gpu.reference import GpuReference
 from securetrain.evidence.gpu.spdm import parse_report
 from tests.evidence.gpu import forge
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _HOPPER: Final = forge.Device(chip="GH100")
 _BLACKWELL: Final = forge.Device(chip="GB100")

@@ -33,7 +33,7 @@ from tests.evidence.gpu.authority import NOW, OCSP_SIGNING, issue, make_authorit
 from tests.evidence.gpu.rimforge import manifest, sign
 from tests.evidence.gpu.test_crl import make as make_crl
 from tests.evidence.gpu.test_crl import revoke
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _AUTHORITY: Final = make_authority()
 _SIGNER: Final = _AUTHORITY.signer.certificate

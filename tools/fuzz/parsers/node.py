@@ -18,7 +18,7 @@ from securetrain.evidence.node_evidence import NODE_TYPE, AttestationKeys, parse
 from securetrain.evidence.reference import ReferenceValues
 from tests.attest.small_fleet import MANIFEST, World
 from tests.evidence.test_node_appraiser import equipped, whole
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _SETTINGS: Final = AttesterSettings(
     tpm=TpmSettings(address="tcp:127.0.0.1:2321", state="/var/lib/tpm"),

@@ -29,7 +29,7 @@ from securetrain.testing.measurement_lists import (
     measured_file,
     replayed,
 )
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _PEM = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 _BOOT = hashlib.sha256(b"boot").digest()

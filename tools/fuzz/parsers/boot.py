@@ -13,7 +13,7 @@ from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.efi import describe
 from securetrain.evidence.tpm.eventlog import parse, read, replay
 from tests.evidence.tpm import bootlogs
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _PCRS = (*range(10), 14)
 

@@ -11,7 +11,7 @@ from securetrain.evidence.token_profiles import JUDGES, Claims, TokenProfile, nr
 from securetrain.evidence.tokens import TokenIssuer, TokenReference, appraise_token
 from tests.evidence import honest_tokens as honest
 from tests.evidence.issuers import token
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _CLAIMS: dict[TokenProfile, list[dict[str, Any]]] = {
     TokenProfile.GOOGLE: [honest.GOOGLE],

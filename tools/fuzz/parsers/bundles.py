@@ -45,7 +45,7 @@ from tests.evidence.tee.forge import pem
 from tests.evidence.tee.forge_amd import AmdWorld
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.forge import NOW
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 _PARTS: Final[Mapping[str, tuple[Callable[[Any], bytes], Callable[[Any, bytes], Any]]]] = {
     "quote": (lambda said: said.tpm.quote, lambda said, data: _tpm(said, quote=data)),

@@ -6,7 +6,7 @@ from securetrain.evidence.tpm import keys, profile, quote, structures
 from securetrain.evidence.tpm.certificates import Endorsements, TpmReference
 from securetrain.evidence.tpm.constants import Algorithm, Attributes, Hash
 from tests.evidence.tpm import forge
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 
 def tpm() -> list[Parser]:

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.core import canonical
-from securetrain.identity import dsse, keyfile, pkcs11
+from securetrain.identity import dsse, keyfile, pkcs11, register
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.log import note, proof, tiles, witness
 from securetrain.identity.log.checkpoint import LogPolicy, open_checkpoint, parse_text
 from securetrain.identity.log.entry import entry_of
 from securetrain.identity.log.store import Log
-from securetrain.identity.spiffe import Role
+from securetrain.identity.revocation import sign_list, verify_list
+from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.identity.svid import Chain, check_chain
+from securetrain.identity.token import Token, parse_token
 from securetrain.identity.trust import (
     PAYLOAD_TYPE,
     Authority,
@@ -26,9 +28,10 @@ from securetrain.identity.trust import (
     TrustRoot,
     key_table,
     sign_document,
+    sign_root,
 )
 from securetrain.testing.clock import START
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 ROOT, WORKER, LOG, NODE = (PrivateKey.generate() for _ in range(4))
 MEMBER: Final = PrivateKey.generate(KeyKind.P256)
@@ -54,6 +57,7 @@ def identity(folder: Path) -> list[Parser]:
         return data.decode("utf-8", "replace")
 
     return [
+        *_signed(),
         # Behind the signature, so that mutations reach the document.
         Parser(
             "trust-document",
@@ -78,6 +82,51 @@ def identity(folder: Path) -> list[Parser]:
             tiles.unpack_bundle,
         ),
         Parser("svid-chain", lambda: [_chain(ca)], lambda data: _check(data, trust)),
+    ]
+
+
+def _signed() -> list[Parser]:
+    root, key, other = (PrivateKey.generate() for _ in range(3))
+    trusted = {key.key_id: key.public, other.key_id: other.public}
+
+    def envelopes() -> list[bytes]:
+        return [dsse.sign(b'{"x":1}', dsse.IN_TOTO, keys) for keys in ([key], [key, other])]
+
+    def roots() -> list[bytes]:
+        roles = {TrustRole.CHECKPOINT: [key.public], TrustRole.LEDGER: [key.public, other.public]}
+        return [sign_root(roles, root, START, START + timedelta(days=1))]
+
+    def names() -> list[bytes]:
+        node = SpiffeId("securetrain.local", "job-1", Role.NODE, "node-1")
+        return [str(node).encode(), str(SpiffeId("a.b", "j", Role.COORDINATOR)).encode()]
+
+    def lists() -> list[bytes]:
+        revoked = register.Revoked(
+            kind=register.Kind.NODE, name="node-0", reason="sold", since=START
+        )
+        return [sign_list("a.b", entries, key, START) for entries in ([], [revoked])]
+
+    def tokens() -> list[bytes]:
+        token = Token(
+            host="10.0.0.1",
+            port=1,
+            ca="0" * 64,
+            trust_domain="a.b",
+            job="j",
+            node="n",
+            ends=START,
+            secret=bytes(16),
+        )
+        return [token.text().encode()]
+
+    return [
+        Parser("revocations", lists, lambda data: verify_list(data, key.public, "a.b")),
+        Parser(
+            "enrolment-token", tokens, lambda data: parse_token(data.decode("utf-8", "replace"))
+        ),
+        Parser("dsse", envelopes, lambda data: dsse.verify(data, dsse.IN_TOTO, trusted)),
+        Parser("trust-root", roots, lambda data: TrustRoot.parse(data, START)),
+        Parser("spiffe", names, lambda data: SpiffeId.parse(data.decode("utf-8", "replace"))),
     ]
 
 

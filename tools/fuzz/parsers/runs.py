@@ -1,13 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Every parser of bytes that others wrote, with valid inputs to start from."""
+"""Fuzzes what a run writes and signs: its ledger, evidence, membership and artifacts."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from securetrain.artifacts.statement import statements
 from securetrain.artifacts.statement.statements import (
@@ -21,24 +19,14 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree import codec, index
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.audit.catalogue import load_check_file
-from securetrain.audit.collect.node import collect_node
-from securetrain.audit.facts import decode_facts
-from securetrain.audit.waivers import parse_waivers
 from securetrain.core import canonical
 from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import Boundary, NodeTier
 from securetrain.evidence import result as results
 from securetrain.evidence import selfreport
-from securetrain.identity import dsse, register
 from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.identity.revocation import sign_list, verify_list
-from securetrain.identity.spiffe import Role, SpiffeId
-from securetrain.identity.token import Token, parse_token
-from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.identity.trust import TrustRole
 from securetrain.ledger import verify_ledger
-from securetrain.policy.load import bundled_dir, load_policy
-from securetrain.policy.schema import Policy
 from securetrain.rendezvous.wire.membership import (
     Expected,
     Member,
@@ -48,180 +36,19 @@ from securetrain.rendezvous.wire.membership import (
 )
 from securetrain.testing.clock import START
 from securetrain.testing.runs import SmallRun, make_run
-from securetrain.threats.threat_model import load_model
-from securetrain.train.config import load_job
-from tools import fuzz_tpm_client
-from tools.fuzz import Parser
-from tools.fuzz_artifacts import artifacts
-from tools.fuzz_boot import boot
-from tools.fuzz_bundles import bundles
-from tools.fuzz_collateral import collateral
-from tools.fuzz_devices import devices
-from tools.fuzz_identity import identity
-from tools.fuzz_ima import ima
-from tools.fuzz_network import network
-from tools.fuzz_node import node
-from tools.fuzz_rendezvous import rendezvous
-from tools.fuzz_tee import tee
-from tools.fuzz_tokens import tokens
-from tools.fuzz_tpm import tpm
+from tools.fuzz.engine import Parser
 
 _HEX: Final = "ab" * 32
 
 
-def parsers(folder: Path) -> list[Parser]:
-    """All parsers.
+def runs(folder: Path) -> list[Parser]:
+    """The parsers.
 
     Args:
-        folder: An empty directory for the few that read files.
+        folder: Where a run directory is made.
     """
-    run = make_run(folder / "run")
-    return [
-        Parser("canonical", _documents, canonical.loads),
-        Parser("canonical-struct", _resolved_policy, _decode_policy),
-        *_identity(),
-        *identity(folder / "identity"),
-        *_yaml(folder),
-        _ledger(run),
-        *rendezvous(folder / "rendezvous"),
-        *_attestation(run),
-        *devices(),
-        *boot(),
-        *ima(),
-        *tokens(),
-        *tpm(),
-        *fuzz_tpm_client.parsers(),
-        *tee(),
-        *collateral(folder),
-        *node(),
-        *bundles(folder / "bundles"),
-        *network(folder / "network"),
-        Parser("facts", lambda: [_facts(folder)], lambda data: decode_facts(data, "facts")),
-        *_artifacts(run),
-        *artifacts(folder / "artifacts"),
-    ]
-
-
-def _documents() -> list[bytes]:
-    values = [
-        {"a": [1, 2.5, "x", None, True], "b": {"c": -7}},
-        ["\u00e9", "", {}, []],
-        *msgspec.to_builtins([load_policy("baseline").policy]),
-    ]
-    return [canonical.dumps(value) for value in values]
-
-
-def _resolved_policy() -> list[bytes]:
-    return [canonical.encode(load_policy(name).policy) for name in ("dev", "hardened")]
-
-
-def _decode_policy(data: bytes) -> object:
-    return canonical.decode(data, Policy, canonical=True)
-
-
-def _identity() -> list[Parser]:
-    root, key, other = (PrivateKey.generate() for _ in range(3))
-    trusted = {key.key_id: key.public, other.key_id: other.public}
-
-    def envelopes() -> list[bytes]:
-        return [dsse.sign(b'{"x":1}', dsse.IN_TOTO, keys) for keys in ([key], [key, other])]
-
-    def roots() -> list[bytes]:
-        roles = {TrustRole.CHECKPOINT: [key.public], TrustRole.LEDGER: [key.public, other.public]}
-        return [sign_root(roles, root, START, START + timedelta(days=1))]
-
-    def names() -> list[bytes]:
-        node = SpiffeId("securetrain.local", "job-1", Role.NODE, "node-1")
-        return [str(node).encode(), str(SpiffeId("a.b", "j", Role.COORDINATOR)).encode()]
-
-    def lists() -> list[bytes]:
-        revoked = register.Revoked(
-            kind=register.Kind.NODE, name="node-0", reason="sold", since=START
-        )
-        return [sign_list("a.b", entries, key, START) for entries in ([], [revoked])]
-
-    def tokens() -> list[bytes]:
-        token = Token(
-            host="10.0.0.1",
-            port=1,
-            ca="0" * 64,
-            trust_domain="a.b",
-            job="j",
-            node="n",
-            ends=START,
-            secret=bytes(16),
-        )
-        return [token.text().encode()]
-
-    return [
-        Parser("revocations", lists, lambda data: verify_list(data, key.public, "a.b")),
-        Parser(
-            "enrolment-token", tokens, lambda data: parse_token(data.decode("utf-8", "replace"))
-        ),
-        Parser("dsse", envelopes, lambda data: dsse.verify(data, dsse.IN_TOTO, trusted)),
-        Parser("trust-root", roots, lambda data: TrustRoot.parse(data, START)),
-        Parser("spiffe", names, lambda data: SpiffeId.parse(data.decode("utf-8", "replace"))),
-    ]
-
-
-def _yaml(folder: Path) -> list[Parser]:
-    def shipped(kind: str, *below: str) -> Callable[[], list[bytes]]:
-        home = bundled_dir(kind).joinpath(*below)
-        return lambda: [path.read_bytes() for path in sorted(home.glob("*.yaml"))]
-
-    def from_file(load: Callable[[Path], object]) -> Callable[[bytes], object]:
-        def parse(data: bytes) -> object:
-            path = folder / "input.yaml"
-            path.write_bytes(data)
-            return load(path)
-
-        return parse
-
-    return [
-        Parser(
-            "policy", shipped("policies"), from_file(lambda path: load_policy(str(path))), share=0.5
-        ),
-        # Long files in a slow parser.
-        Parser("checks", shipped("policies", "checks"), from_file(load_check_file), share=0.1),
-        Parser("threat-model", shipped("threat_models"), from_file(load_model), share=0.02),
-        Parser("waivers", lambda: [_WAIVERS], lambda data: parse_waivers(data, "waivers")),
-        Parser("job", lambda: [_JOB], from_file(load_job)),
-    ]
-
-
-_WAIVERS: Final = b"""\
-apiVersion: securetrain.dev/policy/v1
-kind: Waivers
-items:
-  - id: w-1
-    check: ST-RDZ-001
-    subject: "*"
-    justification: a reason that is long enough
-    owner: someone
-    approved_by: another
-    ticket: T-1
-    created: 2026-01-01
-    expires: 2026-02-01
-    compensating: [ST-NET-001]
-"""
-
-_JOB: Final = b"""\
-apiVersion: securetrain.dev/job/v1
-kind: TrainJob
-name: small
-steps: 10
-parallel:
-  dp_shard: 2
-optimizer:
-  lr: 0.001
-"""
-
-
-def _facts(folder: Path) -> bytes:
-    """A node of which nothing can be read: every section is there, with its reason."""
-    empty = folder / "root"
-    empty.mkdir(exist_ok=True)
-    return collect_node({}, now=START, search_path=[], root=empty).to_json()
+    run = make_run(folder)
+    return [_ledger(run), *_attestation(run), *_artifacts(run)]
 
 
 def _ledger(run: SmallRun) -> Parser:

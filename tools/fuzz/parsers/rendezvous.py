@@ -34,7 +34,7 @@ from securetrain.rendezvous.wire.membership import (
 )
 from securetrain.rendezvous.wire.tunnel import Tunnel, check_hello, store_host
 from securetrain.testing.clock import START
-from tools.fuzz import Parser
+from tools.fuzz.engine import Parser
 
 if TYPE_CHECKING:
     from securetrain.network.overlay import Overlay
