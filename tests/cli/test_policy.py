@@ -5,8 +5,8 @@ import json
 import pytest
 
 from securetrain.cli.main import main
-from securetrain.cli.policy import shown
 from securetrain.policy.explain import documented_fields
+from securetrain.report.policy_fields import shown
 
 
 @pytest.fixture
