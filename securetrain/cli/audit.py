@@ -41,9 +41,7 @@ or command line; 3 more checks unknown than host.max_unknown; 4 the facts cannot
 @click.command(name="audit", epilog=EPILOG)
 @click.option("--node", is_flag=True, help="Collect facts about this node and judge them.")
 @file_option(
-    "--facts",
-    "facts_file",
-    help="Judge facts that were saved before, on this or another node.",
+    "--facts", "facts_file", help="Judge facts that were saved before, on this or another node."
 )
 @file_option(
     "--save-facts",

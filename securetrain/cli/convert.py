@@ -118,13 +118,7 @@ def command(
 
 
 def _to_hf(
-    old: Path,
-    new: Path,
-    key: "Signer",
-    *,
-    job: Path | None,
-    trust_file: Path | None,
-    dtype: str,
+    old: Path, new: Path, key: "Signer", *, job: Path | None, trust_file: Path | None, dtype: str
 ) -> str:
     from securetrain.core.errors import UsageError
     from securetrain.identity.truststore import load_trust

@@ -64,8 +64,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     "--invite", multiple=True, help="Print a token for this node, good for 15 minutes; repeatable."
 )
 @file_option(
-    "--run-dir",
-    help="Ledger and state; used again after a restart. Default: runs/JOB-coordinator.",
+    "--run-dir", help="Ledger and state; used again after a restart. Default: runs/JOB-coordinator."
 )
 @passphrase_option
 @json_as("Print one JSON object a line for each event.")

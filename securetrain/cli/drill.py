@@ -14,8 +14,7 @@ from securetrain.report.document import emit
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--list", "listing", is_flag=True, help="Name the drills and run none.")
 @file_option(
-    "--workdir",
-    help="Keep the drills' files below this directory. Default: a temporary one.",
+    "--workdir", help="Keep the drills' files below this directory. Default: a temporary one."
 )
 @json_as("Print the results as JSON.")
 def command(ids: tuple[str, ...], listing: bool, workdir: Path | None, output: str) -> int:

@@ -99,8 +99,7 @@ def show(  # noqa: PLR0917 - click passes options by name
 @file_argument("path")
 @secret_option
 @file_option(
-    "--new-passphrase-file",
-    help="File with the new passphrase; without it, it is asked for.",
+    "--new-passphrase-file", help="File with the new passphrase; without it, it is asked for."
 )
 @click.option("--remove", is_flag=True, help="Store the key without a passphrase.")
 @json_option

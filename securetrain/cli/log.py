@@ -148,10 +148,7 @@ def checkpoint(folder: Path, trust_path: Path, whole: bool, add: Path | None, ou
 @_FOLDER
 @_ENVELOPE
 @_TRUST
-@file_option(
-    "--out",
-    help="The file to write; default: ENVELOPE.tlog-proof. It is replaced.",
-)
+@file_option("--out", help="The file to write; default: ENVELOPE.tlog-proof. It is replaced.")
 @json_option
 def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, output: str) -> int:
     """Write the proof that ENVELOPE is in the log, as the newest checkpoint shows it."""
@@ -179,10 +176,7 @@ def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, outp
 
 @command.command(name="verify", epilog=EPILOG)
 @_ENVELOPE
-@file_option(
-    "--proof",
-    help="The proof; default: ENVELOPE.tlog-proof.",
-)
+@file_option("--proof", help="The proof; default: ENVELOPE.tlog-proof.")
 @_TRUST
 @click.option(
     "--max-age-hours",
@@ -191,11 +185,7 @@ def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, outp
 )
 @json_option
 def verify(
-    envelope: Path,
-    proof: Path | None,
-    trust_path: Path,
-    max_age_hours: float | None,
-    output: str,
+    envelope: Path, proof: Path | None, trust_path: Path, max_age_hours: float | None, output: str
 ) -> int:
     """Prove that ENVELOPE was logged. Needs no log: the proof holds what is needed.
 

@@ -45,17 +45,13 @@ checkpoints: securetrain convert.
 @secret_option
 @dataset_options
 @file_option(
-    "--certificate",
-    help="--oms: the key's certificate (PEM), which then travels in the bundle.",
+    "--certificate", help="--oms: the key's certificate (PEM), which then travels in the bundle."
 )
 @file_option(
-    "--chain",
-    multiple=True,
-    help="--oms: what leads from the certificate to the root (PEM).",
+    "--chain", multiple=True, help="--oms: what leads from the certificate to the root (PEM)."
 )
 @file_option(
-    "--bundle",
-    help="--oms: where the bundle is written. Default: model.sig in the model.",
+    "--bundle", help="--oms: where the bundle is written. Default: model.sig in the model."
 )
 def command(
     *,

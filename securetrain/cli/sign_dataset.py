@@ -76,8 +76,7 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
             help="--dataset: a scanner's report on the data; its digest and verdict are signed.",
         ),
         file_option(
-            "--croissant",
-            help="--dataset: its Croissant description, whose digest is signed.",
+            "--croissant", help="--dataset: its Croissant description, whose digest is signed."
         ),
         click.option(
             "--metadata",

@@ -246,11 +246,7 @@ def show(path: Path, output: str) -> int:
 @command.command(name="update", epilog=EPILOG)
 @_FOLDER
 @file_option("--pin", help="Trust this file, because you say so.")
-@file_option(
-    "--from",
-    "source",
-    help="Follow the published versions in this folder.",
-)
+@file_option("--from", "source", help="Follow the published versions in this folder.")
 @json_option
 def update(folder: Path, pin: Path | None, source: Path | None, output: str) -> int:
     """Keep in FOLDER what this machine trusts: begin with --pin, then follow with --from."""
@@ -270,11 +266,7 @@ def update(folder: Path, pin: Path | None, source: Path | None, output: str) -> 
 
 
 def _propose(
-    folder: Path,
-    change: "Change",
-    keys: Sequence[str],
-    passphrase_file: Path | None,
-    output: str,
+    folder: Path, change: "Change", keys: Sequence[str], passphrase_file: Path | None, output: str
 ) -> int:
     from securetrain.identity.trustfolder import TrustFolder
     from securetrain.report import trust_root

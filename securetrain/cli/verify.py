@@ -65,17 +65,11 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     " beside PATH.",
 )
 @file_option(
-    "--bundle",
-    help="An OpenSSF Model Signing bundle: PATH is a model that was signed with it.",
+    "--bundle", help="An OpenSSF Model Signing bundle: PATH is a model that was signed with it."
 )
+@file_option("--public-key", help="With --bundle: the public key (PEM) that must have signed.")
 @file_option(
-    "--public-key",
-    help="With --bundle: the public key (PEM) that must have signed.",
-)
-@file_option(
-    "--ca",
-    "roots",
-    help="With --bundle: certificates (PEM) of the authorities that are trusted.",
+    "--ca", "roots", help="With --bundle: certificates (PEM) of the authorities that are trusted."
 )
 @click.option("--identity", help="With --bundle: who signed keyless, in full (e-mail or URI).")
 @click.option("--issuer", help="With --identity: the OIDC issuer that vouched, in full.")
@@ -86,8 +80,7 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
 @click.option("--policy", "policy_name", help="A policy by name or file. Default: none.")
 @format_options("sarif", "junit", text="What to print on standard output.")
 @file_option(
-    "--vsa",
-    help="Also write a verification summary (SLSA VSA) to this file, which must not exist.",
+    "--vsa", help="Also write a verification summary (SLSA VSA) to this file, which must not exist."
 )
 @click.option(
     "--vsa-key", help="Sign the summary: a key file or a pkcs11: URI. Default: not signed."
@@ -117,9 +110,7 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
 )
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 @click.option(
-    "--offline",
-    is_flag=True,
-    help="Fetch nothing: refuse a PATH that is a URL of a store.",
+    "--offline", is_flag=True, help="Fetch nothing: refuse a PATH that is a URL of a store."
 )
 def command(
     *,

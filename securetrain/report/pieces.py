@@ -10,7 +10,7 @@ printed as text, never as markup, and made printable first.
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import click
 from rich.console import Console
@@ -19,29 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from securetrain.core.text import printable
-from securetrain.report.document import plural
 
 _MIN_TEXT: Final = 30
-
-
-class Found(Protocol):
-    """A problem or a finding, as a row of a table and a line with its fix."""
-
-    @property
-    def code(self) -> str:
-        """Its code."""
-
-    @property
-    def what(self) -> str:
-        """What was found."""
-
-    @property
-    def fix(self) -> str:
-        """What to do."""
-
-    @property
-    def place(self) -> str:
-        """Where it is."""
 
 
 def plain() -> Console:
@@ -108,28 +87,6 @@ def bare_table(*columns: str, wrapped: str = "") -> Table:
 def indented(what: Table | Text, by: int) -> Padding:
     """Something that stands `by` columns to the right."""
     return Padding(what, (0, 0, 0, by))
-
-
-def verdict(console: Console, good: str, bad: str, subject: str, *, ok: bool) -> None:
-    """The first line of a verdict: one word, and about what."""
-    word = Text(good, "bold green") if ok else Text(bad, "bold red")
-    console.print(Text.assemble(word, safe(f"  {subject}")))
-
-
-def problem_table(console: Console, found: Sequence[Found], noun: str, most: int) -> None:
-    """Codes, places and what was found, in a table of at most `most` rows."""
-    table = Table(title=plural(len(found), noun), title_justify="left")
-    for heading in ("code", "where", "what"):
-        table.add_column(heading, overflow="fold")
-    for one in found[:most]:
-        table.add_row(Text(one.code, "red"), Text(safe(one.place)), Text(safe(one.what)))
-    console.print(table)
-
-
-def fixes(console: Console, found: Iterable[Found]) -> None:
-    """The fix of every code, once."""
-    for fix in dict.fromkeys(f"{one.code}: {one.fix}" for one in found):
-        console.print(Text(f"fix: {fix}"))
 
 
 def _wrapped(text: str, indent: int) -> list[str]:

@@ -3,10 +3,10 @@
 """The pages of ``verify`` and ``scan``: for people, scripts, code scanning and test reports."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from rich.console import Console
@@ -17,16 +17,18 @@ from rich.tree import Tree
 from securetrain.artifacts.examine import Examined
 from securetrain.artifacts.lineage.walk import Link
 from securetrain.artifacts.model.oms.model import ModelResult
-from securetrain.artifacts.scan.findings import NOTHING, ScanResult
+from securetrain.artifacts.scan.findings import NOTHING, Finding, ScanResult
 from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
+from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.verify import VerifyResult
 from securetrain.policy.load import LoadedPolicy
 from securetrain.report import junit, problems, sarif
-from securetrain.report.document import Document, aligned
-from securetrain.report.pieces import fixes, problem_table, safe, verdict, wide
+from securetrain.report.document import Document, aligned, plural
+from securetrain.report.pieces import safe, wide
 from securetrain.report.problems import Outcome
 
 MAX_SHOWN: Final = 50
+Found: TypeAlias = Problem | Finding
 
 
 def verified(found: Examined, trust_file: Path) -> Document:
@@ -110,17 +112,17 @@ def _document(outcome: Outcome, data: dict[str, Any], text: Callable[[], None]) 
 
 def _verified(found: Examined, trust_file: Path) -> None:
     result, console = found.result, wide()
-    verdict(console, "VERIFIED", "REFUSED", f"{result.kind} {result.path}", ok=result.ok)
+    _verdict(console, "VERIFIED", "REFUSED", f"{result.kind} {result.path}", ok=result.ok)
     grid = Table.grid(padding=(0, 2))
     for name, value in _facts(result, found.policy, trust_file):
         grid.add_row(Text(safe(name)), Text(safe(value)))
     console.print(grid)
     if result.problems:
         count = len(result.problems)
-        problem_table(console, result.problems, "problem", count)
+        _problems(console, result.problems, "problem", count)
         if result.truncated:
             console.print(f"There are more; the first {count} are listed.")
-        fixes(console, result.problems)
+        _fixes(console, result.problems)
     if found.chain is not None:
         Console(highlight=False).print(_tree(found.chain))
 
@@ -208,7 +210,7 @@ def _tree(link: Link) -> Tree:
 
 def _model(result: ModelResult) -> None:
     console = wide()
-    verdict(console, "VERIFIED", "REFUSED", f"model {result.path}", ok=result.ok)
+    _verdict(console, "VERIFIED", "REFUSED", f"model {result.path}", ok=result.ok)
     rows = [
         ("signed by", safe(result.signer) or "nobody who was named here"),
         ("checked", f"{result.num_files} files, {result.num_bytes:,} bytes"),
@@ -219,12 +221,12 @@ def _model(result: ModelResult) -> None:
         console.print(Text.assemble((problem.code, "red"), f"  {line}"))
     if len(result.problems) > MAX_SHOWN:
         console.print(f"and {len(result.problems) - MAX_SHOWN} more")
-    fixes(console, result.problems)
+    _fixes(console, result.problems)
 
 
 def _scan(result: ScanResult, *, opcodes: bool) -> None:
     console = wide()
-    verdict(console, "CLEAN", "NOT CLEAN", str(result.path), ok=result.ok)
+    _verdict(console, "CLEAN", "NOT CLEAN", str(result.path), ok=result.ok)
     pickles = [one for one in result.judged if one.format == "pickle"]
     names = {name for one in pickles for name in one.globals}
     judged = f"{len(result.judged)} files and members, {len(pickles)} of them pickles"
@@ -245,10 +247,10 @@ def _scan(result: ScanResult, *, opcodes: bool) -> None:
     if not result.findings:
         return
     count = len(result.findings)
-    problem_table(console, result.findings, "finding", MAX_SHOWN)
+    _problems(console, result.findings, "finding", MAX_SHOWN)
     if count > MAX_SHOWN or result.truncated:
         console.print(f"There are more; the first {min(count, MAX_SHOWN)} are listed.")
-    fixes(console, result.findings)
+    _fixes(console, result.findings)
 
 
 def _scan_briefly(scanned: ScanResult) -> None:
@@ -260,3 +262,25 @@ def _scan_briefly(scanned: ScanResult) -> None:
     if not found:
         lines.append("scan     nothing that a loader would run")
     console.print(Text("\n".join(lines)))
+
+
+def _verdict(console: Console, good: str, bad: str, subject: str, *, ok: bool) -> None:
+    """The first line of a verdict: one word, and about what."""
+    word = Text(good, "bold green") if ok else Text(bad, "bold red")
+    console.print(Text.assemble(word, safe(f"  {subject}")))
+
+
+def _problems(console: Console, found: Sequence[Found], noun: str, most: int) -> None:
+    """Codes, places and what was found, in a table of at most `most` rows."""
+    table = Table(title=plural(len(found), noun), title_justify="left")
+    for heading in ("code", "where", "what"):
+        table.add_column(heading, overflow="fold")
+    for one in found[:most]:
+        table.add_row(Text(one.code, "red"), Text(safe(one.place)), Text(safe(one.what)))
+    console.print(table)
+
+
+def _fixes(console: Console, found: Sequence[Found]) -> None:
+    """The fix of every code, once."""
+    for fix in dict.fromkeys(f"{one.code}: {one.fix}" for one in found):
+        console.print(Text(f"fix: {fix}"))
