@@ -15,7 +15,7 @@ It is an in-toto statement of SLSA's Verification Summary Attestation
 
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from securetrain import __version__
@@ -23,10 +23,12 @@ from securetrain.artifacts.statement.statements import DIGEST_NAME, CheckpointPr
 from securetrain.artifacts.verify import VerifyResult
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
+from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import dsse
 from securetrain.identity.keys import Signer
 from securetrain.identity.statement import STATEMENT_TYPE
+from securetrain.policy.load import LoadedPolicy
 
 PREDICATE_TYPE: Final = "https://slsa.dev/verification_summary/v1"
 VERIFIER_ID: Final = "https://securetrain.dev/verify"
@@ -105,3 +107,24 @@ def summarize(
 def sign(summary: bytes, key: Signer) -> bytes:
     """The summary in a DSSE envelope."""
     return dsse.sign(summary, dsse.IN_TOTO, [key])
+
+
+def write_summary(
+    target: Path,
+    result: VerifyResult,
+    policy: LoadedPolicy | None,
+    now: datetime,
+    *,
+    passed: bool,
+    key: Signer | None = None,
+) -> None:
+    """Write the summary to a new file, signed when there is a key.
+
+    Raises:
+        UsageError: ST-USAG-001, rule 3; ST-USAG-005 when the file exists.
+    """
+    used = None
+    if policy is not None:
+        used = PolicyUsed(uri=policy.policy.metadata.id, digest=policy.digest)
+    data = summarize(result, used, now, passed=passed)
+    write_atomic(target, data if key is None else sign(data, key), replace=False)

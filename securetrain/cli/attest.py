@@ -2,28 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain attest``: one bundle of evidence, from the node that collects it to the verdict.
 
-What a fleet needs (`enroll`, `cache`, revocations) is in `attest_fleet`, what people see in
-`attest_view`. Never imports torch.
+What a fleet needs (`enroll`, `cache`, revocations) is in `attest_fleet`. Never imports torch.
 """
 
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from securetrain.cli.attest_fleet import cache, enroll, restore, revocations
-from securetrain.cli.attest_options import (
-    FILE,
-    StoryGroup,
-    json_option,
-    policy_option,
-    print_json,
-)
+from securetrain.cli.options import StoryGroup, file_argument, file_option, json_option
+from securetrain.report.document import emit
 
-if TYPE_CHECKING:
-    from securetrain.attest.fleet.offline import Judgement
+_POLICY = click.option("--policy", "policy_name", required=True, help="A policy by name or file.")
 
 EPILOG: Final = """\
 \b
@@ -57,7 +50,7 @@ def command() -> None:
 
 
 @command.command(name="keygen", epilog="\b\nExample:\n  securetrain attest keygen operator.pem\n")
-@click.argument("out", type=FILE)
+@file_argument("out")
 @click.option(
     "--kind",
     type=click.Choice(["ed25519", "ecdsa-p256"]),
@@ -66,22 +59,18 @@ def command() -> None:
     help="ecdsa-p256 is for signed results (verify --ear).",
 )
 @json_option
-def keygen(out: Path, kind: str, as_json: bool) -> None:
+def keygen(out: Path, kind: str, output: str) -> int:
     """Make a private key in the new file OUT (mode 0600).
 
     An operator signs reference values and the cache with it. Prints the public key as policies
     name it.
     """
     from securetrain.attest.fleet.bundle import key_text
-    from securetrain.cli import attest_view
     from securetrain.identity.keys import KeyKind, PrivateKey
+    from securetrain.report import evidence
 
     key = PrivateKey.create(out, KeyKind(kind))
-    signed_by = key_text(key.public)
-    if as_json:
-        print_json({"file": str(out), "key_id": key.key_id, "signed_by": signed_by})
-    else:
-        attest_view.show_key(out, key.key_id, signed_by)
+    return emit(evidence.new_key(out, key.key_id, key_text(key.public)), output)
 
 
 # --- bundles -------------------------------------------------------------------------------------
@@ -104,18 +93,17 @@ Exit codes: 0 collected (also when only the node itself speaks: look for UNATTES
 
 @command.command(name="collect", epilog=COLLECT_EPILOG)
 @click.option("--node", required=True, help="The node's name, as in its certificate.")
-@click.option("--out", type=FILE, help="The bundle. Default: NODE.bundle.json here.")
+@file_option("--out", help="The bundle. Default: NODE.bundle.json here.")
 @click.option(
     "--attester",
     default="auto",
     show_default=True,
     help="What may speak: 'auto' takes what this machine has, or a settings file.",
 )
-@click.option("--key", "key_file", type=FILE, help="The node's key. Default: one in --state.")
-@click.option("--question", "question_file", type=FILE, help="A verifier's question to answer.")
-@click.option(
+@file_option("--key", "key_file", help="The node's key. Default: one in --state.")
+@file_option("--question", "question_file", help="A verifier's question to answer.")
+@file_option(
     "--state",
-    type=FILE,
     help="Private folder of the keys. Default: ~/.local/state/securetrain, for root"
     " /var/lib/securetrain.",
 )
@@ -127,12 +115,12 @@ def collect(  # noqa: PLR0917 - click passes every option
     key_file: Path | None,
     question_file: Path | None,
     state: Path | None,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Collect this machine's evidence into a bundle."""
     from securetrain.attest.fleet.bundle import read_question, write_bundle
     from securetrain.attest.fleet.local import collect_here, default_state
-    from securetrain.cli import attest_view
+    from securetrain.report import evidence
 
     collected = collect_here(
         node,
@@ -145,21 +133,7 @@ def collect(  # noqa: PLR0917 - click passes every option
     )
     path = out or Path(f"{node}.bundle.json")
     write_bundle(path, collected.bundle)
-    if as_json:
-        print_json(
-            {
-                "file": str(path),
-                "node": node,
-                "media_type": collected.bundle.media_type,
-                "speaks": collected.speakers,
-                "unattested": collected.unattested,
-                "asked_itself": collected.bundle.asked_itself,
-                "key": str(collected.key_file),
-                "missing": list(collected.notes),
-            }
-        )
-    else:
-        attest_view.show_collected(collected, path)
+    return emit(evidence.collected(collected, path), output)
 
 
 SHOW_EPILOG: Final = """\
@@ -175,14 +149,14 @@ bundle has. A section by name comes in full, one row a line.
 
 
 @command.command(name="show", epilog=SHOW_EPILOG)
-@click.argument("file", type=FILE)
+@file_argument("file")
 @click.option("--section", help="One section, in full.")
 @json_option
-def show(file: Path, section: str | None, as_json: bool) -> None:
+def show(file: Path, section: str | None, output: str) -> int:
     """Show what the bundle FILE says. Nothing of it is verified."""
     from securetrain.attest.fleet.bundle import read_bundle
     from securetrain.attest.fleet.describe import describe
-    from securetrain.cli import attest_view
+    from securetrain.report import evidence
 
     sections = describe(read_bundle(file))
     if section is not None:
@@ -190,10 +164,7 @@ def show(file: Path, section: str | None, as_json: bool) -> None:
         sections = tuple(one for one in sections if one.name == section)
         if not sections:
             raise click.UsageError(f"no section {section!r}; this bundle has {names}")
-    if as_json:
-        print_json({"file": str(file), "sections": [one.to_dict() for one in sections]})
-    else:
-        attest_view.show_bundle(sections, full=section is not None)
+    return emit(evidence.bundle_page(file, sections, full=section is not None), output)
 
 
 CHALLENGE_EPILOG: Final = """\
@@ -208,29 +179,25 @@ stays here and is needed to verify the answer, within 24 hours.
 
 
 @command.command(name="challenge", epilog=CHALLENGE_EPILOG, short_help="Make a question to a node.")
-@click.argument("bundle", type=FILE)
-@policy_option
-@click.option("--out", "question_file", required=True, type=FILE, help="What the node is given.")
-@click.option("--secret", "secret_file", required=True, type=FILE, help="What stays here (0600).")
+@file_argument("bundle")
+@_POLICY
+@file_option("--out", "question_file", required=True, help="What the node is given.")
+@file_option("--secret", "secret_file", required=True, help="What stays here (0600).")
 @json_option
 def challenge(
-    bundle: Path, policy_name: str, question_file: Path, secret_file: Path, as_json: bool
-) -> None:
+    bundle: Path, policy_name: str, question_file: Path, secret_file: Path, output: str
+) -> int:
     """Ask the node that BUNDLE is of: its answer cannot be a recording."""
     from securetrain.attest.fleet.bundle import ANSWER_WITHIN, read_bundle, write_question
     from securetrain.attest.fleet.offline import ask
-    from securetrain.cli import attest_view
     from securetrain.policy import load_policy
+    from securetrain.report import evidence
 
     secret = ask(read_bundle(bundle), load_policy(policy_name), datetime.now(UTC))
     write_question(question_file, secret_file, secret)
     until = (secret.asked + ANSWER_WITHIN).isoformat(timespec="minutes")
-    node = secret.question.node
-    if as_json:
-        names = {"question": str(question_file), "secret": str(secret_file)}
-        print_json({**names, "node": node, "answer_by": until})
-    else:
-        attest_view.show_question(node, question_file, secret_file, until)
+    page = evidence.question(secret.question.node, question_file, secret_file, until)
+    return emit(page, output)
 
 
 VERIFY_EPILOG: Final = """\
@@ -249,12 +216,12 @@ open: freshness without --secret, or a node that only its own word or a software
 
 
 @command.command(name="verify", epilog=VERIFY_EPILOG, short_help="Judge a bundle under a policy.")
-@click.argument("bundle", type=FILE)
-@policy_option
-@click.option("--secret", "secret_file", type=FILE, help="Of the question that this answers.")
+@file_argument("bundle")
+@_POLICY
+@file_option("--secret", "secret_file", help="Of the question that this answers.")
 @click.option("--at", help="Judge as of a past time (RFC 3339). Default: now.")
-@click.option("--ear", type=FILE, help="Write the result as a signed EAR (JWT), if proven.")
-@click.option("--sign-key", type=FILE, help="The verifier's P-256 key, for --ear.")
+@file_option("--ear", help="Write the result as a signed EAR (JWT), if proven.")
+@file_option("--sign-key", help="The verifier's P-256 key, for --ear.")
 @json_option
 def verify(  # noqa: PLR0917 - click passes every option
     bundle: Path,
@@ -263,13 +230,14 @@ def verify(  # noqa: PLR0917 - click passes every option
     at: str | None,
     ear: Path | None,
     sign_key: Path | None,
-    as_json: bool,
+    output: str,
 ) -> int:
     """Judge BUNDLE under a policy, as 'run' judges a node that joins."""
     from securetrain.attest.fleet.bundle import read_bundle, read_secret
     from securetrain.attest.fleet.offline import judge, write_ear
     from securetrain.identity.keys import PrivateKey
     from securetrain.policy import load_policy
+    from securetrain.report import evidence
 
     if (ear is None) != (sign_key is None):
         raise click.UsageError("--ear and --sign-key go together")
@@ -285,32 +253,7 @@ def verify(  # noqa: PLR0917 - click passes every option
     if ear is not None and sign_key is not None:
         done = write_ear(ear, judgement, PrivateKey.load(sign_key))
         written = f"{ear}: the signed result" if done else f"{ear}: not written, not proven"
-    _show_judgement(judgement, written, as_json=as_json)
-    return int(judgement.exit_code)
-
-
-def _show_judgement(judgement: "Judgement", ear: str, *, as_json: bool) -> None:
-    import msgspec
-
-    from securetrain.attest.fleet.describe import describe_verdict
-    from securetrain.cli import attest_view
-
-    verdict, refusal = judgement.verdict, judgement.refusal
-    if not as_json:
-        sections = describe_verdict(verdict) if verdict is not None else ()
-        attest_view.show_judgement(judgement, sections, ear)
-        return
-    print_json(
-        {
-            "node": judgement.bundle.node,
-            "ok": judgement.proven,
-            "exit": int(judgement.exit_code),
-            "result": msgspec.to_builtins(verdict.result) if verdict is not None else None,
-            "open": list(verdict.open) if verdict is not None else [],
-            "exception": judgement.exception,
-            "error": refusal.to_dict() if refusal is not None else None,
-        }
-    )
+    return emit(evidence.judgement(judgement, written), output)
 
 
 def _moment(text: str) -> datetime:

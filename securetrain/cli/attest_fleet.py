@@ -4,17 +4,21 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from securetrain.cli.attest_options import FILE, json_option, print_json, signed_by_option
-from securetrain.core.codes import ExitCode
-
-if TYPE_CHECKING:
-    from securetrain.attest.fleet.cache_files import Listing
+from securetrain.cli.options import days_option, file_argument, file_option, json_option
+from securetrain.report.document import emit
 
 NAMED: Final = "NAME=FILE"
+_KEY = file_option("--key", "key_file", required=True, help="The operator's key.")
+_SIGNED_BY = click.option(
+    "--signed-by",
+    multiple=True,
+    metavar="KEY",
+    help="Who may have signed what is there. Default: --key.",
+)
 
 # --- reference values ----------------------------------------------------------------------------
 
@@ -40,33 +44,23 @@ that is enrolled as another node; 3 enrolled, and something was left out: read t
 @click.command(
     name="enroll", epilog=ENROLL_EPILOG, short_help="Enrol nodes into signed reference values."
 )
-@click.argument("bundles", nargs=-1, type=FILE)
-@click.option(
-    "--reference-values", "values", required=True, type=FILE, help="The file; made when new."
-)
-@click.option("--key", "key_file", required=True, type=FILE, help="The operator's key.")
-@click.option("--root", "roots", multiple=True, type=FILE, help="CA of a maker of TPMs (PEM).")
-@click.option(
-    "--virtual-root", "virtual", multiple=True, type=FILE, help="CA of virtual TPMs: a cloud's."
-)
-@click.option(
-    "--test-root", "test", multiple=True, type=FILE, help="CA of software TPMs: proves nothing."
-)
-@click.option(
-    "--intermediate", "between", multiple=True, type=FILE, help="CA between a root and the TPMs."
-)
+@file_argument("bundles", nargs=-1)
+@file_option("--reference-values", "values", required=True, help="The file; made when new.")
+@_KEY
+@file_option("--root", "roots", multiple=True, help="CA of a maker of TPMs (PEM).")
+@file_option("--virtual-root", "virtual", multiple=True, help="CA of virtual TPMs: a cloud's.")
+@file_option("--test-root", "test", multiple=True, help="CA of software TPMs: proves nothing.")
+@file_option("--intermediate", "between", multiple=True, help="CA between a root and the TPMs.")
 @click.option("--learn-boot", is_flag=True, help="Take boot, guest and firmware as good ones.")
 @click.option("--uncertified", is_flag=True, help="Accept a TPM without a certificate, as virtual.")
 @click.option("--replace", is_flag=True, help="The node's hardware was really changed.")
-@click.option("--ima-policy", type=FILE, help="A Keylime runtime policy to put in.")
+@file_option("--ima-policy", help="A Keylime runtime policy to put in.")
 @click.option(
     "--ima-policy-sha256", metavar="SHA256", help="One that is in the cache, by its SHA-256."
 )
-@click.option("--cache", "cache_folder", type=FILE, help="Cache with AMD's certificates.")
-@signed_by_option
-@click.option(
-    "--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="How long it lasts."
-)
+@file_option("--cache", "cache_folder", help="Cache with AMD's certificates.")
+@_SIGNED_BY
+@days_option(90, "How long it lasts.")
 @json_option
 def enroll(  # noqa: PLR0917 - click passes every option
     bundles: tuple[Path, ...],
@@ -84,11 +78,9 @@ def enroll(  # noqa: PLR0917 - click passes every option
     cache_folder: Path | None,
     signed_by: tuple[str, ...],
     days: int,
-    as_json: bool,
+    output: str,
 ) -> int:
     """Enrol the nodes of BUNDLES into the signed reference values."""
-    import msgspec
-
     from securetrain.attest.fleet.bundle import key_text, read_bundle
     from securetrain.attest.fleet.enroll import (
         Enrolment,
@@ -97,8 +89,8 @@ def enroll(  # noqa: PLR0917 - click passes every option
         ima_reference,
         read_pem,
     )
-    from securetrain.cli import attest_view
     from securetrain.identity.keys import PrivateKey
+    from securetrain.report import evidence
 
     now, key = datetime.now(UTC), PrivateKey.load(key_file)
     own = key_text(key.public)
@@ -126,19 +118,7 @@ def enroll(  # noqa: PLR0917 - click passes every option
         ima=ima_reference(ima_policy, ima_policy_sha256 or ""),
         cache=cache_folder,
     )
-    if as_json:
-        print_json(
-            {
-                "file": str(values),
-                "version": edition.values.version,
-                "expires": edition.values.expires.isoformat(),
-                "signed_by": own,
-                "nodes": [msgspec.to_builtins(one) for one in edition.nodes],
-            }
-        )
-    else:
-        attest_view.show_edition(edition, values, own)
-    return int(ExitCode.INCOMPLETE if edition.notes else ExitCode.OK)
+    return emit(evidence.edition(edition, values, own), output)
 
 
 # --- the cache -----------------------------------------------------------------------------------
@@ -177,20 +157,18 @@ anew, with a later end. A refusal with ST-ATTS-735 names the document that is mi
 
 
 @cache.command(name="add", epilog=ADD_EPILOG)
-@click.argument("folder", type=FILE)
-@click.option("--key", "key_file", required=True, type=FILE, help="The operator's key.")
+@file_argument("folder")
+@_KEY
 @click.option("--rim", multiple=True, metavar=NAMED, help="NVIDIA's golden measurements.")
 @click.option("--ocsp", multiple=True, metavar=NAMED, help="An answer about a certificate.")
 @click.option("--crl", multiple=True, metavar=NAMED, help="A revocation list.")
 @click.option("--tcb-info", multiple=True, metavar="FMSPC=FILE", help="Intel's TCB Info.")
-@click.option("--qe-identity", type=FILE, help="Intel's QE Identity.")
+@file_option("--qe-identity", help="Intel's QE Identity.")
 @click.option("--issuer-chain", multiple=True, metavar=NAMED, help="Intel's signing chains.")
 @click.option("--amd-chain", multiple=True, metavar=NAMED, help="AMD's ASK and ARK.")
-@click.option("--runtime-policy", type=FILE, help="A Keylime runtime policy.")
-@signed_by_option
-@click.option(
-    "--days", type=click.IntRange(1, 3650), default=30, show_default=True, help="How long it lasts."
-)
+@file_option("--runtime-policy", help="A Keylime runtime policy.")
+@_SIGNED_BY
+@days_option(30, "How long it lasts.")
 @json_option
 def cache_add(  # noqa: PLR0917 - click passes every option
     folder: Path,
@@ -205,13 +183,14 @@ def cache_add(  # noqa: PLR0917 - click passes every option
     runtime_policy: Path | None,
     signed_by: tuple[str, ...],
     days: int,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Put documents into the cache FOLDER, and sign it."""
     from securetrain.attest.fleet.bundle import key_text
     from securetrain.attest.fleet.cache_files import Listing, add_items, read_item
     from securetrain.evidence.collateral import CollateralKind
     from securetrain.identity.keys import PrivateKey
+    from securetrain.report import evidence
 
     now, key = datetime.now(UTC), PrivateKey.load(key_file)
     given = {
@@ -235,7 +214,7 @@ def cache_add(  # noqa: PLR0917 - click passes every option
         now=now,
         lifetime=timedelta(days=days),
     )
-    _show_cache(Listing(index, now), folder, as_json=as_json)
+    return emit(evidence.cache_page(Listing(index, now), folder), output)
 
 
 FETCH_EPILOG: Final = """\
@@ -254,13 +233,11 @@ Exit codes: 0 all of it is there; 3 something could not be had: read the lines w
 @cache.command(
     name="fetch", epilog=FETCH_EPILOG, short_help="Fetch what nodes need from their makers."
 )
-@click.argument("folder", type=FILE)
-@click.argument("bundles", nargs=-1, required=True, type=FILE)
-@click.option("--key", "key_file", required=True, type=FILE, help="The operator's key.")
-@signed_by_option
-@click.option(
-    "--days", type=click.IntRange(1, 3650), default=30, show_default=True, help="How long it lasts."
-)
+@file_argument("folder")
+@file_argument("bundles", nargs=-1, required=True)
+@_KEY
+@_SIGNED_BY
+@days_option(30, "How long it lasts.")
 @json_option
 def cache_fetch(  # noqa: PLR0917 - click passes every option
     folder: Path,
@@ -268,13 +245,14 @@ def cache_fetch(  # noqa: PLR0917 - click passes every option
     key_file: Path,
     signed_by: tuple[str, ...],
     days: int,
-    as_json: bool,
+    output: str,
 ) -> int:
     """Fetch what the hardware in BUNDLES needs into the cache FOLDER, and sign it."""
     from securetrain.attest.fleet import gather
     from securetrain.attest.fleet.bundle import key_text, read_bundle
     from securetrain.attest.fleet.cache_files import Listing, add_items
     from securetrain.identity.keys import PrivateKey
+    from securetrain.report import evidence
 
     now, key = datetime.now(UTC), PrivateKey.load(key_file)
     gathered = gather.gather_from_makers([read_bundle(path) for path in bundles], now)
@@ -286,8 +264,9 @@ def cache_fetch(  # noqa: PLR0917 - click passes every option
         now=now,
         lifetime=timedelta(days=days),
     )
-    _show_cache(Listing(index, now), folder, as_json=as_json, problems=gathered.problems)
-    return int(ExitCode.INCOMPLETE if gathered.problems else ExitCode.OK)
+    problems = gathered.problems
+    page = evidence.cache_page(Listing(index, now), folder, problems, incomplete=bool(problems))
+    return emit(page, output)
 
 
 def _named(option: str, text: str) -> tuple[str, Path]:
@@ -298,63 +277,42 @@ def _named(option: str, text: str) -> tuple[str, Path]:
     return name, Path(file)
 
 
-def _show_cache(
-    listing: "Listing", folder: Path, *, as_json: bool, problems: tuple[str, ...] = ()
-) -> None:
-    import msgspec
-
-    from securetrain.cli import attest_view
-
-    if as_json:
-        index = msgspec.to_builtins(listing.index)
-        ended = list(listing.ended())
-        state = {"expired": listing.expired, "ended": ended, "problems": list(problems)}
-        print_json({"folder": str(folder), **index, **state})
-    else:
-        attest_view.show_cache(listing, folder, problems)
-
-
 @cache.command(name="list")
-@click.argument("folder", type=FILE)
+@file_argument("folder")
 @click.option(
     "--signed-by", multiple=True, required=True, metavar="KEY", help="Who may have signed it."
 )
 @json_option
-def cache_list(folder: Path, signed_by: tuple[str, ...], as_json: bool) -> int:
+def cache_list(folder: Path, signed_by: tuple[str, ...], output: str) -> int:
     """Show what the cache FOLDER holds. Exit code 3 when something in it has ended."""
     from securetrain.attest.fleet.cache_files import list_cache
+    from securetrain.report import evidence
 
     listing = list_cache(folder, signed_by, datetime.now(UTC))
-    _show_cache(listing, folder, as_json=as_json)
-    ended = listing.expired or listing.ended()
-    return int(ExitCode.INCOMPLETE if ended else ExitCode.OK)
+    ended = listing.expired or bool(listing.ended())
+    return emit(evidence.cache_page(listing, folder, incomplete=ended), output)
 
 
 # --- revocations ---------------------------------------------------------------------------------
 
 
 @click.command(name="revocations")
-@click.argument("state", type=FILE)
+@file_argument("state")
 @json_option
-def revocations(state: Path, as_json: bool) -> None:
+def revocations(state: Path, output: str) -> int:
     """Show who was revoked by the verifier of a run. STATE is the run's directory."""
     from contextlib import closing
-    from dataclasses import asdict
 
     from securetrain.attest.fleet.offline import open_state
-    from securetrain.cli import attest_view
+    from securetrain.report import evidence
 
     with closing(open_state(state)) as kept:
-        entries = kept.revocations()
-    if as_json:
-        print_json({"state": str(state), "revoked": [asdict(entry) for entry in entries]})
-    else:
-        attest_view.show_revocations(entries, state)
+        return emit(evidence.revocations(kept.revocations(), state), output)
 
 
 @click.command(name="restore", short_help="Let a revoked node or device in again.")
 @click.argument("subject")
-@click.option("--state", required=True, type=FILE, help="The run's directory.")
+@file_option("--state", required=True, help="The run's directory.")
 def restore(subject: str, state: Path) -> None:
     """Let SUBJECT in again: node:NAME, ek:HEX, chip:HEX or device:SERIAL.
 

@@ -2,20 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain ca``: the certificate authority of a cluster."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from securetrain.cli.passphrase import new_passphrase, passphrase_option, unlocker
-from securetrain.core.text import printable
+from securetrain.cli.options import file_argument, file_option, json_option, passphrase_option
+from securetrain.cli.passphrase import new_passphrase, unlocker
+from securetrain.report.document import emit
 
 if TYPE_CHECKING:
     from securetrain.identity.cluster_ca import ClusterCA
-    from securetrain.identity.job_ca import JobCA
-    from securetrain.identity.register import Issued
 
 EPILOG = """\
 \b
@@ -33,8 +31,7 @@ Exit codes: 0 done; 2 no usable CA in the folder, a key that cannot be read, or 
 cannot be read or written.
 """
 
-_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_FOLDER = file_argument("folder")
 
 
 @click.group(name="ca", epilog=EPILOG)
@@ -52,30 +49,17 @@ def command() -> None:
 )
 @click.option("--encrypt", is_flag=True, help="Encrypt the key with a passphrase.")
 @passphrase_option
-@_JSON
+@json_option
 def init(
-    folder: Path, trust_domain: str, encrypt: bool, passphrase_file: Path | None, as_json: bool
-) -> None:
+    folder: Path, trust_domain: str, encrypt: bool, passphrase_file: Path | None, output: str
+) -> int:
     """Make a cluster CA in FOLDER: its key (0600), certificate, and empty revocation list."""
     from securetrain.identity.cluster_ca import ClusterCA
-    from securetrain.identity.token import fingerprint
+    from securetrain.report import authority
 
     secret = new_passphrase(passphrase_file) if encrypt or passphrase_file else None
     cluster = ClusterCA.create(folder, trust_domain, datetime.now(UTC), secret)
-    facts = {
-        "folder": str(folder),
-        "trust_domain": cluster.trust_domain,
-        "fingerprint": fingerprint(cluster.certificate),
-        "ends": f"{cluster.certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}",
-        "encrypted": secret is not None,
-    }
-    if as_json:
-        click.echo(json.dumps(facts, indent=2, sort_keys=True))
-        return
-    click.echo(f"cluster CA of {cluster.trust_domain} in {printable(str(folder))}")
-    click.echo(f"SHA-256 {facts['fingerprint']}, until {facts['ends']}")
-    if secret is None:
-        click.echo("its key is not encrypted (--encrypt); only this user can read it")
+    return emit(authority.made(cluster, folder, encrypted=secret is not None), output)
 
 
 @command.command(name="issue", epilog=EPILOG)
@@ -87,7 +71,7 @@ def init(
     is_flag=True,
     help="Write what a coordinator on another machine needs: this job's CA, no key of the cluster.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="The folder to write; must be new.")
+@file_option("--out", help="The folder to write; must be new.")
 @click.option(
     "--minutes", type=click.IntRange(5, 1440), default=1440, show_default=True, help="Lifetime."
 )
@@ -100,8 +84,11 @@ def issue(  # noqa: PLR0917 - click passes options by name
     out: Path | None,
     minutes: int,
     passphrase_file: Path | None,
-) -> None:
+) -> int:
     """Issue a node's identity for one job, or the folder for the job's coordinator."""
+    from securetrain.rendezvous.member.identity_dir import issue_identity
+    from securetrain.report import authority
+
     if bool(node) == coordinator:
         raise click.UsageError("give either --node NAME or --coordinator")
     cluster = _open(folder)
@@ -109,30 +96,12 @@ def issue(  # noqa: PLR0917 - click passes options by name
     target = out or Path(f"{job}-{node or 'coordinator'}")
     if coordinator:
         cluster.export(job, target, datetime.now(UTC), unlock)
-        click.echo(f"for the coordinator of {job}: {printable(str(target))}")
-        click.echo("start it with: securetrain coordinator --ca DIR --job " + job)
-        return
+        return emit(authority.coordinator(job, target), "text")
     ca = cluster.job(job, datetime.now(UTC), unlock)
-    _issue_node(cluster, ca, node, target, timedelta(minutes=minutes))
-
-
-def _issue_node(
-    cluster: "ClusterCA", ca: "JobCA", node: str, out: Path, lifetime: timedelta
-) -> None:
-    from securetrain.identity.keys import KeyKind, PrivateKey
-    from securetrain.identity.register import How
-    from securetrain.identity.spiffe import Role
-    from securetrain.rendezvous.member.identity_dir import new_folder, store_identity
-
-    now = datetime.now(UTC)
-    with new_folder(out):
-        key = PrivateKey.generate(KeyKind.P256)
-        certificate = cluster.issue(
-            ca, Role.NODE, key.public, now, node=node, lifetime=lifetime, how=How.COMMAND
-        )
-        identity = store_identity(out, key, certificate, ca.certificate, now)
-    click.echo(f"{identity.spiffe} in {printable(str(out))}")
-    click.echo(f"serial {certificate.serial_number:x}, until {_time(now + lifetime)}")
+    now, lifetime = datetime.now(UTC), timedelta(minutes=minutes)
+    made = issue_identity(cluster, ca, node, target, now, lifetime=lifetime)
+    serial = made.certificate.serial_number
+    return emit(authority.identity(made.spiffe, target, serial, now + lifetime), "text")
 
 
 @command.command(name="revoke", epilog=EPILOG)
@@ -142,7 +111,7 @@ def _issue_node(
 @click.option("--job", default="", help="Revoke a job's CA: every certificate of the job.")
 @click.option("--reason", default="", help="Why; stands in the signed list.")
 @passphrase_option
-@_JSON
+@json_option
 def revoke(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     node: str,
@@ -150,13 +119,14 @@ def revoke(  # noqa: PLR0917 - click passes options by name
     job: str,
     reason: str,
     passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Revoke a node, a certificate or a whole job, for good, and sign the new list.
 
     Coordinators that use this folder evict it within seconds. Others need the new revoked.json.
     """
     from securetrain.identity.register import Kind
+    from securetrain.report import authority
 
     if sum(map(bool, (node, serial, job))) != 1:
         raise click.UsageError("give one of --node NAME, --serial HEX and --job ID")
@@ -165,66 +135,20 @@ def revoke(  # noqa: PLR0917 - click passes options by name
     kind, name = next((kind, name) for kind, name in named.items() if name or kind is Kind.SERIAL)
     key = unlocker(cluster, passphrase_file)()
     found = cluster.revoke(kind, name, reason, datetime.now(UTC), key)
-    if as_json:
-        click.echo(json.dumps({"kind": kind, "name": name, "number": found.number}, indent=2))
-        return
-    click.echo(f"revoked {kind} {name}; list number {found.number}")
+    return emit(authority.revoked(kind, name, found.number), output)
 
 
 @command.command(name="list", epilog=EPILOG)
 @_FOLDER
-@_JSON
-def show(folder: Path, as_json: bool) -> None:
+@json_option
+def show(folder: Path, output: str) -> int:
     """List what was issued and what is revoked."""
-    cluster = _open(folder)
-    revocations = cluster.revocations()
+    from securetrain.report import authority
 
-    def state(entry: "Issued") -> str:
-        found = revocations.find(entry.node, entry.serial, entry.job)
-        return _state(found is not None, entry.ends)
-
-    rows = [
-        {
-            "serial": entry.serial,
-            "spiffe": entry.spiffe,
-            "how": entry.how.value,
-            "ends": _time(entry.ends),
-            "state": state(entry),
-        }
-        for entry in cluster.register.issued()
-    ]
-    revoked = [
-        {"kind": e.kind.value, "name": e.name, "reason": e.reason, "since": _time(e.since)}
-        for e in revocations.entries
-    ]
-    if as_json:
-        document = {"number": revocations.number, "issued": rows, "revoked": revoked}
-        click.echo(json.dumps(document, indent=2, sort_keys=True))
-        return
-    for row in rows:
-        click.echo(
-            f"{row['state']:8} {row['spiffe']}  until {row['ends']}  {row['how']}  {row['serial']}"
-        )
-    for item in revoked:
-        click.echo(
-            f"revoked  {item['kind']} {item['name']} since {item['since']}:"
-            f" {printable(item['reason']) or 'no reason given'}"
-        )
-    if not (rows or revoked):
-        click.echo("nothing was issued yet")
+    return emit(authority.listed(_open(folder), datetime.now(UTC)), output)
 
 
 def _open(folder: Path) -> "ClusterCA":
     from securetrain.identity.cluster_ca import ClusterCA
 
     return ClusterCA.load(folder, datetime.now(UTC))
-
-
-def _state(is_revoked: bool, ends: datetime) -> str:
-    if is_revoked:
-        return "revoked"
-    return "good" if datetime.now(UTC) <= ends else "expired"
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

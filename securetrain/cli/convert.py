@@ -4,15 +4,22 @@
 signed one, made into what other tools read.
 """
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from securetrain.cli.passphrase import asker, secret_option
+from securetrain.cli.options import (
+    TRUST_VARIABLE,
+    file_argument,
+    file_option,
+    json_option,
+    secret_option,
+)
+from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
+from securetrain.report.document import emit
 
 if TYPE_CHECKING:
     from securetrain.identity.keys import Signer
@@ -43,19 +50,18 @@ special file; 19 unsafe content, or not such a checkpoint; 20 unreadable, or NEW
 
 
 @click.command(name="convert", epilog=EPILOG)
-@click.argument("old", type=click.Path(path_type=Path))
-@click.argument("new", type=click.Path(path_type=Path))
+@file_argument("old")
+@file_argument("new")
 @click.option("--key", "key_name", required=True, help="Checkpoint key: a file or a pkcs11: URI.")
 @secret_option
 @click.option("--run", "run_id", default="", help="The run that the statement names.")
 @click.option("--step", type=click.IntRange(min=0), default=0, help="The step that it names.")
 @click.option("--to", "target", type=click.Choice(["securetrain", "hf"]), default="securetrain")
-@click.option("--job", type=click.Path(path_type=Path), help="--to hf: the job that made OLD.")
-@click.option(
+@file_option("--job", help="--to hf: the job that made OLD.")
+@file_option(
     "--trust",
     "trust_file",
-    type=click.Path(path_type=Path),
-    envvar="SECURETRAIN_TRUST",
+    envvar=TRUST_VARIABLE,
     help="--to hf: the trust root that verifies OLD.",
 )
 @click.option(
@@ -64,7 +70,7 @@ special file; 19 unsafe content, or not such a checkpoint; 20 unreadable, or NEW
     default="float32",
     help="--to hf: what tensors are stored as.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(
     *,
     old: Path,
@@ -77,7 +83,7 @@ def command(
     job: Path | None,
     trust_file: Path | None,
     dtype: str,
-    as_json: bool,
+    output: str,
 ) -> int:
     """Convert the torch.distributed.checkpoint OLD into the signed checkpoint NEW; or the signed
     checkpoint OLD into a directory that other tools read.
@@ -85,6 +91,7 @@ def command(
     from securetrain.artifacts.statement.context import SaveContext
     from securetrain.core.errors import UsageError
     from securetrain.identity.signers import open_signer
+    from securetrain.report import signatures
 
     try:
         from securetrain.artifacts.checkpoint.legacy import convert
@@ -97,7 +104,8 @@ def command(
 
     key = open_signer(key_name, asker(passphrase_file))
     if target == "hf":
-        return _to_hf(old, new, key, job=job, trust_file=trust_file, dtype=dtype, as_json=as_json)
+        digest = _to_hf(old, new, key, job=job, trust_file=trust_file, dtype=dtype)
+        return emit(signatures.converted(old, new, digest, key.key_id), output)
     context = SaveContext(
         run_id=run_id,
         step=step,
@@ -106,19 +114,12 @@ def command(
     )
     with progress_bar("scanning") as progress:
         saved = convert(old, new, key=key, context=context, progress=progress)
-    return _print(old, new, saved.digest, key, as_json=as_json)
+    return emit(signatures.converted(old, new, saved.digest, key.key_id), output)
 
 
 def _to_hf(
-    old: Path,
-    new: Path,
-    key: "Signer",
-    *,
-    job: Path | None,
-    trust_file: Path | None,
-    dtype: str,
-    as_json: bool,
-) -> int:
+    old: Path, new: Path, key: "Signer", *, job: Path | None, trust_file: Path | None, dtype: str
+) -> str:
     from securetrain.core.errors import UsageError
     from securetrain.identity.truststore import load_trust
     from securetrain.train.config import load_job, shape_of
@@ -138,16 +139,4 @@ def _to_hf(
     inputs = trust_of_inputs(described, trust, now)
     sized, base = open_weights(described, str(job), trust=inputs, policy=None, now=now)
     made = export(old, new, shape_of(sized), trust=trust, key=key, now=now, dtype=dtype, base=base)
-    return _print(old, new, made.digest, key, as_json=as_json)
-
-
-def _print(old: Path, new: Path, digest: str, key: "Signer", *, as_json: bool) -> int:
-    from securetrain.core.text import printable
-
-    if as_json:
-        facts = {"path": str(new), "digest": digest, "key_id": key.key_id}
-        click.echo(json.dumps(facts, indent=2, sort_keys=True))
-        return 0
-    click.echo(f"converted {printable(str(old))} into {printable(str(new))}")
-    click.echo(f"digest {digest}")
-    return 0
+    return made.digest

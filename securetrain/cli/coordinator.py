@@ -3,26 +3,20 @@
 """``securetrain coordinator``: the coordinator of a job of several machines, on its own."""
 
 import ipaddress
-import json
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from securetrain.cli.passphrase import passphrase_option, unlocker
+from securetrain.cli.options import file_option, json_as, passphrase_option
+from securetrain.cli.passphrase import unlocker
 from securetrain.core.codes import ExitCode
-from securetrain.core.text import printable
-
-if TYPE_CHECKING:
-    from securetrain.ledger import Event
-    from securetrain.rendezvous.coordinator.standalone import Standalone
 
 EPILOG = """\
 \b
@@ -40,10 +34,9 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command(name="coordinator", epilog=EPILOG)
-@click.option(
+@file_option(
     "--ca",
     "folder",
-    type=click.Path(path_type=Path),
     required=True,
     help="The cluster CA's folder, or one that 'ca issue --coordinator' wrote.",
 )
@@ -70,18 +63,13 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option(
     "--invite", multiple=True, help="Print a token for this node, good for 15 minutes; repeatable."
 )
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path),
-    help="Ledger and state; used again after a restart. Default: runs/JOB-coordinator.",
+@file_option(
+    "--run-dir", help="Ledger and state; used again after a restart. Default: runs/JOB-coordinator."
 )
 @passphrase_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object a line for each event."
-)
-@click.pass_context
-def command(  # noqa: PLR0917 - click passes options by name
-    ctx: click.Context,
+@json_as("Print one JSON object a line for each event.")
+def command(
+    *,
     folder: Path,
     job: str,
     nnodes: str,
@@ -94,8 +82,8 @@ def command(  # noqa: PLR0917 - click passes options by name
     invite: tuple[str, ...],
     run_dir: Path | None,
     passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Admit the nodes of a job under a policy, form its rounds, and keep the ledger.
 
     It runs no training code and needs no torch. It ends when the job is closed.
@@ -103,6 +91,7 @@ def command(  # noqa: PLR0917 - click passes options by name
     from securetrain.identity.cluster_ca import ClusterCA
     from securetrain.policy.load import load_policy
     from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
+    from securetrain.report.coordination import Announcer
 
     low, high = node_range(nnodes)
     if invite and enroll_port is None:
@@ -122,85 +111,28 @@ def command(  # noqa: PLR0917 - click passes options by name
         last_call=last_call,
     )
     cluster = ClusterCA.load(folder, datetime.now(UTC))
-    voice = Voice(as_json)
+    announcer = Announcer(as_json=output == "json")
     running = Standalone(
         plan=plan,
         cluster=cluster,
         unlock=unlocker(cluster, passphrase_file),
         clock=lambda: datetime.now(UTC),
-        tell=voice.event,
+        tell=announcer.event,
     )
     with told_to_stop() as stop:
         running.start()
         try:
-            voice.ready(running)
+            announcer.ready(running)
             for node in invite:
                 ends = datetime.now(UTC) + timedelta(minutes=15)
-                voice.token(node, running.invite(node, ends).text())
+                announcer.token(node, running.invite(node, ends).text())
             closed = running.serve(stop)
         finally:
             running.stop()
-    voice.say("the job was closed by its nodes" if closed else "stopped; the job was not closed")
-    ctx.exit(int(ExitCode.OK if closed else ExitCode.INTERRUPTED))
-
-
-class Voice:
-    """What the coordinator says: lines for people on standard error, or JSON lines."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._json = as_json
-        self._lock = threading.Lock()
-
-    def say(self, text: str) -> None:
-        """One line for people."""
-        if not self._json:
-            self._write(f"securetrain: {printable(text)}")
-
-    def ready(self, running: "Standalone") -> None:
-        """Where it listens."""
-        plan = running.plan
-        host, port = running.address
-        if self._json:
-            desk = ":".join(map(str, running.enrolment)) if running.enrolment else ""
-            self._object(event="ready", job=plan.job, address=f"{host}:{port}", enrolment=desk)
-            return
-        self.say(f"policy       {plan.policy.policy.metadata.id} ({plan.policy.digest[:16]})")
-        self.say(f"run          {plan.run_dir}")
-        self.say(f"job          {plan.job}, {plan.min_nodes} to {plan.max_nodes} nodes")
-        self.say(f"coordinator  {host}:{port}, TLS 1.3 with certificates on both sides")
-        if running.enrolment:
-            self.say(f"enrolment    {running.enrolment[0]}:{running.enrolment[1]}, with tokens")
-
-    def token(self, node: str, text: str) -> None:
-        """A token: on standard output, so that it can be told from what is said about it."""
-        if self._json:
-            self._object(event="token", node=node, token=text)
-            return
-        self.say(f"on {node}: securetrain enroll join TOKEN --out DIR   with the token")
-        with self._lock:
-            click.echo(text)
-            sys.stdout.flush()
-
-    def event(self, event: "Event") -> None:
-        """An event of the ledger."""
-        if self._json:
-            details = {"code": event.code, "details": event.details}
-            self._object(
-                event=event.event, decision=event.decision.value, subject=event.subject, **details
-            )
-            return
-        shown = ("label", "nodes", "address", "number")
-        facts = [f"{k} {event.details[k]}" for k in shown if k in event.details]
-        facts += [str(event.details["what"])] if "what" in event.details else []
-        head = " ".join(filter(None, (event.event, event.code, event.subject)))
-        self.say(f"{head}{': ' + ', '.join(facts) if facts else ''}")
-
-    def _object(self, **fields: object) -> None:
-        self._write(json.dumps(fields, sort_keys=True))
-
-    def _write(self, line: str) -> None:
-        with self._lock:
-            click.echo(line, err=not self._json)
+    announcer.say(
+        "the job was closed by its nodes" if closed else "stopped; the job was not closed"
+    )
+    return int(ExitCode.OK if closed else ExitCode.INTERRUPTED)
 
 
 def is_any(address: str) -> bool:

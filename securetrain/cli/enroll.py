@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain enroll``: one-time tokens, and joining with one."""
 
-import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 
-from securetrain.cli.passphrase import passphrase_option, unlocker
-from securetrain.core.text import printable
+from securetrain.cli.options import file_option, json_option, passphrase_option
+from securetrain.cli.passphrase import unlocker
+from securetrain.report.document import emit
 
 EPILOG = """\
 \b
@@ -31,7 +31,7 @@ def command() -> None:
 
 
 @command.command(name="token", epilog=EPILOG)
-@click.option("--ca", "folder", type=click.Path(path_type=Path), required=True, help="The CA.")
+@file_option("--ca", "folder", required=True, help="The CA.")
 @click.option("--job", required=True, help="The job's id.")
 @click.option("--node", required=True, help="The node's name.")
 @click.option(
@@ -48,7 +48,7 @@ def command() -> None:
     " coordinator says it is.",
 )
 @passphrase_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def token(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     job: str,
@@ -56,13 +56,14 @@ def token(  # noqa: PLR0917 - click passes options by name
     minutes: int,
     address: str,
     passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Print a token for one machine. It is a secret until it has been used."""
     from securetrain.core.errors import UsageError
     from securetrain.identity.cluster_ca import ClusterCA
     from securetrain.rendezvous.coordinator.enrollment_server import make_token
     from securetrain.rendezvous.member.entry import parse_endpoint
+    from securetrain.report import authority
 
     now = datetime.now(UTC)
     cluster = ClusterCA.load(folder, now)
@@ -77,37 +78,24 @@ def token(  # noqa: PLR0917 - click passes options by name
         )
     ends = now + timedelta(minutes=minutes)
     made = make_token(cluster, ca, node, parse_endpoint(where, "--address"), ends)
-    if as_json:
-        document = {"token": made.text(), "node": node, "job": job, "ends": f"{ends:%FT%TZ}"}
-        click.echo(json.dumps(document, indent=2, sort_keys=True))
-        return
-    click.echo(made.text())
-    click.echo(f"for {made.spiffe}, once, until {ends:%Y-%m-%d %H:%M} UTC", err=True)
+    return emit(authority.token(made, node, job, ends), output)
 
 
 @command.command(name="join", epilog=EPILOG)
 @click.argument("text", metavar="TOKEN")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="For the identity.")
-@click.option(
-    "--bundle",
-    type=click.Path(path_type=Path),
-    help="An attestation bundle to file in the coordinator's inventory.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def join(text: str, out: Path, bundle: Path | None, as_json: bool) -> None:
+@file_option("--out", required=True, help="For the identity.")
+@file_option("--bundle", help="An attestation bundle to file in the coordinator's inventory.")
+@json_option
+def join(text: str, out: Path, bundle: Path | None, output: str) -> int:
     """Make a key here, prove TOKEN ('-' reads it from standard input), and get a certificate."""
     from securetrain.core.files import read_file
     from securetrain.identity.token import TEXT_LIMIT, parse_token
     from securetrain.rendezvous.member.enroll import enrol
     from securetrain.rendezvous.wire.enrollment import REPORT_LIMIT
+    from securetrain.report import authority
 
     line = sys.stdin.read(TEXT_LIMIT + 1) if text == "-" else text
     report = read_file(bundle, REPORT_LIMIT) if bundle is not None else b""
     identity = enrol(parse_token(line), out, clock=lambda: datetime.now(UTC), report=report)
-    ends = f"{identity.certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
-    if as_json:
-        facts = {"spiffe": str(identity.spiffe), "folder": str(out), "ends": ends}
-        click.echo(json.dumps(facts, indent=2, sort_keys=True))
-        return
-    click.echo(f"{identity.spiffe} in {printable(str(out))}, until {ends}")
-    click.echo(f"join with: --rdzv-id {identity.spiffe.job} --rdzv-conf identity={out}")
+    ends = identity.certificate.not_valid_after_utc
+    return emit(authority.joined(identity.spiffe, out, ends), output)

@@ -2,15 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain log``: keep a transparency log, witness it, and prove what stands in it."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from securetrain.cli.passphrase import asker, secret_option
-from securetrain.core.text import printable
+from securetrain.cli.options import (
+    TRUST_VARIABLE,
+    file_argument,
+    file_option,
+    json_option,
+    secret_option,
+)
+from securetrain.cli.passphrase import asker
+from securetrain.report.document import emit
 
 if TYPE_CHECKING:
     from securetrain.identity.keys import Signer
@@ -45,15 +51,14 @@ signature does not verify; 12 a signer or trust root that is not trusted; 15 not
 files; 20 a file cannot be read or written.
 """
 
-_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_FOLDER = file_argument("folder")
+_ENVELOPE = file_argument("envelope")
 _KEY = click.option("--key", required=True, help="The key: a file or a pkcs11: URI.")
-_TRUST = click.option(
+_TRUST = file_option(
     "--trust",
     "trust_path",
-    type=click.Path(path_type=Path),
     required=True,
-    envvar="SECURETRAIN_TRUST",
+    envvar=TRUST_VARIABLE,
     show_envvar=True,
     help="The trust root: a file, or a folder that 'trust update' keeps.",
 )
@@ -69,41 +74,39 @@ def command() -> None:
 @click.option("--origin", required=True, help="Its name, like a URL without a scheme.")
 @_KEY
 @secret_option
-@_JSON
-def init(folder: Path, origin: str, key: str, passphrase_file: Path | None, as_json: bool) -> None:
+@json_option
+def init(folder: Path, origin: str, key: str, passphrase_file: Path | None, output: str) -> int:
     """Begin an empty log in FOLDER."""
     from securetrain.identity.log.note import vkey
     from securetrain.identity.log.store import Log
+    from securetrain.report import transparency
 
     signer = _signer(key, passphrase_file)
     Log.create(folder, origin, signer)
-    facts = {"folder": str(folder), "origin": origin, "vkey": vkey(origin, signer.public)}
-    if as_json:
-        click.echo(json.dumps(facts, indent=2, sort_keys=True))
-        return
-    click.echo(f"log {printable(origin)} in {printable(str(folder))}")
-    click.echo(facts["vkey"])
+    page = transparency.begun(folder, origin, vkey(origin, signer.public))
+    return emit(page, output)
 
 
 @command.command(name="append", epilog=EPILOG)
 @_FOLDER
-@click.argument("envelopes", type=click.Path(path_type=Path), nargs=-1, required=True)
+@file_argument("envelopes", nargs=-1, required=True)
 @_KEY
 @_TRUST
 @secret_option
-@_JSON
+@json_option
 def append(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     envelopes: tuple[Path, ...],
     key: str,
     trust_path: Path,
     passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Log DSSE envelopes whose every signature verifies under a key of the trust root."""
     from securetrain.core.files import read_file
     from securetrain.identity.dsse import ENVELOPE_LIMIT
     from securetrain.identity.log.entry import entry_of
+    from securetrain.report import transparency
 
     trust = _trust(trust_path)
     log = _log(folder, trust)
@@ -111,31 +114,24 @@ def append(  # noqa: PLR0917 - click passes options by name
         entry_of(read_file(path, ENVELOPE_LIMIT), trust.keys, str(path)) for path in envelopes
     ]
     first = log.append_entries(entries, _signer(key, passphrase_file))
-    rows = [{"path": str(path), "index": first + n} for n, path in enumerate(envelopes)]
-    if as_json:
-        click.echo(json.dumps({"logged": rows}, indent=2, sort_keys=True))
-        return
-    for row in rows:
-        click.echo(f"{row['index']}  {printable(str(row['path']))}")
+    return emit(transparency.appended(envelopes, first), output)
 
 
 @command.command(name="checkpoint", epilog=EPILOG)
 @_FOLDER
 @_TRUST
 @click.option("--all", "whole", is_flag=True, help="Also read every entry and compare it.")
-@click.option(
+@file_option(
     "--add",
-    type=click.Path(path_type=Path),
     help="Add the cosignature lines in this file, if they are of the trust root's witnesses.",
 )
-@_JSON
-def checkpoint(
-    folder: Path, trust_path: Path, whole: bool, add: Path | None, as_json: bool
-) -> None:
+@json_option
+def checkpoint(folder: Path, trust_path: Path, whole: bool, add: Path | None, output: str) -> int:
     """Show what the log in FOLDER says now, if it and enough witnesses signed it."""
     from securetrain.core.files import read_file
     from securetrain.identity.log import note
     from securetrain.identity.log.checkpoint import open_checkpoint
+    from securetrain.report import transparency
 
     log = _log(folder, _trust(trust_path))
     if add is not None:
@@ -145,38 +141,23 @@ def checkpoint(
         log.verify_all()
     data = log.state()[1].encode()
     found = open_checkpoint(data, log.policy, datetime.now(UTC), str(folder))
-    witnesses = {key_id: _time(moment) for key_id, moment in sorted(found.cosigned.items())}
-    if as_json:
-        facts = {
-            "origin": found.checkpoint.origin,
-            "size": found.checkpoint.size,
-            "root": found.checkpoint.root.hex(),
-            "witnesses": witnesses,
-        }
-        click.echo(json.dumps(facts, indent=2, sort_keys=True))
-        return
-    click.echo(data.decode(), nl=False)
-    for key_id, moment in witnesses.items():
-        click.echo(f"witness {key_id[:16]} at {moment}")
+    return emit(transparency.checkpoint(found, data.decode()), output)
 
 
 @command.command(name="prove", epilog=EPILOG)
 @_FOLDER
-@click.argument("envelope", type=click.Path(path_type=Path))
+@_ENVELOPE
 @_TRUST
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="The file to write; default: ENVELOPE.tlog-proof. It is replaced.",
-)
-@_JSON
-def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, as_json: bool) -> None:
+@file_option("--out", help="The file to write; default: ENVELOPE.tlog-proof. It is replaced.")
+@json_option
+def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, output: str) -> int:
     """Write the proof that ENVELOPE is in the log, as the newest checkpoint shows it."""
     from securetrain.core.errors import IdentityError
     from securetrain.core.files import read_file, write_atomic
     from securetrain.identity.dsse import ENVELOPE_LIMIT
     from securetrain.identity.log.entry import entry_of
     from securetrain.identity.log.proof import SUFFIX, verify_logged
+    from securetrain.report import transparency
 
     trust = _trust(trust_path)
     log = _log(folder, trust)
@@ -190,33 +171,22 @@ def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, as_j
     verify_logged(data, proof, trust.keys, log.policy, datetime.now(UTC), str(folder))
     target = out or envelope.with_name(f"{envelope.name}{SUFFIX}")
     write_atomic(target, proof)
-    if as_json:
-        click.echo(json.dumps({"index": index, "path": str(target)}, indent=2, sort_keys=True))
-        return
-    click.echo(f"entry {index}: {printable(str(target))}")
+    return emit(transparency.proof(index, target), output)
 
 
 @command.command(name="verify", epilog=EPILOG)
-@click.argument("envelope", type=click.Path(path_type=Path))
-@click.option(
-    "--proof",
-    type=click.Path(path_type=Path),
-    help="The proof; default: ENVELOPE.tlog-proof.",
-)
+@_ENVELOPE
+@file_option("--proof", help="The proof; default: ENVELOPE.tlog-proof.")
 @_TRUST
 @click.option(
     "--max-age-hours",
     type=click.FloatRange(0, min_open=True),
     help="Refuse a checkpoint that enough witnesses have not cosigned for so long.",
 )
-@_JSON
+@json_option
 def verify(
-    envelope: Path,
-    proof: Path | None,
-    trust_path: Path,
-    max_age_hours: float | None,
-    as_json: bool,
-) -> None:
+    envelope: Path, proof: Path | None, trust_path: Path, max_age_hours: float | None, output: str
+) -> int:
     """Prove that ENVELOPE was logged. Needs no log: the proof holds what is needed.
 
     Every signature of the envelope must be by a key of the trust root, revoked or not: whether
@@ -226,6 +196,7 @@ def verify(
     from securetrain.identity.dsse import ENVELOPE_LIMIT
     from securetrain.identity.log.checkpoint import LogPolicy
     from securetrain.identity.log.proof import LIMIT, SUFFIX, verify_logged
+    from securetrain.report import transparency
 
     trust = _trust(trust_path)
     age = None if max_age_hours is None else timedelta(hours=max_age_hours)
@@ -238,30 +209,15 @@ def verify(
         datetime.now(UTC),
         str(source),
     )
-    seen = "" if found.seen is None else _time(found.seen)
-    state = found.signed.checkpoint
-    if as_json:
-        facts = {
-            "origin": state.origin,
-            "index": found.index,
-            "size": state.size,
-            "seen": seen,
-            "witnesses": sorted(found.signed.cosigned),
-        }
-        click.echo(json.dumps(facts, indent=2, sort_keys=True))
-        return
-    click.echo(f"LOGGED  entry {found.index} of {state.size} in {printable(state.origin)}")
-    count = len(found.signed.cosigned)
-    click.echo(f"seen by {count} witness{'es' if count != 1 else ''}, by enough of them at {seen}")
+    return emit(transparency.logged(found), output)
 
 
 @command.command(name="witness", epilog=EPILOG)
 @_FOLDER
 @_KEY
 @click.option("--name", required=True, help="The witness's name, like a URL without a scheme.")
-@click.option(
+@file_option(
     "--state",
-    type=click.Path(path_type=Path),
     required=True,
     help="Where it keeps what it has seen: its own, durable, and never removed.",
 )
@@ -270,7 +226,7 @@ def verify(
     "--print", "only_print", is_flag=True, help="Print the line instead of adding it to FOLDER."
 )
 @secret_option
-@_JSON
+@json_option
 def witness(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     key: str,
@@ -279,55 +235,43 @@ def witness(  # noqa: PLR0917 - click passes options by name
     trust_path: Path,
     only_print: bool,
     passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Cosign what the log in FOLDER says now, if it extends what this witness has seen.
 
     FOLDER is the log's own or a copy of it. What contradicts is never signed, and is kept in the
     state's folder as proof.
     """
     from securetrain.identity.log.witness import Witness, request_for
+    from securetrain.report import transparency
 
     log = _log(folder, _trust(trust_path))
     origin = log.policy.origin
     node = Witness(name, _signer(key, passphrase_file), state, {origin: log.policy})
     text = log.state()[1].text
     line = node.cosign(request_for(log, node.seen(origin)), datetime.now(UTC))
-    if only_print and not as_json:
-        click.echo(str(line), nl=False)
-        return
     kept = 0 if only_print else log.add_cosignatures(text, [line])
-    if as_json:
-        facts = {"origin": origin, "size": node.seen(origin), "line": str(line), "added": kept > 0}
-        click.echo(json.dumps(facts, indent=2, sort_keys=True))
-        return
-    click.echo(f"cosigned {printable(origin)} at size {node.seen(origin)}")
-    if not kept:
-        click.echo("the trust root does not name this witness's key: it counts for nobody yet")
+    size = node.seen(origin)
+    page = transparency.cosigned(origin, size, str(line), added=kept > 0, alone=only_print)
+    return emit(page, output)
 
 
 @command.command(name="witness-key", epilog=EPILOG)
-@_JSON
-def witness_key(as_json: bool) -> None:
+@json_option
+def witness_key(output: str) -> int:
     """Print the key with which this machine's agents cosign logs; made when first asked for.
 
     It is kept in SECURETRAIN_STATE, by default /var/lib/securetrain for root and
     ~/.local/state/securetrain for others.
     """
-    import base64
     import os
 
     from securetrain.identity.log import machine_witness
     from securetrain.launch.node_services import this_node
+    from securetrain.report import transparency
 
     path = this_node(os.environ).witness_key
-    key = machine_witness.witness_key(path)
-    spki = base64.b64encode(key.public.spki).decode()
-    if as_json:
-        facts = {"key": spki, "key_id": key.key_id, "path": str(path)}
-        click.echo(json.dumps(facts, indent=2, sort_keys=True))
-        return
-    click.echo(spki)
+    return emit(transparency.witness_key(machine_witness.witness_key(path), path), output)
 
 
 def _signer(name: str, passphrase_file: Path | None) -> "Signer":
@@ -347,7 +291,3 @@ def _log(folder: Path, trust: "TrustRoot") -> "Log":
     from securetrain.identity.log.store import Log
 
     return Log(folder, LogPolicy.from_trust_root(trust))
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

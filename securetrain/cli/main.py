@@ -45,62 +45,35 @@ class Verb:
     """False when what follows the verb belongs to somebody else's program."""
 
 
+_FOREIGN: Final = frozenset({"run", "train"})
+"""What follows these belongs to the launcher and the script."""
+_HELP: Final[Mapping[str, str]] = {
+    "quickstart": "The whole story on this machine, in two minutes.",
+    "run": "Start a training script under a policy (every torchrun flag works).",
+    "train": "Train the built-in model from a job file (run -m securetrain.train).",
+    "plan": "Say what a job needs on each rank, and whether it fits, without starting it.",
+    "verify": "Prove that a checkpoint or dataset is what was signed.",
+    "sign": "Sign a dataset or a model that no run of ours saved.",
+    "convert": "Make a checkpoint of torch's own format a signed one.",
+    "waive": "Excuse one checkpoint that is old or was set aside.",
+    "scan": "Look for what the pickles in files would run.",
+    "attest": "Collect, look at, verify and enrol evidence of nodes.",
+    "audit": "Check this host against a policy.",
+    "policy": "Lint and explain policies.",
+    "threats": "Check that a threat model is backed.",
+    "drill": "Attack the plain stack, then ours, and compare.",
+    "ca": "Keep a cluster's certificate authority.",
+    "trust": "Keep a trust root: which keys may sign what.",
+    "log": "Keep a transparency log, witness it, prove what is in it.",
+    "key": "Make signing keys and change their passphrases.",
+    "enroll": "Turn a machine into a node with a one-time token.",
+    "coordinator": "Run the coordinator of a job of several machines.",
+    "network": "Clean up job networks whose owner is dead.",
+    "report": "Show what a run did and proved.",
+}
 VERBS: Final[Mapping[str, Verb]] = {
-    "quickstart": Verb(
-        "securetrain.cli.quickstart:command", "The whole story on this machine, in two minutes."
-    ),
-    "run": Verb(
-        "securetrain.cli.run:command",
-        "Start a training script under a policy (every torchrun flag works).",
-        own_options=False,
-    ),
-    "train": Verb(
-        "securetrain.cli.train:command",
-        "Train the built-in model from a job file (run -m securetrain.train).",
-        own_options=False,
-    ),
-    "plan": Verb(
-        "securetrain.cli.plan:command",
-        "Say what a job needs on each rank, and whether it fits, without starting it.",
-    ),
-    "verify": Verb(
-        "securetrain.cli.verify:command", "Prove that a checkpoint or dataset is what was signed."
-    ),
-    "sign": Verb(
-        "securetrain.cli.sign:command", "Sign a dataset or a model that no run of ours saved."
-    ),
-    "convert": Verb(
-        "securetrain.cli.convert:command", "Make a checkpoint of torch's own format a signed one."
-    ),
-    "waive": Verb(
-        "securetrain.cli.waive:command", "Excuse one checkpoint that is old or was set aside."
-    ),
-    "scan": Verb("securetrain.cli.scan:command", "Look for what the pickles in files would run."),
-    "attest": Verb(
-        "securetrain.cli.attest:command", "Collect, look at, verify and enrol evidence of nodes."
-    ),
-    "audit": Verb("securetrain.cli.audit:command", "Check this host against a policy."),
-    "policy": Verb("securetrain.cli.policy:command", "Lint and explain policies."),
-    "threats": Verb("securetrain.cli.threats:command", "Check that a threat model is backed."),
-    "drill": Verb(
-        "securetrain.cli.drill:command", "Attack the plain stack, then ours, and compare."
-    ),
-    "ca": Verb("securetrain.cli.ca:command", "Keep a cluster's certificate authority."),
-    "trust": Verb("securetrain.cli.trust:command", "Keep a trust root: which keys may sign what."),
-    "log": Verb(
-        "securetrain.cli.log:command", "Keep a transparency log, witness it, prove what is in it."
-    ),
-    "key": Verb("securetrain.cli.key:command", "Make signing keys and change their passphrases."),
-    "enroll": Verb(
-        "securetrain.cli.enroll:command", "Turn a machine into a node with a one-time token."
-    ),
-    "coordinator": Verb(
-        "securetrain.cli.coordinator:command", "Run the coordinator of a job of several machines."
-    ),
-    "network": Verb(
-        "securetrain.cli.network:command", "Clean up job networks whose owner is dead."
-    ),
-    "report": Verb("securetrain.cli.report:command", "Show what a run did and proved."),
+    name: Verb(f"securetrain.cli.{name}:command", text, own_options=name not in _FOREIGN)
+    for name, text in _HELP.items()
 }
 
 EPILOG: Final = """\

@@ -13,19 +13,6 @@ if TYPE_CHECKING:
 
 _LIMIT: Final = 4096
 
-passphrase_option = click.option(
-    "--passphrase-file",
-    type=click.Path(path_type=Path),
-    help="File with the passphrase of the cluster CA's key; without it, it is asked for.",
-)
-
-
-secret_option = click.option(
-    "--passphrase-file",
-    type=click.Path(path_type=Path),
-    help="File with the keys' passphrase (or a token's PIN); without it, it is asked for.",
-)
-
 
 def asker(path: Path | None) -> "Ask":
     """Gives a secret when one is needed."""

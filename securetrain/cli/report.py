@@ -6,17 +6,19 @@ from pathlib import Path
 
 import click
 
+from securetrain.cli.options import file_argument, file_option, json_as
+from securetrain.report.document import emit
+
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
-@click.option(
+@file_argument("run_dir")
+@file_option(
     "--html",
     "out",
-    type=click.Path(path_type=Path),
     help="Write the self-contained HTML page there ('-' stands for RUN_DIR/report.html).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def command(run_dir: Path, out: Path | None, as_json: bool) -> int:
+@json_as("Print everything as JSON.")
+def command(run_dir: Path, out: Path | None, output: str) -> int:
     """Show a run: boundaries, lineage, findings, drills, and what was not proven.
 
     Signatures are verified when the report is made. Ends with 0 when the run's trust root, ledger
@@ -25,20 +27,14 @@ def command(run_dir: Path, out: Path | None, as_json: bool) -> int:
     """
     from datetime import UTC, datetime
 
-    import msgspec
-    from rich.console import Console
-
     from securetrain.report import html, terminal
     from securetrain.report.run_record import exit_code_of, read_run
 
-    now = datetime.now(UTC)
-    record = read_run(run_dir, now)
+    record = read_run(run_dir, datetime.now(UTC))
     if out is not None:
         path = html.write_page(record, run_dir / "report.html" if str(out) == "-" else out)
-        if not as_json:
+        if output == "text":
             click.echo(str(path))
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(record)).decode())
-    elif out is None:
-        terminal.show(record, Console())
+    if out is None or output == "json":
+        emit(terminal.page(record), output)
     return int(exit_code_of(record))

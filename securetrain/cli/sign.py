@@ -5,18 +5,15 @@
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from securetrain.cli.passphrase import asker, secret_option
+from securetrain.cli.options import file_argument, file_option, secret_option
+from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
 from securetrain.cli.sign_dataset import DatasetOptions, dataset_options, sign_dataset
-
-if TYPE_CHECKING:
-    from securetrain.artifacts.model.oms.model import ModelSigner
-
-KEY_LIMIT: Final = 1 << 20
+from securetrain.report.document import emit
 
 EPILOG: Final = """\
 \b
@@ -38,7 +35,7 @@ checkpoints: securetrain convert.
 
 
 @click.command(name="sign", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
+@file_argument("path")
 @click.option("--dataset", "kind", flag_value="dataset", help="Sign a dataset.")
 @click.option("--safetensors", "kind", flag_value="safetensors", help="Sign safetensors.")
 @click.option("--oms", "kind", flag_value="oms", help="Write a Model Signing bundle.")
@@ -47,21 +44,14 @@ checkpoints: securetrain convert.
 )
 @secret_option
 @dataset_options
-@click.option(
-    "--certificate",
-    type=click.Path(path_type=Path),
-    help="--oms: the key's certificate (PEM), which then travels in the bundle.",
+@file_option(
+    "--certificate", help="--oms: the key's certificate (PEM), which then travels in the bundle."
 )
-@click.option(
-    "--chain",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="--oms: what leads from the certificate to the root (PEM).",
+@file_option(
+    "--chain", multiple=True, help="--oms: what leads from the certificate to the root (PEM)."
 )
-@click.option(
-    "--bundle",
-    type=click.Path(path_type=Path),
-    help="--oms: where the bundle is written. Default: model.sig in the model.",
+@file_option(
+    "--bundle", help="--oms: where the bundle is written. Default: model.sig in the model."
 )
 def command(
     *,
@@ -77,11 +67,12 @@ def command(
     """Sign the directory PATH."""
     from securetrain.core.errors import UsageError
     from securetrain.identity.signers import open_signer
+    from securetrain.report import signatures
 
     ask = asker(passphrase_file)
     match kind:
         case "dataset":
-            return sign_dataset(path, open_signer(key_name, ask), dataset)
+            page = sign_dataset(path, open_signer(key_name, ask), dataset)
         case "safetensors":
             from securetrain.artifacts.model.safetensors_folder import sign_safetensors
             from securetrain.artifacts.statement.context import SaveContext
@@ -94,10 +85,15 @@ def command(
                 save_id=secrets.token_hex(16),
             )
             said = sign_safetensors(path, key=open_signer(key_name, ask), context=context)
-            click.echo(f"signed {path}\ndigest {digest_of(said)}")
-            return 0
+            page = signatures.safetensors(path, digest_of(said))
         case "oms":
-            return _sign_oms(path, _model_signer(Path(key_name), certificate, chain), bundle)
+            from securetrain.artifacts.model.oms.model import DEFAULT_NAME, read_signer, sign_model
+
+            target = bundle or path / DEFAULT_NAME
+            signer = read_signer(Path(key_name), certificate, chain)
+            with progress_bar("signing") as progress:
+                predicate = sign_model(path, target, signer, progress=progress)
+            page = signatures.model(path, target, len(predicate.resources))
         case _:
             raise UsageError(
                 "ST-USAG-001",
@@ -105,33 +101,4 @@ def command(
                 str(path),
                 "give --dataset, --safetensors or --oms",
             )
-
-
-def _sign_oms(path: Path, signer: "ModelSigner", bundle: Path | None) -> int:
-    from securetrain.artifacts.model.oms.model import DEFAULT_NAME, sign_model
-
-    target = bundle or path / DEFAULT_NAME
-    with progress_bar("signing") as progress:
-        predicate = sign_model(path, target, signer, progress=progress)
-    click.echo(f"signed {len(predicate.resources)} files of {path}")
-    click.echo(f"bundle {target}")
-    return 0
-
-
-def _model_signer(
-    key_file: Path, certificate: Path | None, chain: tuple[Path, ...]
-) -> "ModelSigner":
-    from securetrain.artifacts.model.oms import keys
-    from securetrain.artifacts.model.oms.model import CertificateSigner, KeySigner
-    from securetrain.core.files import read_file
-    from securetrain.identity.keys import read_private
-
-    key = keys.load_private(read_private(key_file), None, str(key_file))
-    if certificate is None:
-        return KeySigner(key=key)
-    found = [
-        one
-        for file in (certificate, *chain)
-        for one in keys.load_certificates(read_file(file, KEY_LIMIT), str(file))
-    ]
-    return CertificateSigner(key=key, chain=tuple(found))
+    return emit(page, "text")

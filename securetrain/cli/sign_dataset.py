@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain sign DIR --dataset``: its options, and what it prints."""
+"""``securetrain sign DIR --dataset``: its options, parsed."""
 
 import functools
 import hashlib
@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from securetrain.cli.options import file_option
 from securetrain.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.statement.dataset_predicate import DatasetPredicate, Removed, Scan
+    from securetrain.artifacts.statement.dataset_predicate import Removed, Scan
     from securetrain.artifacts.statement.statements import Opened
     from securetrain.identity.keys import Signer
+    from securetrain.report.document import Document
 
 REPORT_LIMIT: Final = 256 << 20
 FORMATS: Final = ("raw", "jsonl", "parquet", "webdataset", "mds")
@@ -59,10 +61,9 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
             is_flag=True,
             help="--dataset: sign a new version, with the files and bytes that were added.",
         ),
-        click.option(
+        file_option(
             "--trust",
             "trust_file",
-            type=click.Path(path_type=Path),
             help="--append: the trust root that verifies the version before.",
         ),
         click.option("--license", "licenses", multiple=True, help="--dataset: an SPDX expression."),
@@ -74,10 +75,8 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
             metavar="TOOL:VERSION:clean|findings:FILE",
             help="--dataset: a scanner's report on the data; its digest and verdict are signed.",
         ),
-        click.option(
-            "--croissant",
-            type=click.Path(path_type=Path),
-            help="--dataset: its Croissant description, whose digest is signed.",
+        file_option(
+            "--croissant", help="--dataset: its Croissant description, whose digest is signed."
         ),
         click.option(
             "--metadata",
@@ -107,11 +106,12 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
     return wrapped
 
 
-def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> int:
-    """Sign it and say what was signed."""
+def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> "Document":
+    """Sign it; what was signed."""
     from securetrain.artifacts.dataset.sign import About, sign_in_place
     from securetrain.artifacts.statement.dataset_predicate import DataFormat, DatasetPredicate
     from securetrain.core.files import read_file
+    from securetrain.report import signatures
 
     now = datetime.now(UTC)
     previous = _previous(path, given, now)
@@ -133,8 +133,7 @@ def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> int:
     )
     with progress_bar("signing") as progress:
         signed = sign_in_place(path, about, key=key, now=now, previous=previous, progress=progress)
-    _print(signed.predicate, signed.digest, path)
-    return 0
+    return signatures.dataset(signed.predicate, signed.digest, path)
 
 
 def _previous(path: Path, given: DatasetOptions, now: datetime) -> "Opened | None":
@@ -203,22 +202,3 @@ def _removed(text: str) -> "Removed":
             "--remove",
             "write it as FILE:OFFSET:LENGTH[:REASON]",
         ) from error
-
-
-def _print(said: "DatasetPredicate", digest: str, path: Path) -> None:
-    from securetrain.core.text import printable
-
-    size = sum(file.size for file in said.files)
-    click.echo(printable(f"signed   {path}, version {said.seq} of {said.name}", keep=""))
-    click.echo(f"digest   {digest}")
-    click.echo(f"data     {len(said.files)} files, {size:,} bytes, {said.format}")
-    if said.samples is not None:
-        click.echo(f"samples  {said.samples.count:,}, tree {said.samples.root[:16]}")
-    if said.removed:
-        click.echo(f"removed  {len(said.removed)} stretches, which are not served any more")
-    for file in said.files:
-        if file.before and file.added == said.seq:
-            more = file.size - file.before[-1].size
-            click.echo(printable(f"grown    {file.name}, by {more:,} bytes", keep=""))
-    for split in said.splits:
-        click.echo(f"split    {split.name}: {len(split.files)} files")

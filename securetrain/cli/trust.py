@@ -2,22 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """``securetrain trust``: make, rotate, revoke and show trust roots; follow them on a machine."""
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from securetrain.cli.passphrase import asker, secret_option
-from securetrain.core.text import printable
+from securetrain.cli.options import (
+    days_option,
+    file_argument,
+    file_option,
+    json_option,
+    secret_option,
+)
+from securetrain.cli.passphrase import asker
+from securetrain.report.document import emit
 
 if TYPE_CHECKING:
     from securetrain.identity.keys import PublicKey, Signer
     from securetrain.identity.rotation import Change
-    from securetrain.identity.trust import Authority, TrustDocument, TrustRole
-    from securetrain.identity.trustfolder import Outcome
+    from securetrain.identity.trust import Authority, TrustRole
 
 EPILOG = """\
 \b
@@ -43,8 +48,7 @@ already; 12 not a good trust root, or it does not follow from the one before; 15
 20 a file cannot be read or written.
 """
 
-_FOLDER = click.argument("folder", type=click.Path(path_type=Path))
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_FOLDER = file_argument("folder")
 _KEYS = click.option(
     "--key", "keys", multiple=True, required=True, help="A root key that signs; may be repeated."
 )
@@ -54,9 +58,7 @@ _ADD = click.option(
 _THRESHOLD = click.option(
     "--threshold", multiple=True, metavar="ROLE=N", help="How many keys of a role must sign."
 )
-_DAYS = click.option(
-    "--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="Its lifetime."
-)
+_DAYS = days_option(365, "Its lifetime.")
 _ORIGIN = click.option("--log-origin", help="The origin line of the one log that counts.")
 _AUTHORITY = click.option(
     "--authority",
@@ -80,7 +82,7 @@ def command() -> None:
 @_ORIGIN
 @_AUTHORITY
 @secret_option
-@_JSON
+@json_option
 def init(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     keys: Sequence[str],
@@ -90,12 +92,13 @@ def init(  # noqa: PLR0917 - click passes options by name
     log_origin: str | None,
     authority: Sequence[str],
     passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Make version 1 in FOLDER, whose root keys are those of --key and of --add root=KEY."""
     from securetrain.identity.rotation import Change, amended
     from securetrain.identity.trust import TrustDocument, TrustRole
     from securetrain.identity.trustfolder import TrustFolder
+    from securetrain.report import trust_root
 
     now = datetime.now(UTC)
     signers = _signers(keys, passphrase_file)
@@ -116,7 +119,7 @@ def init(  # noqa: PLR0917 - click passes options by name
     import msgspec
 
     document = msgspec.structs.replace(document, version=1)
-    _print(TrustFolder(folder).begin(document, signers, now), as_json)
+    return emit(trust_root.change(TrustFolder(folder).begin(document, signers, now)), output)
 
 
 @command.command(name="rotate", epilog=EPILOG)
@@ -134,7 +137,7 @@ def init(  # noqa: PLR0917 - click passes options by name
 @_ORIGIN
 @_AUTHORITY
 @secret_option
-@_JSON
+@json_option
 def rotate(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     keys: Sequence[str],
@@ -145,8 +148,8 @@ def rotate(  # noqa: PLR0917 - click passes options by name
     log_origin: str | None,
     authority: Sequence[str],
     passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Make the next version in FOLDER. New root keys sign it too: give them with --key as well."""
     from securetrain.identity.rotation import Change
 
@@ -163,7 +166,7 @@ def rotate(  # noqa: PLR0917 - click passes options by name
         log_origin=log_origin,
         add_authorities=_authorities(authority),
     )
-    _propose(folder, change, keys, passphrase_file, as_json)
+    return _propose(folder, change, keys, passphrase_file, output)
 
 
 @command.command(name="revoke", epilog=EPILOG)
@@ -178,7 +181,7 @@ def rotate(  # noqa: PLR0917 - click passes options by name
 )
 @_DAYS
 @secret_option
-@_JSON
+@json_option
 def revoke(  # noqa: PLR0917 - click passes options by name
     folder: Path,
     key_id: str,
@@ -187,8 +190,8 @@ def revoke(  # noqa: PLR0917 - click passes options by name
     valid_before: int | None,
     days: int,
     passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    output: str,
+) -> int:
     """Revoke the key whose id begins with KEY_ID, in a new version. It is never taken back."""
     from securetrain.identity.rotation import Change
     from securetrain.identity.trust import Revoked
@@ -198,7 +201,7 @@ def revoke(  # noqa: PLR0917 - click passes options by name
         key_id=_key_id(folder, key_id), since=now, reason=reason[:500], valid_before=valid_before
     )
     change = Change(created=now, expires=now + timedelta(days=days), revoke=[entry])
-    _propose(folder, change, keys, passphrase_file, as_json)
+    return _propose(folder, change, keys, passphrase_file, output)
 
 
 @command.command(name="sign", epilog=EPILOG)
@@ -206,13 +209,14 @@ def revoke(  # noqa: PLR0917 - click passes options by name
 @_KEYS
 @click.option("--yes", is_flag=True, help="Sign without asking.")
 @secret_option
-@_JSON
+@json_option
 def sign(
-    folder: Path, keys: Sequence[str], yes: bool, passphrase_file: Path | None, as_json: bool
-) -> None:
+    folder: Path, keys: Sequence[str], yes: bool, passphrase_file: Path | None, output: str
+) -> int:
     """Sign the draft in FOLDER with another root key, after it was shown."""
     from securetrain.core.errors import UsageError
     from securetrain.identity.trustfolder import TrustFolder
+    from securetrain.report import trust_root
 
     store = TrustFolder(folder)
     draft = store.draft()
@@ -221,40 +225,35 @@ def sign(
             "ST-USAG-001", "there is no draft in it", str(folder), "securetrain trust rotate"
         )
     if not yes:
-        _print_document(draft)
+        emit(trust_root.root(draft), "text")
         click.confirm("sign this?", abort=True, err=True)
-    _print(store.sign(_signers(keys, passphrase_file), datetime.now(UTC)), as_json)
+    signed = store.sign(_signers(keys, passphrase_file), datetime.now(UTC))
+    return emit(trust_root.change(signed), output)
 
 
 @command.command(name="show", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
-@_JSON
-def show(path: Path, as_json: bool) -> None:
+@file_argument("path")
+@json_option
+def show(path: Path, output: str) -> int:
     """Show the trust root in PATH: a file, or a folder that 'trust update' keeps."""
     from securetrain.identity.truststore import load_trust
+    from securetrain.report import trust_root
 
     root = load_trust(path, datetime.now(UTC))
-    if as_json:
-        click.echo(json.dumps(_plain(root.document), indent=2, sort_keys=True))
-        return
-    _print_document(root.document)
+    return emit(trust_root.root(root.document), output)
 
 
 @command.command(name="update", epilog=EPILOG)
 @_FOLDER
-@click.option("--pin", type=click.Path(path_type=Path), help="Trust this file, because you say so.")
-@click.option(
-    "--from",
-    "source",
-    type=click.Path(path_type=Path),
-    help="Follow the published versions in this folder.",
-)
-@_JSON
-def update(folder: Path, pin: Path | None, source: Path | None, as_json: bool) -> None:
+@file_option("--pin", help="Trust this file, because you say so.")
+@file_option("--from", "source", help="Follow the published versions in this folder.")
+@json_option
+def update(folder: Path, pin: Path | None, source: Path | None, output: str) -> int:
     """Keep in FOLDER what this machine trusts: begin with --pin, then follow with --from."""
     from securetrain.core.files import read_file
     from securetrain.identity.trust import LIMIT
     from securetrain.identity.truststore import TrustStore
+    from securetrain.report import trust_root
 
     if pin is None and source is None:
         raise click.UsageError("give --pin FILE, --from FOLDER, or both")
@@ -263,23 +262,18 @@ def update(folder: Path, pin: Path | None, source: Path | None, as_json: bool) -
     if pin is not None:
         store.pin(read_file(pin, LIMIT), now, str(pin))
     root = store.current(now) if source is None else store.update_from(source, now)
-    if as_json:
-        click.echo(json.dumps(_plain(root.document), indent=2, sort_keys=True))
-        return
-    click.echo(f"version {root.version} is trusted, until {_time(root.document.expires)}")
+    return emit(trust_root.followed(root.document), output)
 
 
 def _propose(
-    folder: Path,
-    change: "Change",
-    keys: Sequence[str],
-    passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    folder: Path, change: "Change", keys: Sequence[str], passphrase_file: Path | None, output: str
+) -> int:
     from securetrain.identity.trustfolder import TrustFolder
+    from securetrain.report import trust_root
 
     signers = _signers(keys, passphrase_file)
-    _print(TrustFolder(folder).propose(change, signers, datetime.now(UTC)), as_json)
+    outcome = TrustFolder(folder).propose(change, signers, datetime.now(UTC))
+    return emit(trust_root.change(outcome), output)
 
 
 def _signers(names: Sequence[str], passphrase_file: Path | None) -> "list[Signer]":
@@ -352,58 +346,3 @@ def _key_id(folder: Path, beginning: str) -> str:
             f"{len(found)} keys begin with {beginning!r}; six digits or more must name one"
         )
     return found[0]
-
-
-def _print(outcome: "Outcome", as_json: bool) -> None:
-    if as_json:
-        facts = {
-            "path": str(outcome.path),
-            "version": outcome.document.version,
-            "published": not outcome.missing,
-            "missing": outcome.missing,
-        }
-        click.echo(json.dumps(facts, indent=2, sort_keys=True))
-        return
-    version = outcome.document.version
-    if not outcome.missing:
-        click.echo(f"version {version} is published: {printable(str(outcome.path))}")
-        return
-    click.echo(f"version {version} is a draft: {printable(str(outcome.path))}")
-    for who, count in outcome.missing.items():
-        click.echo(f"  {count} more of {who} must sign it: securetrain trust sign")
-
-
-def _plain(document: "TrustDocument") -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(document)
-
-
-def _print_document(document: "TrustDocument") -> None:
-    click.echo(
-        f"trust root, version {document.version}, from {_time(document.created)}"
-        f" to {_time(document.expires)}"
-    )
-    revoked = {entry.key_id: entry for entry in document.revoked}
-    for role, entry in sorted(document.roles.items()):
-        click.echo(f"{role}: {entry.threshold} of {len(entry.keys)}")
-        for key_id in entry.keys:
-            click.echo(f"  {key_id}{'  REVOKED' if key_id in revoked else ''}")
-    for authority in document.authorities:
-        parties = ", ".join(authority.parties)
-        job = authority.job or "every job"
-        click.echo(f"{authority.role}: also {parties} of {authority.trust_domain}, {job}")
-    if document.log_origin:
-        click.echo(f"log: {printable(document.log_origin)}")
-    for gone in revoked.values():
-        spared = (
-            "nothing of it counts"
-            if gone.valid_before is None
-            else f"what was logged below {gone.valid_before} counts"
-        )
-        why = printable(gone.reason, keep="") or "no reason given"
-        click.echo(f"revoked {gone.key_id[:16]} at {_time(gone.since)}: {why}; {spared}")
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -5,33 +5,20 @@
 Never imports torch: verifying needs neither a GPU nor trust in what would load the artifact.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from securetrain.cli.output import and_scan, format_options, show
+from securetrain.cli.options import TRUST_VARIABLE, Place, file_option, format_options
 from securetrain.cli.passphrase import asker
-from securetrain.cli.place import Place
 from securetrain.cli.progress import progress_bar
-from securetrain.cli.scan import print_briefly
-from securetrain.cli.verify_chain import follow, print_chain
-from securetrain.cli.verify_known import known, remember
-from securetrain.cli.verify_model import Roots, verify_bundle
+from securetrain.report.document import emit
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from securetrain.artifacts.lineage.walk import Link
-    from securetrain.artifacts.scan.findings import ScanResult
-    from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
-    from securetrain.artifacts.tree.problems import Problem
-    from securetrain.artifacts.verify import VerifyResult
-    from securetrain.policy.load import LoadedPolicy
-
-TRUST_VARIABLE: Final = "SECURETRAIN_TRUST"
+    from securetrain.artifacts.examine import Examined
 
 EPILOG: Final = """\
 \b
@@ -64,50 +51,36 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
 
 @click.command(name="verify", epilog=EPILOG)
 @click.argument("path", type=Place())
-@click.option(
+@file_option(
     "--trust",
     "trust_file",
-    type=click.Path(path_type=Path),
     envvar=TRUST_VARIABLE,
     show_envvar=True,
     help="The trust root, a file or a folder of 'trust update'. There is no default.",
 )
-@click.option(
+@file_option(
     "--log-proof",
-    type=click.Path(path_type=Path),
     help="Proof that the statement was logged (securetrain log prove). Given, it must hold, and"
     " keys that were revoked later still count. Default, when the policy asks for a log: the one"
     " beside PATH.",
 )
-@click.option(
-    "--bundle",
-    type=click.Path(path_type=Path),
-    help="An OpenSSF Model Signing bundle: PATH is a model that was signed with it.",
+@file_option(
+    "--bundle", help="An OpenSSF Model Signing bundle: PATH is a model that was signed with it."
 )
-@click.option(
-    "--public-key",
-    type=click.Path(path_type=Path),
-    help="With --bundle: the public key (PEM) that must have signed.",
-)
-@click.option(
-    "--ca",
-    "roots",
-    type=click.Path(path_type=Path),
-    help="With --bundle: certificates (PEM) of the authorities that are trusted.",
+@file_option("--public-key", help="With --bundle: the public key (PEM) that must have signed.")
+@file_option(
+    "--ca", "roots", help="With --bundle: certificates (PEM) of the authorities that are trusted."
 )
 @click.option("--identity", help="With --bundle: who signed keyless, in full (e-mail or URI).")
 @click.option("--issuer", help="With --identity: the OIDC issuer that vouched, in full.")
-@click.option(
+@file_option(
     "--trusted-root",
-    type=click.Path(path_type=Path),
     help="With --identity: trusted_root.json of a Sigstore instance. Default: the public one.",
 )
 @click.option("--policy", "policy_name", help="A policy by name or file. Default: none.")
-@format_options
-@click.option(
-    "--vsa",
-    type=click.Path(path_type=Path),
-    help="Also write a verification summary (SLSA VSA) to this file, which must not exist.",
+@format_options("sarif", "junit", text="What to print on standard output.")
+@file_option(
+    "--vsa", help="Also write a verification summary (SLSA VSA) to this file, which must not exist."
 )
 @click.option(
     "--vsa-key", help="Sign the summary: a key file or a pkcs11: URI. Default: not signed."
@@ -118,31 +91,26 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
     is_flag=True,
     help="Follow the chain to parents, datasets, nodes and policy, and print it as a tree.",
 )
-@click.option(
+@file_option(
     "--walk-in",
     "places",
     multiple=True,
-    type=click.Path(path_type=Path),
     help="Where its parents and datasets are. Default: the two folders above PATH.",
 )
-@click.option(
+@file_option(
     "--waiver",
     "waivers",
     multiple=True,
-    type=click.Path(path_type=Path),
     help="Operators' waiver for this checkpoint (securetrain waive). It must count.",
 )
-@click.option(
+@file_option(
     "--floors",
     "floors_file",
-    type=click.Path(path_type=Path),
     help="File in which this machine remembers the newest of every run: older ones are refused.",
 )
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 @click.option(
-    "--offline",
-    is_flag=True,
-    help="Fetch nothing: refuse a PATH that is a URL of a store.",
+    "--offline", is_flag=True, help="Fetch nothing: refuse a PATH that is a URL of a store."
 )
 def command(
     *,
@@ -167,27 +135,30 @@ def command(
     offline: bool,
 ) -> int:
     """Prove that the checkpoint or dataset at PATH, a directory or a URL, is what was signed."""
-    from securetrain.artifacts.lineage.logged import LogProof
-    from securetrain.artifacts.scan.scanner import scan_path
-    from securetrain.artifacts.verify import verify_path
+    from securetrain.artifacts.examine import Wanted, examine, examine_model
+    from securetrain.artifacts.model.oms.model import ModelRoots
     from securetrain.core.errors import IdentityError
-    from securetrain.core.files import read_file
-    from securetrain.identity.log.proof import LIMIT
     from securetrain.identity.truststore import load_trust
     from securetrain.policy.load import load_policy
+    from securetrain.report import verification
 
-    given = Roots(
-        public_key=public_key,
-        ca=roots,
-        identity=identity,
-        issuer=issuer,
-        trusted_root=trusted_root,
-    )
-    asked = {"--bundle": bundle or given.count, "--scan": scan, "--walk": walking and not places}
+    model = any((bundle, public_key, roots, identity, issuer, trusted_root))
+    asked = {"--bundle": model, "--scan": scan, "--walk": walking and not places}
     _refuse_remote(path, {**asked, "--offline": offline})
-    if bundle is not None or given.count:
+    if model:
         _refuse_ignored(path)
-        return verify_bundle(Path(path), bundle, given, output, scan=scan)
+        given = ModelRoots(
+            public_key=public_key,
+            ca=roots,
+            identity=identity,
+            issuer=issuer,
+            trusted_root=trusted_root,
+        )
+        with progress_bar("verifying") as progress:
+            result, scanned = examine_model(
+                Path(path), bundle, given, datetime.now(UTC), scan=scan, progress=progress
+            )
+        return emit(verification.model(result, scanned), output)
     if trust_file is None:
         raise IdentityError(
             "ST-IDEN-007",
@@ -195,31 +166,36 @@ def command(
             str(path),
         )
     now = datetime.now(UTC)
-    trust = load_trust(trust_file, now)
-    loaded = load_policy(policy_name) if policy_name is not None else None
-    proof = None if log_proof is None else LogProof(read_file(log_proof, LIMIT))
-    with progress_bar("verifying") as progress:
-        result = verify_path(
-            path,
-            trust=trust,
-            policy=loaded.policy if loaded else None,
-            now=now,
-            progress=progress,
-            known=known(waivers, floors_file),
-            log_proof=proof,
-        )
-    if result.ok and floors_file is not None:
-        result = remember(result, floors_file, trust)
-    scanned = scan_path(Path(path)) if scan else None
-    chain = None
-    if walking or places:
-        result, chain = follow(result, trust, places)
-    code = _render(
-        output, result, loaded=loaded, trust_file=trust_file, scanned=scanned, chain=chain
+    wanted = Wanted(
+        log_proof=log_proof,
+        waivers=waivers,
+        floors=floors_file,
+        scan=scan,
+        walk=walking,
+        places=places,
     )
+    trust_root = load_trust(trust_file, now)
+    policy = load_policy(policy_name) if policy_name is not None else None
+    with progress_bar("verifying") as progress:
+        found = examine(path, wanted, trust=trust_root, policy=policy, now=now, progress=progress)
+    code = emit(verification.verified(found, trust_file), output)
     if vsa is not None:
-        _write_summary(vsa, vsa_key, result, loaded=loaded, now=now, passed=code == 0)
+        _write_summary(vsa, vsa_key, found, now, passed=code == 0)
     return code
+
+
+def _write_summary(
+    target: Path, key_name: str | None, found: "Examined", now: datetime, *, passed: bool
+) -> None:
+    from securetrain.artifacts.summary import write_summary
+    from securetrain.identity.signers import open_signer
+
+    if not passed and not found.result.digest:
+        click.echo("no summary: no statement verifies, so there is no digest for it", err=True)
+        return
+    key = open_signer(key_name, asker(None)) if key_name is not None else None
+    write_summary(target, found.result, found.policy, now, passed=passed, key=key)
+    click.echo(f"summary {target}", err=True)
 
 
 def _refuse_remote(path: Path | str, asked: Mapping[str, object]) -> None:
@@ -267,189 +243,3 @@ def _refuse_ignored(path: Path | str) -> None:
             str(path),
             "leave it out; a bundle is verified with --public-key, --ca or --identity, and --scan",
         )
-
-
-def _render(
-    output: str,
-    result: "VerifyResult",
-    *,
-    loaded: "LoadedPolicy | None",
-    trust_file: Path,
-    scanned: "ScanResult | None",
-    chain: "Link | None",
-) -> int:
-    """Print the outcome in one format; the exit code."""
-    from securetrain.report import problems
-
-    document = to_dict(result, loaded)
-    if chain is not None:
-        document["chain"] = chain.to_dict()
-    outcome, document = and_scan(problems.of_verify(result), document, scanned)
-
-    def text() -> None:
-        _print(result, loaded, trust_file)
-        if chain is not None:
-            print_chain(chain)
-        if scanned is not None:
-            print_briefly(scanned)
-
-    return show(output, outcome, document, text)
-
-
-def _write_summary(
-    target: Path,
-    key_name: str | None,
-    result: "VerifyResult",
-    *,
-    loaded: "LoadedPolicy | None",
-    now: datetime,
-    passed: bool,
-) -> None:
-    from securetrain.artifacts.summary import PolicyUsed, sign, summarize
-    from securetrain.core.files import write_atomic
-    from securetrain.identity.signers import open_signer
-
-    if not passed and not result.digest:
-        click.echo("no summary: no statement verifies, so there is no digest for it", err=True)
-        return
-    policy = None
-    if loaded is not None:
-        policy = PolicyUsed(uri=loaded.policy.metadata.id, digest=loaded.digest)
-    data = summarize(result, policy, now, passed=passed)
-    if key_name is not None:
-        data = sign(data, open_signer(key_name, asker(None)))
-    write_atomic(target, data, replace=False)
-    click.echo(f"summary {target}", err=True)
-
-
-def to_dict(result: "VerifyResult", policy: "LoadedPolicy | None") -> dict[str, Any]:
-    """The result as plain data, for --json."""
-    import msgspec
-
-    return {
-        "kind": str(result.kind),
-        "path": str(result.path),
-        "ok": result.ok,
-        "exit": int(result.exit_code),
-        "digest": result.digest,
-        "key_ids": sorted(result.key_ids),
-        "log_index": None if result.logged is None else result.logged.index,
-        "num_files": result.num_files,
-        "num_bytes": result.num_bytes,
-        "policy": None
-        if policy is None
-        else {"id": policy.policy.metadata.id, "digest": policy.digest},
-        "statement": msgspec.to_builtins(result.statement),
-        "problems": [problem.to_dict() for problem in result.problems],
-        "truncated": result.truncated,
-    }
-
-
-def _print(result: "VerifyResult", policy: "LoadedPolicy | None", trust_file: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from securetrain.core.text import printable
-
-    console = Console(highlight=False, soft_wrap=True)
-    verdict = Text("VERIFIED", "bold green") if result.ok else Text("REFUSED", "bold red")
-    console.print(Text.assemble(verdict, printable(f"  {result.kind} {result.path}", keep="")))
-    facts = Table.grid(padding=(0, 2))
-    for name, value in _facts(result, policy, trust_file):
-        facts.add_row(Text(printable(name, keep="")), Text(printable(value, keep="")))
-    console.print(facts)
-    if result.problems:
-        _print_problems(console, result)
-
-
-def _facts(
-    result: "VerifyResult", policy: "LoadedPolicy | None", trust_file: Path
-) -> Iterator[tuple[str, str]]:
-    from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
-
-    if result.key_ids:
-        keys = ", ".join(key[:16] for key in sorted(result.key_ids))
-        yield "signed by", f"key {keys}, trusted by {trust_file}"
-    else:
-        yield "signed by", "nobody that this trust root names"
-    if result.digest:
-        yield "digest", result.digest
-    if result.logged is not None:
-        seen = "" if result.logged.seen is None else f", seen by {result.logged.seen.isoformat()}"
-        origin = result.logged.signed.checkpoint.origin
-        yield "logged", f"entry {result.logged.index} of {origin}{seen}"
-    match result.statement:
-        case CheckpointPredicate() as checkpoint:
-            yield from _checkpoint_facts(checkpoint, policy)
-        case DatasetPredicate() as dataset:
-            yield from _dataset_facts(dataset)
-        case None:
-            yield "lineage", "unknown: there is no statement that verifies"
-    every = ", every one of them" if result.ok else ""
-    yield "checked", f"{result.num_files} files, {result.num_bytes:,} bytes{every}"
-    if policy is None:
-        yield "policy", "none given: integrity and signature only (--policy NAME asks for more)"
-    else:
-        yield "policy", f"{policy.policy.metadata.id} ({policy.digest[:16]})"
-
-
-def _checkpoint_facts(
-    said: "CheckpointPredicate", policy: "LoadedPolicy | None"
-) -> Iterator[tuple[str, str]]:
-    yield "run", f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
-    yield "saved", f"{said.created.isoformat()} by {said.world_size} ranks"
-    data = said.dataset
-    if data.digest:
-        cursor = ", ".join(f"{name} {count}" for name, count in sorted(data.cursor.items()))
-        yield "dataset", f"{data.name} ({data.digest[:16]}){', ' if cursor else ''}{cursor}"
-    else:
-        yield "dataset", "not named"
-    under = f"{said.policy.id} ({said.policy.digest[:16]})" if said.policy.digest else "not named"
-    if policy is not None and said.policy.digest:
-        same = policy.digest == said.policy.digest
-        under += ", the one given here" if same else ", another than the one given here"
-    yield "made under", under
-    judged = said.gradients
-    yield "gradients", f"{judged.verdict}: {judged.judged} steps judged, {judged.refused} refused"
-    for node in said.nodes:
-        yield "node", f"{node.node}: {node.tier}{f' - {node.label}' if node.label else ''}"
-    for parent in said.parents:
-        yield "parent", f"{parent.role} {parent.digest[:16]}"
-
-
-def _dataset_facts(said: "DatasetPredicate") -> Iterator[tuple[str, str]]:
-    yield "dataset", f"{said.name}, version {said.seq}, {len(said.files)} files"
-    yield "signed", said.created.isoformat()
-    yield "splits", ", ".join(f"{s.name} ({len(s.files)} files)" for s in said.splits)
-    if said.licenses:
-        yield "licence", ", ".join(said.licenses)
-    if said.removed:
-        yield "removed", f"{sum(one.length for one in said.removed):,} bytes are not to be read"
-    yield from sorted(said.metadata.items())
-
-
-def _print_problems(console: "Console", result: "VerifyResult") -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from securetrain.core.text import printable
-
-    count = len(result.problems)
-    title = f"{count} problem{'s' if count != 1 else ''}"
-    table = Table(title=title, title_justify="left", expand=False)
-    for heading in ("code", "where", "what"):
-        table.add_column(heading, overflow="fold")
-    for problem in result.problems:
-        place, what = printable(problem.place, keep=""), printable(problem.what, keep="")
-        table.add_row(Text(problem.code, "red"), Text(place), Text(what))
-    console.print(table)
-    if result.truncated:
-        console.print(f"There are more; the first {len(result.problems)} are listed.")
-    fixes = dict.fromkeys(_fix(problem) for problem in result.problems)
-    for fix in fixes:
-        console.print(Text(f"fix: {fix}"))
-
-
-def _fix(problem: "Problem") -> str:
-    return f"{problem.code}: {problem.fix}"

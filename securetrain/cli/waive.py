@@ -4,14 +4,13 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from securetrain.cli.passphrase import asker, secret_option
-
-if TYPE_CHECKING:
-    from securetrain.artifacts.lineage.waivers import Waiver
+from securetrain.cli.options import days_option, file_argument, file_option, secret_option
+from securetrain.cli.passphrase import asker
+from securetrain.report.document import emit
 
 MAX_DAYS: Final = 90
 
@@ -31,12 +30,11 @@ checkpoint, and excuses that it is not the newest or was set aside: never a sign
 
 
 @click.command(name="waive", epilog=EPILOG)
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option(
+@file_argument("path")
+@file_option(
     "--trust",
     "trust_file",
     required=True,
-    type=click.Path(path_type=Path),
     help="The trust root, a file or a folder of 'trust update'.",
 )
 @click.option(
@@ -48,19 +46,9 @@ checkpoint, and excuses that it is not the newest or was set aside: never a sign
 )
 @secret_option
 @click.option("--reason", help="Why, for those who read it later.")
-@click.option(
-    "--days",
-    type=click.IntRange(1, MAX_DAYS),
-    default=7,
-    show_default=True,
-    help="How long it counts.",
-)
-@click.option(
-    "--add",
-    type=click.Path(path_type=Path),
-    help="A waiver that other operators signed: looked at, and signed too.",
-)
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The waiver's file.")
+@days_option(7, "How long it counts.", most=MAX_DAYS)
+@file_option("--add", help="A waiver that other operators signed: looked at, and signed too.")
+@file_option("--out", required=True, help="The waiver's file.")
 def command(
     *,
     path: Path,
@@ -78,6 +66,7 @@ def command(
     from securetrain.core.files import read_file, write_atomic
     from securetrain.identity import dsse
     from securetrain.identity.signers import open_signer
+    from securetrain.report import signatures
 
     if (reason is None) == (add is None):
         raise UsageError(
@@ -111,8 +100,7 @@ def command(
             )
         data = dsse.add_signatures(before, waivers.PAYLOAD_TYPE, signers)
     write_atomic(out, data, replace=False)
-    _print(waiver, out)
-    return 0
+    return emit(signatures.waiver(waiver, out), "text")
 
 
 def _named(path: Path, trust_file: Path, now: datetime) -> tuple[str, str]:
@@ -127,12 +115,3 @@ def _named(path: Path, trust_file: Path, now: datetime) -> tuple[str, str]:
     opened = open_statement(read_statement(path, kind), kind, trust, str(path))
     assert isinstance(opened.predicate, CheckpointPredicate)
     return opened.predicate.run_id, opened.digest
-
-
-def _print(waiver: "Waiver", out: Path) -> None:
-    from securetrain.core.text import printable
-
-    click.echo(printable(f"waiver      {out}", keep=""))
-    click.echo(printable(f"checkpoint  {waiver.digest} of run {waiver.run_id}", keep=""))
-    click.echo(printable(f"reason      {waiver.reason}", keep=""))
-    click.echo(f"counts      until {waiver.expires.isoformat()}, once enough operators have signed")

@@ -250,3 +250,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What this run did not prove."""
     problems: tuple[str, ...]
     """Files of the run directory that are not what they should be."""
+
+
+def json_text(value: object) -> str:
+    """A struct as JSON, its fields in their own order."""
+    return msgspec.json.format(msgspec.json.encode(value)).decode()

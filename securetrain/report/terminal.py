@@ -11,7 +11,8 @@ from rich.text import Text
 
 from securetrain.core.text import printable
 from securetrain.core.vocabulary import State
-from securetrain.report.model import BoundaryState, Proof, ProofState, RunRecord
+from securetrain.report.document import Document
+from securetrain.report.model import BoundaryState, Proof, ProofState, RunRecord, json_text
 
 _STYLES: Final[Mapping[str, str]] = {
     BoundaryState.CHECKED: "green",
@@ -27,6 +28,12 @@ _STYLES: Final[Mapping[str, str]] = {
     State.NOT_APPLICABLE: "dim",
 }
 _BAD_FINDINGS: Final = (State.FAIL, State.UNKNOWN, State.WAIVED)
+
+
+def page(record: RunRecord) -> Document:
+    """The summary, or everything as JSON."""
+    data = json_text(record)
+    return Document(data=data, text=lambda: show(record, Console()))
 
 
 def show(record: RunRecord, console: Console) -> None:

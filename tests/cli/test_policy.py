@@ -5,7 +5,6 @@ import json
 import pytest
 
 from securetrain.cli.main import main
-from securetrain.cli.policy import shown
 from securetrain.policy.explain import documented_fields
 
 
@@ -59,11 +58,3 @@ def test_explain_for_people(capsys):
     assert "dev.yaml" in text
     assert "torch_min" not in text
     assert main(["policy", "explain", "dev", "--section", "weather"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (True, "true"), (["a", 1], "[a, 1]"), ({}, "(below)"), (3, "3"), ("x", "x")],
-)
-def test_values_as_in_the_file(value, text):
-    assert shown(value) == text

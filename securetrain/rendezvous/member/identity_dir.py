@@ -17,8 +17,10 @@ from cryptography import x509
 
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
+from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.job_ca import JobCA, certificate_pem, check_leaf, load_certificate
 from securetrain.identity.keys import KeyKind, PrivateKey
+from securetrain.identity.register import How
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.rendezvous.wire.tls import TlsIdentity, spki_of
 
@@ -69,6 +71,23 @@ def write_identity(
     key = key or PrivateKey.generate(KeyKind.P256)
     certificate = ca.issue(Role.NODE, key.public, now, node=node, lifetime=lifetime)
     return store_identity(folder, key, certificate, ca.certificate, now)
+
+
+def issue_identity(
+    cluster: ClusterCA, ca: JobCA, node: str, folder: Path, now: datetime, *, lifetime: timedelta
+) -> NodeIdentity:
+    """Issue a node's certificate by command, in the CA's register, into a new identity folder.
+
+    Raises:
+        IdentityError: ST-IDEN-005 or ST-IDEN-006.
+        UsageError: ST-USAG-002 or 005.
+    """
+    with new_folder(folder):
+        key = PrivateKey.generate(KeyKind.P256)
+        certificate = cluster.issue(
+            ca, Role.NODE, key.public, now, node=node, lifetime=lifetime, how=How.COMMAND
+        )
+        return store_identity(folder, key, certificate, ca.certificate, now)
 
 
 @contextmanager

@@ -32,9 +32,11 @@ from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.files import FileEntry, open_regular, read_file, survey, write_atomic
 from securetrain.identity.dsse import IN_TOTO, pae
+from securetrain.identity.keys import read_private
 from securetrain.identity.sigstore import KeylessPolicy, verify_dsse
 
 CHUNK: Final = 1 << 20
+KEY_LIMIT: Final = 1 << 20
 MAX_PROBLEMS: Final = 200
 DEFAULT_NAME: Final = "model.sig"
 
@@ -147,6 +149,54 @@ ModelSigner: TypeAlias = KeySigner | CertificateSigner
 ModelTrust: TypeAlias = TrustedKey | TrustedRoots | TrustedIdentity
 
 
+def read_signer(key_file: Path, certificate: Path | None, chain: Sequence[Path]) -> ModelSigner:
+    """A signer from files; with the key's certificate, it and `chain` travel along."""
+    key = keys.load_private(read_private(key_file), None, str(key_file))
+    if certificate is None:
+        return KeySigner(key=key)
+    files = (certificate, *chain)
+    found = [one for file in files for one in _certificates(file)]
+    return CertificateSigner(key=key, chain=tuple(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRoots:
+    """Files and names that a verifier's root is read from; exactly one kind."""
+
+    public_key: Path | None = None
+    ca: Path | None = None
+    identity: str | None = None
+    issuer: str | None = None
+    trusted_root: Path | None = None
+
+    def read(self, where: str) -> ModelTrust:
+        """The root.
+
+        Raises:
+            UsageError: ST-USAG-001 when it is not exactly one kind.
+        """
+        keyless = self.identity or self.issuer or self.trusted_root
+        if sum(map(bool, (self.public_key, self.ca, keyless))) != 1:
+            raise one_root(where)
+        if self.public_key is not None:
+            pem = read_file(self.public_key, KEY_LIMIT)
+            return TrustedKey(key=keys.load_public(pem, str(self.public_key)))
+        if self.ca is not None:
+            return TrustedRoots(roots=tuple(_certificates(self.ca)))
+        policy = KeylessPolicy(identity=self.identity or "", issuer=self.issuer or "")
+        return TrustedIdentity(policy=policy, trusted_root=self.trusted_root)
+
+
+def one_root(where: str) -> UsageError:
+    """The refusal of a question that does not say whose signature counts, or on what."""
+    return UsageError(
+        "ST-USAG-001",
+        "a Model Signing bundle is verified with one root",
+        where,
+        "give --bundle FILE, and one of --public-key, --ca, --identity with --issuer",
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class ModelResult:
     """What verifying a model found."""
@@ -244,6 +294,10 @@ def verify_model(
             if progress is not None:
                 progress(result.num_bytes, total)
     return result
+
+
+def _certificates(file: Path) -> list[x509.Certificate]:
+    return list(keys.load_certificates(read_file(file, KEY_LIMIT), str(file)))
 
 
 def _open(result: ModelResult, trust: ModelTrust, now: datetime) -> Predicate:

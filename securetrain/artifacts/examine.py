@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that can be found out about one artifact, in one call.
+
+Rules for a checkpoint or dataset, in order:
+
+1. the artifact is verified with what this machine knows besides it: waivers and floors;
+2. what verifies is remembered in the floors, so that nothing older counts from now on; an artifact
+   that is older than what they know is refused by that;
+3. a scan and the chain are added where they are asked for; where the chain breaks is a problem of
+   the artifact.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from securetrain.artifacts.dataset.verified import check_floor
+from securetrain.artifacts.lineage import freshness
+from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.freshness import Freshness
+from securetrain.artifacts.lineage.logged import LogProof
+from securetrain.artifacts.lineage.waivers import LIMIT as WAIVER_LIMIT
+from securetrain.artifacts.lineage.walk import Link, problems, walk
+from securetrain.artifacts.model.oms.model import ModelResult, ModelRoots, one_root, verify_model
+from securetrain.artifacts.scan.findings import ScanResult
+from securetrain.artifacts.scan.scanner import scan_path
+from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.verify import VerifyResult, verify_path
+from securetrain.core.errors import IntegrityError
+from securetrain.core.files import read_file
+from securetrain.identity.log.proof import LIMIT as PROOF_LIMIT
+from securetrain.identity.trust import TrustRoot
+from securetrain.policy.load import LoadedPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is asked about an artifact beyond its signature and its bytes."""
+
+    log_proof: Path | None = None
+    waivers: Sequence[Path] = ()
+    floors: Path | None = None
+    scan: bool = False
+    walk: bool = False
+    places: Sequence[Path] = ()
+    """Where the chain's other artifacts are; by default, the two folders above the artifact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What was found out."""
+
+    result: VerifyResult
+    policy: LoadedPolicy | None
+    scanned: ScanResult | None
+    chain: Link | None
+
+
+def examine(
+    path: Path | str,
+    wanted: Wanted,
+    *,
+    trust: TrustRoot,
+    policy: LoadedPolicy | None,
+    now: datetime,
+    progress: Callable[[int, int], None] | None = None,
+) -> Examined:
+    """Verify the artifact at `path`, and find out what else is `wanted`."""
+    proof = None if wanted.log_proof is None else LogProof(read_file(wanted.log_proof, PROOF_LIMIT))
+    result = verify_path(
+        path,
+        trust=trust,
+        policy=policy.policy if policy else None,
+        now=now,
+        progress=progress,
+        known=_known(wanted),
+        log_proof=proof,
+    )
+    if result.ok and wanted.floors is not None:
+        result = _remembered(result, Floors(wanted.floors), trust)
+    scanned = scan_path(Path(path)) if wanted.scan else None
+    chain = None
+    if wanted.walk or wanted.places:
+        result, chain = _followed(result, trust, wanted.places)
+    return Examined(result=result, policy=policy, scanned=scanned, chain=chain)
+
+
+def examine_model(
+    path: Path,
+    bundle: Path | None,
+    roots: ModelRoots,
+    now: datetime,
+    *,
+    scan: bool,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[ModelResult, ScanResult | None]:
+    """Verify a model in the format of OpenSSF Model Signing, and scan it when asked to.
+
+    Raises:
+        UsageError: ST-USAG-001 without a bundle or exactly one kind of root.
+    """
+    if bundle is None:
+        raise one_root(str(path))
+    result = verify_model(path, bundle, roots.read(str(path)), now, progress=progress)
+    return result, scan_path(path) if scan else None
+
+
+def _known(wanted: Wanted) -> Freshness | None:
+    """What this machine knows besides the artifact; None when nothing was given."""
+    if not wanted.waivers and wanted.floors is None:
+        return None
+    return Freshness(
+        floors=None if wanted.floors is None else Floors(wanted.floors),
+        waivers=tuple(read_file(path, WAIVER_LIMIT) for path in wanted.waivers),
+    )
+
+
+def _remembered(result: VerifyResult, floors: Floors, trust: TrustRoot) -> VerifyResult:
+    """Rule 2."""
+    opened = result.opened
+    if opened is None:
+        return result
+    match opened.predicate:
+        case CheckpointPredicate():
+            freshness.remember(opened, floors)
+        case DatasetPredicate() as predicate:
+            try:
+                check_floor(floors, predicate, opened.digest, trust, str(result.path))
+            except IntegrityError as error:
+                return replace(result, problems=(Problem(code=error.code, what=error.what),))
+    return result
+
+
+def _followed(
+    result: VerifyResult, trust: TrustRoot, places: Sequence[Path]
+) -> tuple[VerifyResult, Link | None]:
+    """The result with where the chain breaks, and the chain; none without a statement."""
+    if result.opened is None:
+        return result, None
+    near = list(places)
+    if not near:
+        folder = Path(result.path).absolute().parent
+        near = [folder, folder.parent]
+    chain = walk(result.path, result.opened, trust, near)
+    return replace(result, problems=(*result.problems, *problems(chain))), chain

@@ -1,0 +1,286 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of ``verify`` and ``scan``: for people, scripts, code scanning and test reports."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from securetrain.artifacts.examine import Examined
+from securetrain.artifacts.lineage.walk import Link
+from securetrain.artifacts.model.oms.model import ModelResult
+from securetrain.artifacts.scan.findings import NOTHING, Finding, ScanResult
+from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
+from securetrain.artifacts.tree.problems import Problem
+from securetrain.artifacts.verify import VerifyResult
+from securetrain.policy.load import LoadedPolicy
+from securetrain.report import junit, problems, sarif
+from securetrain.report.document import Document, aligned, plural
+from securetrain.report.pieces import safe, wide
+from securetrain.report.problems import Outcome
+
+MAX_SHOWN: Final = 50
+Found: TypeAlias = Problem | Finding
+
+
+def verified(found: Examined, trust_file: Path) -> Document:
+    """What ``verify`` found out about a checkpoint or dataset."""
+    data = to_dict(found.result, found.policy)
+    if found.chain is not None:
+        data["chain"] = found.chain.to_dict()
+    text = partial(_verified, found, trust_file)
+    return _with_scan(problems.of_verify(found.result), data, text, found.scanned)
+
+
+def model(result: ModelResult, scanned: ScanResult | None) -> Document:
+    """What ``verify --bundle`` found out about a model."""
+    data = {
+        "kind": "model",
+        "path": str(result.path),
+        "bundle": str(result.bundle),
+        "ok": result.ok,
+        "exit": int(result.exit_code),
+        "signer": result.signer,
+        "num_files": result.num_files,
+        "num_bytes": result.num_bytes,
+        "problems": [problem.to_dict() for problem in result.problems],
+    }
+    return _with_scan(problems.of_model(result), data, partial(_model, result), scanned)
+
+
+def scan(result: ScanResult, *, opcodes: bool) -> Document:
+    """What ``scan`` found; with `opcodes`, also all that every pickle does."""
+    text = partial(_scan, result, opcodes=opcodes)
+    return _document(problems.of_scan(result), result.to_dict(), text)
+
+
+def to_dict(result: VerifyResult, policy: LoadedPolicy | None) -> dict[str, Any]:
+    """A result as plain data."""
+    return {
+        "kind": str(result.kind),
+        "path": str(result.path),
+        "ok": result.ok,
+        "exit": int(result.exit_code),
+        "digest": result.digest,
+        "key_ids": sorted(result.key_ids),
+        "log_index": None if result.logged is None else result.logged.index,
+        "num_files": result.num_files,
+        "num_bytes": result.num_bytes,
+        "policy": None
+        if policy is None
+        else {"id": policy.policy.metadata.id, "digest": policy.digest},
+        "statement": msgspec.to_builtins(result.statement),
+        "problems": [problem.to_dict() for problem in result.problems],
+        "truncated": result.truncated,
+    }
+
+
+def _with_scan(
+    outcome: Outcome, data: dict[str, Any], text: Callable[[], None], scanned: ScanResult | None
+) -> Document:
+    """An outcome, with that of a scan of the same directory."""
+    if scanned is None:
+        return _document(outcome, data, text)
+    outcome = problems.with_scan(outcome, scanned)
+    more = {"scan": scanned.to_dict(), "exit": outcome.exit_code, "ok": outcome.exit_code == 0}
+
+    def both() -> None:
+        text()
+        _scan_briefly(scanned)
+
+    return _document(outcome, data | more, both)
+
+
+def _document(outcome: Outcome, data: dict[str, Any], text: Callable[[], None]) -> Document:
+    machine = {
+        "sarif": lambda: json.dumps(sarif.render(outcome), indent=2) + "\n",
+        "junit": lambda: junit.render(outcome),
+    }
+    return Document(data=data, text=text, machine=machine, exit_code=outcome.exit_code)
+
+
+# --- checkpoints and datasets --------------------------------------------------------------------
+
+
+def _verified(found: Examined, trust_file: Path) -> None:
+    result, console = found.result, wide()
+    _verdict(console, "VERIFIED", "REFUSED", f"{result.kind} {result.path}", ok=result.ok)
+    grid = Table.grid(padding=(0, 2))
+    for name, value in _facts(result, found.policy, trust_file):
+        grid.add_row(Text(safe(name)), Text(safe(value)))
+    console.print(grid)
+    if result.problems:
+        count = len(result.problems)
+        _problems(console, result.problems, "problem", count)
+        if result.truncated:
+            console.print(f"There are more; the first {count} are listed.")
+        _fixes(console, result.problems)
+    if found.chain is not None:
+        Console(highlight=False).print(_tree(found.chain))
+
+
+def _facts(
+    result: VerifyResult, policy: LoadedPolicy | None, trust_file: Path
+) -> Iterator[tuple[str, str]]:
+    if result.key_ids:
+        keys = ", ".join(key[:16] for key in sorted(result.key_ids))
+        yield "signed by", f"key {keys}, trusted by {trust_file}"
+    else:
+        yield "signed by", "nobody that this trust root names"
+    if result.digest:
+        yield "digest", result.digest
+    if result.logged is not None:
+        seen = "" if result.logged.seen is None else f", seen by {result.logged.seen.isoformat()}"
+        origin = result.logged.signed.checkpoint.origin
+        yield "logged", f"entry {result.logged.index} of {origin}{seen}"
+    match result.statement:
+        case CheckpointPredicate() as checkpoint:
+            yield from _checkpoint_facts(checkpoint, policy)
+        case DatasetPredicate() as dataset:
+            yield from _dataset_facts(dataset)
+        case None:
+            yield "lineage", "unknown: there is no statement that verifies"
+    every = ", every one of them" if result.ok else ""
+    yield "checked", f"{result.num_files} files, {result.num_bytes:,} bytes{every}"
+    if policy is None:
+        yield "policy", "none given: integrity and signature only (--policy NAME asks for more)"
+    else:
+        yield "policy", f"{policy.policy.metadata.id} ({policy.digest[:16]})"
+
+
+def _checkpoint_facts(
+    said: CheckpointPredicate, policy: LoadedPolicy | None
+) -> Iterator[tuple[str, str]]:
+    yield "run", f"{said.run_id or 'not named'}, step {said.step}, checkpoint {said.seq} of the run"
+    yield "saved", f"{said.created.isoformat()} by {said.world_size} ranks"
+    data = said.dataset
+    if data.digest:
+        cursor = ", ".join(f"{name} {count}" for name, count in sorted(data.cursor.items()))
+        yield "dataset", f"{data.name} ({data.digest[:16]}){', ' if cursor else ''}{cursor}"
+    else:
+        yield "dataset", "not named"
+    under = f"{said.policy.id} ({said.policy.digest[:16]})" if said.policy.digest else "not named"
+    if policy is not None and said.policy.digest:
+        same = policy.digest == said.policy.digest
+        under += ", the one given here" if same else ", another than the one given here"
+    yield "made under", under
+    judged = said.gradients
+    yield "gradients", f"{judged.verdict}: {judged.judged} steps judged, {judged.refused} refused"
+    for node in said.nodes:
+        yield "node", f"{node.node}: {node.tier}{f' - {node.label}' if node.label else ''}"
+    for parent in said.parents:
+        yield "parent", f"{parent.role} {parent.digest[:16]}"
+
+
+def _dataset_facts(said: DatasetPredicate) -> Iterator[tuple[str, str]]:
+    yield "dataset", f"{said.name}, version {said.seq}, {len(said.files)} files"
+    yield "signed", said.created.isoformat()
+    yield "splits", ", ".join(f"{s.name} ({len(s.files)} files)" for s in said.splits)
+    if said.licenses:
+        yield "licence", ", ".join(said.licenses)
+    if said.removed:
+        yield "removed", f"{sum(one.length for one in said.removed):,} bytes are not to be read"
+    yield from sorted(said.metadata.items())
+
+
+def _tree(link: Link) -> Tree:
+    """The chain of a checkpoint."""
+    where = safe(str(link.path)) if link.path is not None else ""
+    head = Text.assemble((link.role, "bold"), f" {link.digest[:16]} ", (where, "dim"))
+    if link.problem:
+        head.append(f"  BROKEN: {safe(link.problem)}", "red")
+    tree = Tree(head)
+    for fact in link.facts:
+        tree.add(Text(safe(fact)))
+    for below in link.links:
+        tree.add(_tree(below))
+    return tree
+
+
+# --- models and scans ----------------------------------------------------------------------------
+
+
+def _model(result: ModelResult) -> None:
+    console = wide()
+    _verdict(console, "VERIFIED", "REFUSED", f"model {result.path}", ok=result.ok)
+    rows = [
+        ("signed by", safe(result.signer) or "no named signer"),
+        ("checked", f"{result.num_files} files, {result.num_bytes:,} bytes"),
+    ]
+    console.print(Text("\n".join(aligned(rows))))
+    for problem in result.problems[:MAX_SHOWN]:
+        line = safe(f"{problem.file}: {problem.what}")
+        console.print(Text.assemble((problem.code, "red"), f"  {line}"))
+    if len(result.problems) > MAX_SHOWN:
+        console.print(f"and {len(result.problems) - MAX_SHOWN} more")
+    _fixes(console, result.problems)
+
+
+def _scan(result: ScanResult, *, opcodes: bool) -> None:
+    console = wide()
+    _verdict(console, "CLEAN", "NOT CLEAN", str(result.path), ok=result.ok)
+    pickles = [one for one in result.judged if one.format == "pickle"]
+    names = {name for one in pickles for name in one.globals}
+    judged = f"{len(result.judged)} files and members, {len(pickles)} of them pickles"
+    rows = [
+        ("scanned", f"{judged}, {result.num_bytes:,} bytes"),
+        ("globals", f"{len(names)} different ones"),
+    ]
+    if result.passed_over:
+        rows.append(("passed by", f"{len(result.passed_over)} files without weights or objects"))
+    console.print(Text("\n".join(aligned(rows, len("passed by")))))
+    if opcodes:
+        for one in pickles:
+            console.print(Text(f"\n{safe(one.name)}", "bold"))
+            for name in sorted(one.globals):
+                console.print(Text(f"  {safe(name)}"))
+            counted = "  ".join(f"{name} {count}" for name, count in one.opcodes.most_common())
+            console.print(Text(f"  opcodes: {counted}", "dim"))
+    if not result.findings:
+        return
+    count = len(result.findings)
+    _problems(console, result.findings, "finding", MAX_SHOWN)
+    if count > MAX_SHOWN or result.truncated:
+        console.print(f"There are more; the first {min(count, MAX_SHOWN)} are listed.")
+    _fixes(console, result.findings)
+
+
+def _scan_briefly(scanned: ScanResult) -> None:
+    """What a scan adds to a verdict; that there was nothing to scan adds nothing."""
+    console = wide()
+    found = [one for one in scanned.findings if one.code != NOTHING]
+    lines = [f"scan     {len(scanned.judged)} files and members hold objects or weights"]
+    lines += [safe(f"{one.code}  {one.place}: {one.what}") for one in found]
+    if not found:
+        lines.append("scan     nothing that a loader would run")
+    console.print(Text("\n".join(lines)))
+
+
+def _verdict(console: Console, good: str, bad: str, subject: str, *, ok: bool) -> None:
+    """The first line of a verdict: one word, and about what."""
+    word = Text(good, "bold green") if ok else Text(bad, "bold red")
+    console.print(Text.assemble(word, safe(f"  {subject}")))
+
+
+def _problems(console: Console, found: Sequence[Found], noun: str, most: int) -> None:
+    """Codes, places and what was found, in a table of at most `most` rows."""
+    table = Table(title=plural(len(found), noun), title_justify="left")
+    for heading in ("code", "where", "what"):
+        table.add_column(heading, overflow="fold")
+    for one in found[:most]:
+        table.add_row(Text(one.code, "red"), Text(safe(one.place)), Text(safe(one.what)))
+    console.print(table)
+
+
+def _fixes(console: Console, found: Sequence[Found]) -> None:
+    """The fix of every code, once."""
+    for fix in dict.fromkeys(f"{one.code}: {one.fix}" for one in found):
+        console.print(Text(f"fix: {fix}"))
