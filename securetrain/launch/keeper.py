@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from securetrain.core.errors import IntegrityError, SecureTrainError
-from securetrain.core.vocabulary import Boundary
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 
 PAUSE_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 10.0
@@ -41,8 +40,8 @@ def _end_workers() -> None:
 class Keeper:
     """The chores of one run; `start` once, `stop` on every way out."""
 
-    chores: Mapping[str, Chore]
-    """By a name for the ledger."""
+    chores: Mapping[type[events.PlainRefused], Chore]
+    """By what stands in the ledger when one is refused something."""
     ledger: Ledger
     unfinished: Callable[[], bool] = lambda: False
     """Whether another turn may do what could not be done yet."""
@@ -73,7 +72,7 @@ class Keeper:
         self._stopped.set()
         thread.join()
         if self.settle(linger):
-            self._do("end", self.at_end)
+            self._do(events.EndRefused, self.at_end)
 
     def settle(self, seconds: float) -> bool:
         """Go through the chores until nothing is unfinished, or time is up; whether all were done
@@ -89,16 +88,16 @@ class Keeper:
     def turn(self) -> bool:
         """Go through the chores once; whether all were done."""
         with self._turn:
-            return all(self._do(name, chore) for name, chore in self.chores.items())
+            return all(self._do(refused, chore) for refused, chore in self.chores.items())
 
-    def _do(self, name: str, chore: Chore) -> bool:
+    def _do(self, refused: type[events.PlainRefused], chore: Chore) -> bool:
         if self.problem is None:
             try:
                 chore()
             except SecureTrainError as error:
-                self._refused(name, error)
+                self._end(refused, error)
             except Exception as error:  # noqa: BLE001 - fail closed, whatever it was
-                self._refused(name, _unforeseen(name, error))
+                self._end(refused, _unforeseen(refused, error))
         return self.problem is None
 
     def _run(self) -> None:
@@ -107,12 +106,13 @@ class Keeper:
         if self.problem is not None and not self._stopped.is_set():
             self.end_run()
 
-    def _refused(self, name: str, error: SecureTrainError) -> None:
+    def _end(self, refused: type[events.PlainRefused], error: SecureTrainError) -> None:
         self.problem = error
-        self.ledger.refuse(Boundary.CHECKPOINT, f"{name}-refused", error)
+        self.ledger.write(refused.of(error))
 
 
-def _unforeseen(name: str, error: Exception) -> SecureTrainError:
+def _unforeseen(refused: type[events.PlainRefused], error: Exception) -> SecureTrainError:
+    name = refused.NAME.removesuffix("-refused")
     return IntegrityError(
         "ST-CKPT-200", f"{name}: {type(error).__name__}: {error}", "the launcher's keeper"
     )

@@ -17,12 +17,12 @@ from securetrain.identity.keys import Signer
 from securetrain.identity.log.machine import machine_witness, witness_key
 from securetrain.identity.signers import open_signer
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch.keeper import Keeper
+from securetrain.launch.keeper import Chore, Keeper
 from securetrain.launch.logbook import Logbook
 from securetrain.launch.newest import Newest
 from securetrain.launch.options import RunOptions
 from securetrain.launch.setup import LOG_KEY, RunSetup, node_name
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 from securetrain.network import rootless
 from securetrain.policy.schema import TransparencyLog
 
@@ -85,7 +85,7 @@ def keep(
         ledger=ledger,
         clock=clock,
     )
-    chores = {"newest": newest.look}
+    chores: dict[type[events.PlainRefused], Chore] = {events.NewestRefused: newest.look}
     asked = setup.policy.policy.checkpoint.log
     if asked is None:
         keeper = Keeper(chores=chores, ledger=ledger)
@@ -93,7 +93,7 @@ def keep(
         return Kept(newest, keeper, None)
     book = _logbook(setup, options, asked, ledger, clock, state)
     keeper = Keeper(
-        chores={**chores, "log": book.turn},
+        chores={**chores, events.LogRefused: book.turn},
         ledger=ledger,
         unfinished=lambda: bool(book.pending),
         at_end=book.require_all,

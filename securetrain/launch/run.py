@@ -25,7 +25,6 @@ from datetime import UTC, datetime
 
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.log.machine import witness_key
 from securetrain.launch import options as cmdline
@@ -35,6 +34,7 @@ from securetrain.launch.processes import Interrupted, interruptible, subreaper
 from securetrain.launch.session import Session, agent_ledger
 from securetrain.launch.setup import RunSetup, default_run_dir, prepare_run
 from securetrain.launch.supply import check_supply_chain
+from securetrain.ledger import events
 from securetrain.policy import load_policy
 
 
@@ -78,7 +78,7 @@ def _run(argv: list[str], scanned: cmdline.Scan) -> int:
     except RuntimeRefusal as error:
         # Nothing of torch has been imported; the refusal still belongs into a ledger.
         ledger = agent_ledger(_prepare(scanned, now), _clock)
-        ledger.refuse(Boundary.SUPPLY_CHAIN, "entry-point-refused", error)
+        ledger.write(events.EntryPointRefused.of(error))
         ledger.close()
         raise
     options = cmdline.parse(argv, scanned)
