@@ -27,7 +27,7 @@ from securetrain.audit.facts import decode_facts
 from securetrain.audit.waivers import parse_waivers
 from securetrain.core import canonical
 from securetrain.core.hashtree import HashAlgorithm
-from securetrain.core.vocabulary import Boundary, NodeTier
+from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence import result as results
 from securetrain.evidence import selfreport
 from securetrain.identity import dsse, register
@@ -36,7 +36,7 @@ from securetrain.identity.revocation import sign_list, verify_list
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.identity.token import Token, parse_token
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import events, verify_ledger
 from securetrain.policy.load import bundled_dir, load_policy
 from securetrain.policy.schema import Policy
 from securetrain.rendezvous.wire.membership import (
@@ -226,7 +226,9 @@ def _facts(folder: Path) -> bytes:
 
 def _ledger(run: SmallRun) -> Parser:
     ledger = run.ledger("rank-0")
-    ledger.observe(Boundary.GRADIENTS, "step-judged", step=7, norm=0.25, ok=True)
+    ledger.write(
+        events.TrainingFinished(subject="step 7", tokens=7, refused=0, observed=0, loss=0.25)
+    )
     ledger.close()
     keys = run.trust.keys_for(TrustRole.LEDGER)
     data = run.run_dir.ledger.read_bytes()

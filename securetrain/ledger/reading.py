@@ -45,13 +45,14 @@ class Writers:
         """Whether anybody has said."""
         return bool(self.roles)
 
-    def refusal(self, key_id: str, said: LedgerEvent) -> str:
-        """Say why a key may not write an event; empty when it may."""
-        held = self.roles.get(key_id, frozenset())
-        if not self.named or held & said.WRITERS:
-            return ""
-        who = " or ".join(sorted(held)) or "without a role"
-        return f"written under a key {'of ' if held else ''}{who}, which may not write it"
+    def may(self, key_id: str, kind: type[LedgerEvent]) -> bool:
+        """Whether a key may write an event."""
+        return not self.named or bool(self.roles.get(key_id, frozenset()) & kind.WRITERS)
+
+    def of_key(self, key_id: str) -> str:
+        """A key's roles, for people."""
+        held = self.roles.get(key_id)
+        return f"a key of {' and '.join(sorted(held))}" if held else "a key without a role"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +122,11 @@ def read_events(verified: VerifiedLedger, writers: Writers) -> Reading:
         except ValueError as error:  # msgspec's errors are among them
             ignored.append(Ignored(entry, f"not an event that is known here: {error}"))
             continue
-        refusal = writers.refusal(entry.keyid, said)
-        if refusal:
-            ignored.append(Ignored(entry, refusal))
-        else:
+        if writers.may(entry.keyid, type(said)):
             recorded.append(Recorded(said, entry))
+        else:
+            who = writers.of_key(entry.keyid)
+            ignored.append(Ignored(entry, f"written under {who}, which may not write it"))
     return Reading(
         verified=verified,
         recorded=tuple(recorded),

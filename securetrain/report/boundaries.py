@@ -211,9 +211,9 @@ def labels_of(said: Iterable[LedgerEvent]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for event in said for label in event.labels))
 
 
-def count(number: int, noun: str, nouns: str = "") -> str:
+def count(number: int, noun: str) -> str:
     """A number and its noun, in the plural where it is one."""
-    return f"{number} {noun}" if number == 1 else f"{number} {nouns or f'{noun}s'}"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _open_label(evidence: _Evidence) -> str:

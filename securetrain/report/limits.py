@@ -50,9 +50,11 @@ def _identity(record: RunRecord, *, keys_in_run: bool) -> list[str]:
         case _:
             found.append("There is no valid trust root, so no signature of this run counts.")
     if record.ledger.ignored:
+        number = len(record.ledger.ignored)
+        entries = "1 entry of the ledger counts" if number == 1 else f"{number} entries count"
         found.append(
-            f"{count(len(record.ledger.ignored), 'entry', 'entries')} of the ledger count for"
-            " nothing: a key wrote what its role may not write, or the event is not known here."
+            f"{entries} for nothing: a key wrote what its role may not write, or the event is not"
+            " known here."
         )
     if record.ledger.proof.state is ProofState.VERIFIED and not record.ledger.names_writers:
         found.append(

@@ -9,7 +9,7 @@ import pytest
 from securetrain.core.errors import IdentityError
 from securetrain.identity.trust import TrustRole
 from securetrain.launch.keeper import Keeper
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import events, verify_ledger
 from securetrain.testing.runs import make_run
 
 
@@ -32,7 +32,7 @@ def test_chores_are_done_until_the_end_and_once_more(made):
         if len(done) > 3:
             often.set()
 
-    keeper = Keeper(chores={"count": chore}, ledger=made.ledger(), pause=0.001)
+    keeper = Keeper(chores={events.NewestRefused: chore}, ledger=made.ledger(), pause=0.001)
     keeper.start()
     assert often.wait(60)
     keeper.stop()
@@ -58,7 +58,7 @@ def test_a_refusal_ends_the_run_and_the_chores(made, error, code):
         raise error
 
     keeper = Keeper(
-        chores={"witness": refuse, "other": lambda: after.append(1)},
+        chores={events.LogRefused: refuse, events.NewestRefused: lambda: after.append(1)},
         ledger=made.ledger(),
         end_run=ended.set,
         pause=0.001,
@@ -68,7 +68,7 @@ def test_a_refusal_ends_the_run_and_the_chores(made, error, code):
     keeper.stop()
     assert keeper.problem is not None
     assert keeper.problem.code == code
-    assert refusals(made) == [("witness-refused", code)]
+    assert refusals(made) == [("log-refused", code)]
     assert after == []
 
 
@@ -77,22 +77,26 @@ def test_a_refusal_at_the_very_end_is_kept_and_nobody_is_ended(made):
         raise IdentityError("ST-IDEN-042", "it shrank")
 
     keeper = Keeper(
-        chores={"witness": refuse}, ledger=made.ledger(), end_run=lambda: pytest.fail("it is over")
+        chores={events.LogRefused: refuse},
+        ledger=made.ledger(),
+        end_run=lambda: pytest.fail("it is over"),
     )
     assert not keeper.turn()
     assert keeper.problem is not None
     assert not keeper.turn()
-    assert refusals(made) == [("witness-refused", "ST-IDEN-042")]
+    assert refusals(made) == [("log-refused", "ST-IDEN-042")]
 
 
 def test_a_keeper_that_was_never_started_may_be_stopped(made):
-    Keeper(chores={"no": lambda: pytest.fail("not started")}, ledger=made.ledger()).stop()
+    Keeper(
+        chores={events.LogRefused: lambda: pytest.fail("not started")}, ledger=made.ledger()
+    ).stop()
 
 
 def test_a_run_that_ends_waits_a_little_for_what_is_unfinished(made):
     turns = []
     keeper = Keeper(
-        chores={"count": lambda: turns.append(1)},
+        chores={events.NewestRefused: lambda: turns.append(1)},
         ledger=made.ledger(),
         unfinished=lambda: len(turns) < 5,
         pause=0.001,

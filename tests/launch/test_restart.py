@@ -24,11 +24,11 @@ from securetrain.artifacts.tree.layout import INDEX, QUARANTINE, STATEMENT
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
-from securetrain.core.vocabulary import Boundary, Decision, NodeTier
+from securetrain.core.vocabulary import Decision, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole
 from securetrain.launch.restart import Restart, in_doubt
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import events, verify_ledger
 from securetrain.rendezvous.wire.membership import Evicted, Member, Membership
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import make_run
@@ -162,8 +162,8 @@ class Run:
         (path / STATEMENT).write_bytes(sign(predicate, path.name, self.made.keys[key]))
         digest = digest_of(predicate)
         if noted:
-            self.made.ledger("rank-0").allow(
-                Boundary.CHECKPOINT, "checkpoint-signed", path.name, step=step, digest=digest
+            self.made.ledger("rank-0").write(
+                events.CheckpointSigned(subject=path.name, step=step, digest=digest)
             )
         return digest
 
