@@ -51,10 +51,10 @@ def _identity(record: RunRecord, *, keys_in_run: bool) -> list[str]:
             found.append("There is no valid trust root, so no signature of this run counts.")
     if record.ledger.ignored:
         number = len(record.ledger.ignored)
-        entries = "1 entry of the ledger counts" if number == 1 else f"{number} entries count"
+        counts = "entry of the ledger counts" if number == 1 else "entries of the ledger count"
         found.append(
-            f"{entries} for nothing: a key wrote what its role may not write, or the event is not"
-            " known here."
+            f"{number} {counts} for nothing: a key wrote what its role may not write, or the event"
+            " is not known here."
         )
     if record.ledger.proof.state is ProofState.VERIFIED and not record.ledger.names_writers:
         found.append(

@@ -65,7 +65,7 @@ def test_what_nothing_was_removed_from_is_not_spoken_of(made):
 def test_what_the_workers_reported(made):
     error = workerlog.WorkerError(kind="K" * 300, message="m" * 600, code="ST-NETW-002")
     workerlog.write_report(made.run_dir, workerlog.WorkerReport(rank=0, attempt=0, error=error))
-    check = SocketCheck(profile=NetworkProfile.LOOPBACK, listeners=())
+    check = SocketCheck(profile=NetworkProfile.LOOPBACK, listeners=(), outside=())
     report = workerlog.WorkerReport(
         rank=1, attempt=0, sockets=check, num_checks=4, nccl_tls=("a", "b")
     )

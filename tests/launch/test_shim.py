@@ -149,7 +149,7 @@ def test_a_stranger_on_a_connection_is_refused_and_recorded(make, setup, monkeyp
     with pytest.raises(NetworkError):
         make().check_ends(())
     assert [(e["event"], e["code"], e["subject"]) for e in events(setup)] == [
-        ("stranger-connected", "ST-NETW-025", "rank 0")
+        ("stranger-connected", "ST-NETW-025", "rank 5")
     ]
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What counts of a ledger whose signatures are good: known events, under a key that may write them."""
+"""What counts of a ledger whose signatures are good: known events of those who may."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -29,7 +29,7 @@ from securetrain.ledger import Event, events
 from securetrain.ledger.events.by_rank import UNWATCHED
 from securetrain.network.profile import label
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KINDS = [pytest.param(kind, id=f"{name}-{said}") for (name, said), kind in events.KINDS.items()]
 HELPERS = {
     "KINDS",
@@ -170,7 +170,7 @@ def test_a_label_is_not_searched_for(text):
 
 
 def test_labels_of_checkpoints():
-    assert UNWATCHED == GradientVerdict.UNWATCHED
+    assert GradientVerdict.UNWATCHED.value == UNWATCHED
     for verdict in GradientVerdict:
         said = events.CheckpointSigned(step=1, digest="", verdict=verdict.value)
         assert said.labels == ((UNWATCHED,) if verdict is GradientVerdict.UNWATCHED else ())
