@@ -416,3 +416,17 @@ def test_what_the_keeper_was_refused_ends_the_run_before_its_workers_begin(run):
     with pytest.raises(IntegrityError, match="ST-CKPT-180"):
         restart.begin(membership(4), lambda time: time)
     assert [event.details["epoch"] for event in run.events("epoch-started")] == [3]
+
+
+def test_a_rank_cannot_set_a_checkpoint_aside_nor_deal_with_an_eviction(run):
+    """Such lines are a launcher's: they count for nothing, and people are told once."""
+    run.save(1)
+    forger = run.made.ledger("rank-0")
+    forger.write(events.NodeDistrusted(subject="node-b", last_good=at(5).isoformat()))
+    run.begin(4, gone(at(5)))
+    assert "step-00000001" not in run.names
+    (told,) = [text for text in run.said if "is ignored" in text]
+    assert told.startswith("warning: entry")
+    assert "(node-distrusted)" in told
+    run.begin(5, gone(at(5)))
+    assert sum("is ignored" in text for text in run.said) == 1

@@ -141,8 +141,8 @@ def test_the_small_model_holds():
          "T-RDZ-001/C-ONE: there is no code ST-ADMN-999"),
         ("codes: [ST-ADMN-002]", "codes: [ST-ADMN-001]",
          "T-RDZ-001/C-ONE: D-RDZ-PICKLE expects ST-ADMN-002, which the control does not name"),
-        ("ledger.log:Ledger.append", "ledger.log:Ledger.appent",
-         "T-RDZ-001/C-ONE: securetrain.ledger.log does not define Ledger.appent"),
+        ("ledger.log:Ledger.append", "ledger.log:Ledger.add",
+         "T-RDZ-001/C-ONE: securetrain.ledger.log does not define Ledger.add"),
         ("ledger.log:Ledger.append", "ledgers.log:Ledger",
          "T-RDZ-001/C-ONE: there is no module securetrain.ledgers.log"),
         ("ledger.log:Ledger.append", "ledger.log:canonical",  # imported there, defined elsewhere
