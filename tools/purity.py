@@ -5,10 +5,10 @@
 A pure library
 
 1. imports nothing that reaches files, the network, processes, other threads, the clock, chance, the
-   environment or the log;
+   environment or the log; but for `threading.Lock`, which guards what one object holds;
 2. opens nothing, asks nothing, and asks no ``now``;
 3. keeps nothing from one call to the next: no ``global``, no module-level container that is not a
-   constant, none that is changed, no cache without a bound.
+   constant, none that is changed, no cached function.
 
 These are rules about the text of a module. What it calls in other packages is held by the layers.
 """
@@ -69,6 +69,8 @@ def _reached(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.Import(names=names):
             yield from (f"imports {a.name}" for a in names if _root(a.name) in IMPURE_MODULES)
+        case ast.ImportFrom(module="threading", names=[ast.alias(name="Lock")]):
+            pass
         case ast.ImportFrom(module=str() as module) if _root(module) in IMPURE_MODULES:
             yield f"imports {module}"
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
@@ -91,7 +93,7 @@ def _changed(node: ast.AST, kept: set[str]) -> Iterator[str]:
             if owner in kept:
                 yield f"changes {owner}"
         case ast.FunctionDef(decorator_list=decorators):
-            yield from ("a cache without a bound" for one in decorators if _is_unbounded(one))
+            yield from ("a cached function" for one in decorators if _is_cache(one))
         case _:
             pass
 
@@ -156,11 +158,9 @@ def _is_empty(value: ast.expr) -> bool:
             return False
 
 
-def _is_unbounded(decorator: ast.expr) -> bool:
-    text = ast.unparse(decorator)
-    return text.rpartition(".")[2] == "cache" or (
-        "lru_cache(" in text and ("maxsize=None" in text or "(None" in text)
-    )
+def _is_cache(decorator: ast.expr) -> bool:
+    name = ast.unparse(decorator).partition("(")[0].rpartition(".")[2]
+    return name in {"cache", "lru_cache"}
 
 
 def _root(module: str) -> str:

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 """Write the reference pages that are made from the code: codes, policy and job fields,
-checks, commands.
+checks, commands, ledger events.
 
 ``python tools/reference.py`` writes them; ``--check`` exits with 1 when one is out of date.
 """
@@ -25,6 +25,7 @@ from securetrain.cli.main import VERBS, LazyGroup
 from securetrain.core.codes import ALONE, CODES, Code, ExitCode, Node, Retry
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import Boundary
+from securetrain.ledger import events
 from securetrain.policy.schema import SECTIONS, Policy
 from securetrain.train.config import JobConfig
 
@@ -223,6 +224,60 @@ def checks_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+EVENTS_INTRO: Final = """\
+Every line of `ledger.jsonl` holds one of these events. Its `event`, `decision` and `boundary` are
+those of the table, `subject` says what it is about, a refusal has its code in `code` and its
+message in the detail `what`, and the fields below are the other details. A field with `?` may be
+missing.
+
+A reader decodes a line strictly. One that is no event of this page, or that stands under the key of
+a role that may not write it, counts for nothing and is reported. The trust root's roles
+`ledger-coordinator`, `ledger-launcher`, `ledger-rank` and `ledger-worker` say which key has which
+role; a trust root that names none of them is older than they are, every key of the role `ledger`
+may write everything under it, and a report says so.
+
+Labels are computed from typed fields (`tier`, `network`, `verdict`), never from names or messages.
+"""
+
+
+def ledger_events_page() -> str:
+    """Every event of the ledger, by who writes it."""
+    lines = ["# Ledger events\n", NOTE, EVENTS_INTRO]
+    groups: dict[str, list[type[events.LedgerEvent]]] = {}
+    for kind in events.KINDS.values():
+        groups.setdefault(", ".join(sorted(kind.WRITERS)), []).append(kind)
+    for writers, kinds in sorted(groups.items()):
+        lines += [
+            f"\n## Written by: {writers}\n",
+            "| event | decision | boundary | meaning | details | labels |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *(_event_row(kind) for kind in sorted(kinds, key=lambda kind: kind.NAME)),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _event_row(kind: type[events.LedgerEvent]) -> str:
+    details = [
+        f"`{field.encode_name}`{'' if field.required else '?'}"
+        for field in msgspec.structs.fields(kind)
+        if field.name not in {"subject", *(("code", "what") if _is_refusal(kind) else ())}
+    ]
+    boundary = str(kind.BOUNDARY)
+    if issubclass(kind, events.PeerRefused):
+        boundary = f"{Boundary.RENDEZVOUS}, or {Boundary.NODE} with a code ST-ATTS"
+    own_labels = vars(kind).get("labels")
+    labels = (own_labels.fget.__doc__ or "").rstrip(".") if own_labels is not None else ""
+    meaning = (kind.__doc__ or "").splitlines()[0]
+    return (
+        f"| `{kind.NAME}` | {kind.DECISION} | {boundary} | {meaning} | {', '.join(details)} |"
+        f" {labels} |"
+    )
+
+
+def _is_refusal(kind: type[events.LedgerEvent]) -> bool:
+    return issubclass(kind, events.Refused)
+
+
 def commands_page() -> str:
     """The help text of every command."""
     lines = ["# Commands\n", NOTE]
@@ -254,6 +309,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "job.md": job_page,
     "checks.md": checks_page,
     "commands.md": commands_page,
+    "ledger-events.md": ledger_events_page,
 }
 
 

@@ -68,7 +68,7 @@ def hardened(workdir: Path) -> Outcome:
     launcher = ["-m", "securetrain", "run", "--standalone", "--policy", "dev"]
     exit_code = _run(workdir, [*launcher, "--run-dir", str(run_dir.root)])
     victim, marked = _victim(workdir), marked_by(workdir / "marker")
-    codes = [entry.body.event.code for entry in refusals(run_dir, Boundary.CHECKPOINT)]
+    codes = [event.code for event in refusals(run_dir, Boundary.CHECKPOINT)]
     refused = bool(victim) and CODE in codes and exit_code == 1 and not marked
     return Outcome(
         side=Side.HARDENED,

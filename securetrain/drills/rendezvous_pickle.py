@@ -23,7 +23,7 @@ from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
 from securetrain.drills.store_attack import Attack, attack_store, marked_by
 
 if TYPE_CHECKING:
-    from securetrain.ledger import Entry
+    from securetrain.ledger import events
 
 CODE: Final = DRILLS["D-RDZ-PICKLE"].expected_code
 _START: Final = 60.0
@@ -104,11 +104,11 @@ def hardened(workdir: Path) -> Outcome:
         attacks = [
             attack_store(door.port, marker, run_id=run_dir.root.name) for door in exposed_listeners
         ]
-        seen: list[Entry] = []
+        seen: list[events.Refused] = []
 
         def recorded() -> bool:
             seen[:] = refusals(run_dir, Boundary.RENDEZVOUS)
-            return any(entry.body.event.code == CODE for entry in seen)
+            return any(event.code == CODE for event in seen)
 
         wait_until(recorded, _REACT)
         (workdir / "release").touch()
@@ -131,7 +131,7 @@ def _judge(
     ended_well: bool,
 ) -> Outcome:
     refused_there = refusals(run_dir, Boundary.RENDEZVOUS)
-    codes = Counter(entry.body.event.code for entry in refused_there)
+    codes = Counter(event.code for event in refused_there)
     closed = [a.port for a in attacks if a.connected and not a.spoke_store]
     stores = [a.port for a in attacks if a.spoke_store]
     exposed = [door.port for door in exposed_listeners if not door.loopback]

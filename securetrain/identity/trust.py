@@ -66,6 +66,12 @@ class TrustRole(StrEnum):
     """Signs what a pipeline says: scans, reviews, verification summaries."""
     NODE = "node"
     """Admits nodes to a run: signs the certificates of the keys with which their ranks sign."""
+    LEDGER_COORDINATOR = "ledger-coordinator"
+    """Of the ledger's keys, those that may write what a coordinator decides; so with the others. A
+    key may be in several. See `ledger.reading` for a root that names none."""
+    LEDGER_LAUNCHER = "ledger-launcher"
+    LEDGER_RANK = "ledger-rank"
+    LEDGER_WORKER = "ledger-worker"
 
 
 class RoleKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from securetrain.core.errors import IntegrityError, SecureTrainError
-from securetrain.core.vocabulary import Boundary
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 
 PAUSE_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 10.0
@@ -41,8 +40,8 @@ def _end_workers() -> None:
 class BackgroundTasks:
     """The tasks of one run; `start` once, `stop` on every way out."""
 
-    tasks: Mapping[str, Task]
-    """By a name for the ledger."""
+    tasks: Mapping[type[events.PlainRefused], Task]
+    """By what stands in the ledger when one is refused something."""
     ledger: Ledger
     unfinished: Callable[[], bool] = lambda: False
     """Whether another turn may do what could not be done yet."""
@@ -73,7 +72,7 @@ class BackgroundTasks:
         self._stopped.set()
         thread.join()
         if self.settle(linger):
-            self._do("end", self.at_end)
+            self._do(events.EndRefused, self.at_end)
 
     def settle(self, seconds: float) -> bool:
         """Go through the tasks until nothing is unfinished, or time is up; whether all were done
@@ -89,16 +88,16 @@ class BackgroundTasks:
     def run_once(self) -> bool:
         """Go through the tasks once; whether all were done."""
         with self._turn:
-            return all(self._do(name, task) for name, task in self.tasks.items())
+            return all(self._do(refused, task) for refused, task in self.tasks.items())
 
-    def _do(self, name: str, task: Task) -> bool:
+    def _do(self, refused: type[events.PlainRefused], task: Task) -> bool:
         if self.problem is None:
             try:
                 task()
             except SecureTrainError as error:
-                self._refused(name, error)
+                self._end(refused, error)
             except Exception as error:  # noqa: BLE001 - fail closed, whatever it was
-                self._refused(name, _unforeseen(name, error))
+                self._end(refused, _unforeseen(refused, error))
         return self.problem is None
 
     def _run(self) -> None:
@@ -107,12 +106,13 @@ class BackgroundTasks:
         if self.problem is not None and not self._stopped.is_set():
             self.end_run()
 
-    def _refused(self, name: str, error: SecureTrainError) -> None:
+    def _end(self, refused: type[events.PlainRefused], error: SecureTrainError) -> None:
         self.problem = error
-        self.ledger.refuse(Boundary.CHECKPOINT, f"{name}-refused", error)
+        self.ledger.write(refused.of(error))
 
 
-def _unforeseen(name: str, error: Exception) -> SecureTrainError:
+def _unforeseen(refused: type[events.PlainRefused], error: Exception) -> SecureTrainError:
+    name = refused.NAME.removesuffix("-refused")
     return IntegrityError(
-        "ST-CKPT-200", f"{name}: {type(error).__name__}: {error}", "the launcher's keeper"
+        "ST-CKPT-200", f"{name}: {type(error).__name__}: {error}", "the launcher's background tasks"
     )

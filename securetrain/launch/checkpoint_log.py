@@ -34,14 +34,13 @@ from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.files import read_file, write_atomic
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey, Signer
 from securetrain.identity.log import proof as proofs
 from securetrain.identity.log.entry import entry_of
 from securetrain.identity.log.store import Log
 from securetrain.identity.log.witness import Witness, request_for
 from securetrain.identity.trust import TrustRoot
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 from securetrain.policy.schema import TransparencyLog
 
 _TEMPORARY: Final = ".tmp-"
@@ -162,8 +161,8 @@ class CheckpointLog:
             return  # it has grown meanwhile: the next turn sees that
         self._cosigned = signed.text
         if state.size != seen:
-            self.ledger.observe(
-                Boundary.CHECKPOINT, "log-witnessed", state.origin, size=state.size, before=seen
+            self.ledger.write(
+                events.LogWitnessed(subject=state.origin, size=state.size, before=seen)
             )
 
     def _prove(self, found: _Found, log: Log, trust: TrustRoot) -> bool:
@@ -184,15 +183,15 @@ class CheckpointLog:
         self._done[found.path.name] = found.mark
         self._note(found, logged.index, trust)
         self.num_logged += 1
-        self.ledger.allow(
-            Boundary.CHECKPOINT,
-            "checkpoint-logged",
-            found.path.name,
-            step=found.step,
-            digest=found.digest,
-            index=logged.index,
-            origin=log.policy.origin,
-            witnesses=len(logged.signed.cosigned),
+        self.ledger.write(
+            events.CheckpointLogged(
+                subject=found.path.name,
+                step=found.step,
+                digest=found.digest,
+                index=logged.index,
+                origin=log.policy.origin,
+                witnesses=len(logged.signed.cosigned),
+            )
         )
         return True
 

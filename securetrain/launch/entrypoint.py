@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.log.machine_witness import witness_key
 from securetrain.launch import options as cmdline
@@ -37,6 +36,7 @@ from securetrain.launch.node_run import Session, agent_ledger
 from securetrain.launch.node_services import this_node
 from securetrain.launch.run_setup import RunSetup, default_run_dir, prepare_run
 from securetrain.launch.supply_chain import check_supply_chain
+from securetrain.ledger import events
 from securetrain.policy import load_policy
 
 
@@ -80,7 +80,7 @@ def _run(argv: list[str], scanned: cmdline.Scan) -> int:
     except RuntimeRefusal as error:
         # Nothing of torch has been imported; the refusal still belongs into a ledger.
         ledger = agent_ledger(_prepare(scanned, now), _clock)
-        ledger.refuse(Boundary.SUPPLY_CHAIN, "entry-point-refused", error)
+        ledger.write(events.EntryPointRefused.of(error))
         ledger.close()
         raise
     options = cmdline.parse(argv, scanned)

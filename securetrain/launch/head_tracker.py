@@ -32,9 +32,8 @@ from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.nodestate import STATE_VARIABLE
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 from securetrain.rendezvous.wire.membership import Membership
 
 
@@ -76,7 +75,7 @@ class HeadTracker:
             self._looked = data
             shown = shown_head(data, self._trust(), self.run_id, str(self.run.checkpoints))
         except IntegrityError as error:
-            self.ledger.refuse(Boundary.CHECKPOINT, "head-refused", error, HEAD)
+            self.ledger.write(events.HeadRefused.of(error, HEAD))
             return
         self._remember(shown, "the store")
 
@@ -92,22 +91,20 @@ class HeadTracker:
             try:
                 shown = shown_head(said.floor, trust, self.run_id, said.node)
             except SecureTrainError as error:
-                self.ledger.refuse(
-                    Boundary.CHECKPOINT,
-                    "floor-not-proven",
-                    error,
-                    said.node,
-                    epoch=membership.epoch,
+                self.ledger.write(
+                    events.FloorNotProven(
+                        subject=said.node, epoch=membership.epoch, **events.because(error)
+                    )
                 )
                 continue
             if self._remember(shown, said.node):
-                self.ledger.observe(
-                    Boundary.CHECKPOINT,
-                    "floor-raised",
-                    said.node,
-                    seq=shown.head.seq,
-                    step=shown.head.step,
-                    digest=shown.head.digest,
+                self.ledger.write(
+                    events.FloorRaised(
+                        subject=said.node,
+                        seq=shown.head.seq,
+                        step=shown.head.step,
+                        digest=shown.head.digest,
+                    )
                 )
 
     def excuse_rollback(self, past: Callable[[], History]) -> None:
@@ -140,7 +137,7 @@ class HeadTracker:
                 str(self.run.checkpoints),
                 "find the holder of the checkpoint key: it has signed two histories",
             )
-            self.ledger.refuse(Boundary.CHECKPOINT, "run-forked", error, who)
+            self.ledger.write(events.RunForked.of(error, who))
             raise error
         floor = Floor(seq=head.seq, digest=head.digest)
         try:

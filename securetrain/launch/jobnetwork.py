@@ -24,10 +24,10 @@ from typing import Final, Self
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
-from securetrain.core.vocabulary import Boundary, NetworkProfile
+from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.address import announced_address
 from securetrain.launch.elastic_agent import Plan as WorkerPlan
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 from securetrain.network import engines, leftovers, nccl, rootless
 from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.profile import TUNNELLED, Probe, label
@@ -131,11 +131,10 @@ class JobNetwork:
         """
         gone = leftovers.collect()
         if gone.removed or gone.problems:
-            ledger.observe(
-                Boundary.NETWORK,
-                "leftovers-removed",
-                " ".join(gone.removed)[:200],
-                problems=" ".join(gone.problems)[:2000],
+            ledger.write(
+                events.LeftoversRemoved(
+                    subject=" ".join(gone.removed)[:200], problems=" ".join(gone.problems)[:2000]
+                )
             )
         endpoint = (
             forwarded_endpoint.address
@@ -156,15 +155,16 @@ class JobNetwork:
             overlay=overlay, endpoint=endpoint, ledger=ledger, profile=profile, verbs=verbs
         )
         try:
-            ledger.allow(
-                Boundary.NETWORK,
-                "job-network-up",
-                overlay.names.namespace,
-                engine=overlay.engine.name,
-                endpoint=f"{endpoint} port {overlay.port}",
-                key=network.tunnel.key,
-                profile=label(profile),
-                rdma=str(verbs.place) if verbs else "",
+            ledger.write(
+                events.JobNetworkUp(
+                    subject=overlay.names.namespace,
+                    engine=overlay.engine.name,
+                    endpoint=f"{endpoint} port {overlay.port}",
+                    key=network.tunnel.key,
+                    profile=label(profile),
+                    network=profile,
+                    rdma=str(verbs.place) if verbs else "",
+                )
             )
             overlay.watch(network._died)
         except BaseException:
@@ -207,9 +207,9 @@ class JobNetwork:
         except NetworkError as error:
             self.problem = self.problem or error
         if self.problem is not None:
-            self.ledger.refuse(Boundary.NETWORK, "job-network-failed", self.problem)
+            self.ledger.write(events.JobNetworkFailed.of(self.problem))
         else:
-            self.ledger.observe(Boundary.NETWORK, "job-network-down", self.overlay.names.namespace)
+            self.ledger.write(events.JobNetworkDown(subject=self.overlay.names.namespace))
 
     def _applied(self, membership: Membership, nccl_key: str) -> None:
         if self.profile is NetworkProfile.NCCL_TLS:
@@ -218,12 +218,12 @@ class JobNetwork:
             write_atomic(self.overlay.folder / NCCL_KEY, nccl_key.encode(), mode=0o600)
         if self.verbs is not None:
             self._guard_rdma(self.verbs, membership)
-        self.ledger.allow(
-            Boundary.NETWORK,
-            "epoch-applied",
-            f"epoch {membership.epoch}",
-            address=str(self.overlay.address),
-            nodes=" ".join(member.node for member in membership.members)[:2000],
+        self.ledger.write(
+            events.EpochApplied(
+                subject=f"epoch {membership.epoch}",
+                address=str(self.overlay.address),
+                nodes=" ".join(member.node for member in membership.members)[:2000],
+            )
         )
 
     def _guard_rdma(self, verbs: Verbs, membership: Membership) -> None:
@@ -232,13 +232,14 @@ class JobNetwork:
         others = [m.address for m in membership.members if m.node != self.overlay.plan.node]
         verbs = verbs.with_members([ip_address(address) for address in others])
         self.watcher = Watcher(verbs, lambda how: self._died(verbs.failure(how)))
-        self.ledger.allow(
-            Boundary.FABRIC,
-            "rdma-guarded",
-            str(verbs.place),
-            profile=label(self.profile),
-            isolation=str(verbs.isolation.statement)[:500] if verbs.isolation else "",
-            members=len(others),
+        self.ledger.write(
+            events.RdmaGuarded(
+                subject=str(verbs.place),
+                profile=label(self.profile),
+                network=self.profile,
+                isolation=str(verbs.isolation.statement)[:500] if verbs.isolation else "",
+                members=len(others),
+            )
         )
 
     def _unwatch(self) -> None:

@@ -24,7 +24,7 @@ from securetrain.attest.session.verifier import Verifier
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, write_atomic
-from securetrain.core.vocabulary import UNATTESTED, Boundary, NetworkProfile, degraded_label
+from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, degraded_label
 from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
@@ -40,7 +40,7 @@ from securetrain.launch.recording import Recorder
 from securetrain.launch.restart import Restart
 from securetrain.launch.run_setup import RunSetup, make_identity, node_name
 from securetrain.launch.supply_chain import check_torch
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 from securetrain.network import rootless
 from securetrain.network.addresses import DEVICE
 from securetrain.network.environment import (
@@ -134,7 +134,7 @@ class Session:
         self._begin()
         self.forwarded_endpoint = rootless.forwarded_endpoint(environ)
         state = this_node(environ)
-        with self._refusing(Boundary.NETWORK, "profile-refused"):
+        with self._refusing(events.ProfileRefused):
             self.profile = achieve(
                 policy.policy.network,
                 high,
@@ -144,13 +144,14 @@ class Session:
                 ),
             )
             self.verbs = self._fabric.verbs(self.profile)
-        self.ledger.allow(
-            Boundary.NETWORK,
-            "profile-achieved",
-            degraded_label(self.profile),
-            label=label(self.profile),
+        self.ledger.write(
+            events.ProfileAchieved(
+                subject=degraded_label(self.profile),
+                label=label(self.profile),
+                network=self.profile,
+            )
         )
-        with self._refusing(Boundary.FABRIC, "environment-refused"):
+        with self._refusing(events.EnvironmentRefused):
             self.environment = worker_environment(
                 environ,
                 policy.policy,
@@ -171,16 +172,16 @@ class Session:
             tunnel=DEVICE if needs_network(self.profile) else "",
         )
         with elastic_agent.environment(self.environment.env):
-            with self._refusing(Boundary.CHECKPOINT, "program-refused"):
+            with self._refusing(events.ProgramRefused):
                 plan = elastic_agent.make_plan(self.options, policy.policy, run.logs)
             endpoint, identity = self._rendezvous(low, high)
             job = str(self.options.torch.rdzv_id) if self.options.joins else self.setup.job
             if needs_network(self.profile):
-                with self._refusing(Boundary.NETWORK, "job-network-refused"):
+                with self._refusing(events.JobNetworkRefused):
                     self.network = self._build_network(plan, job, endpoint)
                     plan = self.network.inside(plan)
             self.plan = plan
-            with self._refusing(Boundary.CHECKPOINT, "log-refused"):
+            with self._refusing(events.LogRefused):
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
                 )
@@ -261,15 +262,15 @@ class Session:
         for folder in CACHES.values():
             make_private_dir(run.root / CACHE_DIR / folder)
         write_atomic(run.root / EMPTY_NCCL_CONF, b"", mode=0o600)
-        self.ledger.observe(
-            Boundary.IDENTITY,
-            "run-started",
-            self.setup.job,
-            policy=policy.digest,
-            policy_id=policy.policy.metadata.id,
-            command=" ".join(self.argv)[:2000],
+        self.ledger.write(
+            events.RunStarted(
+                subject=self.setup.job,
+                policy=policy.digest,
+                policy_id=policy.policy.metadata.id,
+                command=" ".join(self.argv)[:2000],
+            )
         )
-        self.ledger.allow(Boundary.SUPPLY_CHAIN, "torch-accepted", str(check_torch(policy.policy)))
+        self.ledger.write(events.TorchAccepted(subject=str(check_torch(policy.policy))))
 
     def _rendezvous(self, low: int, high: int) -> tuple[str, Path | None]:
         """The coordinator's address, and this node's identity folder when we make it."""
@@ -295,7 +296,7 @@ class Session:
     def _verifier(self) -> Verifier:
         """Judges this job's nodes; what it must not forget is kept in the run directory."""
         policy = self.setup.policy
-        with self._refusing(Boundary.NODE, "reference-values-refused"):
+        with self._refusing(events.ReferenceValuesRefused):
             self.appraised = FileState(self.setup.run.attestation)
             return Verifier(
                 policy=policy.policy,
@@ -333,14 +334,14 @@ class Session:
         if problem is not None and error is None:
             outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
         recording.record_reports(self.setup.run, self.ledger)
-        self.ledger.observe(
-            Boundary.IDENTITY,
-            "run-ended",
-            self.setup.job,
-            outcome=outcome.value,
-            exit_code=exit_code,
-            code=error.code if error else "",
-            stragglers=self.num_stragglers,
+        self.ledger.write(
+            events.RunEnded(
+                subject=self.setup.job,
+                outcome=outcome.value,
+                exit_code=exit_code,
+                code=error.code if error else "",
+                stragglers=self.num_stragglers,
+            )
         )
         self.ledger.close()
         self._write_summary(outcome, exit_code, error)
@@ -384,8 +385,8 @@ class Session:
     def _logs(self) -> Path:
         return Path(self.options.torch.log_dir or self.setup.run.logs)
 
-    def _refusing(self, boundary: Boundary, event: str) -> Recorder:
-        return Recorder(self.ledger, boundary, event)
+    def _refusing(self, event: type[events.PlainRefused]) -> Recorder:
+        return Recorder(self.ledger, event)
 
     def _announce(self, endpoint: str) -> None:
         """The start of the run, for people."""

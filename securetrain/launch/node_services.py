@@ -17,12 +17,12 @@ from securetrain.identity.keys import Signer
 from securetrain.identity.log.machine_witness import machine_witness, witness_key
 from securetrain.identity.signers import open_signer
 from securetrain.identity.trust import TrustRoot
-from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.background import BackgroundTasks, Task
 from securetrain.launch.checkpoint_log import CheckpointLog
 from securetrain.launch.head_tracker import HeadTracker
 from securetrain.launch.options import RunOptions
 from securetrain.launch.run_setup import LOG_KEY, RunSetup, node_name
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 from securetrain.network import rootless
 from securetrain.policy.schema import TransparencyLog
 
@@ -85,7 +85,7 @@ def start_services(
         ledger=ledger,
         clock=clock,
     )
-    tasks = {"newest": head_tracker.refresh}
+    tasks: dict[type[events.PlainRefused], Task] = {events.NewestRefused: head_tracker.refresh}
     asked = setup.policy.policy.checkpoint.log
     if asked is None:
         background = BackgroundTasks(tasks=tasks, ledger=ledger)
@@ -93,7 +93,7 @@ def start_services(
         return NodeServices(head_tracker, background, None)
     book = _start_checkpoint_log(setup, options, asked, ledger, clock, state)
     background = BackgroundTasks(
-        tasks={**tasks, "log": book.run_once},
+        tasks={**tasks, events.LogRefused: book.run_once},
         ledger=ledger,
         unfinished=lambda: bool(book.pending),
         at_end=book.require_all,

@@ -28,8 +28,8 @@ from securetrain.core.codes import ExitCode
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import write_atomic
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary, Severity, State
-from securetrain.ledger import Ledger
+from securetrain.core.vocabulary import Severity, State
+from securetrain.ledger import Ledger, events
 from securetrain.policy.schema import Policy, PreflightMode
 
 
@@ -93,22 +93,35 @@ def run_preflight(
     """
     mode = policy.host.preflight
     if mode is PreflightMode.OFF:
-        ledger.observe(Boundary.HOST, "preflight-skipped", mode=mode.value)
+        ledger.write(events.PreflightSkipped(mode=mode.value))
         return Preflight(mode=mode, result=None)
     facts = with_device(collect_node(environ, now=now), tunnel)
     result = audit(facts, load_checks(), policy, now)
     write_atomic(run.audit, result.to_json(), mode=0o600)
-    details = {state.value: result.counts.get(state, 0) for state in State}
     preflight = Preflight(mode=mode, result=result)
     if result.exit_code == ExitCode.OK:
-        ledger.allow(Boundary.HOST, "preflight-passed", result.node, **details)
+        ledger.write(_counted(events.PreflightPassed, result))
     elif mode is PreflightMode.WARN:
-        ledger.observe(Boundary.HOST, "preflight-warned", result.node, **details)
+        ledger.write(_counted(events.PreflightWarned, result))
     else:
         error = _refusal(preflight, run, policy.host.fail_on)
-        ledger.refuse(Boundary.HOST, "preflight-refused", error, result.node)
+        ledger.write(events.PreflightRefused.of(error, result.node))
         raise error
     return preflight
+
+
+def _counted(
+    kind: type[events.PreflightPassed] | type[events.PreflightWarned], result: AuditResult
+) -> events.LedgerEvent:
+    counts = result.counts
+    return kind(
+        subject=result.node,
+        passed=counts.get(State.PASS, 0),
+        fail=counts.get(State.FAIL, 0),
+        unknown=counts.get(State.UNKNOWN, 0),
+        not_applicable=counts.get(State.NOT_APPLICABLE, 0),
+        waived=counts.get(State.WAIVED, 0),
+    )
 
 
 def with_device(facts: Facts, name: str) -> Facts:

@@ -21,16 +21,12 @@ Rules:
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from securetrain.artifacts.lineage.history import (
-    EPOCH_STARTED,
-    NODE_DISTRUSTED,
-    QUARANTINED,
-    RESTART_POINT,
     History,
     Made,
     read_history,
@@ -43,12 +39,11 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.errors import IntegrityError
 from securetrain.core.files import read_file
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.identity.trust import TrustRoot
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.head_tracker import HeadTracker
-from securetrain.ledger import Ledger, verify_ledger
+from securetrain.ledger import Ignored, Ledger, events, read_ledger
 from securetrain.rendezvous.wire.membership import Evicted, Membership
 
 LEDGER_LIMIT: Final = 1 << 30
@@ -90,6 +85,8 @@ class Restart:
     say: Callable[[str], None]
     head_tracker: HeadTracker | None = None
     background: BackgroundTasks | None = None
+    warned: set[int] = field(default_factory=set)
+    """Lines of the ledger that count for nothing, of which people have been told."""
 
     def begin(self, membership: Membership, local: Callable[[datetime], datetime]) -> None:
         """An epoch's members are known, and no worker of it has started.
@@ -114,12 +111,12 @@ class Restart:
             self.background.settle(SETTLE_SECONDS)
             if self.background.problem is not None:
                 raise self.background.problem
-        self.ledger.observe(
-            Boundary.RENDEZVOUS,
-            EPOCH_STARTED,
-            f"epoch {membership.epoch}",
-            epoch=membership.epoch,
-            nodes=" ".join(member.node for member in membership.members)[:2000],
+        self.ledger.write(
+            events.EpochStarted(
+                subject=f"epoch {membership.epoch}",
+                epoch=membership.epoch,
+                nodes=" ".join(member.node for member in membership.members)[:2000],
+            )
         )
 
     def _judge(
@@ -147,14 +144,14 @@ class Restart:
             known = {digest: made for digest, made in known.items() if digest not in doubted}
         self._point()
         for gone in news:
-            self.ledger.observe(
-                Boundary.NODE,
-                NODE_DISTRUSTED,
-                gone.node,
-                cause=gone.code,
-                last_good=gone.last_good.isoformat(),
-                last_good_here=local(gone.last_good).isoformat(),
-                epoch=gone.epoch,
+            self.ledger.write(
+                events.NodeDistrusted(
+                    subject=gone.node,
+                    cause=gone.code,
+                    last_good=gone.last_good.isoformat(),
+                    last_good_here=local(gone.last_good).isoformat(),
+                    epoch=gone.epoch,
+                )
             )
 
     def _set_aside(self, path: Path, opened: Opened, gone: Evicted, until: datetime) -> None:
@@ -175,8 +172,10 @@ class Restart:
         error = IntegrityError(
             "ST-CKPT-160", f"not made before {gone.node}, evicted since, last proved itself", name
         )
-        self.ledger.refuse(
-            Boundary.CHECKPOINT, QUARANTINED, error, name, step=step, digest=digest, node=gone.node
+        self.ledger.write(
+            events.CheckpointQuarantined(
+                subject=name, step=step, digest=digest, node=gone.node, **events.because(error)
+            )
         )
 
     def _point(self) -> None:
@@ -186,14 +185,21 @@ class Restart:
             name, step, digest = "the beginning", 0, ""
         else:
             name, step, digest = left[0].name, _step(left[1]), left[1].digest
-        self.ledger.observe(Boundary.CHECKPOINT, RESTART_POINT, name, step=step, digest=digest)
+        self.ledger.write(events.RestartPoint(subject=name, step=step, digest=digest))
         self.say(f"the workers go on from {name}")
 
     def _past(self) -> History:
         data = read_file(self.run.ledger, LEDGER_LIMIT)
         whole = data[: data.rfind(b"\n") + 1]  # another process may be writing the last line
-        keys = self._trust().keys_for(TrustRole.LEDGER)
-        return read_history(verify_ledger(whole, keys, where=str(self.run.ledger)).entries)
+        said = read_ledger(whole, self._trust(), where=str(self.run.ledger))
+        for line in said.ignored:
+            self._warn(line)
+        return read_history(said.recorded)
+
+    def _warn(self, line: Ignored) -> None:
+        if line.entry.body.seq not in self.warned:
+            self.warned.add(line.entry.body.seq)
+            self.say(f"warning: {line}")
 
     def _found(self) -> Iterator[tuple[Path, Opened]]:
         """This run's checkpoints that a loader would accept a statement of."""

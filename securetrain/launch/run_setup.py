@@ -160,6 +160,11 @@ def _create(
         TrustRole.CHECKPOINT: [keys["checkpoint"].public],
         TrustRole.DATASET: [keys["dataset"].public],
         TrustRole.LEDGER: [keys["agent"].public, keys["worker"].public],
+        # A launcher on its own is its job's coordinator; trainer and shim share the workers' key.
+        TrustRole.LEDGER_COORDINATOR: [keys["agent"].public],
+        TrustRole.LEDGER_LAUNCHER: [keys["agent"].public],
+        TrustRole.LEDGER_RANK: [keys["worker"].public],
+        TrustRole.LEDGER_WORKER: [keys["worker"].public],
         TrustRole.NODE: [keys["agent"].public],
     }
     root = sign_root(roles, keys["root"], now, now + TRUST_LIFETIME)

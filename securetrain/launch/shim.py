@@ -32,7 +32,7 @@ from typing import Any
 
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.rundir import RUN_DIR_VARIABLE, RunDir
-from securetrain.core.vocabulary import Boundary, NetworkProfile
+from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import loopback_peers, seams, sockets, workerlog
 from securetrain.launch.import_hooks import Patch, PostImportFinder
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
@@ -128,7 +128,7 @@ class Shim:
             self.report()
         if not check.ok:
             error = sockets.violation(check)
-            self._refuse(Boundary.NETWORK, "socket-outside-network", error)
+            self._refuse(lambda events: events.SocketOutsideNetwork, error)
             raise error
 
     def encrypt_nccl(self, *, is_needed: bool) -> None:
@@ -154,7 +154,7 @@ class Shim:
                 nccl.set_encryption_key(library, self.nccl_key)
                 self.encrypted.add(library)
         except SecureTrainError as error:
-            self._refuse(Boundary.FABRIC, "nccl-not-encrypted", error)
+            self._refuse(lambda events: events.NcclNotEncrypted, error)
             raise
 
     def check_loopback_peers(self, before: Collection[loopback_peers.Pair]) -> None:
@@ -168,7 +168,7 @@ class Shim:
         """
         if found := loopback_peers.find_foreign_peers(before):
             error = loopback_peers.refusal(found)
-            self._refuse(Boundary.NETWORK, "stranger-connected", error)
+            self._refuse(lambda events: events.StrangerConnected, error)
             raise error
 
     def _patches(self) -> dict[str, Patch]:
@@ -247,7 +247,7 @@ class Shim:
                 "torch's debug server listens on every interface and authenticates nobody",
                 "torch.distributed.debug.start_debug_server",
             )
-            self._refuse(Boundary.DEBUG, "debug-server-refused", error)
+            self._refuse(lambda events: events.DebugServerRefused, error)
             raise error
 
         return start_debug_server
@@ -259,35 +259,34 @@ class Shim:
         self.noticed.add(name)
         match mode:
             case UnpickleMode.ENFORCE:
-                self._refuse(Boundary.CHECKPOINT, "pickle-refused", error, name)
+                self._refuse(lambda events: events.PickleRefused, error, name)
             case UnpickleMode.WARN:
                 self._say(f"warning: {error.what}; let through by checkpoint.unpickle: warn")
                 self._record(
-                    lambda ledger: ledger.observe(
-                        Boundary.CHECKPOINT, "pickle-let-through", name[:200], rank=self.rank
-                    )
+                    lambda events: events.PickleLetThrough(subject=name[:200], rank=self.rank)
                 )
             case _:
                 raise ValueError(f"unknown mode {mode!r}")
 
     def _refuse(
-        self, boundary: Boundary, event: str, error: SecureTrainError, subject: str = ""
+        self, kind: Callable[[Any], Any], error: SecureTrainError, subject: str = ""
     ) -> None:
-        self._record(
-            lambda ledger: ledger.refuse(
-                boundary, event, error, (subject or f"rank {self.rank}")[:200]
-            )
-        )
+        about = (subject or f"rank {self.rank}")[:200]
+        self._record(lambda events: kind(events).of(error, about))
 
-    def _record(self, write: Callable[[Any], None]) -> None:
-        """Write to the run's ledger; a refusal stands even when that fails."""
+    def _record(self, make: Callable[[Any], Any]) -> None:
+        """Write an event to the run's ledger; a refusal stands even when that fails.
+
+        Args:
+            make: Makes the event, given `securetrain.ledger.events`.
+        """
         # Signing needs cryptography, which a worker that never refuses anything need not import.
         from securetrain.identity.keys import PrivateKey  # noqa: PLC0415
-        from securetrain.ledger import Ledger  # noqa: PLC0415
+        from securetrain.ledger import Ledger, events  # noqa: PLC0415
 
         try:
             key = PrivateKey.load(self.run.key("worker"))
-            write(Ledger(self.run.ledger, key, f"rank-{self.rank}", _now))
+            Ledger(self.run.ledger, key, f"rank-{self.rank}", _now).write(make(events))
         except SecureTrainError as error:
             self._say(f"the ledger could not be written: {error}")
 

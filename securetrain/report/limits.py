@@ -4,10 +4,11 @@
 
 from typing import Final
 
-from securetrain.core.vocabulary import DEGRADED, TEST_ONLY, UNATTESTED, NetworkProfile, State
+from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, NetworkProfile, State, degraded_label
 from securetrain.report.boundaries import count
 from securetrain.report.model import BoundaryState, ProofState, RunRecord
 
+_DEGRADED: Final = {degraded_label(p) for p in NetworkProfile if p.degraded}
 UNSIGNED: Final = (
     "Curves, sketch distances, audit findings, drills and recorded verifications come from files"
     " that are not signed. The ledger, the trust root and the statements are."
@@ -48,6 +49,18 @@ def _identity(record: RunRecord, *, keys_in_run: bool) -> list[str]:
             )
         case _:
             found.append("There is no valid trust root, so no signature of this run counts.")
+    if record.ledger.ignored:
+        number = len(record.ledger.ignored)
+        counts = "entry of the ledger counts" if number == 1 else "entries of the ledger count"
+        found.append(
+            f"{number} {counts} for nothing: a key wrote what its role may not write, or the event"
+            " is not known here."
+        )
+    if record.ledger.proof.state is ProofState.VERIFIED and not record.ledger.names_writers:
+        found.append(
+            "The trust root does not name the roles of the ledger's writers: every key of the"
+            " ledger may have written every entry."
+        )
     if record.ledger.proof.state is ProofState.VERIFIED and not record.ledger.closed:
         found.append(
             "The ledger has no closing entry: entries at its end may be missing, as after a crash."
@@ -56,14 +69,14 @@ def _identity(record: RunRecord, *, keys_in_run: bool) -> list[str]:
 
 
 def _node(record: RunRecord) -> list[str]:
-    texts = [reason for view in record.boundaries for reason in view.reasons]
+    labels = {label for view in record.boundaries for label in view.labels}
     found = []
-    if any(TEST_ONLY.split()[0] in text for text in texts):
+    if TEST_ONLY in labels:
         found.append(
             f"The node is {TEST_ONLY}: a program answered in place of hardware. The exchange was"
             " real; what it says about the machine is worth nothing."
         )
-    if any(UNATTESTED.split()[0] in text for text in texts):
+    if UNATTESTED in labels:
         found.append(
             f"The node is {UNATTESTED}: its evidence is only what it says about itself. No TPM,"
             " virtual TPM or trusted execution environment stands behind it."
@@ -79,7 +92,7 @@ def _node(record: RunRecord) -> list[str]:
             "All traffic stayed on this machine's loopback: encryption between machines was not"
             " needed, and not tried."
         )
-    if any(DEGRADED in profile for profile in profiles):
+    if _DEGRADED & set(profiles):
         found.append(
             "The network was DEGRADED: some of the job's bytes travelled in clear between machines."
             " Who was on the way could read them, and the guard's sketches alone tell whether"

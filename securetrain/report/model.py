@@ -97,6 +97,10 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[Decision, int] = {}
     refusals: tuple[LedgerLine, ...] = ()
     last: tuple[LedgerLine, ...] = ()
+    ignored: tuple[str, ...] = ()
+    """Signed lines that count for nothing, and why."""
+    names_writers: bool = True
+    """Whether the trust root says which key may write what."""
 
 
 class StepPoint(msgspec.Struct, frozen=True, kw_only=True):

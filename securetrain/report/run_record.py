@@ -29,7 +29,7 @@ from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import Entry, verify_ledger
+from securetrain.ledger import Entry, Reading, read_ledger
 from securetrain.policy.load import LoadedPolicy, load_resolved
 from securetrain.report import boundaries, limits
 from securetrain.report.model import (
@@ -137,7 +137,7 @@ def read_run(root: Path, now: datetime) -> RunRecord:
         )
     reader = Reader(root)
     trust, trust_view = _trust(reader, run, now)
-    entries, ledger = _ledger(reader, run, trust)
+    said, ledger = _ledger(reader, run, trust)
     policy = _policy(reader, run)
     audit = _audit(reader, run)
     dataset = _artifact(reader, run.dataset, Kind.DATASET, trust)
@@ -148,7 +148,8 @@ def read_run(root: Path, now: datetime) -> RunRecord:
     guard = _guard(reader, run, policy)
     views = boundaries.judge(
         ledger=ledger.proof,
-        entries=entries,
+        events=said.events if said else (),
+        ignored=said.ignored if said else (),
         audit=audit,
         trust=trust_view.proof,
         dataset=dataset,
@@ -205,30 +206,36 @@ def _trust(reader: Reader, run: RunDir, now: datetime) -> tuple[TrustRoot | None
 
 def _ledger(
     reader: Reader, run: RunDir, trust: TrustRoot | None
-) -> tuple[tuple[Entry, ...], LedgerView]:
+) -> tuple[Reading | None, LedgerView]:
     data = reader.data(run.ledger, LINES_LIMIT)
     if data is None:
         missing = Proof(what="no ledger in the run directory")
-        return (), LedgerView(proof=missing)
+        return None, LedgerView(proof=missing)
     if trust is None:
         proof = Proof(
             state=ProofState.REFUSED, code="ST-IDEN-007", what="no valid trust root to check it by"
         )
-        return (), LedgerView(proof=proof)
+        return None, LedgerView(proof=proof)
     try:
-        verified = verify_ledger(data, trust.keys_for(TrustRole.LEDGER), where=run.ledger.name)
+        said = read_ledger(data, trust, where=run.ledger.name)
     except SecureTrainError as error:
-        return (), LedgerView(proof=_refused(error))
-    signers = tuple(sorted({entry.keyid for entry in verified.entries}))
-    lines = [_line(entry) for entry in verified.entries]
-    return verified.entries, LedgerView(
+        return None, LedgerView(proof=_refused(error))
+    entries = said.verified.entries
+    signers = tuple(sorted({entry.keyid for entry in entries}))
+    lines = [_line(recorded.entry) for recorded in said.recorded]
+    ignored = tuple(map(str, said.ignored))
+    for line in ignored[:MAX_LINES]:
+        reader.problem(run.ledger, line)
+    return said, LedgerView(
         proof=Proof(state=ProofState.VERIFIED, key_ids=signers),
-        closed=verified.closed,
-        head=verified.head,
-        num_entries=len(lines),
-        counts=dict(verified.counts),
+        closed=said.closed,
+        head=said.verified.head,
+        num_entries=len(entries),
+        counts={d: sum(line.decision is d for line in lines) for d in Decision},
         refusals=tuple(line for line in lines if line.decision is Decision.REFUSE)[:MAX_LINES],
         last=tuple(lines[-MAX_LINES:]),
+        ignored=ignored[:MAX_LINES],
+        names_writers=said.names_writers,
     )
 
 

@@ -14,10 +14,9 @@ from typing import Final
 from securetrain.core import canonical
 from securetrain.core.files import make_private_dir, write_atomic
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
-from securetrain.ledger import Clock, Ledger
+from securetrain.ledger import Clock, Ledger, events
 from securetrain.policy import LoadedPolicy, load_policy
 from securetrain.testing.clock import SettableClock
 
@@ -62,6 +61,10 @@ def make_run(root: Path, *, policy: str = "dev", clock: Clock | None = None) -> 
         TrustRole.CHECKPOINT: [keys["checkpoint"].public],
         TrustRole.DATASET: [keys["dataset"].public],
         TrustRole.LEDGER: [keys["agent"].public, keys["worker"].public],
+        TrustRole.LEDGER_COORDINATOR: [keys["agent"].public],
+        TrustRole.LEDGER_LAUNCHER: [keys["agent"].public],
+        TrustRole.LEDGER_RANK: [keys["worker"].public],
+        TrustRole.LEDGER_WORKER: [keys["worker"].public],
     }
     data = sign_root(roles, keys["root"], now, now + LIFETIME)
     write_atomic(run_dir.trust, data)
@@ -74,5 +77,5 @@ def make_run(root: Path, *, policy: str = "dev", clock: Clock | None = None) -> 
         policy=loaded,
         clock=clock,
     )
-    run.ledger().allow(Boundary.IDENTITY, "run-started", policy=loaded.policy.metadata.id)
+    run.ledger().write(events.RunStarted(policy_id=loaded.policy.metadata.id))
     return run

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
-from securetrain.core.vocabulary import Boundary
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 
 HEARTBEAT_SECONDS: Final = 5.0
 """Seconds between two words from a rank that others wait for."""
@@ -80,12 +79,12 @@ def _advance(work: Iterator[object]) -> bool:
 
 @contextmanager
 def recording_refusals(
-    ledger: Ledger, boundary: Boundary, event: str, subject: str
+    ledger: Ledger, event: type[events.PlainRefused], subject: str
 ) -> Iterator[None]:
     """Write a refusal into the ledger on its way out, whichever rank meets it."""
     try:
         yield
     except SecureTrainError as error:
         if error.definition.family != "RUNT":
-            ledger.refuse(boundary, event, error, subject)
+            ledger.write(event.of(error, subject))
         raise

@@ -26,7 +26,6 @@ import torch
 from securetrain.artifacts import Freshness, RankSigner, SaveContext, async_save, load, save
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
 from securetrain.artifacts.lineage import head, retention
-from securetrain.artifacts.lineage.history import REMOVED, SEEN, SIGNED
 from securetrain.artifacts.lineage.logged import proof_name
 from securetrain.artifacts.statement.listing import read_statement
 from securetrain.artifacts.statement.statements import (
@@ -46,10 +45,9 @@ from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
 from securetrain.train.config import AUTO, NEVER, CheckpointJob
@@ -163,17 +161,17 @@ class Checkpoints:
         step = context.step
         if self.is_rank_zero:
             self._advance_head(path)
-            self.ledger.allow(
-                Boundary.CHECKPOINT,
-                SIGNED,
-                path.name,
-                step=step,
-                digest=digest,
-                verdict=context.gradients.verdict.value,
+            self.ledger.write(
+                events.CheckpointSigned(
+                    subject=path.name,
+                    step=step,
+                    digest=digest,
+                    verdict=context.gradients.verdict.value,
+                )
             )
             self._remove_old()
         elif self.is_node_leader:
-            self.ledger.observe(Boundary.CHECKPOINT, SEEN, path.name, step=step, digest=digest)
+            self.ledger.write(events.CheckpointSeen(subject=path.name, step=step, digest=digest))
         self._parent, self._seq = digest, context.seq + 1
 
     def _remove_old(self) -> None:
@@ -192,8 +190,8 @@ class Checkpoints:
         )
 
         def tell(old: retention.Old) -> None:
-            self.ledger.observe(
-                Boundary.CHECKPOINT, REMOVED, old.name, step=old.step, digest=old.digest
+            self.ledger.write(
+                events.CheckpointRemoved(subject=old.name, step=old.step, digest=old.digest)
             )
 
         retention.remove(folder, self.run_id, self.trust, going, tell)
@@ -240,8 +238,8 @@ class Checkpoints:
         restore(trainer, state)
         self._check_cursor(predicate, trainer.progress, path)
         if self.is_rank_zero:
-            self.ledger.allow(
-                Boundary.CHECKPOINT, "run-resumed", path.name, step=predicate.step, digest=digest
+            self.ledger.write(
+                events.RunResumed(subject=path.name, step=predicate.step, digest=digest)
             )
         same_run = predicate.run_id == self.run_id
         self._parent, self._saved_step = digest, predicate.step if same_run else -1

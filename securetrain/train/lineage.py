@@ -25,17 +25,15 @@ from typing import Final
 import msgspec
 
 from securetrain.artifacts.lineage import history as ledger_history
-from securetrain.artifacts.lineage.history import NO_EPOCH, RUN_STARTED, Made
+from securetrain.artifacts.lineage.history import NO_EPOCH, Made
 from securetrain.artifacts.statement.statements import CheckpointPredicate, NodeRef, ParentRole
 from securetrain.core.errors import IntegrityError
 from securetrain.core.files import read_file
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Decision, NodeTier
-from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import Event, verify_ledger
+from securetrain.identity.trust import TrustRoot
+from securetrain.ledger import LedgerEvent, events, read_ledger
 
 LEDGER_LIMIT: Final = 1 << 30
-NODE_ADMITTED: Final = "node-admitted"
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _STEP: Final = re.compile(r"step-(\d{8,})")
 
@@ -53,6 +51,8 @@ class RunHistory:
     """The membership that is in force; None when nobody said."""
     restart: str = ""
     """The digest of the checkpoint that the run went back to last, if it did."""
+    ignored: tuple[str, ...] = ()
+    """Lines of the ledger that count for nothing, and why."""
 
 
 def read_history(run: RunDir, trust: TrustRoot, world: int) -> RunHistory:
@@ -71,39 +71,39 @@ def read_history(run: RunDir, trust: TrustRoot, world: int) -> RunHistory:
     data = read_file(run.ledger, LEDGER_LIMIT)
     # Another process may be writing the last line at this moment.
     whole = data[: data.rfind(b"\n") + 1]
-    verified = verify_ledger(whole, trust.keys_for(TrustRole.LEDGER), where=str(run.ledger))
-    past = ledger_history.read_history(verified.entries)
+    said = read_ledger(whole, trust, where=str(run.ledger))
+    past = ledger_history.read_history(said.recorded)
     return RunHistory(
-        nodes=_nodes([entry.body.event for entry in verified.entries], world),
+        nodes=_nodes(said.events, world),
         last=past.made[-1] if past.made else None,
         set_aside=past.set_aside,
         epoch=None if past.epoch == NO_EPOCH else past.epoch,
         restart=past.restart,
+        ignored=tuple(map(str, said.ignored)),
     )
 
 
-def _nodes(events: Sequence[Event], world: int) -> tuple[NodeRef, ...]:
-    starts = [number for number, event in enumerate(events) if event.event == RUN_STARTED]
+def _nodes(said: Sequence[LedgerEvent], world: int) -> tuple[NodeRef, ...]:
     admitted: dict[str, NodeRef] = {}
-    for event in events[starts[-1] if starts else 0 :]:
-        if event.event == NODE_ADMITTED and event.decision is Decision.ALLOW:
-            admitted[event.subject] = NodeRef(
-                node=event.subject,
-                tier=NodeTier(str(event.details.get("tier", NodeTier.SELF_ASSERTED))),
-                label=str(event.details.get("label", "")),
-                result=_digest(event.details.get("result")),
-            )
+    for event in said:
+        match event:
+            case events.RunStarted():
+                admitted.clear()
+            case events.NodeAdmitted():
+                admitted[event.subject] = NodeRef(
+                    node=event.subject,
+                    tier=event.tier,
+                    label=event.label,
+                    result=event.result if _DIGEST.fullmatch(event.result) else "",
+                )
+            case _:
+                pass
     nodes = tuple(admitted.values())
     if len(nodes) == 1:
         only = nodes[0]
         ranks = list(range(world))
         return (msgspec.structs.replace(only, ranks=ranks),)
     return nodes
-
-
-def _digest(found: object) -> str:
-    """The digest of an attestation result; empty in ledgers that do not name it."""
-    return found if isinstance(found, str) and _DIGEST.fullmatch(found) else ""
 
 
 def newest_checkpoint(run: RunDir) -> Path | None:

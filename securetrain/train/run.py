@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from securetrain.core.codes import ExitCode
-from securetrain.core.vocabulary import Boundary
+from securetrain.ledger import events
 from securetrain.train.agree import rank_zero_decides, recording_refusals
 from securetrain.train.baseline import Baselines, baselines
 from securetrain.train.config import JobConfig
@@ -62,9 +62,7 @@ def run_job(
     """
     session = open_session(job, where, worker)
     try:
-        with recording_refusals(
-            session.ledger, Boundary.CHECKPOINT, "checkpoint-refused", "resume"
-        ):
+        with recording_refusals(session.ledger, events.CheckpointRefused, "resume"):
             resumed = session.checkpoints.resume(session.trainer, job.checkpoint.resume)
         if resumed is None:
             _start_from(session)
@@ -81,11 +79,11 @@ def _start_from(session: Session) -> None:
     if model is None:
         return
     path = str(session.job.model.weights)
-    with recording_refusals(session.ledger, Boundary.CHECKPOINT, "weights-refused", path):
+    with recording_refusals(session.ledger, events.WeightsRefused, path):
         load_weights(session.trainer.model.named_parameters(), model)
     if session.worker.is_rank_zero:
-        session.ledger.allow(
-            Boundary.CHECKPOINT, "weights-loaded", path, digest=model.digest, signer=model.signer
+        session.ledger.write(
+            events.WeightsLoaded(subject=path, digest=model.digest, signer=model.signer)
         )
 
 
@@ -130,7 +128,7 @@ class _Loop:
         subject = str(self.session.dataset.path)
         self._settle(wait=False)
         self.profiler.begin(trainer.progress.step + 1)
-        with recording_refusals(self.session.ledger, Boundary.DATASET, "dataset-refused", subject):
+        with recording_refusals(self.session.ledger, events.DatasetRefused, subject):
             result = trainer.train_step()
             step = trainer.progress.step
             ends = result.stop or step >= last
@@ -171,33 +169,33 @@ class _Loop:
     def _settle(self, *, wait: bool) -> None:
         """Hear how a checkpoint in the background went (collective while there is one)."""
         checkpoints = self.session.worker.run.checkpoints
-        with recording_refusals(
-            self.session.ledger, Boundary.CHECKPOINT, "checkpoint-refused", str(checkpoints)
-        ):
+        with recording_refusals(self.session.ledger, events.CheckpointRefused, str(checkpoints)):
             self.session.checkpoints.settle(wait=wait)
 
     def _record(self, result: StepResult) -> None:
         if result.refusal is None or not self.session.worker.is_rank_zero:
             return
         ledger, step = self.session.ledger, self.session.trainer.progress.step
-        ledger.refuse(Boundary.GRADIENTS, "step-refused", result.refusal, f"step {step}")
+        ledger.write(events.StepRefused.of(result.refusal, f"step {step}"))
         if result.halt is not None:
-            ledger.refuse(Boundary.GRADIENTS, "run-halted", result.halt, f"step {step}")
+            ledger.write(events.RunHalted.of(result.halt, f"step {step}"))
 
     def _finish(self, result: StepResult) -> None:
         """The figures of the run, signed: a report cannot overstate them."""
         progress = self.session.trainer.progress
         tokens = progress.step * self.session.trainer.tokens_per_step
         if self.session.worker.is_rank_zero:
-            self.session.ledger.observe(
-                Boundary.GRADIENTS,
-                "training-finished",
-                f"step {progress.step}",
-                tokens=tokens,
-                refused=progress.refused,
-                observed=progress.observed,
-                loss=result.loss,
-                **self._validation(),
+            is_bytes = self.session.trainer.byte_tokens
+            self.session.ledger.write(
+                events.TrainingFinished(
+                    subject=f"step {progress.step}",
+                    tokens=tokens,
+                    refused=progress.refused,
+                    observed=progress.observed,
+                    loss=result.loss,
+                    validation_bits_per_byte=self.bits if is_bytes else None,
+                    validation_bits_per_token=None if is_bytes else self.bits,
+                )
             )
         text = f"done: {progress.step} steps, {tokens:,} tokens"
         if self.bits is not None:
@@ -206,12 +204,6 @@ class _Loop:
         if self.baselines is not None:
             text += f" (unigram {self.baselines.unigram:.3f}, bigram {self.baselines.bigram:.3f})"
         self._say(text)
-
-    def _validation(self) -> dict[str, float]:
-        if self.bits is None:
-            return {}
-        unit = "byte" if self.session.trainer.byte_tokens else "token"
-        return {f"validation_bits_per_{unit}": self.bits}
 
     def _tighten(self) -> None:
         """After the first step a silent rank is a lost rank."""
@@ -244,9 +236,7 @@ def _count(session: Session) -> Baselines | None:
         return None
 
     def count() -> int:
-        with recording_refusals(
-            session.ledger, Boundary.DATASET, "dataset-refused", str(session.dataset.path)
-        ):
+        with recording_refusals(session.ledger, events.DatasetRefused, str(session.dataset.path)):
             found.append(baselines(*text))
         return 0
 

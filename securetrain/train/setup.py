@@ -24,10 +24,9 @@ from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 from securetrain.parallel.build import Description, parallelize
 from securetrain.parallel.locality import machine_id, tp_machine_span
 from securetrain.parallel.mesh import Mesh, make_mesh
@@ -122,9 +121,9 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         f"rank-{dist.get_rank()}",
         worker.clock,
     )
-    with recording_refusals(ledger, Boundary.IDENTITY, "inputs-refused", str(job.trust)):
+    with recording_refusals(ledger, events.InputsRefused, str(job.trust)):
         inputs = trust_of_inputs(job, trust, worker.clock())
-    with recording_refusals(ledger, Boundary.CHECKPOINT, "weights-refused", str(job.model.weights)):
+    with recording_refusals(ledger, events.WeightsRefused, str(job.model.weights)):
         job, weights = open_weights(
             job, where, trust=inputs, policy=policy.policy, now=worker.clock()
         )
@@ -137,7 +136,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             f"{where}: data.dataset",
             "name the directory of a signed dataset, and in trust: who may have signed it",
         )
-    with recording_refusals(ledger, Boundary.DATASET, "dataset-refused", str(path)):
+    with recording_refusals(ledger, events.DatasetRefused, str(path)):
         dataset = VerifiedDataset.open(
             path,
             # The run's own dataset is signed by its own key.
@@ -159,17 +158,25 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
     )
     trainer.byte_tokens = data.format is Format.BYTES
     if worker.is_rank_zero:
-        ledger.allow(
-            Boundary.DATASET,
-            "dataset-opened",
-            str(path),
-            digest=dataset.digest,
-            signer=min(dataset.key_ids),
-            bytes=dataset.split_size(job.data.train_split),
-            tokens=data.tokens,
-            format=data.format.value,
-            **data.environment,
+        said = data.environment
+        ledger.write(
+            events.DatasetOpened(
+                subject=str(path),
+                digest=dataset.digest,
+                signer=min(dataset.key_ids),
+                bytes=dataset.split_size(job.data.train_split),
+                tokens=data.tokens,
+                format=data.format.value,
+                index=said.get("index"),
+                validation_index=said.get("validationIndex"),
+                tokenizer=said.get("tokenizer"),
+                tokenizer_end=said.get("tokenizerEnd"),
+                tokenizers=said.get("tokenizers"),
+            )
         )
+    history = read_history(run, trust, world) if worker.is_rank_zero else RunHistory()
+    if worker.console is not None:
+        worker.console.write("".join(f"warning: the ledger's {line}\n" for line in history.ignored))
     checkpoints = Checkpoints(
         run=run,
         run_id=run_id_of(trust),
@@ -182,7 +189,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
         env=data.environment,
         base=None if weights is None else weights.digest,
-        history=read_history(run, trust, world) if worker.is_rank_zero else RunHistory(),
+        history=history,
         ledger=ledger,
         is_rank_zero=worker.is_rank_zero,
         is_node_leader=worker.is_node_leader,
@@ -257,9 +264,7 @@ def _warn_of_spread_tp(mesh: Mesh, worker: Worker, ledger: Ledger) -> None:
     machines = tp_machine_span(mesh, machine_id(), worker.device)
     if machines == 1 or not worker.is_rank_zero:
         return
-    ledger.observe(
-        Boundary.FABRIC, "tensor-group-spans-machines", str(mesh.degrees), machines=machines
-    )
+    ledger.write(events.TensorGroupSpansMachines(subject=str(mesh.degrees), machines=machines))
     if worker.console is not None:
         worker.console.write(
             f"warning: tensor-parallel groups lie over {machines} machines, and every layer waits"

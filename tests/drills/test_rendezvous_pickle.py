@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from securetrain.core.errors import AdmissionError
-from securetrain.core.vocabulary import Boundary
 from securetrain.drills.process_tree import Listener
 from securetrain.drills.rendezvous_pickle import _judge
 from securetrain.drills.store_attack import Attack
+from securetrain.ledger import events
 from securetrain.testing.runs import make_run
 
 DOORS = [Listener(1000, loopback=True), Listener(1001, loopback=True)]
@@ -25,8 +25,8 @@ def run(tmp_path):
     return make_run(tmp_path / "run", clock=lambda: datetime.now(UTC))
 
 
-def _refuse(run, code="ST-ADMN-002", boundary=Boundary.RENDEZVOUS):
-    run.ledger().refuse(boundary, "peer-refused", AdmissionError(code, "not TLS"))
+def _refuse(run, code="ST-ADMN-002", kind=events.ConnectionRefused):
+    run.ledger().write(kind.of(AdmissionError(code, "not TLS")))
     return run.run_dir
 
 
@@ -60,7 +60,7 @@ def test_anything_less_is_not(run, doors, attacks, ended_well):
 
 def test_the_ledger_must_say_so_itself(run):
     assert not _judge(run.run_dir, DOORS, ATTACKS, [], ended_well=True).refused
-    _refuse(run, boundary=Boundary.NETWORK)
+    _refuse(run, kind=events.RevocationsRefused)
     assert not _judge(run.run_dir, DOORS, ATTACKS, [], ended_well=True).refused
     _refuse(run, code="ST-ADMN-010")
     outcome = _judge(run.run_dir, DOORS, ATTACKS, [], ended_well=True)

@@ -9,7 +9,7 @@ import pytest
 from securetrain.core.errors import IdentityError
 from securetrain.identity.trust import TrustRole
 from securetrain.launch.background import BackgroundTasks
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import events, verify_ledger
 from securetrain.testing.runs import make_run
 
 
@@ -32,7 +32,9 @@ def test_tasks_are_done_until_the_end_and_once_more(made):
         if len(done) > 3:
             often.set()
 
-    background = BackgroundTasks(tasks={"count": task}, ledger=made.ledger(), pause=0.001)
+    background = BackgroundTasks(
+        tasks={events.NewestRefused: task}, ledger=made.ledger(), pause=0.001
+    )
     background.start()
     assert often.wait(60)
     background.stop()
@@ -58,7 +60,7 @@ def test_a_refusal_ends_the_run_and_the_tasks(made, error, code):
         raise error
 
     background = BackgroundTasks(
-        tasks={"witness": refuse, "other": lambda: after.append(1)},
+        tasks={events.LogRefused: refuse, events.NewestRefused: lambda: after.append(1)},
         ledger=made.ledger(),
         end_run=ended.set,
         pause=0.001,
@@ -68,7 +70,7 @@ def test_a_refusal_ends_the_run_and_the_tasks(made, error, code):
     background.stop()
     assert background.problem is not None
     assert background.problem.code == code
-    assert refusals(made) == [("witness-refused", code)]
+    assert refusals(made) == [("log-refused", code)]
     assert after == []
 
 
@@ -77,22 +79,26 @@ def test_a_refusal_at_the_very_end_is_kept_and_nobody_is_ended(made):
         raise IdentityError("ST-IDEN-042", "it shrank")
 
     background = BackgroundTasks(
-        tasks={"witness": refuse}, ledger=made.ledger(), end_run=lambda: pytest.fail("it is over")
+        tasks={events.LogRefused: refuse},
+        ledger=made.ledger(),
+        end_run=lambda: pytest.fail("it is over"),
     )
     assert not background.run_once()
     assert background.problem is not None
     assert not background.run_once()
-    assert refusals(made) == [("witness-refused", "ST-IDEN-042")]
+    assert refusals(made) == [("log-refused", "ST-IDEN-042")]
 
 
-def test_tasks_that_were_never_started_may_be_stopped(made):
-    BackgroundTasks(tasks={"no": lambda: pytest.fail("not started")}, ledger=made.ledger()).stop()
+def test_a_keeper_that_was_never_started_may_be_stopped(made):
+    BackgroundTasks(
+        tasks={events.LogRefused: lambda: pytest.fail("not started")}, ledger=made.ledger()
+    ).stop()
 
 
 def test_a_run_that_ends_waits_a_little_for_what_is_unfinished(made):
     turns = []
     background = BackgroundTasks(
-        tasks={"count": lambda: turns.append(1)},
+        tasks={events.NewestRefused: lambda: turns.append(1)},
         ledger=made.ledger(),
         unfinished=lambda: len(turns) < 5,
         pause=0.001,

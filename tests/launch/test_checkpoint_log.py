@@ -24,7 +24,6 @@ from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log.checkpoint import LogPolicy, open_checkpoint
 from securetrain.identity.log.entry import entry_of
@@ -33,7 +32,7 @@ from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.checkpoint_log import CheckpointLog
 from securetrain.launch.run_setup import LOG_KEY, prepare_run
-from securetrain.ledger import Ledger, verify_ledger
+from securetrain.ledger import Ledger, events, verify_ledger
 
 POLICY = """\
 extends: dev
@@ -69,7 +68,7 @@ class World:
         self.ledger = Ledger(
             self.run.ledger, PrivateKey.load(self.run.key("agent")), "agent", self.clock
         )
-        self.ledger.observe(Boundary.IDENTITY, "run-started", "")
+        self.ledger.write(events.RunStarted())
         self.key = PrivateKey.load(self.run.key("checkpoint"))
 
     def clock(self):
@@ -157,6 +156,7 @@ def test_every_checkpoint_is_logged_witnessed_and_proven(world):
     one.run_once()
     assert one.pending == ("step-00000001",)  # one witness of two
     assert world.codes(1) == {"ST-CKPT-180"}
+    assert world.events("log-witnessed")[-1].details["before"] == 0
     two.run_once()
     assert two.pending == ()
     one.run_once()

@@ -106,6 +106,7 @@ def test_an_unmodified_script_with_an_elastic_restart(launch, tmp_path):
     assert "hf_secret" not in done.err + done.run.ledger.read_text() + done.run.summary.read_text()
     assert done.codes == {"ST-RUNT-006"}
     assert len(done.events("round-formed")) == 2
+    assert [len(done.events(name)) for name in ("torch-accepted", "run-ended")] == [1, 1]
     checked = done.events("sockets-inside-network")
     assert {event.subject for event in checked} >= {"rank 0 attempt 1", "rank 1 attempt 1"}
     assert all(event.decision is Decision.ALLOW for event in checked)
@@ -252,7 +253,9 @@ def test_an_entry_point_is_refused_before_torch_is_imported(tmp_path, monkeypatc
         entrypoint.main(["--json", "--run-dir", str(tmp_path / "run"), "--standalone", "s.py"]) == 1
     )
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "ST-RUNT-005"
-    assert "ST-RUNT-005" in (tmp_path / "run" / "ledger.jsonl").read_text()
+    text = (tmp_path / "run" / "ledger.jsonl").read_text()
+    assert "ST-RUNT-005" in text
+    assert "entry-point-refused" in text
 
 
 def test_baseline_refuses_this_machine(tmp_path, monkeypatch, capsys):

@@ -24,11 +24,11 @@ from securetrain.artifacts.tree.layout import INDEX, QUARANTINE, STATEMENT
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
-from securetrain.core.vocabulary import Boundary, Decision, NodeTier
+from securetrain.core.vocabulary import Decision, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole
 from securetrain.launch.restart import Restart, in_doubt
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import events, verify_ledger
 from securetrain.rendezvous.wire.membership import Evicted, Member, Membership
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import make_run
@@ -162,8 +162,8 @@ class Run:
         (path / STATEMENT).write_bytes(sign(predicate, path.name, self.made.keys[key]))
         digest = digest_of(predicate)
         if noted:
-            self.made.ledger("rank-0").allow(
-                Boundary.CHECKPOINT, "checkpoint-signed", path.name, step=step, digest=digest
+            self.made.ledger("rank-0").write(
+                events.CheckpointSigned(subject=path.name, step=step, digest=digest)
             )
         return digest
 
@@ -416,3 +416,17 @@ def test_what_a_background_task_was_refused_ends_the_run_before_its_workers_begi
     with pytest.raises(IntegrityError, match="ST-CKPT-180"):
         restart.begin(membership(4), lambda time: time)
     assert [event.details["epoch"] for event in run.events("epoch-started")] == [3]
+
+
+def test_a_rank_cannot_set_a_checkpoint_aside_nor_deal_with_an_eviction(run):
+    """Such lines are a launcher's: they count for nothing, and people are told once."""
+    run.save(1)
+    forger = run.made.ledger("rank-0")
+    forger.write(events.NodeDistrusted(subject="node-b", last_good=at(5).isoformat()))
+    run.begin(4, gone(at(5)))
+    assert "step-00000001" not in run.names
+    (told,) = [text for text in run.said if "is ignored" in text]
+    assert told.startswith("warning: entry")
+    assert "(node-distrusted)" in told
+    run.begin(5, gone(at(5)))
+    assert sum("is ignored" in text for text in run.said) == 1

@@ -13,6 +13,7 @@ import pytest
 
 from securetrain.core.errors import NetworkError, RuntimeRefusal, UsageError
 from securetrain.core.vocabulary import NetworkProfile
+from securetrain.launch import loopback_peers
 from securetrain.launch.run_setup import prepare_run
 from securetrain.launch.shim import Shim
 from securetrain.launch.workerlog import WorkerReport, read_reports, report_path
@@ -132,7 +133,26 @@ def test_a_debug_server_needs_the_policys_word(make, setup):
     with pytest.raises(RuntimeRefusal) as caught:
         module.start_debug_server(port=1)
     assert caught.value.code == "ST-RUNT-006"
-    assert events(setup)[0]["code"] == "ST-RUNT-006"
+    assert (events(setup)[0]["event"], events(setup)[0]["code"]) == (
+        "debug-server-refused",
+        "ST-RUNT-006",
+    )
+
+
+def test_a_stranger_on_a_connection_is_refused_and_recorded(make, setup, monkeypatch):
+    monkeypatch.setattr(
+        "securetrain.launch.loopback_peers.find_foreign_peers",
+        lambda _before: (loopback_peers.ForeignPeer(uid=1, port=2),),
+    )
+    monkeypatch.setattr(
+        "securetrain.launch.loopback_peers.refusal",
+        lambda _found: NetworkError("ST-NETW-025", "a stranger"),
+    )
+    with pytest.raises(NetworkError):
+        make().check_loopback_peers(())
+    assert [(e["event"], e["code"], e["subject"]) for e in events(setup)] == [
+        ("stranger-connected", "ST-NETW-025", "rank 5")
+    ]
 
 
 def test_a_child_leaves_the_report_to_its_parent(make, setup):

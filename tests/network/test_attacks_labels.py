@@ -18,8 +18,9 @@ import pytest
 from rich.console import Console
 
 from securetrain.core.errors import NetworkError
-from securetrain.core.vocabulary import Boundary, NetworkProfile, degraded_label
+from securetrain.core.vocabulary import NetworkProfile, degraded_label
 from securetrain.launch.sockets import check_sockets, violation
+from securetrain.ledger import events
 from securetrain.network.environment import worker_environment
 from securetrain.network.namespace import private_command
 from securetrain.network.profile import achieve, label
@@ -172,10 +173,12 @@ def run_under(tmp_path, profile):
     """What a launcher leaves of a run under a profile."""
     run = make_run(tmp_path / profile)
     ledger = run.ledger()
-    ledger.allow(
-        Boundary.NETWORK, "profile-achieved", degraded_label(profile), label=label(profile)
+    ledger.write(
+        events.ProfileAchieved(
+            subject=degraded_label(profile), label=label(profile), network=profile
+        )
     )
-    ledger.allow(Boundary.NETWORK, "job-network-up", "st-x", profile=label(profile))
+    ledger.write(events.JobNetworkUp(subject="st-x", profile=label(profile), network=profile))
     ledger.close()
     run.run_dir.summary.write_text(
         json.dumps({"schema": "securetrain.run/v1", "network": profile.value, "exit_code": 0})

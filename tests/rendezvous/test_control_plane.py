@@ -12,10 +12,19 @@ import pytest
 import securetrain
 
 _PACKAGE = Path(securetrain.__file__).parent
-_ROOMS = ("rendezvous", "attest", "evidence", "identity", "core", "policy", "network", "cli")
+_ROOMS = (
+    "rendezvous",
+    "attest",
+    "evidence",
+    "ledger",
+    "identity",
+    "core",
+    "policy",
+    "network",
+    "cli",
+)
 _SOURCES = [
     *(path for room in _ROOMS for path in sorted((_PACKAGE / room).rglob("*.py"))),
-    _PACKAGE / "ledger.py",
     _PACKAGE / "__init__.py",
 ]
 _COORDINATOR = """

@@ -28,7 +28,8 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.core.errors import AdmissionError
 from securetrain.core.hashtree import HashAlgorithm
-from securetrain.core.vocabulary import UNATTESTED, Boundary
+from securetrain.core.vocabulary import NetworkProfile, NodeTier, tier_label
+from securetrain.ledger import events
 from securetrain.testing.runs import SmallRun, make_run
 
 TREE = TreeInfo(algorithm=HashAlgorithm.BLAKE3, leaf_size=1 << 20)
@@ -62,13 +63,20 @@ def add_history(run: SmallRun, hostile: str = "") -> SmallRun:
     """Add a whole history; `hostile` goes into every free text."""
     now = run.clock()
     ledger, worker = run.ledger(), run.ledger("rank-0")
-    ledger.allow(Boundary.NODE, "node-admitted", f"node-0{hostile}", label=UNATTESTED)
-    ledger.allow(Boundary.RENDEZVOUS, "membership-signed", epoch=1, members=1)
-    ledger.allow(Boundary.NETWORK, "profile-achieved", profile="loopback")
-    ledger.observe(Boundary.FABRIC, "environment-pinned", pinned=14, removed=2)
-    worker.allow(Boundary.DATASET, "dataset-opened", "prose")
-    worker.allow(Boundary.GRADIENTS, "steps-judged", judged=300, refused=0)
-    worker.allow(Boundary.CHECKPOINT, "checkpoint-signed", "step-00000300")
+    tier = NodeTier.SELF_ASSERTED
+    ledger.write(events.NodeAdmitted(subject=f"node-0{hostile}", tier=tier, label=tier_label(tier)))
+    ledger.write(events.RoundFormed(subject="epoch 0", round=1, nodes=1))
+    ledger.write(events.ProfileAchieved(subject="loopback", network=NetworkProfile.LOOPBACK))
+    ledger.write(events.PinnedVariablesRemoved(names=f"NCCL_DEBUG{hostile}"))
+    worker.write(events.DatasetOpened(subject=f"prose{hostile}"))
+    worker.write(
+        events.TrainingFinished(subject="step 300", tokens=300, refused=0, observed=0, loss=1.5)
+    )
+    worker.write(
+        events.CheckpointSigned(
+            subject="step-00000300", step=300, digest="ab" * 32, verdict="clean"
+        )
+    )
     data = _dataset(run, now, hostile)
     _checkpoints(run, now, data)
     _curves(run)
@@ -94,7 +102,7 @@ def add_history(run: SmallRun, hostile: str = "") -> SmallRun:
 def add_refusal(run: SmallRun, hostile: str = "") -> None:
     """Add a refusal at the rendezvous."""
     error = AdmissionError("ST-ADMN-004", f"the peer belongs to another job{hostile}")
-    run.ledger().refuse(Boundary.RENDEZVOUS, "join-refused", error, "node-9")
+    run.ledger().write(events.NodeRefused.of(error, f"node-9{hostile}"))
 
 
 def _write(path: Path, value: object) -> None:

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from datetime import timedelta
 
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import events, verify_ledger
 from securetrain.policy.load import load_resolved
 from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import KEYS, make_run
@@ -14,7 +13,7 @@ from securetrain.testing.runs import KEYS, make_run
 def test_a_small_run_verifies(tmp_path):
     clock = SettableClock()
     run = make_run(tmp_path / "run", policy="baseline", clock=clock)
-    run.ledger("rank-0").observe(Boundary.GRADIENTS, "step-judged")
+    run.ledger("rank-0").write(events.CheckpointSeen(step=1, digest=""))
     run.ledger().close()
     clock.advance(timedelta(days=1))
     trust = TrustRoot.load(run.run_dir.trust, clock())

@@ -73,7 +73,7 @@ threats:
     title: A control with every kind of reference
     status: active
     checks: [ST-RDZ-002]
-    enforced_by: [securetrain.ledger:Ledger.refuse]
+    enforced_by: [securetrain.ledger.log:Ledger.append]
     codes: [ST-ADMN-002]
     drills: [D-RDZ-PICKLE]
     tests: [tests/threats/test_resolve.py::test_the_small_model_holds]
@@ -141,12 +141,12 @@ def test_the_small_model_holds():
          "T-RDZ-001/C-ONE: there is no code ST-ADMN-999"),
         ("codes: [ST-ADMN-002]", "codes: [ST-ADMN-001]",
          "T-RDZ-001/C-ONE: D-RDZ-PICKLE expects ST-ADMN-002, which the control does not name"),
-        ("ledger:Ledger.refuse", "ledger:Ledger.refuze",
-         "T-RDZ-001/C-ONE: securetrain.ledger does not define Ledger.refuze"),
-        ("ledger:Ledger.refuse", "ledgers:Ledger",
-         "T-RDZ-001/C-ONE: there is no module securetrain.ledgers"),
-        ("ledger:Ledger.refuse", "ledger:canonical",  # imported there, defined elsewhere
-         "T-RDZ-001/C-ONE: securetrain.ledger does not define canonical"),
+        ("ledger.log:Ledger.append", "ledger.log:Ledger.add",
+         "T-RDZ-001/C-ONE: securetrain.ledger.log does not define Ledger.add"),
+        ("ledger.log:Ledger.append", "ledgers.log:Ledger",
+         "T-RDZ-001/C-ONE: there is no module securetrain.ledgers.log"),
+        ("ledger.log:Ledger.append", "ledger.log:canonical",  # imported there, defined elsewhere
+         "T-RDZ-001/C-ONE: securetrain.ledger.log does not define canonical"),
         ("D-RDZ-PICKLE", "D-RDZ-NOTHING", "T-RDZ-001/C-ONE: there is no drill D-RDZ-NOTHING"),
         ("::test_the_small_model_holds", "::test_gone",
          "T-RDZ-001/C-ONE: tests/threats/test_resolve.py does not define test_gone"),
@@ -154,7 +154,7 @@ def test_the_small_model_holds():
          "T-RDZ-001/C-ONE: there is no tests/threats/test_gone.py"),
         ("2026-11-20}", "2026-11-19}",
          "T-RDZ-001: its residual was to be reviewed by 2026-11-19"),
-        ("    enforced_by: [securetrain.ledger:Ledger.refuse]\n", "",
+        ("    enforced_by: [securetrain.ledger.log:Ledger.append]\n", "",
          "T-RDZ-001/C-ONE: names codes, but not the code that raises them"),
         (PROOF, "", "T-RDZ-001/C-ONE: proven by neither a drill nor a test"),
         ("- {id: z-b,", "- {id: z-a, title: Again, sp800_223: outside}\n- {id: z-b,",
@@ -260,7 +260,7 @@ def test_removing_any_one_thing_that_a_model_cites_is_noticed(shipped):
         ("    S: [T-RDZ-001]", "    X: [T-RDZ-001]", "Invalid enum value"),
         ("    S: [T-RDZ-001]", "    S: none", "length"),
         ("    S: [T-RDZ-001]", "    S: []", "length"),
-        ("ledger:Ledger.refuse", "ledger", "matching regex"),
+        ("ledger.log:Ledger.append", "ledger", "matching regex"),
         ("tests/threats", "../tests", "matching regex"),
         ("review_by: 2026-11-20", "review_by: later", "date"),
         ("likelihood: likely", "likelihood: certain", "Invalid enum value"),

@@ -10,7 +10,8 @@ PURE = '''\
 """A pure module."""
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property
+from threading import Lock
 from typing import Final
 import hashlib, struct
 from house.core import canonical
@@ -19,11 +20,10 @@ LIMIT = 5
 NAMES: Final = {"a": 1}
 BOTH: Final[Mapping[str, int]] = {name: n for name, n in NAMES.items()}
 SOME: Final = frozenset({1, 2})
-@lru_cache(maxsize=4)
-def parsed(data: bytes) -> object: ...
-@lru_cache
-def bounded(data: bytes) -> object: ...
 class Reader:
+    lock = Lock()
+    @cached_property
+    def parsed(self) -> object: ...
     def open(self) -> None: ...
 def verify(data: bytes, now: datetime, reader: Reader) -> dict[str, int]:
     found: dict[str, int] = {}
@@ -82,11 +82,13 @@ def test_every_module_that_reaches_outside(tmp_path, module):
         ("CACHE: Final = {'a': 1}\ndef f():\n    CACHE['b'] = 2", "changes CACHE"),
         ("CACHE: Final = {'a': 1}\ndef f():\n    del CACHE['a']", "changes CACHE"),
         ("SEEN: Final = [1]\ndef f():\n    SEEN.append(2)", "changes SEEN"),
-        ("@cache\ndef f(x): ...", "a cache without a bound"),
-        ("@functools.cache\ndef f(x): ...", "a cache without a bound"),
-        ("@lru_cache(maxsize=None)\ndef f(x): ...", "a cache without a bound"),
-        ("@lru_cache(None)\ndef f(x): ...", "a cache without a bound"),
-        ("class A:\n    @functools.cache\n    def f(self): ...", "a cache without a bound"),
+        ("from threading import Thread, Lock", "imports threading"),
+        ("@lru_cache(maxsize=4)\ndef f(x): ...", "a cached function"),
+        ("@cache\ndef f(x): ...", "a cached function"),
+        ("@functools.cache\ndef f(x): ...", "a cached function"),
+        ("@lru_cache(maxsize=None)\ndef f(x): ...", "a cached function"),
+        ("@lru_cache(None)\ndef f(x): ...", "a cached function"),
+        ("class A:\n    @functools.cache\n    def f(self): ...", "a cached function"),
     ],
 )
 def test_what_is_not_pure(tmp_path, text, what):

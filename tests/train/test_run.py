@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,25 +19,24 @@ from cryptography.hazmat.primitives import serialization
 
 from securetrain.artifacts.dataset.verified import sign_documents
 from securetrain.artifacts.lineage import quarantine
-from securetrain.artifacts.lineage.history import EPOCH_STARTED, QUARANTINED
 from securetrain.artifacts.lineage.quarantine import Quarantine
 from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
 from securetrain.artifacts.tree.encryption import DecryptionKey
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.codes import ExitCode
-from securetrain.core.errors import IntegrityError, SecureTrainError
+from securetrain.core.errors import GuardError, IntegrityError, SecureTrainError
 from securetrain.core.files import write_atomic
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.core.vocabulary import Decision
 from securetrain.guard.verdict import StepRecord
 from securetrain.identity.trust import TrustRole
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import events, read_ledger, verify_ledger
 from securetrain.policy.load import bundled_dir
 from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun
 from securetrain.train.config import JobConfig, override, parse_job
-from securetrain.train.run import run_job
+from securetrain.train.run import _Loop, run_job
 from securetrain.train.setup import Worker, open_session
 from tests.train.conftest import now
 from tests.train.jobs import JOB
@@ -87,7 +87,7 @@ def curve(run: RunDir) -> list[tuple[Any, ...]]:
     return [tuple(line[key] for key in keys) for line in lines(run.metrics)]
 
 
-def events(run: SmallRun) -> list[tuple[str, str, str]]:
+def recorded(run: SmallRun) -> list[tuple[str, str, str]]:
     data = run.run_dir.ledger.read_bytes()
     verified = verify_ledger(data, run.trust.keys_for(TrustRole.LEDGER))
     return [
@@ -130,7 +130,7 @@ def test_a_run_writes_what_it_should(new_run: NewRun):
     text = console.getvalue()
     assert "step 2/6" in text
     assert "done: 6 steps" in text
-    assert events(made)[1:] == [
+    assert recorded(made)[1:] == [
         ("dataset-opened", Decision.ALLOW, ""),
         ("checkpoint-signed", Decision.ALLOW, ""),
         ("checkpoint-signed", Decision.ALLOW, ""),
@@ -165,7 +165,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(new_run: NewRun):
     assert curve(cut.run_dir) == curve(whole.run_dir)
     last = "step-00000006"
     assert weights(cut.run_dir.checkpoints / last) == weights(whole.run_dir.checkpoints / last)
-    found = [name for name, _, _ in events(cut)]
+    found = [name for name, _, _ in recorded(cut)]
     assert found.count("run-resumed") == 1
     # A finished run has nothing left to do.
     before = cut.run_dir.metrics.read_bytes()
@@ -236,7 +236,7 @@ def test_resuming_on_two_ranks_and_on_another_number(new_run: NewRun):
 def refused(run: SmallRun, **options: Any) -> str:
     with pytest.raises(SecureTrainError) as caught:
         train(run.run_dir, **options)
-    assert events(run)[-1][1:] == (Decision.REFUSE, caught.value.code)
+    assert recorded(run)[-1][1:] == (Decision.REFUSE, caught.value.code)
     return caught.value.code
 
 
@@ -353,10 +353,12 @@ def set_aside(made: SmallRun, step: int) -> Path:
     why = Quarantine(node="node-b", code="ST-ATTS-007", last_good=now(), epoch=0, created=now())
     ledger = made.ledger()
     error = IntegrityError("ST-CKPT-160", "in doubt", path.name)
-    ledger.refuse(
-        Boundary.CHECKPOINT, QUARANTINED, error, path.name, step=step, digest=opened.digest
+    ledger.write(
+        events.CheckpointQuarantined(
+            subject=path.name, step=step, digest=opened.digest, **events.because(error)
+        )
     )
-    ledger.observe(Boundary.RENDEZVOUS, EPOCH_STARTED, epoch=7)
+    ledger.write(events.EpochStarted(epoch=7))
     return quarantine.set_aside(path, opened, why, made.keys["checkpoint"])
 
 
@@ -408,4 +410,34 @@ def test_the_first_rank_of_another_node_enters_what_it_took_part_in(new_run: New
         session.checkpoints.save(session.trainer)
     finally:
         session.close()
-    assert events(made)[-1] == ("checkpoint-seen", Decision.OBSERVE, "")
+    assert recorded(made)[-1] == ("checkpoint-seen", Decision.OBSERVE, "")
+
+
+def test_a_trust_root_of_the_inputs_that_is_not_there_is_recorded(new_run: NewRun):
+    made = new_run()
+    job = parse_job(f"{JOB}trust: {made.run_dir.root / 'nowhere.json'}\n", "job.yaml")
+    assert refused(made, job=job) == "ST-USAG-002"
+    assert recorded(made)[-1][0] == "inputs-refused"
+
+
+def test_what_the_guard_refuses_is_recorded(new_run: NewRun):
+    made = new_run()
+    session = SimpleNamespace(
+        worker=SimpleNamespace(first=True),
+        ledger=made.ledger("rank-0"),
+        trainer=SimpleNamespace(progress=SimpleNamespace(step=3)),
+    )
+    loop: Any = SimpleNamespace(session=session)
+    refusal, halt = GuardError("ST-GRAD-002", "rank 1"), GuardError("ST-GRAD-005", "the third")
+    for result in (
+        SimpleNamespace(refusal=None, halt=None),
+        SimpleNamespace(refusal=refusal, halt=None),
+        SimpleNamespace(refusal=refusal, halt=halt),
+    ):
+        _Loop._record(loop, result)  # type: ignore[arg-type]
+    found = read_ledger(made.run_dir.ledger.read_bytes(), made.trust)
+    assert found.events[1:] == (
+        events.StepRefused.of(refusal, "step 3"),
+        events.StepRefused.of(refusal, "step 3"),
+        events.RunHalted.of(halt, "step 3"),
+    )

@@ -16,15 +16,13 @@ import torch.distributed as dist
 
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
 from securetrain.artifacts.lineage import history as ledger_history
-from securetrain.artifacts.lineage.history import REMOVED
 from securetrain.artifacts.lineage.logged import proof_name
 from securetrain.artifacts.lineage.retention import REMOVING
 from securetrain.core import canonical
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
 from securetrain.core.rundir import RunDir
-from securetrain.identity.trust import TrustRole
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import events, read_ledger
 from securetrain.policy.load import load_resolved
 from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun
@@ -54,9 +52,7 @@ def steps(run: SmallRun) -> list[int]:
 
 def past(run: SmallRun) -> ledger_history.History:
     data = run.run_dir.ledger.read_bytes()
-    return ledger_history.read_history(
-        verify_ledger(data, run.trust.keys_for(TrustRole.LEDGER)).entries
-    )
+    return ledger_history.read_history(read_ledger(data, run.trust).recorded)
 
 
 def test_in_the_background_the_same_is_saved(new_run: NewRun):
@@ -88,7 +84,7 @@ def test_old_ones_go_and_the_ledger_says_so(new_run: NewRun):
     assert foreign.is_dir()
     assert steps(run) == [1, 5, 6]
     entries = [json.loads(line) for line in run.run_dir.ledger.read_text().splitlines()]
-    assert sum(REMOVED in json.dumps(entry) for entry in entries) == 4
+    assert sum(events.CheckpointRemoved.NAME in json.dumps(entry) for entry in entries) == 4
     assert [made.step for made in past(run).made] == [5, 6]
 
 

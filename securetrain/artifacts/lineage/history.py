@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run's ledger says of its checkpoints: which there are, and when each was made.
 
-The ledger is verified before it is read here (`securetrain.ledger.verify_ledger`), so that entries
-cannot be removed, edited or put in another order. What a single writer says of the time is still
-its word alone, so:
+The ledger is verified before it is read here (`securetrain.ledger.read_ledger`), so that entries
+cannot be removed, edited or put in another order, and one under another role's key does not count.
+What a single writer says of the time is still its word alone, so:
 
 1. a checkpoint was made at the latest time that stands in the ledger up to its last entry, whoever
-   wrote that. Ranks of several nodes enter each checkpoint (`SIGNED`, `SEEN`), so that one of them
-   cannot date it back;
+   wrote that. Ranks of several nodes enter each checkpoint (`checkpoint-signed`,
+   `checkpoint-seen`), so that one of them cannot date it back;
 2. its epoch is the one that had begun by then. A launch counts its epochs from anew;
 3. one that was set aside, or removed because it was old, is no longer among them, unless the run
    has made it again.
@@ -19,19 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from securetrain.ledger import Entry
-
-SIGNED: Final = "checkpoint-signed"
-"""Rank 0 has saved and signed a checkpoint."""
-SEEN: Final = "checkpoint-seen"
-"""The first rank of another node has taken part in it."""
-QUARANTINED: Final = "checkpoint-quarantined"
-REMOVED: Final = "checkpoint-removed"
-"""An old one is gone, because the job keeps only so many."""
-RUN_STARTED: Final = "run-started"
-EPOCH_STARTED: Final = "epoch-started"
-NODE_DISTRUSTED: Final = "node-distrusted"
-RESTART_POINT: Final = "restart-point"
+from securetrain.ledger import Recorded, events
 
 NO_EPOCH: Final = -1
 
@@ -70,38 +58,38 @@ class History:
         return {made.digest: made for made in self.made}
 
 
-def read_history(entries: Sequence[Entry]) -> History:
-    """Read a verified ledger's entries from first to last."""
+def read_history(recorded: Sequence[Recorded]) -> History:
+    """Read the events of a verified ledger from first to last."""
     made: dict[str, Made] = {}
     set_aside: set[str] = set()
     distrusted: set[tuple[str, str]] = set()
     epoch, restart = NO_EPOCH, ""
     latest: datetime | None = None
-    for entry in entries:
-        event, details = entry.body.event, entry.body.event.details
-        latest = entry.body.time if latest is None else max(latest, entry.body.time)
-        digest, step = details.get("digest"), details.get("step")
-        if event.event == RUN_STARTED:
-            epoch = NO_EPOCH
-        elif event.event == EPOCH_STARTED:
-            began = details.get("epoch")
-            epoch = max(epoch, began if isinstance(began, int) else NO_EPOCH)
-        elif event.event == RESTART_POINT:
-            restart = str(digest or "")
-        elif event.event == NODE_DISTRUSTED:
-            distrusted.add((event.subject, str(details.get("last_good"))))
-        elif event.event in {SIGNED, SEEN} and isinstance(digest, str) and isinstance(step, int):
-            set_aside.discard(digest)
-            if event.event == SIGNED:
-                made.pop(digest, None)  # made again: it is the newest now
-            made[digest] = Made(
-                name=event.subject, step=step, digest=digest, time=latest, epoch=epoch
-            )
-        elif event.event == QUARANTINED and isinstance(digest, str):
-            set_aside.add(digest)
-            made.pop(digest, None)
-        elif event.event == REMOVED and isinstance(digest, str):
-            made.pop(digest, None)
+    for line in recorded:
+        latest = line.time if latest is None else max(latest, line.time)
+        match line.event:
+            case events.RunStarted():
+                epoch = NO_EPOCH
+            case events.EpochStarted(epoch=began):
+                epoch = max(epoch, began)
+            case events.RestartPoint(digest=digest):
+                restart = digest
+            case events.NodeDistrusted(subject=node, last_good=last_good):
+                distrusted.add((node, last_good))
+            case events.CheckpointSigned() | events.CheckpointSeen() as said:
+                set_aside.discard(said.digest)
+                if isinstance(said, events.CheckpointSigned):
+                    made.pop(said.digest, None)  # made again: it is the newest now
+                made[said.digest] = Made(
+                    name=said.subject, step=said.step, digest=said.digest, time=latest, epoch=epoch
+                )
+            case events.CheckpointQuarantined(digest=digest):
+                set_aside.add(digest)
+                made.pop(digest, None)
+            case events.CheckpointRemoved(digest=digest):
+                made.pop(digest, None)
+            case _:
+                pass
     return History(
         made=tuple(made.values()),
         set_aside=frozenset(set_aside),

@@ -23,12 +23,12 @@ Which RIM belongs to which device is for `firmware`.
 
 import hashlib
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from threading import Lock
 from types import MappingProxyType
 from typing import Final
 
@@ -126,7 +126,7 @@ class RimCache:
         self._roots = frozenset(roots)
         self._size = size
         self._rims: OrderedDict[str, Rim] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._rims)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from securetrain.core.errors import SecureTrainError
-from securetrain.core.vocabulary import Boundary, NodeTier
+from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.result import AttestationResult
+from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.wire.membership import Member
@@ -89,13 +90,13 @@ def record_end(journal: Journal, session: Session, error: SecureTrainError | Non
     """Write how a connection ended."""
     match error:
         case None if session.admitted:
-            event = "node-left" if session.said_goodbye else "node-lost"
-            journal.observe(Boundary.RENDEZVOUS, event, session.subject)
+            kind = events.NodeLeft if session.said_goodbye else events.NodeLost
+            journal.write(kind(subject=session.subject))
         case None:
             return  # the coordinator stopped while the peer was still arriving
         case _ if session.admitted:
-            journal.refuse("node-evicted", error, session.subject)
+            journal.write(events.NodeEvicted.of(error, session.subject))
         case _ if session.peer is not None and session.hello is not None:
-            journal.refuse("node-refused", error, session.subject)
+            journal.write(events.NodeRefused.of(error, session.subject))
         case _:
             journal.refuse_stranger(error, session.subject)

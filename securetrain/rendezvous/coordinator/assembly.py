@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from securetrain.core.errors import AdmissionError
-from securetrain.core.vocabulary import Boundary
+from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.admission import member_of
 from securetrain.rendezvous.coordinator.evictions import Evictions
 from securetrain.rendezvous.coordinator.gossip import gather
@@ -113,12 +113,10 @@ class Assembly:
                 session.subject,
                 "announce it from rank 0 only, once, at its own address",
             )
-        self._journal.observe(
-            Boundary.RENDEZVOUS,
-            "store-announced",
-            session.subject,
-            epoch=store.epoch,
-            address=f"{store.host}:{store.port}",
+        self._journal.write(
+            events.StoreAnnounced(
+                subject=session.subject, epoch=store.epoch, address=f"{store.host}:{store.port}"
+            )
         )
         self._store = store
         for member in current.members:
@@ -148,14 +146,14 @@ class Assembly:
             evicted=self.evictions.all,
             floors=gather({node: peer.floors for node, peer in self._nodes.items()}),
         )
-        self._journal.allow(
-            Boundary.RENDEZVOUS,
-            "round-formed",
-            f"epoch {membership.epoch}",
-            round=self.rounds.number,
-            nodes=len(membership.members),
-            evicted=" ".join(gone.node for gone in membership.evicted)[:2000],
-            floors=len(membership.floors),
+        self._journal.write(
+            events.RoundFormed(
+                subject=f"epoch {membership.epoch}",
+                round=self.rounds.number,
+                nodes=len(membership.members),
+                evicted=" ".join(gone.node for gone in membership.evicted)[:2000],
+                floors=len(membership.floors),
+            )
         )
         self._epoch, self._store, self.membership = membership.epoch, None, membership
         self.evictions.formed(membership)

@@ -27,12 +27,11 @@ from cryptography import x509
 from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core.errors import AdmissionError, SecureTrainError, reason
-from securetrain.core.vocabulary import Boundary
 from securetrain.evidence.result import AttestationResult
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.identity.spiffe import Role, SpiffeId
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 from securetrain.policy.load import LoadedPolicy
 from securetrain.rendezvous.coordinator.admission import (
     Admission,
@@ -180,12 +179,12 @@ class Coordinator:
         """
         address = self._door.open(host, port)
         self._round_thread.start()
-        self._journal.observe(
-            Boundary.RENDEZVOUS,
-            "coordinator-started",
-            str(self._spiffe),
-            address=f"{address[0]}:{address[1]}",
-            policy=self._policy.digest,
+        self._journal.write(
+            events.CoordinatorStarted(
+                subject=str(self._spiffe),
+                address=f"{address[0]}:{address[1]}",
+                policy=self._policy.digest,
+            )
         )
         return address
 
@@ -280,13 +279,13 @@ class Coordinator:
                 raise AdmissionError("ST-ADMN-008", "the job is closed", session.subject)
             twin, shared = twin_of(session, self._nodes.values())
             if twin is not None:
-                self._journal.observe(
-                    Boundary.RENDEZVOUS,
-                    "node-has-twin",
-                    twin.subject,
-                    first=twin.remote,
-                    second=session.remote,
-                    shared=shared,
+                self._journal.write(
+                    events.NodeHasTwin(
+                        subject=twin.subject,
+                        first=twin.remote,
+                        second=session.remote,
+                        shared=shared,
+                    )
                 )
                 raise AdmissionError(
                     "ST-ADMN-011",
@@ -306,16 +305,16 @@ class Coordinator:
 
     def admitted(self, session: Session, result: AttestationResult) -> None:
         """Record the admission; the node hears of it only when that has worked."""
-        self._journal.allow(
-            Boundary.NODE,
-            "node-admitted",
-            session.subject,
-            tier=result.tier.value,
-            label=result.label,
-            evidence=result.evidence,
-            reference_values=result.reference_values,
-            result=result.digest,
-            address=session.remote,
+        self._journal.write(
+            events.NodeAdmitted(
+                subject=session.subject,
+                tier=result.tier,
+                label=result.label,
+                evidence=result.evidence,
+                reference_values=result.reference_values,
+                result=result.digest,
+                address=session.remote,
+            )
         )
         self._door.passed(session)
         with self._lock:
@@ -328,12 +327,8 @@ class Coordinator:
             AdmissionError: ST-ADMN-013 when the node was revoked meanwhile.
         """
         self._refuse_revoked(session)
-        self._journal.allow(
-            Boundary.NODE,
-            "lease-renewed",
-            session.subject,
-            tier=result.tier.value,
-            result=result.digest,
+        self._journal.write(
+            events.LeaseRenewed(subject=session.subject, tier=result.tier, result=result.digest)
         )
         with self._lock:
             self._admissions[session.node] = admission_of(session, result)
@@ -365,7 +360,7 @@ class Coordinator:
             first = not self._rounds.closed
             self._rounds.finish(session.node)
             if first:
-                self._journal.observe(Boundary.RENDEZVOUS, "job-closed", session.subject)
+                self._journal.write(events.JobClosed(subject=session.subject))
             self._assembly.tell_everybody()
 
     def beat(self, session: Session) -> None:
@@ -410,13 +405,13 @@ class Coordinator:
         if gone is None:
             return
         try:
-            self._journal.observe(
-                Boundary.NODE,
-                "trust-ended",
-                session.subject,
-                cause=gone.code,
-                last_good=gone.last_good.isoformat(),
-                epoch=gone.epoch,
+            self._journal.write(
+                events.TrustEnded(
+                    subject=session.subject,
+                    cause=gone.code,
+                    last_good=gone.last_good.isoformat(),
+                    epoch=gone.epoch,
+                )
             )
         except SecureTrainError as problem:
             self._note_problem(problem)

@@ -21,13 +21,13 @@ from OpenSSL import SSL
 from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError
 from securetrain.core.files import PRIVATE_FILE, make_private_dir, write_atomic
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.identity.register import How, Invitation
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.identity.token import SECRET_SIZE, Token, fingerprint
+from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.listener import Door
 from securetrain.rendezvous.coordinator.reception import Reception
@@ -147,9 +147,7 @@ class Desk:
             UsageError: ST-USAG-003 when the port is taken, ST-USAG-002 for a bad address.
         """
         address = self._door.open(host, port)
-        self.journal.observe(
-            Boundary.IDENTITY, "enrolment-opened", "", address=f"{address[0]}:{address[1]}"
-        )
+        self.journal.write(events.EnrolmentOpened(address=f"{address[0]}:{address[1]}"))
         return address
 
     def stop(self) -> None:
@@ -224,14 +222,15 @@ class Desk:
             lifetime=self.lifetime,
             how=How.ENROLLMENT,
         )
-        self.journal.allow(
-            Boundary.IDENTITY,
-            "node-enrolled",
-            str(SpiffeId(self.ca.trust_domain, invitation.job, Role.NODE, invitation.node)),
-            serial=f"{certificate.serial_number:x}",
-            key=key.key_id,
-            token=invitation.id,
-            address=remote,
+        node = SpiffeId(self.ca.trust_domain, invitation.job, Role.NODE, invitation.node)
+        self.journal.write(
+            events.NodeEnrolled(
+                subject=str(node),
+                serial=f"{certificate.serial_number:x}",
+                key=key.key_id,
+                token=invitation.id,
+                address=remote,
+            )
         )
         return Grant(certificate=certificate_pem(certificate).decode())
 
@@ -249,7 +248,7 @@ class Desk:
         digest = hashlib.sha256(report.body).hexdigest()
         path = make_private_dir(self.inventory) / f"node-{invitation.node}.json"
         write_atomic(path, report.body, mode=PRIVATE_FILE)
-        self.journal.observe(Boundary.NODE, "report-filed", invitation.node, digest=digest)
+        self.journal.write(events.ReportFiled(subject=invitation.node, digest=digest))
         return Filed(digest=digest)
 
 
@@ -311,7 +310,7 @@ class Visit:
             if self._invitation is None:
                 self.desk.journal.refuse_stranger(error, self.remote)
             else:
-                self.desk.journal.refuse("enrolment-refused", error, self.remote)
+                self.desk.journal.write(events.EnrolmentRefused.of(error, self.remote))
         except SecureTrainError as problem:
             self.desk.note_problem(problem)
         with contextlib.suppress(SecureTrainError, SSL.Error):

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from securetrain.core.errors import SecureTrainError
-from securetrain.core.vocabulary import Boundary
-from securetrain.ledger import Detail, Ledger
+from securetrain.ledger import Ledger, LedgerEvent, events
 
 WINDOW_SECONDS: Final = 60.0
 WINDOW_ENTRIES: Final = 50
@@ -37,20 +36,10 @@ class Journal:
     _windows: dict[str, _Window] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def allow(self, boundary: Boundary, event: str, subject: str, **details: Detail) -> None:
-        """Something was checked and let in."""
+    def write(self, said: LedgerEvent) -> None:
+        """Record an event; the refusal of a node that had authenticated is always written."""
         if self.ledger is not None:
-            self.ledger.allow(boundary, event, subject, **details)
-
-    def observe(self, boundary: Boundary, event: str, subject: str, **details: Detail) -> None:
-        """Something happened."""
-        if self.ledger is not None:
-            self.ledger.observe(boundary, event, subject, **details)
-
-    def refuse(self, event: str, error: SecureTrainError, subject: str) -> None:
-        """A node that had authenticated was refused: always written."""
-        if self.ledger is not None:
-            self.ledger.refuse(_boundary(error), event, error, subject)
+            self.ledger.write(said)
 
     def refuse_stranger(self, error: SecureTrainError, subject: str) -> None:
         """A peer that had not authenticated was refused: written, or counted in a flood."""
@@ -66,7 +55,7 @@ class Journal:
                 window.left_out += 1
                 return
             window.written += 1
-        self.ledger.refuse(_boundary(error), "connection-refused", error, subject)
+        self.ledger.write(events.ConnectionRefused.of(error, subject))
 
     def finish(self) -> None:
         """Write the counts of what was left out."""
@@ -77,8 +66,4 @@ class Journal:
     def _report(self, code: str) -> None:
         window = self._windows.pop(code, None)
         if window is not None and window.left_out:
-            self.observe(Boundary.RENDEZVOUS, "refusals-not-listed", code, count=window.left_out)
-
-
-def _boundary(error: SecureTrainError) -> Boundary:
-    return Boundary.NODE if error.definition.family == "ATTS" else Boundary.RENDEZVOUS
+            self.write(events.RefusalsNotListed(subject=code, count=window.left_out))

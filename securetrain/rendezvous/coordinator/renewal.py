@@ -20,11 +20,11 @@ from typing import TypeAlias
 from cryptography import x509
 
 from securetrain.core.errors import AdmissionError, IdentityError
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.job_ca import public_key_of
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.register import serial_text
 from securetrain.identity.spiffe import SpiffeId
+from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
 
 Issue: TypeAlias = Callable[[str, PublicKey], x509.Certificate]
@@ -61,11 +61,11 @@ class Renewal:
         except IdentityError as error:
             code = "ST-ADMN-013" if error.code == "ST-IDEN-011" else "ST-ADMN-012"
             raise AdmissionError(code, error.what, str(peer), error.fix) from error
-        self.journal.allow(
-            Boundary.IDENTITY,
-            "certificate-renewed",
-            str(peer),
-            serial=serial_text(made),
-            ends=made.not_valid_after_utc.isoformat(),
+        self.journal.write(
+            events.CertificateRenewed(
+                subject=str(peer),
+                serial=serial_text(made),
+                ends=made.not_valid_after_utc.isoformat(),
+            )
         )
         return made

@@ -25,10 +25,9 @@ from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.state import FileState
 from securetrain.attest.session.verifier import Verifier
 from securetrain.core import canonical
-from securetrain.core.errors import PolicyError, UsageError
+from securetrain.core.errors import IntegrityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.core.rundir import RunDir
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.cluster_ca import ClusterCA, Unlock
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey, PublicKey
@@ -36,7 +35,15 @@ from securetrain.identity.register import How
 from securetrain.identity.spiffe import Role
 from securetrain.identity.token import Token
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
-from securetrain.ledger import Event, Ledger, verify_ledger
+from securetrain.ledger import (
+    Event,
+    Ledger,
+    WriterRole,
+    Writers,
+    events,
+    read_events,
+    verify_ledger,
+)
 from securetrain.policy.load import FILE_LIMIT, LoadedPolicy
 from securetrain.rendezvous.coordinator.coordinator import LAST_CALL_SECONDS, Coordinator
 from securetrain.rendezvous.coordinator.enrollment_server import Desk, make_token
@@ -47,7 +54,6 @@ TRUST_LIFETIME: Final = timedelta(days=365)
 LOOK_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 30.0
 LEDGER_LIMIT: Final = 1 << 30
-_FORMED: Final = "round-formed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +219,9 @@ class Standalone:
         assert self.coordinator is not None
         problem = self.watch.problem
         if problem is not None:
-            self.ledger.refuse(Boundary.IDENTITY, "revocations-refused", problem)
+            self.ledger.write(events.RevocationsRefused.of(problem))
             return
-        self.ledger.observe(Boundary.IDENTITY, "revocations-read", "", number=self.watch.number)
+        self.ledger.write(events.RevocationsRead(number=self.watch.number))
         self.coordinator.recheck()
 
     def stop(self) -> None:
@@ -256,7 +262,7 @@ def prepare(run: RunDir, policy: LoadedPolicy, now: datetime) -> PrivateKey:
         root.save(run.key("root"))
         key.save(name)
         write_atomic(run.resolved_policy, resolved)
-        roles = {TrustRole.LEDGER: [key.public]}
+        roles = {TrustRole.LEDGER: [key.public], TrustRole.LEDGER_COORDINATOR: [key.public]}
         write_atomic(run.trust, sign_root(roles, root, now, now + TRUST_LIFETIME))
         return key
     TrustRoot.load(run.trust, now)
@@ -280,6 +286,11 @@ def epoch_of(run: RunDir, key: PrivateKey) -> int:
     if not run.ledger.exists():
         return -1
     data = read_file(run.ledger, LEDGER_LIMIT)
-    events = verify_ledger(data, {key.key_id: key.public}, where=str(run.ledger)).entries
-    formed = [e.body.event.subject for e in events if e.body.event.event == _FORMED]
-    return max((int(subject.rpartition(" ")[2]) for subject in formed), default=-1)
+    verified = verify_ledger(data, {key.key_id: key.public}, where=str(run.ledger))
+    said = read_events(verified, Writers({key.key_id: frozenset({WriterRole.COORDINATOR})}))
+    if said.ignored:
+        raise IntegrityError(
+            "ST-LEDG-001", str(said.ignored[0]), str(run.ledger), "use another --run-dir"
+        )
+    formed = [event.epoch for event in said.events if isinstance(event, events.RoundFormed)]
+    return max(formed, default=-1)

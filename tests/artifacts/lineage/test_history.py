@@ -2,31 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from securetrain.artifacts.lineage.history import NO_EPOCH, History, read_history
-from securetrain.core.vocabulary import Boundary, Decision
-from securetrain.ledger import Body, Entry, Event
+from securetrain.ledger import Body, Entry, Event, Recorded, events
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def entry(event, at=0, subject="", **details):
-    said = Event(
-        boundary=Boundary.CHECKPOINT,
-        decision=Decision.OBSERVE,
-        event=event,
-        subject=subject,
-        details=details,
-    )
+def line(said, at=0):
     time = START + timedelta(seconds=at)
-    return Entry(Body(seq=0, prev="", time=time, writer="rank-0", event=said), "", "")
+    body = Body(seq=0, prev="", time=time, writer="rank-0", event=events.encode_event(said))
+    return Recorded(said, Entry(body, "", ""))
 
 
-def signed(step, at, digest="", event="checkpoint-signed"):
-    return entry(event, at, f"step-{step:08d}", step=step, digest=digest or f"{step:064x}")
+def signed(step, at, digest="", event=events.CheckpointSigned):
+    digest = digest or f"{step:064x}"
+    return line(event(subject=f"step-{step:08d}", step=step, digest=digest), at)
 
 
 def quarantined(step):
-    return entry("checkpoint-quarantined", 0, step=step, digest=f"{step:064x}")
+    return line(events.CheckpointQuarantined(step=step, digest=f"{step:064x}", code="ST-CKPT-160"))
 
 
 def steps(history):
@@ -41,10 +37,10 @@ def test_a_checkpoint_has_the_epoch_that_had_begun():
     found = read_history(
         [
             signed(1, 1),
-            entry("epoch-started", 2, epoch=0),
+            line(events.EpochStarted(epoch=0), 2),
             signed(2, 3),
-            entry("epoch-started", 4, epoch=3),
-            entry("epoch-started", 4, epoch=3),  # another node's agent
+            line(events.EpochStarted(epoch=3), 4),
+            line(events.EpochStarted(epoch=3), 4),  # another node's agent
             signed(3, 5),
         ]
     )
@@ -53,19 +49,21 @@ def test_a_checkpoint_has_the_epoch_that_had_begun():
 
 
 def test_a_launch_counts_its_epochs_from_anew():
-    found = read_history([entry("epoch-started", epoch=7), entry("run-started"), signed(1, 1)])
+    found = read_history(
+        [line(events.EpochStarted(epoch=7)), line(events.RunStarted()), signed(1, 1)]
+    )
     assert (found.made[0].epoch, found.epoch) == (NO_EPOCH, NO_EPOCH)
 
 
 def test_dating_back_gains_nothing_once_anybody_else_has_written():
-    found = read_history([entry("anything", 100), signed(1, 5)])
+    found = read_history([line(events.NodeLeft(), 100), signed(1, 5)])
     assert found.made[0].time == START + timedelta(seconds=100)
-    found = read_history([signed(1, 5), signed(1, 90, event="checkpoint-seen")])
+    found = read_history([signed(1, 5), signed(1, 90, event=events.CheckpointSeen)])
     assert [made.time for made in found.made] == [START + timedelta(seconds=90)]
 
 
 def test_who_saw_it_first_does_not_matter():
-    found = read_history([signed(1, 90, event="checkpoint-seen"), signed(1, 5)])
+    found = read_history([signed(1, 90, event=events.CheckpointSeen), signed(1, 5)])
     assert [made.time for made in found.made] == [START + timedelta(seconds=90)]
 
 
@@ -85,18 +83,31 @@ def test_the_last_one_is_the_one_that_was_made_last():
 
 
 def test_evictions_that_were_dealt_with():
-    found = read_history([entry("node-distrusted", 0, "node-b", last_good="then")])
+    found = read_history([line(events.NodeDistrusted(subject="node-b", last_good="then"))])
     assert found.distrusted == {("node-b", "then")}
 
 
-def test_entries_that_say_less_than_they_should_say_nothing():
-    empty = ["checkpoint-signed", "checkpoint-seen", "checkpoint-quarantined", "epoch-started"]
-    assert read_history([entry(name) for name in empty]) == History()
+@pytest.mark.parametrize(
+    "kind",
+    [
+        events.CheckpointSigned,
+        events.CheckpointSeen,
+        events.CheckpointQuarantined,
+        events.EpochStarted,
+        events.RestartPoint,
+        events.NodeDistrusted,
+    ],
+)
+def test_lines_that_say_less_than_they_should_are_no_events(kind):
+    code = "ST-CKPT-160" if issubclass(kind, events.Refused) else ""
+    empty = Event(boundary=kind.BOUNDARY, decision=kind.DECISION, event=kind.NAME, code=code)
+    with pytest.raises(ValueError, match="missing required field"):
+        events.decode_event(empty)
 
 
 def test_what_the_run_went_back_to_last():
     def point(at, digest):
-        return entry("restart-point", at, "step", digest=digest, step=1)
+        return line(events.RestartPoint(subject="step", digest=digest, step=1), at)
 
     first, second = point(1, "a" * 64), point(2, "b" * 64)
     assert read_history([]).restart == ""

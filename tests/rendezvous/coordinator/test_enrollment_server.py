@@ -24,13 +24,16 @@ class Log:
     def __init__(self, problem=None):
         self.rows, self.problem = [], problem
 
-    def refuse(self, event, error, subject):
-        if self.problem:
-            raise self.problem
-        self.rows.append((event, error.code, subject))
+    def write(self, said):
+        self._note(said.NAME, said.code, said.subject)
 
     def refuse_stranger(self, error, subject):
-        self.refuse("stranger", error, subject)
+        self._note("stranger", error.code, subject)
+
+    def _note(self, *row):
+        if self.problem:
+            raise self.problem
+        self.rows.append(row)
 
 
 class Wire:

@@ -7,7 +7,7 @@ import pytest
 from securetrain.core.errors import AdmissionError, AttestationError
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
-from securetrain.ledger import Ledger, verify_ledger
+from securetrain.ledger import Ledger, events, verify_ledger
 from securetrain.rendezvous.coordinator.journal import WINDOW_ENTRIES, WINDOW_SECONDS, Journal
 
 STRANGE = AdmissionError("ST-ADMN-002", "no certificate")
@@ -38,8 +38,8 @@ def scene(tmp_path, tools):
 def test_the_refusal_of_a_node_is_always_written(scene):
     late = AttestationError("ST-ATTS-007", "the lease ended")
     for _ in range(2):
-        scene.journal.refuse("node-evicted", late, "node-0")
-        scene.journal.refuse("node-evicted", STRANGE, "node-0")
+        scene.journal.write(events.NodeEvicted.of(late, "node-0"))
+        scene.journal.write(events.NodeEvicted.of(STRANGE, "node-0"))
     assert [(e.event, e.code, e.boundary) for e in scene.events()] == 2 * [
         ("node-evicted", "ST-ATTS-007", Boundary.NODE),
         ("node-evicted", "ST-ADMN-002", Boundary.RENDEZVOUS),
@@ -71,6 +71,6 @@ def test_without_a_ledger_nothing_is_kept():
     journal = Journal(None)
     for _ in range(WINDOW_ENTRIES + 1):
         journal.refuse_stranger(STRANGE, "192.0.2.1")
-    journal.refuse("node-refused", STRANGE, "node-0")
+    journal.write(events.NodeRefused.of(STRANGE, "node-0"))
     journal.finish()
     assert journal._windows == {}

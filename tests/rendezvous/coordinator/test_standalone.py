@@ -270,6 +270,7 @@ def test_a_broken_list_lets_nobody_in_and_evicts_nobody(cluster):
     assert "ST-ADMN-012" in [e.code for e in ledger_of(cluster)]
     assert member.connected
     cluster.ca.revocations_file.write_bytes(good)
+    cluster.tools.wait_until(lambda: "revocations-read" in cluster.events, "it is read again")
     cluster.join(other)
     cluster.stop.set()
     thread.join(30)

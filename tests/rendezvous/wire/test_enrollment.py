@@ -146,6 +146,7 @@ def test_a_token_becomes_an_identity(office, job, tools):
     assert identity.ca == office.ca.certificate
     (issued,) = office.cluster.register.issued()
     assert (issued.how, issued.key_id) == (How.ENROLLMENT, identity.key.key_id)
+    assert job.events()[0].event == "enrolment-opened"
     assert job.events()[-1].event == "node-enrolled"
     assert job.events()[-1].details["serial"] == issued.serial
 

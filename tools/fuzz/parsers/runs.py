@@ -21,12 +21,12 @@ from securetrain.artifacts.tree import codec, index
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.core import canonical
 from securetrain.core.hashtree import HashAlgorithm
-from securetrain.core.vocabulary import Boundary, NodeTier
+from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence import result as results
 from securetrain.evidence import selfreport
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole
-from securetrain.ledger import verify_ledger
+from securetrain.ledger import events, verify_ledger
 from securetrain.rendezvous.wire.membership import (
     Expected,
     Member,
@@ -53,7 +53,9 @@ def runs(folder: Path) -> list[Parser]:
 
 def _ledger(run: SmallRun) -> Parser:
     ledger = run.ledger("rank-0")
-    ledger.observe(Boundary.GRADIENTS, "step-judged", step=7, norm=0.25, ok=True)
+    ledger.write(
+        events.TrainingFinished(subject="step 7", tokens=7, refused=0, observed=0, loss=0.25)
+    )
     ledger.close()
     keys = run.trust.keys_for(TrustRole.LEDGER)
     data = run.run_dir.ledger.read_bytes()

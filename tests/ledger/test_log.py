@@ -17,9 +17,18 @@ from hypothesis import strategies as st
 
 from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, IntegrityError, UsageError
-from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.core.vocabulary import Boundary, Decision, NodeTier
 from securetrain.identity.keys import PrivateKey
-from securetrain.ledger import GENESIS, LINE_LIMIT, Body, Entry, Event, Ledger, verify_ledger
+from securetrain.ledger import (
+    GENESIS,
+    LINE_LIMIT,
+    Body,
+    Entry,
+    Event,
+    Ledger,
+    events,
+    verify_ledger,
+)
 
 KEY, SECOND, STRANGER = (PrivateKey.generate() for _ in range(3))
 KEYS = {key.key_id: key.public for key in (KEY, SECOND)}
@@ -39,10 +48,10 @@ def path(tmp_path):
 def lines(path):
     """A closed ledger of two writers, as lines."""
     agent, worker = make(path), make(path, SECOND, "rank-0")
-    agent.allow(Boundary.NODE, "node-admitted", "node-0", tier="self-asserted")
-    worker.observe(Boundary.CHECKPOINT, "checkpoint-signed", "step-1", step=1, ok=True)
+    agent.write(events.NodeAdmitted(subject="node-0", tier=NodeTier.SELF_ASSERTED))
+    worker.write(events.CheckpointSeen(subject="step-1", step=1, digest="ab"))
     error = AdmissionError("ST-ADMN-002", "no certificate" + "x" * 1000)
-    agent.refuse(Boundary.RENDEZVOUS, "connection-refused", error, "192.0.2.1")
+    agent.write(events.ConnectionRefused.of(error, "192.0.2.1"))
     agent.close()
     return path.read_bytes().splitlines(keepends=True)
 
@@ -112,7 +121,7 @@ def test_a_repeated_line(lines):
 def test_lines_of_another_ledger_with_the_same_keys(lines, tmp_path):
     other = make(tmp_path / "other")
     for _ in range(4):
-        other.observe(Boundary.HOST, "something-else")
+        other.write(events.NodeLost())
     foreign = (tmp_path / "other").read_bytes().splitlines(keepends=True)
     refused("ST-LEDG-002", b"".join([*lines[:2], *foreign[2:]]))
 
@@ -131,17 +140,17 @@ def test_a_cut_in_the_middle_of_a_line(cut):
 
 
 def test_a_foreign_key(path):
-    make(path, STRANGER).observe(Boundary.HOST, "hello")
+    make(path, STRANGER).write(events.NodeLeft())
     refused("ST-LEDG-003", path.read_bytes())
 
 
 def test_a_strangers_entry_behind_an_honest_ledger(lines, path):
-    make(path, STRANGER).allow(Boundary.NODE, "node-admitted", "evil")
+    make(path, STRANGER).write(events.NodeAdmitted(subject="evil"))
     refused("ST-LEDG-003", path.read_bytes())
 
 
 def test_a_stranger_who_claims_a_known_key(lines, path):
-    make(path, STRANGER).allow(Boundary.NODE, "node-admitted", "evil")
+    make(path, STRANGER).write(events.NodeAdmitted(subject="evil"))
     data = path.read_bytes().replace(STRANGER.key_id.encode(), KEY.key_id.encode())
     refused("ST-LEDG-003", data)
 
@@ -184,7 +193,7 @@ def test_another_spelling_of_an_entry(lines):
 
 def _one_line() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        make(Path(folder) / "l").observe(Boundary.HOST, "hello")
+        make(Path(folder) / "l").write(events.NodeLeft())
         return (Path(folder) / "l").read_bytes()
 
 
@@ -205,7 +214,7 @@ def test_no_byte_of_a_line_can_change(position, flip):
 def test_nothing_is_appended_to_a_damaged_file(lines, path):
     path.write_bytes(b"".join(lines)[:-1])
     with pytest.raises(IntegrityError, match="ST-LEDG-004"):
-        make(path).observe(Boundary.HOST, "hello")
+        make(path).write(events.NodeLeft())
     assert path.read_bytes() == b"".join(lines)[:-1]
 
 
@@ -213,7 +222,7 @@ def test_a_link_is_not_followed(tmp_path, path):
     (tmp_path / "target").touch()
     path.symlink_to(tmp_path / "target")
     with pytest.raises(UsageError, match="ST-USAG-002"):
-        make(path).observe(Boundary.HOST, "hello")
+        make(path).write(events.NodeLeft())
     assert (tmp_path / "target").read_bytes() == b""
 
 
@@ -221,9 +230,9 @@ def test_refusals_and_the_end_are_on_the_disk_before_the_call_returns(monkeypatc
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     ledger = make(path)
-    ledger.observe(Boundary.HOST, "hello")
+    ledger.write(events.NodeLeft())
     assert len(synced) == 0
-    ledger.refuse(Boundary.HOST, "no", AdmissionError("ST-ADMN-001", "bad"))
+    ledger.write(events.NodeRefused.of(AdmissionError("ST-ADMN-001", "bad")))
     assert len(synced) == 1
     ledger.close()
     assert len(synced) == 2
@@ -233,14 +242,14 @@ def test_a_full_disk_is_one_clear_error(monkeypatch, path):
     """A short write is what a full disk looks like."""
     monkeypatch.setattr(os, "write", lambda fd, data: 0)
     with pytest.raises(UsageError, match="ST-USAG-006"):
-        make(path).observe(Boundary.HOST, "hello")
+        make(path).write(events.NodeLeft())
 
 
 def test_threads_of_one_process(path):
     def write(number):
         ledger = make(path, (KEY, SECOND)[number % 2], f"rank-{number}")
         for step in range(20):
-            ledger.observe(Boundary.GRADIENTS, "step", step=step)
+            ledger.write(events.CheckpointSeen(step=step, digest=""))
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(6)]
     for thread in threads:
@@ -258,13 +267,12 @@ _WRITER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from securetrain.core.vocabulary import Boundary
 from securetrain.identity.keys import PrivateKey
-from securetrain.ledger import Ledger
+from securetrain.ledger import Ledger, events
 ledger = Ledger(Path(sys.argv[1]), PrivateKey.load(Path(sys.argv[2])), sys.argv[3],
                 lambda: datetime.now(UTC))
 for step in range(30):
-    ledger.observe(Boundary.GRADIENTS, "step", step=step)
+    ledger.write(events.CheckpointSeen(step=step, digest=""))
 """
 
 
@@ -282,13 +290,13 @@ def test_several_processes(path, tmp_path):
 
 def test_a_full_disk_leaves_a_ledger_that_goes_on(path, monkeypatch):
     ledger = make(path)
-    ledger.allow(Boundary.HOST, "before")
+    ledger.write(events.NodeLost(subject="before"))
     whole = os.write
     with monkeypatch.context() as patch:
-        patch.setattr("securetrain.ledger.os.write", lambda fd, line: whole(fd, line[:20]))
+        patch.setattr("securetrain.ledger.log.os.write", lambda fd, line: whole(fd, line[:20]))
         with pytest.raises(UsageError) as caught:
-            ledger.allow(Boundary.HOST, "lost")
+            ledger.write(events.NodeLost(subject="lost"))
     assert caught.value.code == "ST-USAG-006"
-    ledger.allow(Boundary.HOST, "after")
+    ledger.write(events.NodeLost(subject="after"))
     entries = verify_ledger(path.read_bytes(), KEYS).entries
-    assert [entry.body.event.event for entry in entries] == ["before", "after"]
+    assert [entry.body.event.subject for entry in entries] == ["before", "after"]

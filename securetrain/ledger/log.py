@@ -24,49 +24,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-import msgspec
-
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, os_error, reason
-from securetrain.core.vocabulary import Boundary, Decision
+from securetrain.core.vocabulary import Decision
 from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.ledger.events import Closed, LedgerEvent, encode_event
+from securetrain.ledger.wire import Body, Entry, Event
 
 LINE_LIMIT: Final = 64 << 10
 GENESIS: Final = "0" * 64
-CLOSE: Final = "close"
-
-Detail: TypeAlias = str | int | float | bool
 Clock: TypeAlias = Callable[[], datetime]
-
-
-class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One decision: at which boundary, what about, with which refusal code."""
-
-    boundary: Boundary
-    decision: Decision
-    event: str
-    """A short verb phrase in kebab case: node-admitted, checkpoint-signed, step-refused."""
-    subject: str = ""
-    code: str = ""
-    details: dict[str, Detail] = {}
-
-
-class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The part of an entry that its signature covers."""
-
-    seq: int
-    prev: str
-    time: datetime
-    writer: str
-    event: Event
-
-
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of the ledger."""
-
-    body: Body
-    keyid: str
-    sig: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +47,7 @@ class Ledger:
     clock: Clock
 
     def append(self, event: Event) -> None:
-        """Sign and append one event.
+        """Sign and append one event in its form on disk; `write` is what writers call.
 
         Raises:
             UsageError: ST-USAG-002 or ST-USAG-006 on I/O errors.
@@ -100,62 +67,20 @@ class Ledger:
                 entry = Entry(body, self.key.key_id, base64.b64encode(signature).decode())
                 line = canonical.encode(entry) + b"\n"
                 _write_whole(fd, line)
-                if event.decision is Decision.REFUSE or event.event == CLOSE:
+                if event.decision is Decision.REFUSE or event.event == Closed.NAME:
                     os.fsync(fd)
             finally:
                 os.close(fd)
         except OSError as error:
             raise os_error(error, str(self.path)) from error
 
-    def refuse(
-        self,
-        boundary: Boundary,
-        event: str,
-        error: SecureTrainError,
-        subject: str = "",
-        **details: Detail,
-    ) -> None:
-        """Record a refusal with its code."""
-        self.append(
-            Event(
-                boundary=boundary,
-                decision=Decision.REFUSE,
-                event=event,
-                subject=subject,
-                code=error.code,
-                details={"what": error.what[:500], **details},
-            )
-        )
-
-    def allow(self, boundary: Boundary, event: str, subject: str = "", **details: Detail) -> None:
-        """Record that something was checked and let through."""
-        self._record(Decision.ALLOW, boundary, event, subject, details)
-
-    def observe(self, boundary: Boundary, event: str, subject: str = "", **details: Detail) -> None:
-        """Record something that was noticed and not judged."""
-        self._record(Decision.OBSERVE, boundary, event, subject, details)
-
-    def _record(
-        self,
-        decision: Decision,
-        boundary: Boundary,
-        event: str,
-        subject: str,
-        details: dict[str, Detail],
-    ) -> None:
-        self.append(
-            Event(
-                boundary=boundary,
-                decision=decision,
-                event=event,
-                subject=subject,
-                details=details,
-            )
-        )
+    def write(self, said: LedgerEvent) -> None:
+        """Sign and append one typed event; see `append`."""
+        self.append(encode_event(said))
 
     def close(self) -> None:
         """Append the closing entry: from here on, a shorter file shows as cut."""
-        self.observe(Boundary.IDENTITY, CLOSE)
+        self.write(Closed())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +109,7 @@ def verify_ledger(
         entry = _check_line(line, len(entries), head, keys, f"{where}:{number}")
         entries.append(entry)
         head = hashlib.sha256(line).hexdigest()
-    closed = bool(entries) and entries[-1].body.event.event == CLOSE
+    closed = bool(entries) and entries[-1].body.event.event == Closed.NAME
     if require_closed and not closed:
         raise IntegrityError("ST-LEDG-004", "no closing entry at the end", where)
     counts = {d: sum(e.body.event.decision is d for e in entries) for d in Decision}

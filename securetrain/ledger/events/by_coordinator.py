@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Events of the coordinator: enrollment, admission, membership, revocation."""
+
+from securetrain.core.vocabulary import Boundary, NodeTier, tier_label
+from securetrain.ledger.events.base import (
+    Allowed,
+    Observed,
+    PeerRefused,
+    PlainRefused,
+    WriterRole,
+    event,
+)
+
+_COORDINATOR = WriterRole.COORDINATOR
+_UNATTESTED = frozenset({NodeTier.SELF_ASSERTED, NodeTier.TEST_ONLY})
+
+
+@event("coordinator-started", Boundary.RENDEZVOUS, _COORDINATOR)
+class CoordinatorStarted(Observed, frozen=True, kw_only=True):
+    """The coordinator listens."""
+
+    address: str
+    policy: str
+    """The policy's digest."""
+
+
+@event("enrolment-opened", Boundary.IDENTITY, _COORDINATOR)
+class EnrolmentOpened(Observed, frozen=True, kw_only=True):
+    """Machines may enroll at an address."""
+
+    address: str
+
+
+@event("node-enrolled", Boundary.IDENTITY, _COORDINATOR)
+class NodeEnrolled(Allowed, frozen=True, kw_only=True):
+    """A machine with a one-time token has got a certificate."""
+
+    serial: str
+    key: str
+    token: str
+    address: str
+
+
+@event("enrolment-refused", Boundary.RENDEZVOUS, _COORDINATOR)
+class EnrolmentRefused(PeerRefused, frozen=True, kw_only=True):
+    """A machine with a valid token was refused."""
+
+
+@event("report-filed", Boundary.NODE, _COORDINATOR)
+class ReportFiled(Observed, frozen=True, kw_only=True):
+    """A machine's inventory report was stored."""
+
+    digest: str
+
+
+@event("certificate-renewed", Boundary.IDENTITY, _COORDINATOR)
+class CertificateRenewed(Allowed, frozen=True, kw_only=True):
+    """A node has got its next certificate."""
+
+    serial: str
+    ends: str
+
+
+@event("revocations-read", Boundary.IDENTITY, _COORDINATOR)
+class RevocationsRead(Observed, frozen=True, kw_only=True):
+    """The cluster's revocation list has changed."""
+
+    number: int
+
+
+@event("revocations-refused", Boundary.IDENTITY, _COORDINATOR)
+class RevocationsRefused(PlainRefused, frozen=True, kw_only=True):
+    """The cluster's revocation list is not good."""
+
+
+@event("node-admitted", Boundary.NODE, _COORDINATOR)
+class NodeAdmitted(Allowed, frozen=True, kw_only=True):
+    """A node has proven what the policy asks for."""
+
+    tier: NodeTier = NodeTier.SELF_ASSERTED
+    label: str = ""
+    """The tier, as people see it."""
+    evidence: str = ""
+    reference_values: str = ""
+    result: str = ""
+    """The digest of the attestation result."""
+    address: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """UNATTESTED or TEST-ONLY."""
+        return _tier_labels(self.tier)
+
+
+@event("lease-renewed", Boundary.NODE, _COORDINATOR)
+class LeaseRenewed(Allowed, frozen=True, kw_only=True):
+    """A node has proven itself again."""
+
+    tier: NodeTier = NodeTier.SELF_ASSERTED
+    result: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """UNATTESTED or TEST-ONLY."""
+        return _tier_labels(self.tier)
+
+
+@event("node-refused", Boundary.RENDEZVOUS, _COORDINATOR)
+class NodeRefused(PeerRefused, frozen=True, kw_only=True):
+    """A node with a certificate was not admitted."""
+
+
+@event("node-evicted", Boundary.RENDEZVOUS, _COORDINATOR)
+class NodeEvicted(PeerRefused, frozen=True, kw_only=True):
+    """A node that was in was put out."""
+
+
+@event("connection-refused", Boundary.RENDEZVOUS, _COORDINATOR)
+class ConnectionRefused(PeerRefused, frozen=True, kw_only=True):
+    """A peer that never authenticated was refused."""
+
+
+@event("refusals-not-listed", Boundary.RENDEZVOUS, _COORDINATOR)
+class RefusalsNotListed(Observed, frozen=True, kw_only=True):
+    """So many refusals of one code, its subject, were counted and not written one by one."""
+
+    count: int
+
+
+@event("node-has-twin", Boundary.RENDEZVOUS, _COORDINATOR)
+class NodeHasTwin(Observed, frozen=True, kw_only=True):
+    """Two peers claim one name or one key."""
+
+    first: str
+    second: str
+    shared: str
+
+
+@event("node-left", Boundary.RENDEZVOUS, _COORDINATOR)
+class NodeLeft(Observed, frozen=True, kw_only=True):
+    """A node said goodbye."""
+
+
+@event("node-lost", Boundary.RENDEZVOUS, _COORDINATOR)
+class NodeLost(Observed, frozen=True, kw_only=True):
+    """A node's connection ended without a goodbye."""
+
+
+@event("trust-ended", Boundary.NODE, _COORDINATOR)
+class TrustEnded(Observed, frozen=True, kw_only=True):
+    """A node that is gone is not believed any more, and since when."""
+
+    cause: str
+    last_good: str
+    epoch: int
+
+
+@event("round-formed", Boundary.RENDEZVOUS, _COORDINATOR)
+class RoundFormed(Allowed, frozen=True, kw_only=True):
+    """An epoch has its members."""
+
+    round: int
+    nodes: int
+    evicted: str = ""
+    floors: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in the subject (``epoch 7``).
+
+        Raises:
+            ValueError: The subject names none.
+        """
+        return int(self.subject.removeprefix("epoch "))
+
+
+@event("store-announced", Boundary.RENDEZVOUS, _COORDINATOR)
+class StoreAnnounced(Observed, frozen=True, kw_only=True):
+    """Rank 0 has said where the workers' store is."""
+
+    epoch: int
+    address: str
+
+
+@event("job-closed", Boundary.RENDEZVOUS, _COORDINATOR)
+class JobClosed(Observed, frozen=True, kw_only=True):
+    """A node has ended the job: there are no more rounds."""
+
+
+def _tier_labels(tier: NodeTier) -> tuple[str, ...]:
+    return (tier_label(tier),) if tier in _UNATTESTED else ()

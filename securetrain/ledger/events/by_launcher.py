@@ -1,0 +1,291 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Events of a node's launcher: start and end, preflight, environment, job network, workers."""
+
+import msgspec
+
+from securetrain.core.vocabulary import Boundary, NetworkProfile
+from securetrain.ledger.events.base import (
+    Allowed,
+    Observed,
+    PlainRefused,
+    WriterRole,
+    degraded,
+    event,
+)
+
+_LAUNCHER = WriterRole.LAUNCHER
+
+
+# The run.
+
+
+@event("run-started", Boundary.IDENTITY, _LAUNCHER)
+class RunStarted(Observed, frozen=True, kw_only=True):
+    """A launch begins."""
+
+    policy: str = ""
+    """The policy's digest."""
+    policy_id: str = ""
+    command: str = ""
+
+
+@event("run-ended", Boundary.IDENTITY, _LAUNCHER)
+class RunEnded(Observed, frozen=True, kw_only=True):
+    """A launch ends."""
+
+    outcome: str
+    exit_code: int
+    code: str = ""
+    """What it ended with; empty when it went well."""
+    stragglers: int = 0
+
+
+@event("close", Boundary.IDENTITY, _LAUNCHER, WriterRole.COORDINATOR)
+class Closed(Observed, frozen=True, kw_only=True):
+    """Nothing follows: a shorter file shows as cut."""
+
+
+@event("entry-point-refused", Boundary.SUPPLY_CHAIN, _LAUNCHER)
+class EntryPointRefused(PlainRefused, frozen=True, kw_only=True):
+    """A package would have run code in the launcher."""
+
+
+@event("torch-accepted", Boundary.SUPPLY_CHAIN, _LAUNCHER)
+class TorchAccepted(Allowed, frozen=True, kw_only=True):
+    """The version of torch is one that the policy takes."""
+
+
+@event("program-refused", Boundary.CHECKPOINT, _LAUNCHER)
+class ProgramRefused(PlainRefused, frozen=True, kw_only=True):
+    """The workers' program is not one that can be started protected."""
+
+
+@event("reference-values-refused", Boundary.NODE, _LAUNCHER)
+class ReferenceValuesRefused(PlainRefused, frozen=True, kw_only=True):
+    """The reference values that nodes are to be judged by are not good."""
+
+
+# The host.
+
+
+@event("preflight-skipped", Boundary.HOST, _LAUNCHER)
+class PreflightSkipped(Observed, frozen=True, kw_only=True):
+    """The policy asks for no audit."""
+
+    mode: str
+
+
+@event("preflight-passed", Boundary.HOST, _LAUNCHER)
+class PreflightPassed(Allowed, frozen=True, kw_only=True, rename="kebab"):
+    """The audit meets the policy; how many checks have which state."""
+
+    passed: int = msgspec.field(name="pass")
+    fail: int
+    unknown: int
+    not_applicable: int
+    waived: int
+
+
+@event("preflight-warned", Boundary.HOST, _LAUNCHER)
+class PreflightWarned(Observed, frozen=True, kw_only=True, rename="kebab"):
+    """The audit does not meet the policy, which only warns."""
+
+    passed: int = msgspec.field(name="pass")
+    fail: int
+    unknown: int
+    not_applicable: int
+    waived: int
+
+
+@event("preflight-refused", Boundary.HOST, _LAUNCHER)
+class PreflightRefused(PlainRefused, frozen=True, kw_only=True):
+    """The audit does not meet the policy."""
+
+
+# The workers' environment.
+
+
+class VariablesRemoved(Observed, frozen=True, kw_only=True):
+    """Variables of the user's environment did not reach the workers, or only in part."""
+
+    names: str
+    """The variables, separated by spaces."""
+
+
+@event("environment-refused", Boundary.FABRIC, _LAUNCHER)
+class EnvironmentRefused(PlainRefused, frozen=True, kw_only=True):
+    """The workers' environment cannot be made as the policy asks."""
+
+
+@event("environment-pinned", Boundary.FABRIC, _LAUNCHER)
+class EnvironmentPinned(Allowed, frozen=True, kw_only=True):
+    """Variables were set for the workers."""
+
+    names: str
+
+
+@event("environment-pinned", Boundary.FABRIC, _LAUNCHER)
+class PinnedVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
+    """Variables that are pinned had other values."""
+
+
+@event("environment-passed", Boundary.IDENTITY, _LAUNCHER)
+class EnvironmentPassed(Observed, frozen=True, kw_only=True):
+    """The user lets variables through."""
+
+    names: str
+
+
+@event("environment-fabric", Boundary.FABRIC, _LAUNCHER)
+class FabricVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
+    """Variables that steer the fabric were removed."""
+
+
+@event("environment-scheduler", Boundary.SCHEDULER, _LAUNCHER)
+class SchedulerVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
+    """Variables of the scheduler were removed."""
+
+
+@event("environment-debug", Boundary.DEBUG, _LAUNCHER)
+class DebugVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
+    """Variables that open debug interfaces were removed."""
+
+
+@event("environment-loader", Boundary.SUPPLY_CHAIN, _LAUNCHER)
+class LoaderVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
+    """Variables that load code were removed."""
+
+
+@event("environment-path", Boundary.SUPPLY_CHAIN, _LAUNCHER)
+class PathVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
+    """Variables that name paths to code were removed."""
+
+
+@event("environment-secret", Boundary.IDENTITY, _LAUNCHER)
+class SecretVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
+    """Variables that hold secrets were removed."""
+
+
+# The network.
+
+
+@event("profile-refused", Boundary.NETWORK, _LAUNCHER)
+class ProfileRefused(PlainRefused, frozen=True, kw_only=True):
+    """No network profile that the policy takes can be achieved."""
+
+
+@event("profile-achieved", Boundary.NETWORK, _LAUNCHER)
+class ProfileAchieved(Allowed, frozen=True, kw_only=True):
+    """The way in which the job's bytes travel."""
+
+    label: str = ""
+    """The profile, as people see it."""
+    network: NetworkProfile | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """DEGRADED."""
+        return degraded(self.network, self.label)
+
+
+@event("job-network-refused", Boundary.NETWORK, _LAUNCHER)
+class JobNetworkRefused(PlainRefused, frozen=True, kw_only=True):
+    """The job network cannot be built."""
+
+
+@event("leftovers-removed", Boundary.NETWORK, _LAUNCHER)
+class LeftoversRemoved(Observed, frozen=True, kw_only=True):
+    """Job networks of launchers that died were taken down."""
+
+    problems: str = ""
+
+
+@event("job-network-up", Boundary.NETWORK, _LAUNCHER)
+class JobNetworkUp(Allowed, frozen=True, kw_only=True):
+    """This node's part of the job network is there, without members."""
+
+    engine: str = ""
+    endpoint: str = ""
+    key: str = ""
+    profile: str = ""
+    """The profile, as people see it."""
+    rdma: str = ""
+    network: NetworkProfile | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """DEGRADED."""
+        return degraded(self.network, self.profile)
+
+
+@event("epoch-applied", Boundary.NETWORK, _LAUNCHER)
+class EpochApplied(Allowed, frozen=True, kw_only=True):
+    """The job network has an epoch's members and no others."""
+
+    address: str
+    nodes: str
+
+
+@event("rdma-guarded", Boundary.FABRIC, _LAUNCHER)
+class RdmaGuarded(Allowed, frozen=True, kw_only=True):
+    """RDMA to an epoch's members is what the policy asks for, and is watched."""
+
+    profile: str = ""
+    """The profile, as people see it."""
+    isolation: str = ""
+    members: int = 0
+    network: NetworkProfile | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """DEGRADED."""
+        return degraded(self.network, self.profile)
+
+
+@event("job-network-down", Boundary.NETWORK, _LAUNCHER)
+class JobNetworkDown(Observed, frozen=True, kw_only=True):
+    """The job network was taken down."""
+
+
+@event("job-network-failed", Boundary.NETWORK, _LAUNCHER)
+class JobNetworkFailed(PlainRefused, frozen=True, kw_only=True):
+    """The job network died, or could not be taken down."""
+
+
+# What the workers' shims have reported.
+
+
+@event("worker-report-unreadable", Boundary.NETWORK, _LAUNCHER)
+class WorkerReportUnreadable(Observed, frozen=True, kw_only=True):
+    """A worker's report is malformed."""
+
+
+@event("sockets-not-checked", Boundary.NETWORK, _LAUNCHER)
+class SocketsNotChecked(Observed, frozen=True, kw_only=True):
+    """A worker made no process group, so its sockets were not looked at."""
+
+
+@event("sockets-inside-network", Boundary.NETWORK, _LAUNCHER)
+class SocketsInsideNetwork(Allowed, frozen=True, kw_only=True):
+    """A worker listened only where the job's network is."""
+
+    profile: NetworkProfile
+    listeners: int
+    checks: int
+
+
+@event("nccl-encrypted", Boundary.FABRIC, _LAUNCHER)
+class NcclEncrypted(Allowed, frozen=True, kw_only=True):
+    """A worker's NCCL libraries have the job's key."""
+
+    libraries: str
+
+
+@event("worker-failed", Boundary.NODE, _LAUNCHER)
+class WorkerFailed(Observed, frozen=True, kw_only=True):
+    """A worker's script ended with an error."""
+
+    kind: str
+    code: str = ""
+    what: str = ""

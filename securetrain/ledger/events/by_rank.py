@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Events of the built-in trainer: inputs, gradients, checkpoints."""
+
+from typing import Final
+
+import msgspec
+
+from securetrain.core.vocabulary import Boundary
+from securetrain.ledger.events.base import Allowed, Observed, PlainRefused, WriterRole, event
+
+UNWATCHED: Final = "unwatched"
+"""The verdict of a checkpoint whose gradients nobody judged."""
+_RANK = WriterRole.RANK
+
+
+@event("inputs-refused", Boundary.IDENTITY, _RANK)
+class InputsRefused(PlainRefused, frozen=True, kw_only=True):
+    """The trust root of the job's inputs is not good."""
+
+
+@event("dataset-opened", Boundary.DATASET, _RANK)
+class DatasetOpened(Allowed, frozen=True, kw_only=True):
+    """The dataset is signed, and its content is what was signed."""
+
+    digest: str = ""
+    signer: str = ""
+    bytes: int = 0
+    tokens: int = 0
+    format: str = ""
+    index: str | None = None
+    """The digest of the index of the training split."""
+    validation_index: str | None = msgspec.field(name="validationIndex", default=None)
+    tokenizer: str | None = None
+    tokenizer_end: str | None = msgspec.field(name="tokenizerEnd", default=None)
+    tokenizers: str | None = None
+    """The version of the library."""
+
+
+@event("dataset-refused", Boundary.DATASET, _RANK)
+class DatasetRefused(PlainRefused, frozen=True, kw_only=True):
+    """The dataset is not what was signed."""
+
+
+@event("tensor-group-spans-machines", Boundary.FABRIC, _RANK)
+class TensorGroupSpansMachines(Observed, frozen=True, kw_only=True):
+    """Ranks that share matrices do not share a machine."""
+
+    machines: int
+
+
+@event("weights-loaded", Boundary.CHECKPOINT, _RANK)
+class WeightsLoaded(Allowed, frozen=True, kw_only=True):
+    """The run starts from signed weights."""
+
+    digest: str
+    signer: str
+
+
+@event("weights-refused", Boundary.CHECKPOINT, _RANK)
+class WeightsRefused(PlainRefused, frozen=True, kw_only=True):
+    """The weights to start from are not good."""
+
+
+@event("run-resumed", Boundary.CHECKPOINT, _RANK)
+class RunResumed(Allowed, frozen=True, kw_only=True):
+    """The run goes on from a checkpoint."""
+
+    step: int
+    digest: str
+
+
+@event("checkpoint-signed", Boundary.CHECKPOINT, _RANK)
+class CheckpointSigned(Allowed, frozen=True, kw_only=True):
+    """Rank 0 has saved and signed a checkpoint."""
+
+    step: int
+    digest: str
+    verdict: str = ""
+    """What the guard says of the gradients."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """UNWATCHED."""
+        return (UNWATCHED,) if self.verdict == UNWATCHED else ()
+
+
+@event("checkpoint-seen", Boundary.CHECKPOINT, _RANK)
+class CheckpointSeen(Observed, frozen=True, kw_only=True):
+    """The first rank of another node has taken part in a checkpoint."""
+
+    step: int
+    digest: str
+
+
+@event("checkpoint-removed", Boundary.CHECKPOINT, _RANK)
+class CheckpointRemoved(Observed, frozen=True, kw_only=True):
+    """An old checkpoint is gone, because the job keeps only so many."""
+
+    step: int
+    digest: str
+
+
+@event("checkpoint-refused", Boundary.CHECKPOINT, _RANK)
+class CheckpointRefused(PlainRefused, frozen=True, kw_only=True):
+    """A checkpoint could not be saved, or is not one to go on from."""
+
+
+@event("step-refused", Boundary.GRADIENTS, _RANK)
+class StepRefused(PlainRefused, frozen=True, kw_only=True):
+    """The guard has dropped a step's gradients."""
+
+
+@event("run-halted", Boundary.GRADIENTS, _RANK)
+class RunHalted(PlainRefused, frozen=True, kw_only=True):
+    """The guard has ended the run."""
+
+
+@event("training-finished", Boundary.GRADIENTS, _RANK)
+class TrainingFinished(Observed, frozen=True, kw_only=True):
+    """The figures of a run that came to its end."""
+
+    tokens: int
+    refused: int
+    observed: int
+    loss: float
+    validation_bits_per_byte: float | None = None
+    validation_bits_per_token: float | None = None

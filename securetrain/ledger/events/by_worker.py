@@ -1,0 +1,40 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Events of the shim in a worker."""
+
+from securetrain.core.vocabulary import Boundary
+from securetrain.ledger.events.base import Observed, PlainRefused, WriterRole, event
+
+_WORKER = WriterRole.WORKER
+
+
+@event("socket-outside-network", Boundary.NETWORK, _WORKER)
+class SocketOutsideNetwork(PlainRefused, frozen=True, kw_only=True):
+    """A worker listens where the job's network is not."""
+
+
+@event("stranger-connected", Boundary.NETWORK, _WORKER)
+class StrangerConnected(PlainRefused, frozen=True, kw_only=True):
+    """Another process than the job's is connected to a worker."""
+
+
+@event("nccl-not-encrypted", Boundary.FABRIC, _WORKER)
+class NcclNotEncrypted(PlainRefused, frozen=True, kw_only=True):
+    """An NCCL library could not be given the job's key."""
+
+
+@event("debug-server-refused", Boundary.DEBUG, _WORKER)
+class DebugServerRefused(PlainRefused, frozen=True, kw_only=True):
+    """The script asked for torch's debug server."""
+
+
+@event("pickle-refused", Boundary.CHECKPOINT, _WORKER)
+class PickleRefused(PlainRefused, frozen=True, kw_only=True):
+    """A pickle named something that is not on the allow-list."""
+
+
+@event("pickle-let-through", Boundary.CHECKPOINT, _WORKER)
+class PickleLetThrough(Observed, frozen=True, kw_only=True):
+    """The same, where the policy only warns."""
+
+    rank: int
