@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What this node knows of the newest checkpoint of its run, shows to the others and hears of them.
+"""The newest checkpoint of a run: as this node knows it, shows it and hears of it from others.
 
 A store can be put back to an older state, and so can a node's disk: everything on it has a good
 signature then, too. What another node has seen tells. Rules:
@@ -17,7 +17,7 @@ signature then, too. What another node has seen tells. Rules:
 4. when the run has set its newest checkpoints aside after an eviction, exactly the one that it went
    back to is excused, by the run's own signed ledger.
 
-A load below what is remembered is refused (`artifacts.lineage.freshness`, ST-CKPT-151).
+A load below what is remembered is refused (`artifacts.lineage.machine`, ST-CKPT-151).
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from securetrain.artifacts.lineage import head as heads
-from securetrain.artifacts.lineage.floors import Floor, Floors
-from securetrain.artifacts.lineage.head import HEAD, ShownHead, shown_head
-from securetrain.artifacts.lineage.history import History
+from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.head import ShownHead, shown_head
+from securetrain.artifacts.lineage.machine import HEAD, Floor, History, Order, order
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.nodestate import STATE_VARIABLE
@@ -132,7 +132,7 @@ class Newest:
         head = shown.head
         keys = self._trust().keys_for(TrustRole.CHECKPOINT)
         before = self.floors.floor(self.run_id, keys)
-        if before is not None and before.seq == head.seq and before.digest != head.digest:
+        if before is not None and order(head.seq, head.digest, before) is Order.FORKED:
             error = IntegrityError(
                 "ST-CKPT-171",
                 f"{who} shows {head.digest[:16]} as number {head.seq} of the run, and this node has"

@@ -26,14 +26,26 @@ import torch
 from securetrain.artifacts import Freshness, RankSigner, SaveContext, async_save, load, save
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
 from securetrain.artifacts.lineage import head, retention
+from securetrain.artifacts.lineage.folder import Found, highest_step
 from securetrain.artifacts.lineage.history import REMOVED, SEEN, SIGNED
 from securetrain.artifacts.lineage.logged import proof_name
+from securetrain.artifacts.lineage.machine import (
+    NO_EPOCH,
+    Claim,
+    History,
+    Known,
+    claim_of,
+    newest_believed,
+    next_seq,
+    removable,
+)
 from securetrain.artifacts.statement.listing import read_statement
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
     GradientRecord,
     GradientVerdict,
+    NodeRef,
     Parent,
     ParentRole,
     PolicyRef,
@@ -53,12 +65,6 @@ from securetrain.ledger import Ledger
 from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
 from securetrain.train.config import AUTO, NEVER, CheckpointJob
-from securetrain.train.lineage import (
-    RunHistory,
-    check_newest,
-    newest_checkpoint,
-    step_of,
-)
 from securetrain.train.optim import optimizer_state
 from securetrain.train.saving import Background
 from securetrain.train.trainer import Progress, Trainer
@@ -87,8 +93,10 @@ class Checkpoints:
     """What besides the dataset decides the rows."""
     base: str | None
     """The digest of the weights that the run started from."""
-    history: RunHistory
+    history: History
     """Rank 0's; empty on the other ranks."""
+    nodes: tuple[NodeRef, ...]
+    """Those that take part, as rank 0 knows them."""
     ledger: Ledger
     first: bool
     """Whether this is rank 0, which looks and writes for all."""
@@ -187,11 +195,9 @@ class Checkpoints:
             protected |= {
                 one.digest for one in found if not (folder / proof_name(one.path.name)).is_file()
             }
-        going = retention.removable(
-            found, keep=self.job.keep, every=self.job.keep_every, protected=protected
-        )
+        going = removable(found, keep=self.job.keep, every=self.job.keep_every, protected=protected)
 
-        def tell(old: retention.Old) -> None:
+        def tell(old: Found) -> None:
             self.ledger.observe(
                 Boundary.CHECKPOINT, REMOVED, old.name, step=old.step, digest=old.digest
             )
@@ -234,9 +240,8 @@ class Checkpoints:
         digest = digest_of(predicate)
         if choice == AUTO:
             self._check_same(predicate, path)
-            rank_zero_decides(
-                lambda: check_newest(self.history, predicate, digest, str(path)), self.device
-            )
+            claim = claim_of(predicate, digest)
+            rank_zero_decides(lambda: self._check_newest(claim, path), self.device)
         restore(trainer, state)
         self._check_cursor(predicate, trainer.progress, path)
         if self.first:
@@ -264,12 +269,10 @@ class Checkpoints:
         or not: no number is used twice.
         """
         present = head.read_head(LocalStorage(self.run.checkpoints), self.trust)
-        if present is not None and present.run_id == self.run_id:
-            self._seq = max(self._seq, present.seq + 1)
         floors = self.freshness.floors if self.freshness is not None else None
-        if floors is not None:
-            seen = floors.floor(self.run_id, self.trust.keys_for(TrustRole.CHECKPOINT).keys())
-            self._seq = max(self._seq, 0 if seen is None else seen.seq + 1)
+        keys = self.trust.keys_for(TrustRole.CHECKPOINT).keys()
+        floor = None if floors is None else floors.floor(self.run_id, keys)
+        self._seq = next_seq(self._seq, self.run_id, present, floor)
 
     def _context(self, trainer: Trainer) -> SaveContext:
         progress = trainer.progress
@@ -277,7 +280,7 @@ class Checkpoints:
             run_id=self.run_id,
             step=progress.step,
             seq=self._seq,
-            epoch=self.history.epoch,
+            epoch=None if self.history.epoch == NO_EPOCH else self.history.epoch,
             created=self.clock(),
             dataset=DatasetRef(
                 name=self.dataset_name,
@@ -287,7 +290,7 @@ class Checkpoints:
             policy=PolicyRef(id=self.policy.policy.metadata.id, digest=self.policy.digest),
             gradients=gradient_record(progress, watched=trainer.guard is not None),
             parents=self._parents(),
-            nodes=self.history.nodes,
+            nodes=self.nodes,
             code=self.code,
             env=self.env,
         )
@@ -316,25 +319,43 @@ class Checkpoints:
                 "do not use it: a trusted key signed a false statement",
             )
 
+    def _check_newest(self, claim: Claim, path: Path) -> int:
+        """Refuse a checkpoint that is not where the ledger says the run stopped; returns its step.
+
+        Raises:
+            IntegrityError: ST-CKPT-150 when it is older, ST-CKPT-160 when it was set aside,
+                ST-CKPT-170 when it is not the run's own.
+        """
+        belief = newest_believed([claim], Known(history=self.history))
+        for problem in belief.refused.get(claim.digest, ()):
+            raise IntegrityError(
+                problem.code,
+                problem.what,
+                str(path),
+                "find out who put it back; the ledger says why it was set aside"
+                if problem.code == "ST-CKPT-160"
+                else f"to continue from it all the same: --resume {path}",
+            )
+        return claim.step
+
     def _choose(self, choice: str) -> int:
         """The step to start from; -1 for the beginning."""
-        path = newest_checkpoint(self.run)
-        last = self.history.last
-        if choice == NEVER and path is not None:
+        step, last = highest_step(self.run.checkpoints), self.history.last
+        if choice == NEVER and step is not None:
             raise UsageError(
                 "ST-USAG-005",
                 "the run has checkpoints already, and resume is 'never'",
-                str(path),
+                str(self.run.checkpoint(step)),
                 "use a new run directory, or resume: auto",
             )
-        if path is None and last is not None:
+        if step is None and last is not None:
             raise IntegrityError(
                 "ST-CKPT-150",
                 f"the ledger says that step {last.step} was saved, but there is no checkpoint",
                 str(self.run.checkpoints),
                 "put the checkpoints back, or use a new run directory",
             )
-        return -1 if path is None else step_of(path)
+        return -1 if step is None else step
 
 
 def gradient_record(progress: Progress, *, watched: bool) -> GradientRecord:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import Floors, Freshness, RankSigner, VerifiedDataset
+from securetrain.artifacts.lineage.history import read_entries, read_history
 from securetrain.artifacts.lineage.waivers import read_waivers
 from securetrain.artifacts.model.signed_model import SignedModel
 from securetrain.core import canonical
@@ -34,6 +35,7 @@ from securetrain.parallel.placement import tensor_machines, this_machine
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients
+from securetrain.train.admitted import admitted_nodes
 from securetrain.train.agree import rank_zero_decides, recorded, together
 from securetrain.train.checkpointing import Checkpoints
 from securetrain.train.composition import check_guard, check_world
@@ -41,7 +43,6 @@ from securetrain.train.config import Format, JobConfig, settings_of, shape_of
 from securetrain.train.data import Rows
 from securetrain.train.data.open import Data, plan_data
 from securetrain.train.data.prefetch import Prefetch
-from securetrain.train.lineage import RunHistory, read_history
 from securetrain.train.models.initial import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
@@ -170,6 +171,8 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             format=data.format.value,
             **data.environment,
         )
+    has_ledger = worker.first and run.ledger.exists()
+    entries = read_entries(run.ledger, trust) if has_ledger else ()
     checkpoints = Checkpoints(
         run=run,
         run_id=run_id_of(trust),
@@ -182,7 +185,8 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
         env=data.environment,
         base=None if weights is None else weights.digest,
-        history=read_history(run, trust, world) if worker.first else RunHistory(),
+        history=read_history(entries),
+        nodes=admitted_nodes(entries, world),
         ledger=ledger,
         first=worker.first,
         witness=worker.witness,

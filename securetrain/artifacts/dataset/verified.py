@@ -33,7 +33,8 @@ from securetrain.artifacts.dataset.write import (
     sign_dataset,
     sign_documents,
 )
-from securetrain.artifacts.lineage.floors import Floor, Floors
+from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement import rules
 from securetrain.artifacts.statement.listing import check_listing, open_data, read_statement
 from securetrain.artifacts.statement.reading import SignedFile

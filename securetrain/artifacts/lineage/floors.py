@@ -27,6 +27,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement.statements import Count, Hex32, Text
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
@@ -43,13 +44,6 @@ LIMIT: Final = 16 << 20
 HEAD_LIMIT: Final = 4 << 10
 """Bytes of a head that is kept; one with more signatures is not shown to others."""
 VERSION: Final = 1
-
-
-class Floor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The newest checkpoint of a run that was seen under one key."""
-
-    seq: Count
-    digest: Hex32
 
 
 class _Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from datetime import UTC, datetime, timedelta
 
-from securetrain.artifacts.lineage.history import NO_EPOCH, History, read_history
+from securetrain.artifacts.lineage.history import read_history
+from securetrain.artifacts.lineage.machine import NO_EPOCH, History
 from securetrain.core.vocabulary import Boundary, Decision
 from securetrain.ledger import Body, Entry, Event
 

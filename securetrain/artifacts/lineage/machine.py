@@ -1,0 +1,457 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The newest checkpoint of a run that may be believed: one state machine without any I/O.
+
+What is known comes in as values; `freshness`, `head`, `floors`, `history`, `waivers`, `quarantine`
+and `folder` read it. Loading, verifying, resuming, evicting, numbering and removing ask here.
+
+1. A checkpoint is in one state. An event that its row does not name changes nothing; the run's
+   ledger tells of ``enter``, ``doubt`` and ``gone`` only. ::
+
+       state       commit  head     enter    pass        doubt      move      gone
+       staged      saved
+       saved               headed   entered  superseded  set-aside
+       headed              headed   entered  superseded  set-aside
+       entered             entered  entered  superseded  set-aside            removed
+       superseded                   entered  superseded  set-aside  removing  removed
+       set-aside   saved            entered              set-aside
+       removing                                                     removing  removed
+       removed     saved            entered              set-aside            removed
+
+2. A checkpoint is believed to be the newest when all of this holds, in order; a waiver of operators
+   for exactly this digest excuses b to f where the code is in `EXCUSABLE`, and so does that the run
+   itself set its newest one aside and went back to exactly this one:
+
+   a. it has not expired;
+   b. no record beside it says that it was set aside;
+   c. the head, when there is one or the policy asks for one, is good, of this run and not below
+      what this node has seen: a store may show an old head with an old checkpoint;
+   d. it is the head's own, or one that the head does not know yet (a crash came between the two)
+      and that names the head's as the one before it;
+   e. it is not older than what this node, or any node of the same load, has seen of the run, nor
+      another one of that number; and this node has never seen that it was set aside;
+   f. the run's own ledger, where that is asked, does not say that it was set aside, and names it
+      last, or it follows the one that is named last: a crash may come before the entry.
+
+3. An evicted node's checkpoints are in doubt when they were made in an epoch of that node and not
+   before it last proved itself; at the same moment is not before. When and in which epoch is what
+   the ledger says. A checkpoint that the ledger does not know has its own statement's word, but not
+   when the evicted node was rank 0, which signs it, nor for an epoch that has not begun.
+4. The newest `keep` are never removed, nor those of steps that `every` divides, nor protected ones.
+5. No number is used twice: the next one is above the head's and everything this node has seen.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import reduce
+from typing import Annotated, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
+    Count,
+    Hex32,
+    ParentRole,
+    Predicate,
+    Text,
+    Time,
+)
+from securetrain.artifacts.tree.layout import STATEMENT
+from securetrain.artifacts.tree.problems import Problem
+
+HEAD: Final = "head.json"
+CLOCK_SKEW: Final = timedelta(minutes=10)
+NO_EPOCH: Final = -1
+EXCUSABLE: Final = frozenset({"ST-CKPT-151", "ST-CKPT-160", "ST-CKPT-171"})
+
+
+class State(StrEnum):
+    """How far a checkpoint has come."""
+
+    STAGED = "staged"
+    """It is being written, under a name that nothing reads."""
+    SAVED = "saved"
+    """Whole and signed; neither the head nor the ledger names it."""
+    HEADED = "headed"
+    """The run's signed head names it."""
+    ENTERED = "entered"
+    """The run's ledger names it."""
+    SUPERSEDED = "superseded"
+    """A newer one is known."""
+    SET_ASIDE = "set-aside"
+    REMOVING = "removing"
+    """It has the name of what goes; a crash may have come before its files went."""
+    REMOVED = "removed"
+
+
+class Event(StrEnum):
+    """A change of a checkpoint's state."""
+
+    COMMIT = "commit"
+    HEAD = "head"
+    ENTER = "enter"
+    PASS = "pass"  # noqa: S105 - a newer one passes it
+    DOUBT = "doubt"
+    MOVE = "move"
+    GONE = "gone"
+
+
+_KNOWN: Final = {
+    Event.ENTER: State.ENTERED,
+    Event.PASS: State.SUPERSEDED,
+    Event.DOUBT: State.SET_ASIDE,
+}
+_GOING: Final = {Event.MOVE: State.REMOVING, Event.GONE: State.REMOVED}
+_AGAIN: Final = {
+    Event.COMMIT: State.SAVED,
+    Event.ENTER: State.ENTERED,
+    Event.DOUBT: State.SET_ASIDE,
+}
+TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
+    State.STAGED: {Event.COMMIT: State.SAVED},
+    State.SAVED: {**_KNOWN, Event.HEAD: State.HEADED},
+    State.HEADED: {**_KNOWN, Event.HEAD: State.HEADED},
+    State.ENTERED: {**_KNOWN, Event.HEAD: State.ENTERED, Event.GONE: State.REMOVED},
+    State.SUPERSEDED: {**_KNOWN, **_GOING},
+    State.SET_ASIDE: _AGAIN,
+    State.REMOVING: _GOING,
+    State.REMOVED: {**_AGAIN, Event.GONE: State.REMOVED},
+}
+"""Rule 1."""
+USABLE: Final = frozenset({State.SAVED, State.HEADED, State.ENTERED})
+"""The states of what may be loaded as the newest."""
+
+
+def step(state: State, event: Event) -> State:
+    """The state after an event."""
+    return TABLE[state].get(event, state)
+
+
+class Floor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The newest checkpoint of a run that was seen."""
+
+    seq: Count
+    digest: Hex32
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """The newest checkpoint of a run, as a checkpoint key has signed it."""
+
+    run_id: Text
+    seq: Count
+    step: Count
+    digest: Hex32
+    prev: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """SHA-256 of the bytes of the head before this one; empty for the first."""
+    log_index: Count | None = None
+    """Where the transparency log has the checkpoint's statement; None when it is in none."""
+    created: Time
+    expires: Time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """One checkpoint, as the ledger knows it."""
+
+    name: str
+    step: int
+    digest: str
+    time: datetime
+    epoch: int
+    """`NO_EPOCH` when none had begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The checkpoints of a run, as its ledger tells of them (`history`)."""
+
+    made: tuple[Made, ...] = ()
+    """Oldest first."""
+    set_aside: frozenset[str] = frozenset()
+    """Digests of those that were set aside and not made again."""
+    epoch: int = NO_EPOCH
+    """The one that has begun last, in this launch."""
+    restart: str = ""
+    """The digest of the checkpoint that the run went back to last; empty when it never did, or went
+    back to the beginning."""
+    distrusted: frozenset[tuple[str, str]] = frozenset()
+    """Evictions that were dealt with: the node, and its ``last_good``."""
+
+    @property
+    def by_digest(self) -> dict[str, Made]:
+        """The checkpoints by their digests."""
+        return {made.digest: made for made in self.made}
+
+    @property
+    def last(self) -> Made | None:
+        """The last checkpoint that was made and not set aside."""
+        return self.made[-1] if self.made else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One checkpoint, by its own verified statement."""
+
+    run_id: str
+    digest: str
+    seq: int
+    step: int
+    created: datetime
+    previous: tuple[str, ...] = ()
+    """The digests of the checkpoints that it names as the one before it."""
+    epoch: int | None = None
+    expires: datetime | None = None
+
+
+def claim_of(said: Predicate, digest: str) -> Claim:
+    """The part of a checkpoint's verified statement that is judged here."""
+    assert isinstance(said, CheckpointPredicate)
+    return Claim(
+        run_id=said.run_id,
+        digest=digest,
+        seq=said.seq,
+        step=said.step,
+        created=said.created,
+        previous=tuple(p.digest for p in said.parents if p.role is ParentRole.PREVIOUS),
+        epoch=said.epoch,
+        expires=said.expires,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """All that is known about a run besides the checkpoints; what is left out is not asked."""
+
+    now: datetime | None = None
+    head: Head | None = None
+    head_required: bool = False
+    floor: Floor | None = None
+    """Of this node."""
+    heard: Mapping[str, Floor] = field(default_factory=dict)
+    """Those of others, by the words for who has seen it."""
+    excused: frozenset[str] = frozenset()
+    """Digests that rule 2 excuses."""
+    set_aside: frozenset[str] = frozenset()
+    """Digests of which this node has seen that they were set aside."""
+    records: Mapping[str, Problem] = field(default_factory=dict)
+    """By digest: the problem of the record beside a checkpoint that was set aside."""
+    history: History | None = None
+    """The run's own ledger."""
+
+
+ClaimT = TypeVar("ClaimT", bound=Claim)
+
+
+@dataclass(frozen=True, slots=True)
+class Belief(Generic[ClaimT]):
+    """The newest checkpoint that may be believed, and why the others may not."""
+
+    newest: ClaimT | None
+    refused: Mapping[str, Sequence[Problem]]
+    """By digest, without those that have no problem."""
+    states: Mapping[str, State]
+    """By digest."""
+
+
+def newest_believed(claims: Sequence[ClaimT], known: Known) -> Belief[ClaimT]:
+    """Rule 2. Of several, the one with the highest step: that is where a start goes on."""
+    asked = {one.digest: [*expired(one, known.now), *doubts(one, known)] for one in claims}
+    believed = [one for one in claims if not asked[one.digest]]
+    newest = max(believed, key=lambda one: one.step, default=None)
+    refused = {digest: problems for digest, problems in asked.items() if problems}
+    return Belief(newest, refused, {one.digest: state_of(one, known) for one in claims})
+
+
+def expired(claim: Claim, now: datetime | None) -> list[Problem]:
+    """Rule 2a; everybody asks it, whether or not the newest one is wanted."""
+    if claim.expires is None or now is None or now < claim.expires:
+        return []
+    return [_problem("ST-CKPT-153", f"it expired at {claim.expires.isoformat()}")]
+
+
+def doubts(claim: Claim, known: Known) -> list[Problem]:
+    """Rules 2b to 2f."""
+    record = known.records.get(claim.digest)
+    problems = [] if record is None else [record]
+    head, digest = known.head, claim.digest
+    if head is not None:
+        problems += _head(head, claim.run_id, known.now)
+        problems += _below(known.floor, head.seq, head.digest, "the head")
+        problems += _against_head(claim, head)
+    elif known.head_required:
+        what = "there is no signed head of the run, and the policy asks for one"
+        problems.append(_problem("ST-CKPT-152", what, HEAD))
+    problems += _below(known.floor, claim.seq, digest, "the checkpoint")
+    for who, floor in known.heard.items():
+        problems += _below(floor, claim.seq, digest, "the checkpoint", who)
+    if digest in known.set_aside:
+        problems.append(_problem("ST-CKPT-160", "this node has seen that it was set aside"))
+    if known.history is not None:
+        problems += _against_ledger(claim, known.history)
+    if digest in known.excused:
+        problems = [problem for problem in problems if problem.code not in EXCUSABLE]
+    return problems
+
+
+def state_of(claim: Claim, known: Known) -> State:
+    """The state of a signed checkpoint, by what is known of its run (rule 1)."""
+    events = []
+    if known.head is not None and known.head.digest == claim.digest:
+        events.append(Event.HEAD)
+    if known.history is not None and claim.digest in known.history.by_digest:
+        events.append(Event.ENTER)
+    found = {problem.code for problem in doubts(claim, known)}
+    events += [event for code, event in _TOLD_BY.items() if code in found]
+    return reduce(step, events, State.SAVED)
+
+
+_TOLD_BY: Final = {
+    "ST-CKPT-150": Event.PASS,
+    "ST-CKPT-151": Event.PASS,
+    "ST-CKPT-160": Event.DOUBT,
+}
+
+
+class Order(StrEnum):
+    """How one checkpoint of a run stands to another."""
+
+    SAME = "same"
+    OLDER = "older"
+    FORKED = "forked"
+    """Another one of the same number: somebody has signed two histories."""
+    NEWER = "newer"
+
+
+def order(seq: int, digest: str, than: Floor | Head) -> Order:
+    """How a checkpoint stands to one that was seen; equal bytes are the same checkpoint."""
+    if digest == than.digest:
+        return Order.SAME
+    if seq == than.seq:
+        return Order.FORKED
+    return Order.OLDER if seq < than.seq else Order.NEWER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """A node that is not believed any more."""
+
+    epoch: int
+    """The last one that it was a member of."""
+    led: bool
+    """Whether it was rank 0, which signs checkpoints."""
+    until: datetime
+    """When it last proved itself, by this node's clock."""
+
+
+def in_doubt(gone: Eviction, claim: Claim | None, made: Made | None, epoch: int) -> bool:
+    """Rule 3.
+
+    Args:
+        gone: The eviction.
+        claim: The checkpoint's statement, when it was found.
+        made: The ledger's word on it, if it has any.
+        epoch: The one that is about to begin.
+    """
+    if made is not None:
+        return made.epoch <= gone.epoch and not made.time < gone.until
+    assert claim is not None, "a checkpoint is found or known"
+    if claim.epoch is not None and claim.epoch > gone.epoch:
+        return claim.epoch >= epoch
+    return gone.led or not claim.created < gone.until
+
+
+def removable(
+    claims: Sequence[ClaimT], *, keep: int, every: int, protected: Collection[str]
+) -> list[ClaimT]:
+    """The checkpoints of a run that may go, oldest first (rule 4).
+
+    Args:
+        claims: All of them.
+        keep: How many of the newest stay; 0 keeps all.
+        every: Those of steps that this divides stay; 0 for none.
+        protected: Digests of those that stay.
+    """
+    if keep < 1:
+        return []
+    return [
+        one
+        for one in sorted(claims, key=lambda one: one.seq)[:-keep]
+        if one.digest not in protected and not (every and one.step % every == 0)
+    ]
+
+
+def next_seq(seq: int, run_id: str, head: Head | None, floor: Floor | None) -> int:
+    """The number of the next checkpoint, at least `seq` (rule 5)."""
+    headed = -1 if head is None or head.run_id != run_id else head.seq
+    return max(seq, headed + 1, 0 if floor is None else floor.seq + 1)
+
+
+def _head(head: Head, run_id: str, now: datetime | None) -> list[Problem]:
+    problems = []
+    if head.run_id != run_id:
+        what = f"the head is of run {head.run_id}, the checkpoint of run {run_id}"
+        problems.append(_problem("ST-CKPT-170", what, HEAD))
+    assert now is not None, "a head is judged at a time"
+    if head.expires <= now:
+        what = f"the head expired at {head.expires.isoformat()}: nothing newer was shown since"
+        problems.append(_problem("ST-CKPT-152", what, HEAD))
+    if head.created > now + CLOCK_SKEW:
+        what = f"the head is of the future ({head.created.isoformat()})"
+        problems.append(_problem("ST-CKPT-152", what, HEAD))
+    return problems
+
+
+def _below(
+    floor: Floor | None, seq: int, digest: str, what: str, who: str = "this node"
+) -> list[Problem]:
+    if floor is None:
+        return []
+    match order(seq, digest, floor):
+        case Order.FORKED:
+            text = f"{what} {digest[:16]} has number {seq}, and {who} has seen {floor.digest[:16]}"
+            return [_problem("ST-CKPT-171", text)]
+        case Order.OLDER:
+            text = f"{what} has number {seq}, and {who} has seen number {floor.seq} of this run"
+            return [_problem("ST-CKPT-151", text)]
+    return []
+
+
+def _against_head(claim: Claim, head: Head) -> list[Problem]:
+    match order(claim.seq, claim.digest, head):
+        case Order.OLDER:
+            text = f"checkpoint {claim.seq}, the head of the run is {head.seq} (step {head.step})"
+            return [_problem("ST-CKPT-151", text)]
+        case Order.FORKED:
+            text = f"{claim.digest[:16]} has number {claim.seq}, the head says {head.digest[:16]}"
+            return [_problem("ST-CKPT-171", text)]
+        case Order.NEWER if claim.previous != (head.digest,):
+            text = "the head of the run does not know it, and it does not follow the head's"
+            return [_problem("ST-CKPT-170", f"{text} checkpoint")]
+    return []
+
+
+def _against_ledger(claim: Claim, history: History) -> list[Problem]:
+    if claim.digest in history.set_aside:
+        text = f"the checkpoint of step {claim.step} was set aside, whatever its directory says"
+        return [_problem("ST-CKPT-160", text)]
+    last = history.last
+    if last is not None and claim.digest == last.digest:
+        return []
+    if last is not None and claim.step <= last.step:
+        text = (
+            f"a checkpoint of step {claim.step}, but the ledger's last is that of step {last.step}"
+            f" ({last.digest[:16]})"
+        )
+        return [_problem("ST-CKPT-150" if claim.step < last.step else "ST-CKPT-170", text)]
+    if claim.previous != (() if last is None else (last.digest,)):
+        text = "the ledger does not know it, and it does not follow the ledger's last checkpoint"
+        return [_problem("ST-CKPT-170", text)]
+    return []
+
+
+def _problem(code: str, what: str, file: str = STATEMENT) -> Problem:
+    return Problem(code=code, what=what, file=file)
