@@ -121,7 +121,7 @@ class Logbook:
             found = disk.read(path, trust)
             if found is None:
                 continue
-            if found.run_id != self.run_id or self._is_proven(found, trust):
+            if found.checkpoint.run_id != self.run_id or self._is_proven(found, trust):
                 self._done[path.name] = mark
             else:
                 yield found, mark
@@ -174,7 +174,7 @@ class Logbook:
             Boundary.CHECKPOINT,
             "checkpoint-logged",
             found.path.name,
-            step=found.step,
+            step=found.checkpoint.step,
             digest=found.digest,
             index=logged.index,
             origin=log.policy.origin,

@@ -131,7 +131,7 @@ class Restart:
 
     def _set_aside(self, found: Found, gone: Evicted, until: datetime) -> None:
         name = found.path.name
-        self._refuse(name, found.step, found.digest, gone)
+        self._refuse(name, found.checkpoint.step, found.digest, gone)
         why = Quarantine(
             node=gone.node,
             code=gone.code,
@@ -140,7 +140,7 @@ class Restart:
             created=self.clock(),
         )
         key = PrivateKey.load(self.run.key("checkpoint"))
-        moved = set_aside(found.path, found.opened, why, key)
+        moved = set_aside(found.path, found, why, key)
         self.say(f"{gone.node} was evicted ({gone.code}): {name} is set aside as {moved.name}")
 
     def _refuse(self, name: str, step: int, digest: str, gone: Evicted) -> None:
@@ -157,7 +157,7 @@ class Restart:
         if left is None:
             name, step, digest = "the beginning", 0, ""
         else:
-            name, step, digest = left.path.name, left.step, left.digest
+            name, step, digest = left.path.name, left.checkpoint.step, left.digest
         self.ledger.observe(Boundary.CHECKPOINT, RESTART_POINT, name, step=step, digest=digest)
         self.say(f"the workers go on from {name}")
 

@@ -31,10 +31,8 @@ from securetrain.artifacts.lineage.history import REMOVED, SEEN, SIGNED
 from securetrain.artifacts.lineage.logged import proof_name
 from securetrain.artifacts.lineage.machine import (
     NO_EPOCH,
-    Claim,
     History,
     Known,
-    claim_of,
     newest_believed,
     next_seq,
     removable,
@@ -46,6 +44,7 @@ from securetrain.artifacts.statement.statements import (
     GradientRecord,
     GradientVerdict,
     NodeRef,
+    Opened,
     Parent,
     ParentRole,
     PolicyRef,
@@ -199,7 +198,7 @@ class Checkpoints:
 
         def tell(old: Found) -> None:
             self.ledger.observe(
-                Boundary.CHECKPOINT, REMOVED, old.name, step=old.step, digest=old.digest
+                Boundary.CHECKPOINT, REMOVED, old.name, step=old.checkpoint.step, digest=old.digest
             )
 
         retention.remove(folder, self.run_id, self.trust, going, tell)
@@ -240,8 +239,10 @@ class Checkpoints:
         digest = digest_of(predicate)
         if choice == AUTO:
             self._check_same(predicate, path)
-            claim = claim_of(predicate, digest)
-            rank_zero_decides(lambda: self._check_newest(claim, path), self.device)
+            opened = Opened(
+                kind=Kind.CHECKPOINT, predicate=predicate, digest=digest, key_ids=frozenset()
+            )
+            rank_zero_decides(lambda: self._check_newest(opened, path), self.device)
         restore(trainer, state)
         self._check_cursor(predicate, trainer.progress, path)
         if self.first:
@@ -260,9 +261,8 @@ class Checkpoints:
         assert self.key is not None
         kind = Kind.CHECKPOINT
         opened = open_statement(read_statement(path, kind), kind, self.trust, str(path))
-        assert isinstance(opened.predicate, CheckpointPredicate)
         folder = LocalStorage(self.run.checkpoints)
-        head.advance(folder, opened.predicate, self.key, self.trust, self.clock())
+        head.advance(folder, opened.checkpoint, self.key, self.trust, self.clock())
 
     def _skip_to_head(self) -> None:
         """Number what comes next above everything that the head and this node have seen, set aside
@@ -319,15 +319,15 @@ class Checkpoints:
                 "do not use it: a trusted key signed a false statement",
             )
 
-    def _check_newest(self, claim: Claim, path: Path) -> int:
+    def _check_newest(self, opened: Opened, path: Path) -> int:
         """Refuse a checkpoint that is not where the ledger says the run stopped; returns its step.
 
         Raises:
             IntegrityError: ST-CKPT-150 when it is older, ST-CKPT-160 when it was set aside,
                 ST-CKPT-170 when it is not the run's own.
         """
-        belief = newest_believed([claim], Known(history=self.history))
-        for problem in belief.refused.get(claim.digest, ()):
+        belief = newest_believed([opened], Known(history=self.history))
+        for problem in belief.refused.get(opened.digest, ()):
             raise IntegrityError(
                 problem.code,
                 problem.what,
@@ -336,7 +336,7 @@ class Checkpoints:
                 if problem.code == "ST-CKPT-160"
                 else f"to continue from it all the same: --resume {path}",
             )
-        return claim.step
+        return opened.checkpoint.step
 
     def _choose(self, choice: str) -> int:
         """The step to start from; -1 for the beginning."""

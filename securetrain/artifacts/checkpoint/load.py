@@ -51,7 +51,7 @@ from securetrain.artifacts.checkpoint.tensors import BY_NAME, check_host
 from securetrain.artifacts.lineage import logged
 from securetrain.artifacts.lineage.freshness import Freshness, remember
 from securetrain.artifacts.lineage.judging import Asked, judge
-from securetrain.artifacts.lineage.machine import Floor, Known, claim_of, doubts
+from securetrain.artifacts.lineage.machine import Floor, Known, doubts
 from securetrain.artifacts.statement.listing import check_listing, read_statement
 from securetrain.artifacts.statement.reading import LeafReader, read_digested
 from securetrain.artifacts.statement.statements import (
@@ -129,9 +129,7 @@ def load(
     assert reader.opened is not None
     if freshness is not None and freshness.floors is not None:
         remember(reader.opened, freshness.floors)
-    predicate = reader.opened.predicate
-    assert isinstance(predicate, CheckpointPredicate)
-    return predicate
+    return reader.opened.checkpoint
 
 
 class _Planner(DefaultLoadPlanner):
@@ -230,8 +228,7 @@ class _Reader(StorageReader):
         proven = logged.prove(storage, data, kind, asked.trust, asked.policy, asked.now)
         index = None if proven is None else proven.index
         opened = open_statement(data, kind, asked.trust, storage.name, index)
-        predicate = opened.predicate
-        assert isinstance(predicate, CheckpointPredicate)
+        predicate = opened.checkpoint
         judged = judge(opened, storage, self.asked)
         if problems := [*judged.problems, *check_listing(storage, predicate)]:
             raise most_telling(problems).error(storage.name)
@@ -288,7 +285,7 @@ class _Reader(StorageReader):
                 continue
             heard = {f"rank {rank}'s node": Floor(seq=seq, digest=seen)}
             known = Known(heard=heard, excused=self.known.excused)
-            for problem in doubts(claim_of(self.opened.predicate, self.opened.digest), known):
+            for problem in doubts(self.opened, known):
                 raise problem.error(self.storage.name)
         return plans
 
@@ -332,8 +329,7 @@ class _Reader(StorageReader):
 
     def _read_file(self, name: str, jobs: list[Job], pool: ThreadPoolExecutor) -> None:
         assert self.opened is not None
-        predicate = self.opened.predicate
-        assert isinstance(predicate, CheckpointPredicate)
+        predicate = self.opened.checkpoint
         entry = next(file for file in predicate.files if file.name == name)
         params = predicate.tree.params
         inner = LeafReader.open(self.storage, entry, params, self.tensors.names)

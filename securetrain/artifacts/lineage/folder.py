@@ -8,11 +8,11 @@ A name tells the state: ``step-00000012`` is finished, ``...tmp-...`` is being w
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.lineage.machine import Claim, State, claim_of
+from securetrain.artifacts.lineage.machine import State
 from securetrain.artifacts.statement.listing import read_statement
 from securetrain.artifacts.statement.statements import Opened, open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
@@ -28,11 +28,10 @@ _FINISHED: Final = re.compile(r"step-(\d{8,})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found(Claim):
+class Found(Opened):
     """A checkpoint on the disk, whose statement verified."""
 
     path: Path
-    opened: Opened
     data: bytes
     """The statement's."""
 
@@ -79,7 +78,12 @@ def read(
     except passed_over:
         return None
     return Found(
-        path=path, opened=opened, data=data, **asdict(claim_of(opened.predicate, opened.digest))
+        kind=opened.kind,
+        predicate=opened.predicate,
+        digest=opened.digest,
+        key_ids=opened.key_ids,
+        path=path,
+        data=data,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from securetrain.artifacts.lineage import head as head_file
 from securetrain.artifacts.lineage.floors import Floors
-from securetrain.artifacts.lineage.machine import Claim, Floor, Known, claim_of
+from securetrain.artifacts.lineage.machine import Floor, Known
 from securetrain.artifacts.lineage.waivers import excused
 from securetrain.artifacts.statement.statements import Opened
 from securetrain.artifacts.tree.storage import Storage
@@ -32,12 +32,12 @@ class Freshness:
 
 
 def look(
-    claim: Claim, folder: Storage, trust: TrustRoot, freshness: Freshness, known: Known
+    opened: Opened, folder: Storage, trust: TrustRoot, freshness: Freshness, known: Known
 ) -> Known:
     """Add the surroundings of a checkpoint to what is known already.
 
     Args:
-        claim: The checkpoint.
+        opened: The checkpoint.
         folder: The folder that it lies in.
         trust: Who may sign heads and waivers.
         freshness: This node's knowledge.
@@ -48,13 +48,13 @@ def look(
     """
     assert known.now is not None
     keys = trust.keys_for(TrustRole.CHECKPOINT).keys()
-    waived = excused(freshness.waivers, trust, claim.run_id, known.now)
+    floors, run_id = freshness.floors, opened.checkpoint.run_id
+    waived = excused(freshness.waivers, trust, run_id, known.now)
     ask_head = freshness.head or known.head_required
     known = replace(known, head=head_file.read_head(folder, trust) if ask_head else None)
-    floors, run_id = freshness.floors, claim.run_id
     if floors is None:
         return replace(known, excused=waived)
-    set_aside = {claim.digest} if floors.is_set_aside(run_id, claim.digest) else ()
+    set_aside = {opened.digest} if floors.is_set_aside(run_id, opened.digest) else ()
     return replace(
         known,
         floor=floors.floor(run_id, keys),
@@ -70,6 +70,5 @@ def remember(opened: Opened, floors: Floors) -> None:
         IntegrityError: ST-CKPT-151.
         UsageError: ST-USAG-002.
     """
-    claim = claim_of(opened.predicate, opened.digest)
-    floor = Floor(seq=claim.seq, digest=claim.digest)
-    floors.raise_to(claim.run_id, floor, opened.key_ids)
+    floor = Floor(seq=opened.checkpoint.seq, digest=opened.digest)
+    floors.raise_to(opened.checkpoint.run_id, floor, opened.key_ids)

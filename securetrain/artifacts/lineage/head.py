@@ -37,6 +37,7 @@ _LOCK: Final = ".head.lock"
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.head+json"
 LIMIT: Final = 64 << 10
 LIFETIME: Final = timedelta(days=30)
+"""Readers refuse a head after this time without a newer one."""
 
 
 def sign_head(head: Head, key: Signer) -> bytes:
@@ -124,9 +125,6 @@ def advance(
     key: Signer,
     trust: TrustRoot,
     now: datetime,
-    *,
-    lifetime: timedelta = LIFETIME,
-    log_index: int | None = None,
 ) -> Head:
     """Make a saved checkpoint the head of its run.
 
@@ -136,8 +134,6 @@ def advance(
         key: A checkpoint key.
         trust: By which the present head is judged.
         now: The time.
-        lifetime: After how long without a new head readers refuse this one.
-        log_index: Where the log has the statement.
 
     Raises:
         IntegrityError: ST-CKPT-171 when the head is of this number or a later one already;
@@ -159,9 +155,8 @@ def advance(
             step=predicate.step,
             digest=digest_of(predicate),
             prev="" if data is None else hashlib.sha256(data).hexdigest(),
-            log_index=log_index,
             created=now,
-            expires=now + lifetime,
+            expires=now + LIFETIME,
         )
         folder.replace(HEAD, sign_head(head, key))
     return head

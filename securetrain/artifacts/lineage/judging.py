@@ -52,18 +52,17 @@ def judge(opened: Opened, storage: Storage, asked: Asked) -> Judged:
         problems += rules.check(opened, asked.policy, asked.now, nodes=asked.nodes)
     if not isinstance(opened.predicate, CheckpointPredicate):
         return Judged(problems=problems)
-    claim = machine.claim_of(opened.predicate, opened.digest)
     policy = None if asked.policy is None else asked.policy.checkpoint
     required = policy is not None and policy.require_rank_signatures
     problems = [
-        *machine.expired(claim, asked.now),
+        *machine.expired(opened, asked.now),
         *members.check(opened.predicate, asked.trust, required=required),
         *problems,
     ]
     found = quarantine.check(storage, opened, asked.trust)
-    records = {claim.digest: found[0]} if found else {}
+    records = {opened.digest: found[0]} if found else {}
     if records and asked.known is not None and asked.known.floors is not None:
-        asked.known.floors.remember_set_aside(claim.run_id, claim.digest)
+        asked.known.floors.remember_set_aside(opened.predicate.run_id, opened.digest)
     known = Known(
         now=asked.now,
         records=records,
@@ -73,8 +72,8 @@ def judge(opened: Opened, storage: Storage, asked: Asked) -> Judged:
         return Judged(problems=[*problems, *found])
     try:
         fresh = asked.known or Freshness()
-        known = freshness.look(claim, storage.above(), asked.trust, fresh, known)
+        known = freshness.look(opened, storage.above(), asked.trust, fresh, known)
     except IntegrityError as error:
         unread = Problem(code=error.code, what=error.what, file=error.where)
         return Judged(problems=[*problems, *found, unread])
-    return Judged(problems=[*problems, *machine.doubts(claim, known)], known=known)
+    return Judged(problems=[*problems, *machine.doubts(opened, known)], known=known)

@@ -5,19 +5,8 @@
 What is known comes in as values; `freshness`, `head`, `floors`, `history`, `waivers`, `quarantine`
 and `folder` read it. Loading, verifying, resuming, evicting, numbering and removing ask here.
 
-1. A checkpoint is in one state. An event that its row does not name changes nothing; the run's
-   ledger tells of ``enter``, ``doubt`` and ``gone`` only. ::
-
-       state       commit  head     enter    pass        doubt      move      gone
-       staged      saved
-       saved               headed   entered  superseded  set-aside
-       headed              headed   entered  superseded  set-aside
-       entered             entered  entered  superseded  set-aside            removed
-       superseded                   entered  superseded  set-aside  removing  removed
-       set-aside   saved            entered              set-aside
-       removing                                                     removing  removed
-       removed     saved            entered              set-aside            removed
-
+1. A checkpoint is in one state of the table below. An event that its row does not name changes
+   nothing; the run's ledger tells of ``enter``, ``doubt`` and ``gone`` only.
 2. A checkpoint is believed to be the newest when all of this holds, in order; a waiver of operators
    for exactly this digest excuses b to f where the code is in `EXCUSABLE`, and so does that the run
    itself set its newest one aside and went back to exactly this one:
@@ -52,11 +41,10 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.artifacts.statement.statements import (
-    CheckpointPredicate,
     Count,
     Hex32,
+    Opened,
     ParentRole,
-    Predicate,
     Text,
     Time,
 )
@@ -100,28 +88,27 @@ class Event(StrEnum):
     GONE = "gone"
 
 
-_KNOWN: Final = {
-    Event.ENTER: State.ENTERED,
-    Event.PASS: State.SUPERSEDED,
-    Event.DOUBT: State.SET_ASIDE,
-}
-_GOING: Final = {Event.MOVE: State.REMOVING, Event.GONE: State.REMOVED}
-_AGAIN: Final = {
-    Event.COMMIT: State.SAVED,
-    Event.ENTER: State.ENTERED,
-    Event.DOUBT: State.SET_ASIDE,
-}
+_TABLE: Final = """
+state       commit  head     enter    pass        doubt      move      gone
+staged      saved   -        -        -           -          -         -
+saved       -       headed   entered  superseded  set-aside  -         -
+headed      -       headed   entered  superseded  set-aside  -         -
+entered     -       entered  entered  superseded  set-aside  -         removed
+superseded  -       -        entered  superseded  set-aside  removing  removed
+set-aside   saved   -        entered  -           set-aside  -         -
+removing    -       -        -        -           -          removing  removed
+removed     saved   -        entered  -           set-aside  -         removed
+"""
+_COLUMNS, *_ROWS = [line.split() for line in _TABLE.strip().splitlines()]
 TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
-    State.STAGED: {Event.COMMIT: State.SAVED},
-    State.SAVED: {**_KNOWN, Event.HEAD: State.HEADED},
-    State.HEADED: {**_KNOWN, Event.HEAD: State.HEADED},
-    State.ENTERED: {**_KNOWN, Event.HEAD: State.ENTERED, Event.GONE: State.REMOVED},
-    State.SUPERSEDED: {**_KNOWN, **_GOING},
-    State.SET_ASIDE: _AGAIN,
-    State.REMOVING: _GOING,
-    State.REMOVED: {**_AGAIN, Event.GONE: State.REMOVED},
+    State(row[0]): {
+        Event(event): State(cell)
+        for event, cell in zip(_COLUMNS[1:], row[1:], strict=True)
+        if cell != "-"
+    }
+    for row in _ROWS
 }
-"""Rule 1."""
+"""Rule 1: the state after an event."""
 USABLE: Final = frozenset({State.SAVED, State.HEADED, State.ENTERED})
 """The states of what may be loaded as the newest."""
 
@@ -193,36 +180,6 @@ class History:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One checkpoint, by its own verified statement."""
-
-    run_id: str
-    digest: str
-    seq: int
-    step: int
-    created: datetime
-    previous: tuple[str, ...] = ()
-    """The digests of the checkpoints that it names as the one before it."""
-    epoch: int | None = None
-    expires: datetime | None = None
-
-
-def claim_of(said: Predicate, digest: str) -> Claim:
-    """The part of a checkpoint's verified statement that is judged here."""
-    assert isinstance(said, CheckpointPredicate)
-    return Claim(
-        run_id=said.run_id,
-        digest=digest,
-        seq=said.seq,
-        step=said.step,
-        created=said.created,
-        previous=tuple(p.digest for p in said.parents if p.role is ParentRole.PREVIOUS),
-        epoch=said.epoch,
-        expires=said.expires,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """All that is known about a run besides the checkpoints; what is left out is not asked."""
 
@@ -243,77 +200,76 @@ class Known:
     """The run's own ledger."""
 
 
-ClaimT = TypeVar("ClaimT", bound=Claim)
+OpenedT = TypeVar("OpenedT", bound=Opened)
 
 
 @dataclass(frozen=True, slots=True)
-class Belief(Generic[ClaimT]):
+class Belief(Generic[OpenedT]):
     """The newest checkpoint that may be believed, and why the others may not."""
 
-    newest: ClaimT | None
+    newest: OpenedT | None
     refused: Mapping[str, Sequence[Problem]]
     """By digest, without those that have no problem."""
     states: Mapping[str, State]
     """By digest."""
 
 
-def newest_believed(claims: Sequence[ClaimT], known: Known) -> Belief[ClaimT]:
+def newest_believed(found: Sequence[OpenedT], known: Known) -> Belief[OpenedT]:
     """Rule 2. Of several, the one with the highest step: that is where a start goes on."""
-    asked = {one.digest: [*expired(one, known.now), *doubts(one, known)] for one in claims}
-    believed = [one for one in claims if not asked[one.digest]]
-    newest = max(believed, key=lambda one: one.step, default=None)
-    refused = {digest: problems for digest, problems in asked.items() if problems}
-    return Belief(newest, refused, {one.digest: state_of(one, known) for one in claims})
+    asked = {one.digest: [*expired(one, known.now), *doubts(one, known)] for one in found}
+    believed = [one for one in found if not asked[one.digest]]
+    return Belief(
+        newest=max(believed, key=lambda one: one.checkpoint.step, default=None),
+        refused={digest: problems for digest, problems in asked.items() if problems},
+        states={one.digest: state_of(one, known) for one in found},
+    )
 
 
-def expired(claim: Claim, now: datetime | None) -> list[Problem]:
+def expired(one: Opened, now: datetime | None) -> list[Problem]:
     """Rule 2a; everybody asks it, whether or not the newest one is wanted."""
-    if claim.expires is None or now is None or now < claim.expires:
+    expires = one.checkpoint.expires
+    if expires is None or now is None or now < expires:
         return []
-    return [_problem("ST-CKPT-153", f"it expired at {claim.expires.isoformat()}")]
+    return [_problem("ST-CKPT-153", f"it expired at {expires.isoformat()}")]
 
 
-def doubts(claim: Claim, known: Known) -> list[Problem]:
+def doubts(one: Opened, known: Known) -> list[Problem]:
     """Rules 2b to 2f."""
-    record = known.records.get(claim.digest)
+    record = known.records.get(one.digest)
     problems = [] if record is None else [record]
-    head, digest = known.head, claim.digest
+    head, seq, digest = known.head, one.checkpoint.seq, one.digest
     if head is not None:
-        problems += _head(head, claim.run_id, known.now)
+        problems += _head(head, one.checkpoint.run_id, known.now)
         problems += _below(known.floor, head.seq, head.digest, "the head")
-        problems += _against_head(claim, head)
+        problems += _against_head(one, head)
     elif known.head_required:
         what = "there is no signed head of the run, and the policy asks for one"
         problems.append(_problem("ST-CKPT-152", what, HEAD))
-    problems += _below(known.floor, claim.seq, digest, "the checkpoint")
+    problems += _below(known.floor, seq, digest, "the checkpoint")
     for who, floor in known.heard.items():
-        problems += _below(floor, claim.seq, digest, "the checkpoint", who)
+        problems += _below(floor, seq, digest, "the checkpoint", who)
     if digest in known.set_aside:
         problems.append(_problem("ST-CKPT-160", "this node has seen that it was set aside"))
     if known.history is not None:
-        problems += _against_ledger(claim, known.history)
+        problems += _against_ledger(one, known.history)
     if digest in known.excused:
         problems = [problem for problem in problems if problem.code not in EXCUSABLE]
     return problems
 
 
-def state_of(claim: Claim, known: Known) -> State:
+def state_of(one: Opened, known: Known) -> State:
     """The state of a signed checkpoint, by what is known of its run (rule 1)."""
     events = []
-    if known.head is not None and known.head.digest == claim.digest:
+    if known.head is not None and known.head.digest == one.digest:
         events.append(Event.HEAD)
-    if known.history is not None and claim.digest in known.history.by_digest:
+    if known.history is not None and one.digest in known.history.by_digest:
         events.append(Event.ENTER)
-    found = {problem.code for problem in doubts(claim, known)}
-    events += [event for code, event in _TOLD_BY.items() if code in found]
+    found = {problem.code for problem in doubts(one, known)}
+    if found & {"ST-CKPT-150", "ST-CKPT-151"}:
+        events.append(Event.PASS)
+    if "ST-CKPT-160" in found:
+        events.append(Event.DOUBT)
     return reduce(step, events, State.SAVED)
-
-
-_TOLD_BY: Final = {
-    "ST-CKPT-150": Event.PASS,
-    "ST-CKPT-151": Event.PASS,
-    "ST-CKPT-160": Event.DOUBT,
-}
 
 
 class Order(StrEnum):
@@ -347,40 +303,40 @@ class Eviction:
     """When it last proved itself, by this node's clock."""
 
 
-def in_doubt(gone: Eviction, claim: Claim | None, made: Made | None, epoch: int) -> bool:
+def in_doubt(gone: Eviction, one: Opened | None, made: Made | None, epoch: int) -> bool:
     """Rule 3.
 
     Args:
         gone: The eviction.
-        claim: The checkpoint's statement, when it was found.
+        one: The checkpoint, when it was found.
         made: The ledger's word on it, if it has any.
         epoch: The one that is about to begin.
     """
     if made is not None:
         return made.epoch <= gone.epoch and not made.time < gone.until
-    assert claim is not None, "a checkpoint is found or known"
-    if claim.epoch is not None and claim.epoch > gone.epoch:
-        return claim.epoch >= epoch
-    return gone.led or not claim.created < gone.until
+    assert one is not None, "a checkpoint is found or known"
+    said = one.checkpoint
+    if said.epoch is not None and said.epoch > gone.epoch:
+        return said.epoch >= epoch
+    return gone.led or not said.created < gone.until
 
 
 def removable(
-    claims: Sequence[ClaimT], *, keep: int, every: int, protected: Collection[str]
-) -> list[ClaimT]:
+    found: Sequence[OpenedT], *, keep: int, every: int, protected: Collection[str]
+) -> list[OpenedT]:
     """The checkpoints of a run that may go, oldest first (rule 4).
 
     Args:
-        claims: All of them.
+        found: All of them.
         keep: How many of the newest stay; 0 keeps all.
         every: Those of steps that this divides stay; 0 for none.
         protected: Digests of those that stay.
     """
-    if keep < 1:
-        return []
+    oldest_first = sorted(found, key=lambda one: one.checkpoint.seq)
     return [
         one
-        for one in sorted(claims, key=lambda one: one.seq)[:-keep]
-        if one.digest not in protected and not (every and one.step % every == 0)
+        for one in (oldest_first[:-keep] if keep else ())
+        if one.digest not in protected and not (every and one.checkpoint.step % every == 0)
     ]
 
 
@@ -420,37 +376,43 @@ def _below(
     return []
 
 
-def _against_head(claim: Claim, head: Head) -> list[Problem]:
-    match order(claim.seq, claim.digest, head):
+def _against_head(one: Opened, head: Head) -> list[Problem]:
+    seq = one.checkpoint.seq
+    match order(seq, one.digest, head):
         case Order.OLDER:
-            text = f"checkpoint {claim.seq}, the head of the run is {head.seq} (step {head.step})"
+            text = f"checkpoint {seq}, the head of the run is {head.seq} (step {head.step})"
             return [_problem("ST-CKPT-151", text)]
         case Order.FORKED:
-            text = f"{claim.digest[:16]} has number {claim.seq}, the head says {head.digest[:16]}"
+            text = f"{one.digest[:16]} has number {seq}, the head says {head.digest[:16]}"
             return [_problem("ST-CKPT-171", text)]
-        case Order.NEWER if claim.previous != (head.digest,):
+        case Order.NEWER if _previous(one) != [head.digest]:
             text = "the head of the run does not know it, and it does not follow the head's"
             return [_problem("ST-CKPT-170", f"{text} checkpoint")]
     return []
 
 
-def _against_ledger(claim: Claim, history: History) -> list[Problem]:
-    if claim.digest in history.set_aside:
-        text = f"the checkpoint of step {claim.step} was set aside, whatever its directory says"
+def _against_ledger(one: Opened, history: History) -> list[Problem]:
+    last, at = history.last, one.checkpoint.step
+    if one.digest in history.set_aside:
+        text = f"the checkpoint of step {at} was set aside, whatever its directory says"
         return [_problem("ST-CKPT-160", text)]
-    last = history.last
-    if last is not None and claim.digest == last.digest:
+    if last is not None and one.digest == last.digest:
         return []
-    if last is not None and claim.step <= last.step:
+    if last is not None and at <= last.step:
         text = (
-            f"a checkpoint of step {claim.step}, but the ledger's last is that of step {last.step}"
+            f"a checkpoint of step {at}, but the ledger's last is that of step {last.step}"
             f" ({last.digest[:16]})"
         )
-        return [_problem("ST-CKPT-150" if claim.step < last.step else "ST-CKPT-170", text)]
-    if claim.previous != (() if last is None else (last.digest,)):
+        return [_problem("ST-CKPT-150" if at < last.step else "ST-CKPT-170", text)]
+    if _previous(one) != ([] if last is None else [last.digest]):
         text = "the ledger does not know it, and it does not follow the ledger's last checkpoint"
         return [_problem("ST-CKPT-170", text)]
     return []
+
+
+def _previous(one: Opened) -> list[str]:
+    parents = one.checkpoint.parents
+    return [parent.digest for parent in parents if parent.role is ParentRole.PREVIOUS]
 
 
 def _problem(code: str, what: str, file: str = STATEMENT) -> Problem:

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.artifacts.lineage.folder import SET_ASIDE
-from securetrain.artifacts.statement.statements import DIGEST_NAME, CheckpointPredicate, Opened
+from securetrain.artifacts.statement.statements import DIGEST_NAME, Opened
 from securetrain.artifacts.tree.layout import QUARANTINE, Kind
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import Place, Storage, storage_of
@@ -68,10 +68,9 @@ def set_aside(path: Path, opened: Opened, why: Quarantine, key: PrivateKey) -> P
     Raises:
         UsageError: ST-USAG-002 or 006 on I/O errors.
     """
-    assert isinstance(opened.predicate, CheckpointPredicate)
     subject = statement.Subject(path.name, {DIGEST_NAME: opened.digest})
     write_atomic(path / QUARANTINE, statement.sign([subject], QUARANTINE_TYPE, why, key))
-    target = path.with_name(f"{path.name}{SET_ASIDE}{opened.predicate.save_id[:12]}")
+    target = path.with_name(f"{path.name}{SET_ASIDE}{opened.checkpoint.save_id[:12]}")
     try:
         os.rename(path, target)  # noqa: PTH104 - never onto another checkpoint: that is not empty
     except OSError as error:

@@ -42,7 +42,7 @@ def checkpoints_of(
         lambda path: named(path.name) and not path.is_symlink(),
         passed_over=SecureTrainError,  # not this room's to judge, and not its to remove
     )
-    return [one for one in found if one.run_id == run_id]
+    return [one for one in found if one.checkpoint.run_id == run_id]
 
 
 def remove(

@@ -225,6 +225,12 @@ class Opened:
     digest: str
     key_ids: frozenset[str]
 
+    @property
+    def checkpoint(self) -> CheckpointPredicate:
+        """The predicate of what is known to be a checkpoint."""
+        assert isinstance(self.predicate, CheckpointPredicate)
+        return self.predicate
+
 
 def tree_digest(
     tree: TreeInfo,

@@ -14,6 +14,8 @@ from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.judging import Asked, judge
 from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement import members, rules
+from securetrain.artifacts.statement.statements import Opened
+from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core.errors import IntegrityError
 from securetrain.policy import load_policy
@@ -33,7 +35,9 @@ class Questions:
         self.excused: frozenset[str] = frozenset()
         self.fails: IntegrityError | None = None
         self.asked: dict[str, Any] = {}
-        self.opened: Any = SimpleNamespace(predicate=forge(folder), digest=DIGEST)
+        self.opened = Opened(
+            kind=Kind.CHECKPOINT, predicate=forge(folder), digest=DIGEST, key_ids=frozenset()
+        )
         self.storage: Any = SimpleNamespace(above=lambda: "the folder above")
         monkeypatch.setattr(rules, "check", lambda *_, **__: [])
         monkeypatch.setattr(machine, "expired", lambda *_: [])

