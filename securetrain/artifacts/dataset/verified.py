@@ -29,7 +29,6 @@ from securetrain.artifacts.dataset.growth import check_growth
 from securetrain.artifacts.dataset.removal import Removals
 from securetrain.artifacts.dataset.write import (
     Document,
-    SignedDataset,
     sign_dataset,
     sign_documents,
 )
@@ -55,7 +54,6 @@ DOCUMENTS_LIMIT: Final = 1 << 30
 
 __all__ = [
     "Document",
-    "SignedDataset",
     "VerifiedDataset",
     "sign_dataset",
     "sign_documents",
