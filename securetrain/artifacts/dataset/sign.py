@@ -56,7 +56,7 @@ SPLIT_FOLDERS: Final = ("train", "training", "validation", "valid", "val", "test
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What is said about a dataset besides its bytes."""
+    """The description of a dataset besides its bytes."""
 
     name: str
     format: DataFormat | None = None

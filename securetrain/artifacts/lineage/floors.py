@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What this node has seen of every run, so that nobody can show it less later.
+"""This node's memory of every run, so that nobody can show it less later.
 
 A file of this node alone (0600), outside of any store that others write. Rules:
 
@@ -138,7 +138,7 @@ class Floors:
         return digest in self.excused(run_id, keys)
 
     def is_set_aside(self, run_id: str, digest: str) -> bool:
-        """Whether this node has seen that a checkpoint was set aside.
+        """Tell whether this node has seen that a checkpoint was set aside.
 
         Raises:
             IntegrityError: ST-CKPT-151.

@@ -58,7 +58,7 @@ EXCUSABLE: Final = frozenset({"ST-CKPT-151", "ST-CKPT-160", "ST-CKPT-171"})
 
 
 class State(StrEnum):
-    """How far a checkpoint has come."""
+    """The progress of a checkpoint from saving to removal."""
 
     STAGED = "staged"
     """It is being written, under a name that nothing reads."""
@@ -273,7 +273,7 @@ def state_of(one: Opened, known: Known) -> State:
 
 
 class Order(StrEnum):
-    """How one checkpoint of a run stands to another."""
+    """The relation of one checkpoint of a run to another."""
 
     SAME = "same"
     OLDER = "older"
@@ -283,7 +283,7 @@ class Order(StrEnum):
 
 
 def order(seq: int, digest: str, than: Floor | Head) -> Order:
-    """How a checkpoint stands to one that was seen; equal bytes are the same checkpoint."""
+    """Compare a checkpoint with one that was seen; equal bytes are the same checkpoint."""
     if digest == than.digest:
         return Order.SAME
     if seq == than.seq:

@@ -21,7 +21,7 @@ from securetrain.core.files import FileEntry, UnsafeEntry, unsafe_name
 
 
 def asked(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """What a store answers.
+    """The answer of a store.
 
     Raises:
         OSError: it refuses, or cannot be reached; each package of a store has errors of its own.
