@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine itself keeps from one run to the next, outside of every run directory. Paths only.
+"""The folder of a machine itself, kept from one run to the next outside of every run directory.
 
-A run directory may lie on a disk that others write, and may be put back to an older state. What
-notices that must lie elsewhere: on this machine, for this user alone. ::
+Paths only. A run directory may lie on a disk that others write, and may be put back to an older
+state. The record that notices it must lie elsewhere: on this machine, for this user alone. ::
 
     <state>/
       floors/<run>.json  the newest checkpoint of a run that was seen here
@@ -27,7 +27,7 @@ class NodeState:
     root: Path
 
     def floors(self, run_id: str) -> Path:
-        """What was seen of a run: a file for each, so that none waits for another."""
+        """The file of what was seen of a run: one for each, so that none waits for another."""
         return self.root / "floors" / f"{hashlib.sha256(run_id.encode()).hexdigest()[:32]}.json"
 
     @property
@@ -37,5 +37,5 @@ class NodeState:
 
     @property
     def witness_seen(self) -> Path:
-        """What it has seen of each log."""
+        """The folder of what it has seen of each log."""
         return self.root / "witness"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's agent does for the checkpoints of its run, beside the workers.
+"""The chores of a node's agent for the checkpoints of its run, done beside the workers.
 
 A thread of the launcher goes through a few chores, about once a second, for as long as the run
 goes on, and once more at its end. Rules:

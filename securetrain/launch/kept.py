@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What one node keeps of its run while the workers train: put together here for `session`."""
+"""The records that one node keeps of its run while the workers train, made for `session`."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from securetrain.policy.schema import TransparencyLog
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept, and who keeps it."""
+    """The records, and their keepers."""
 
     newest: Newest
     keeper: Keeper
@@ -48,7 +48,7 @@ class Kept:
 
 
 def node_state(environ: Mapping[str, str], *, is_root: bool) -> NodeState:
-    """What this machine keeps between runs.
+    """Find the folder that this machine keeps between runs.
 
     Args:
         environ: May name the folder (``SECURETRAIN_STATE``).

@@ -127,7 +127,7 @@ class Logbook:
                 yield found, mark
 
     def _is_proven(self, found: Found, trust: TrustRoot) -> bool:
-        """Whether there is a proof from an earlier start."""
+        """Tell whether there is a proof from an earlier start."""
         try:
             data = read_file(_beside(found.path), proofs.LIMIT)
             LogProof(data).judge(found.data, Kind.CHECKPOINT, trust, self.clock(), self.asked)
@@ -189,7 +189,7 @@ class Logbook:
 
 
 def _mark(path: Path) -> _Mark | None:
-    """Which file the statement is; None without one. Statements are never written over."""
+    """The identity of a statement's file; None without one. Statements are never written over."""
     try:
         info = (path / STATEMENT).stat(follow_symlinks=False)
     except OSError:

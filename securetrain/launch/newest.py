@@ -51,7 +51,7 @@ class Newest:
     """The head that was looked at last: the same bytes say nothing new."""
 
     def show(self) -> tuple[bytes, ...]:
-        """What to show the other nodes.
+        """The heads to show to the other nodes.
 
         Raises:
             IntegrityError: ST-CKPT-151 when this node's own memory cannot be read.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What an eviction means for this run's checkpoints. Told of every epoch before its workers start.
+"""Judge a run's checkpoints after an eviction, at every epoch before its workers start.
 
 Rules:
 

@@ -11,7 +11,7 @@ Rules:
    before it was verified;
 4. resuming gives the run that was not interrupted, bit for bit, on the same number of ranks;
 5. what is said about a checkpoint (head, ledger) is said when it is there, and old ones go only
-   after that (`artifacts.lineage.retention`).
+   after that (`artifacts.lineage.folder`).
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ import torch
 
 from securetrain.artifacts import Freshness, RankSigner, SaveContext, async_save, load, save
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
-from securetrain.artifacts.lineage import head, retention
-from securetrain.artifacts.lineage.folder import Found, highest_step
+from securetrain.artifacts.lineage import head
+from securetrain.artifacts.lineage.folder import Found, checkpoints_of, highest_step, remove
 from securetrain.artifacts.lineage.history import REMOVED, SEEN, SIGNED
 from securetrain.artifacts.lineage.logged import proof_name
 from securetrain.artifacts.lineage.machine import (
@@ -187,7 +187,7 @@ class Checkpoints:
         if not self.job.keep:
             return
         folder = self.run.checkpoints
-        found = retention.checkpoints_of(folder, self.run_id, self.trust)
+        found = checkpoints_of(folder, self.run_id, self.trust)
         protected = {self.history.restart}
         if self.policy.policy.checkpoint.log is not None:
             # What must be logged stays until the run's agents have put the proof beside it.
@@ -201,7 +201,7 @@ class Checkpoints:
                 Boundary.CHECKPOINT, REMOVED, old.name, step=old.checkpoint.step, digest=old.digest
             )
 
-        retention.remove(folder, self.run_id, self.trust, going, tell)
+        remove(folder, self.run_id, self.trust, going, tell)
 
     def resume(self, trainer: Trainer, choice: str) -> CheckpointPredicate | None:
         """Load what `choice` (auto, never or a directory) names; None when there is nothing.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What nodes tell each other, through the coordinator, about the newest checkpoints that they saw.
+"""Carry between nodes, through the coordinator, the newest checkpoints that they saw.
 
 A node whose disk was put back to an older state cannot know it; the others can. Rules:
 
@@ -22,7 +22,7 @@ from securetrain.rendezvous.wire.protocol import MAX_SHOWN
 
 
 def gather(shown: Mapping[str, Sequence[bytes]]) -> tuple[Shown, ...]:
-    """What a membership says: rule 2.
+    """The floors that a membership names: rule 2.
 
     Args:
         shown: What each node showed, by its name.

@@ -5,9 +5,8 @@
 import pytest
 
 from securetrain.artifacts.lineage import folder as disk
-from securetrain.artifacts.lineage.folder import REMOVING, SET_ASIDE
+from securetrain.artifacts.lineage.folder import REMOVING, SET_ASIDE, checkpoints_of, remove
 from securetrain.artifacts.lineage.machine import State
-from securetrain.artifacts.lineage.retention import checkpoints_of, remove
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.core.errors import SecureTrainError, UsageError
 
