@@ -326,8 +326,8 @@ class Checkpoints:
             IntegrityError: ST-CKPT-150 when it is older, ST-CKPT-160 when it was set aside,
                 ST-CKPT-170 when it is not the run's own.
         """
-        belief = newest_believed([opened], Known(history=self.history))
-        for problem in belief.refused.get(opened.digest, ()):
+        (problems,) = newest_believed([opened], Known(history=self.history)).problems
+        for problem in problems:
             raise IntegrityError(
                 problem.code,
                 problem.what,

@@ -208,21 +208,19 @@ class Belief(Generic[OpenedT]):
     """The newest checkpoint that may be believed, and why the others may not."""
 
     newest: OpenedT | None
-    refused: Mapping[str, Sequence[Problem]]
-    """By digest, without those that have no problem."""
-    states: Mapping[str, State]
-    """By digest."""
+    problems: Sequence[Sequence[Problem]]
+    """Of each that was given, in that order; one without any may be believed."""
+    states: Sequence[State]
+    """In the same order."""
 
 
 def newest_believed(found: Sequence[OpenedT], known: Known) -> Belief[OpenedT]:
     """Rule 2. Of several, the one with the highest step: that is where a start goes on."""
-    asked = {one.digest: [*expired(one, known.now), *doubts(one, known)] for one in found}
-    believed = [one for one in found if not asked[one.digest]]
-    return Belief(
-        newest=max(believed, key=lambda one: one.checkpoint.step, default=None),
-        refused={digest: problems for digest, problems in asked.items() if problems},
-        states={one.digest: state_of(one, known) for one in found},
-    )
+    # One by one: equal bytes have one digest, and may have been signed under several numbers.
+    problems = [[*expired(one, known.now), *doubts(one, known)] for one in found]
+    believed = [one for one, why_not in zip(found, problems, strict=True) if not why_not]
+    newest = max(believed, key=lambda one: one.checkpoint.step, default=None)
+    return Belief(newest, problems, [state_of(one, known) for one in found])
 
 
 def expired(one: Opened, now: datetime | None) -> list[Problem]:
@@ -392,22 +390,22 @@ def _against_head(one: Opened, head: Head) -> list[Problem]:
 
 
 def _against_ledger(one: Opened, history: History) -> list[Problem]:
-    last, at = history.last, one.checkpoint.step
+    last, at, problems = history.last, one.checkpoint.step, []
     if one.digest in history.set_aside:
         text = f"the checkpoint of step {at} was set aside, whatever its directory says"
-        return [_problem("ST-CKPT-160", text)]
+        problems.append(_problem("ST-CKPT-160", text))
     if last is not None and one.digest == last.digest:
-        return []
+        return problems
     if last is not None and at <= last.step:
         text = (
             f"a checkpoint of step {at}, but the ledger's last is that of step {last.step}"
             f" ({last.digest[:16]})"
         )
-        return [_problem("ST-CKPT-150" if at < last.step else "ST-CKPT-170", text)]
-    if _previous(one) != ([] if last is None else [last.digest]):
+        problems.append(_problem("ST-CKPT-150" if at < last.step else "ST-CKPT-170", text))
+    elif _previous(one) != ([] if last is None else [last.digest]):
         text = "the ledger does not know it, and it does not follow the ledger's last checkpoint"
-        return [_problem("ST-CKPT-170", text)]
-    return []
+        problems.append(_problem("ST-CKPT-170", text))
+    return problems
 
 
 def _previous(one: Opened) -> list[str]:
