@@ -48,6 +48,7 @@ def folder(tmp_path, forge, keys):
     forge(made / "step-00000007", b"7" * 2500, seq=7, step=7, run_id="run-2")
     forge(made / "step-00000008", b"8" * 2500, seq=8, step=8, key=keys.stranger)
     (made / "step-00000009").mkdir()
+    (made / "head.json").write_bytes(b"{}")
     (made / "step-00000005").symlink_to(made / "step-00000002")
     return made
 
@@ -96,3 +97,12 @@ def test_a_removal_that_was_cut_short_is_finished(folder, trust):
     assert told == ["step-00000000", "step-00000001"]
     assert names(checkpoints_of(folder, "run-1", trust)) == ["step-00000002"]
     assert not list(folder.glob(f"*{REMOVING}"))
+
+
+def test_a_disk_that_fails_is_told_as_such(folder, trust, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "sync_dir", fail)
+    with pytest.raises(UsageError, match="ST-USAG-006"):
+        remove(folder, "run-1", trust, [], print)

@@ -93,6 +93,13 @@ def test_evictions_that_were_dealt_with():
 def test_entries_that_say_less_than_they_should_say_nothing():
     empty = ["checkpoint-signed", "checkpoint-seen", "checkpoint-quarantined", "epoch-started"]
     assert read_history([entry(name) for name in empty]) == History()
+    half = [entry(name, step=1) for name in empty] + [entry(name, digest="a") for name in empty[:2]]
+    assert read_history(half) == History()
+
+
+def test_other_entries_about_a_checkpoint_change_nothing():
+    entries = [signed(1, 1), entry("run-resumed", 2, digest=f"{1:064x}", step=1)]
+    assert steps(read_history(entries)) == [1]
 
 
 def test_what_the_run_went_back_to_last():
