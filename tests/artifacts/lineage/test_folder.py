@@ -48,6 +48,7 @@ def folder(tmp_path, forge, keys):
     forge(made / "step-00000007", b"7" * 2500, seq=7, step=7, run_id="run-2")
     forge(made / "step-00000008", b"8" * 2500, seq=8, step=8, key=keys.stranger)
     (made / "step-00000009").mkdir()
+    (made / "step-00000010" / STATEMENT).mkdir(parents=True)
     (made / "head.json").write_bytes(b"{}")
     (made / "step-00000005").symlink_to(made / "step-00000002")
     return made

@@ -382,6 +382,7 @@ def test_before_is_before(time, doubted):
 def test_what_was_made_without_the_node_is_not_in_doubt():
     assert not in_doubt(gone(), claim(), made(time=at(99), epoch=4), 5)
     assert not in_doubt(gone(), claim(created=at(99), epoch=4), None, 5)
+    assert in_doubt(gone(), claim(created=at(99), epoch=3), None, 5)
 
 
 def test_the_ledger_is_believed_and_not_the_statement():
