@@ -29,7 +29,7 @@ from typing import Final
 from securetrain.artifacts.lineage.machine import State
 from securetrain.artifacts.statement.listing import read_statement
 from securetrain.artifacts.statement.statements import Opened, open_statement
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.layout import Kind
 from securetrain.core.errors import IntegrityError, SecureTrainError, os_error
 from securetrain.core.files import sync_dir
 from securetrain.identity.trust import TrustRoot
@@ -117,7 +117,7 @@ def checkpoints(
         passed_over: See `read`.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if wanted(path) and (path / STATEMENT).is_file():
+        if wanted(path):
             found = read(path, trust, passed_over)
             if found is not None:
                 yield found
