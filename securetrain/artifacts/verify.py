@@ -89,7 +89,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """What verifying a directory found."""
+    """The result of verifying a directory."""
 
     kind: Kind
     path: Path | str
@@ -108,7 +108,7 @@ class VerifyResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything held and something was checked."""
+        """Tell whether everything held and something was checked."""
         return not self.problems and self.num_files > 0
 
     @property
@@ -227,7 +227,7 @@ class _Report:
 
 
 def _guess(root: Storage) -> Kind:
-    """What an unsigned directory was probably meant to be, for the family of its code."""
+    """Guess what an unsigned directory was meant to be, for the family of its code."""
     return Kind.DATASET if root.has(TREES) else Kind.CHECKPOINT
 
 
@@ -254,8 +254,8 @@ def _open(report: _Report, asked: Asked, log_proof: LogProof | None) -> Opened:
 
 
 def _logged(report: _Report, data: bytes, asked: Asked, given: LogProof | None) -> int | None:
-    """Where the statement is proven to be logged, when that is asked; what is lacking is one more
-    problem, and the rest is looked at all the same.
+    """Look for the proof that the statement is logged, when that is asked; what is lacking is one
+    more problem, and the rest is looked at all the same.
     """
     try:
         report.logged = logged.prove(
@@ -326,7 +326,7 @@ def _check_index(report: _Report, predicate: CheckpointPredicate) -> index_file.
 def _check_headers(
     report: _Report, predicate: CheckpointPredicate, index: index_file.Index
 ) -> None:
-    """What other readers of safetensors files are told: the headers, read verified."""
+    """Check what other readers of safetensors files are told: the headers, read verified."""
     for entry in predicate.files:
         if not entry.name.endswith(safetensors_header.SUFFIX):
             continue

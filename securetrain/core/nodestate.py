@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state that a machine keeps between runs, outside of every run directory. Paths only.
 
-A run directory may lie on a disk that others write, and may be put back to an older state. What
-notices that must lie elsewhere: on this machine, for this user alone. ::
+Paths only. A run directory may lie on a disk that others write, and may be put back to an older
+state. The record that notices it must lie elsewhere: on this machine, for this user alone. ::
 
     <state>/
       floors/<run>.json  the newest checkpoint of a run that was seen here

@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
+from securetrain.artifacts.lineage import folder as disk
 from securetrain.artifacts.lineage import head
+from securetrain.artifacts.lineage.folder import Found, state_in_name
 from securetrain.artifacts.lineage.logged import LogProof, log_policy, proof_name
-from securetrain.artifacts.lineage.quarantine import SET_ASIDE
-from securetrain.artifacts.statement.listing import read_statement
-from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
+from securetrain.artifacts.lineage.machine import State
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
@@ -43,19 +43,10 @@ from securetrain.identity.trust import TrustRoot
 from securetrain.ledger import Ledger, events
 from securetrain.policy.schema import TransparencyLog
 
-_TEMPORARY: Final = ".tmp-"
 _TOO_FEW: Final = "ST-IDEN-044"
 
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A checkpoint of the run that has no good proof yet."""
-
-    path: Path
-    mark: tuple[int, int]
-    statement: bytes
-    digest: str
-    step: int
+_Mark: TypeAlias = tuple[int, int]
+"""Which file a statement is."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +67,7 @@ class CheckpointLog:
     """Checkpoints that this agent has put a proof beside."""
     pending: tuple[str, ...] = ()
     """Names of those without one, after the last turn."""
-    _done: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _done: dict[str, _Mark] = field(default_factory=dict)
     """By name: which file of a statement needs nothing more (`_mark`)."""
     _cosigned: str = ""
     """The log's checkpoint at this machine's last look."""
@@ -94,10 +85,10 @@ class CheckpointLog:
         self._watch(log)  # nobody builds on a log that is not what it was
         waiting = list(self._waiting(trust))
         if self.key is not None and waiting:
-            for found in waiting:
-                log.append_once(entry_of(found.statement, trust.keys, str(found.path)), self.key)
+            for found, _ in waiting:
+                log.append_once(entry_of(found.data, trust.keys, str(found.path)), self.key)
             self._watch(log)
-        left = [found for found in waiting if not self._prove(found, log, trust)]
+        left = [found for found, mark in waiting if not self._prove(found, mark, log, trust)]
         self.pending = tuple(found.path.name for found in left)
 
     def require_all(self) -> None:
@@ -117,33 +108,28 @@ class CheckpointLog:
                 " prove LOG CHECKPOINT/statement.json --out CHECKPOINT.tlog-proof",
             )
 
-    def _waiting(self, trust: TrustRoot) -> Iterator[_Found]:
+    def _waiting(self, trust: TrustRoot) -> Iterator[tuple[Found, _Mark]]:
         """Rule 2: what a loader would accept a statement of. The rest is nobody's checkpoint."""
         folder = self.run.checkpoints
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if SET_ASIDE in path.name or _TEMPORARY in path.name or not path.is_dir():
+            if state_in_name(path.name) is not State.SAVED or not path.is_dir():
                 continue
             mark = _mark(path)
             if mark is None or self._done.get(path.name) == mark:
                 continue
-            try:
-                data = read_statement(path, Kind.CHECKPOINT)
-                opened = open_statement(data, Kind.CHECKPOINT, trust, str(path))
-            except IntegrityError:
+            found = disk.read(path, trust)
+            if found is None:
                 continue
-            said = opened.predicate
-            assert isinstance(said, CheckpointPredicate)
-            found = _Found(path, mark, data, opened.digest, said.step)
-            if said.run_id != self.run_id or self._is_proven(found, trust):
+            if found.checkpoint.run_id != self.run_id or self._is_proven(found, trust):
                 self._done[path.name] = mark
             else:
-                yield found
+                yield found, mark
 
-    def _is_proven(self, found: _Found, trust: TrustRoot) -> bool:
+    def _is_proven(self, found: Found, trust: TrustRoot) -> bool:
         """Return whether there is a proof from an earlier start."""
         try:
             data = read_file(_beside(found.path), proofs.LIMIT)
-            LogProof(data).judge(found.statement, Kind.CHECKPOINT, trust, self.clock(), self.asked)
+            LogProof(data).judge(found.data, Kind.CHECKPOINT, trust, self.clock(), self.asked)
         except (UsageError, IntegrityError):
             return False
         return True
@@ -165,28 +151,28 @@ class CheckpointLog:
                 events.LogWitnessed(subject=state.origin, size=state.size, before=seen)
             )
 
-    def _prove(self, found: _Found, log: Log, trust: TrustRoot) -> bool:
+    def _prove(self, found: Found, mark: _Mark, log: Log, trust: TrustRoot) -> bool:
         """Rule 3; False as long as it is not logged, or too few have cosigned."""
-        index = log.find(entry_of(found.statement, trust.keys, str(found.path)))
+        index = log.find(entry_of(found.data, trust.keys, str(found.path)))
         if index is None:
             return False
         data = log.prove(index)
         try:
             logged = proofs.verify_logged(
-                found.statement, data, trust.keys, log.policy, self.clock(), str(self.folder)
+                found.data, data, trust.keys, log.policy, self.clock(), str(self.folder)
             )
         except IdentityError as error:
             if error.code == _TOO_FEW:
                 return False
             raise
         write_atomic(_beside(found.path), data)
-        self._done[found.path.name] = found.mark
+        self._done[found.path.name] = mark
         self._note(found, logged.index, trust)
         self.num_logged += 1
         self.ledger.write(
             events.CheckpointLogged(
                 subject=found.path.name,
-                step=found.step,
+                step=found.checkpoint.step,
                 digest=found.digest,
                 index=logged.index,
                 origin=log.policy.origin,
@@ -195,13 +181,13 @@ class CheckpointLog:
         )
         return True
 
-    def _note(self, found: _Found, index: int, trust: TrustRoot) -> None:
+    def _note(self, found: Found, index: int, trust: TrustRoot) -> None:
         """The head says where its own checkpoint is logged."""
         key = PrivateKey.load(self.run.key("checkpoint"))
         head.note_logged(LocalStorage(self.run.checkpoints), found.digest, index, key, trust)
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
+def _mark(path: Path) -> _Mark | None:
     """Identify the file of a statement; None without one. Statements are never written over."""
     try:
         info = (path / STATEMENT).stat(follow_symlinks=False)

@@ -17,7 +17,7 @@ signature then, too. Another node's memory gives it away. Rules:
 4. when the run has set its newest checkpoints aside after an eviction, exactly the one that it went
    back to is excused, by the run's own signed ledger.
 
-A load below what is remembered is refused (`artifacts.lineage.freshness`, ST-CKPT-151).
+A load below what is remembered is refused (`artifacts.lineage.machine`, ST-CKPT-151).
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from securetrain.artifacts.lineage import head as heads
-from securetrain.artifacts.lineage.floors import Floor, Floors
-from securetrain.artifacts.lineage.head import HEAD, ShownHead, shown_head
-from securetrain.artifacts.lineage.history import History
+from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.head import ShownHead, shown_head
+from securetrain.artifacts.lineage.machine import HEAD, Floor, History, Order, order
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 from securetrain.core.nodestate import STATE_VARIABLE
@@ -129,7 +129,7 @@ class HeadTracker:
         head = shown.head
         keys = self._trust().keys_for(TrustRole.CHECKPOINT)
         before = self.floors.floor(self.run_id, keys)
-        if before is not None and before.seq == head.seq and before.digest != head.digest:
+        if before is not None and order(head.seq, head.digest, before) is Order.FORKED:
             error = IntegrityError(
                 "ST-CKPT-171",
                 f"{who} shows {head.digest[:16]} as number {head.seq} of the run, and this node has"

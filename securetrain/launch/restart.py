@@ -4,19 +4,13 @@
 
 Rules:
 
-1. a checkpoint is in doubt when it was made in an epoch of a node that was evicted later, and not
-   before that node last proved itself (its last good evidence, by this node's clock). At the same
-   moment is not before;
-2. when and in which epoch it was made is what the ledger says (`artifacts.lineage.history`), not
-   what the checkpoint says of itself;
-3. a checkpoint that the ledger does not know has its own statement's word for both, but not when
-   the evicted node was rank 0, which signs it: then it is in doubt. So is one that names an epoch
-   that has not begun;
-4. what is in doubt is set aside (`artifacts.lineage.quarantine`): kept under another name, and
+1. a checkpoint is in doubt by the time and the epoch in which it was made (`machine.in_doubt`),
+   and a node's last proof of itself is at its last good evidence, by this node's clock;
+2. what is in doubt is set aside (`artifacts.lineage.quarantine`): kept under another name, and
    refused. The workers go on from the newest checkpoint that is left, or from the beginning;
-5. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
+3. rank 0's node does this first, and the others wait for it. Each node judges an eviction once, and
    a failure ends the run: nobody goes on from what could not be judged;
-6. what the other nodes have seen as the newest checkpoint is heard before that (`head_tracker`),
+4. what the other nodes have seen as the newest checkpoint is heard before that (`head_tracker`),
    and what was not proven to be logged yet is, if the witnesses are there (`background`).
 """
 
@@ -26,53 +20,29 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.lineage.history import (
+from securetrain.artifacts.lineage import folder as disk
+from securetrain.artifacts.lineage.folder import Found, state_in_name
+from securetrain.artifacts.lineage.history import read_history, read_run_ledger
+from securetrain.artifacts.lineage.machine import (
+    Eviction,
     History,
-    Made,
-    read_history,
+    Known,
+    State,
+    in_doubt,
+    newest_believed,
 )
-from securetrain.artifacts.lineage.quarantine import SET_ASIDE, Quarantine, set_aside
-from securetrain.artifacts.lineage.retention import REMOVING
-from securetrain.artifacts.statement.listing import read_statement
-from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened, open_statement
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
 from securetrain.core.errors import IntegrityError
-from securetrain.core.files import read_file
 from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.head_tracker import HeadTracker
-from securetrain.ledger import Ignored, Ledger, events, read_ledger
+from securetrain.ledger import Ignored, Ledger, events
 from securetrain.rendezvous.wire.membership import Evicted, Membership
 
-LEDGER_LIMIT: Final = 1 << 30
 SETTLE_SECONDS: Final = 30.0
 """Time that the workers wait for unfinished background tasks: proofs of an earlier start."""
-
-
-def in_doubt(
-    gone: Evicted,
-    until: datetime,
-    said: CheckpointPredicate | None,
-    known: Made | None,
-    epoch: int,
-) -> bool:
-    """Rules 1 to 3.
-
-    Args:
-        gone: The node that was evicted.
-        until: When it last proved itself, by this node's clock.
-        said: The checkpoint's statement, when it was found.
-        known: The ledger's record of it, if any.
-        epoch: The one that is about to begin.
-    """
-    if known is not None:
-        return known.epoch <= gone.epoch and not known.time < until
-    assert said is not None, "a checkpoint is found or known"
-    if said.epoch is not None and said.epoch > gone.epoch:
-        return said.epoch >= epoch
-    return gone.led or not said.created < until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,19 +96,18 @@ class Restart:
         epoch: int,
         local: Callable[[datetime], datetime],
     ) -> None:
-        """Rules 4 and 5; the evictions are noted last, so that a crash has them judged again."""
+        """Rules 2 and 3; the evictions are noted last, so that a crash has them judged again."""
         known = past.by_digest
         for gone in news:
-            until, doubted = local(gone.last_good), set()
-            for path, opened in self._found():
-                assert isinstance(opened.predicate, CheckpointPredicate)
-                about = known.get(opened.digest)
-                if in_doubt(gone, until, opened.predicate, about, epoch):
-                    self._set_aside(path, opened, gone, until)
-                    doubted.add(opened.digest)
+            until = local(gone.last_good)
+            eviction, doubted = Eviction(epoch=gone.epoch, led=gone.led, until=until), set()
+            for found in self._found():
+                if in_doubt(eviction, found, known.get(found.digest), epoch):
+                    self._set_aside(found, gone, until)
+                    doubted.add(found.digest)
             for digest, made in known.items():
                 # Of a checkpoint that is not here: another node has set it aside, or it is gone.
-                if digest not in doubted and in_doubt(gone, until, None, made, epoch):
+                if digest not in doubted and in_doubt(eviction, None, made, epoch):
                     self._refuse(made.name, made.step, digest, gone)
                     doubted.add(digest)
             known = {digest: made for digest, made in known.items() if digest not in doubted}
@@ -154,10 +123,9 @@ class Restart:
                 )
             )
 
-    def _set_aside(self, path: Path, opened: Opened, gone: Evicted, until: datetime) -> None:
-        said = opened.predicate
-        assert isinstance(said, CheckpointPredicate)
-        self._refuse(path.name, said.step, opened.digest, gone)
+    def _set_aside(self, found: Found, gone: Evicted, until: datetime) -> None:
+        name = found.path.name
+        self._refuse(name, found.checkpoint.step, found.digest, gone)
         why = Quarantine(
             node=gone.node,
             code=gone.code,
@@ -165,8 +133,9 @@ class Restart:
             epoch=gone.epoch,
             created=self.clock(),
         )
-        moved = set_aside(path, opened, why, PrivateKey.load(self.run.key("checkpoint")))
-        self.say(f"{gone.node} was evicted ({gone.code}): {path.name} is set aside as {moved.name}")
+        key = PrivateKey.load(self.run.key("checkpoint"))
+        moved = set_aside(found.path, found, why, key)
+        self.say(f"{gone.node} was evicted ({gone.code}): {name} is set aside as {moved.name}")
 
     def _refuse(self, name: str, step: int, digest: str, gone: Evicted) -> None:
         error = IntegrityError(
@@ -180,18 +149,16 @@ class Restart:
 
     def _point(self) -> None:
         """Say from where the workers go on."""
-        left = max(self._found(), key=lambda found: _step(found[1]), default=None)
+        left = newest_believed(list(self._found()), Known()).newest
         if left is None:
             name, step, digest = "the beginning", 0, ""
         else:
-            name, step, digest = left[0].name, _step(left[1]), left[1].digest
+            name, step, digest = left.path.name, left.checkpoint.step, left.digest
         self.ledger.write(events.RestartPoint(subject=name, step=step, digest=digest))
         self.say(f"the workers go on from {name}")
 
     def _past(self) -> History:
-        data = read_file(self.run.ledger, LEDGER_LIMIT)
-        whole = data[: data.rfind(b"\n") + 1]  # another process may be writing the last line
-        said = read_ledger(whole, self._trust(), where=str(self.run.ledger))
+        said = read_run_ledger(self.run.ledger, self._trust())
         for line in said.ignored:
             self._warn(line)
         return read_history(said.recorded)
@@ -201,27 +168,16 @@ class Restart:
             self.warned.add(line.entry.body.seq)
             self.say(f"warning: {line}")
 
-    def _found(self) -> Iterator[tuple[Path, Opened]]:
+    def _found(self) -> Iterator[Found]:
         """This run's checkpoints that a loader would accept a statement of."""
-        trust, folder = self._trust(), self.run.checkpoints
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if SET_ASIDE in path.name or path.name.endswith(REMOVING):
-                continue
-            if not (path / STATEMENT).is_file():
-                continue
-            try:
-                data = read_statement(path, Kind.CHECKPOINT)
-                yield path, open_statement(data, Kind.CHECKPOINT, trust, str(path))
-            except IntegrityError:
-                continue  # nothing loads it
+        return disk.checkpoints(self.run.checkpoints, self._trust(), _is_wanted)
 
     def _trust(self) -> TrustRoot:
         return TrustRoot.load(self.run.trust, self.clock())
 
 
-def _step(opened: Opened) -> int:
-    assert isinstance(opened.predicate, CheckpointPredicate)
-    return opened.predicate.step
+def _is_wanted(path: Path) -> bool:
+    return state_in_name(path.name) not in {State.SET_ASIDE, State.REMOVING}
 
 
 def _name(gone: Evicted) -> tuple[str, str]:

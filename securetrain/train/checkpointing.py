@@ -11,7 +11,7 @@ Rules:
    before it was verified;
 4. resuming gives the run that was not interrupted, bit for bit, on the same number of ranks;
 5. what is said about a checkpoint (head, ledger) is said when it is there, and old ones go only
-   after that (`artifacts.lineage.retention`).
+   after that (`artifacts.lineage.folder`).
 """
 
 from collections.abc import Callable
@@ -25,14 +25,25 @@ import torch
 
 from securetrain.artifacts import Freshness, RankSigner, SaveContext, async_save, load, save
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
-from securetrain.artifacts.lineage import head, retention
+from securetrain.artifacts.lineage import head
+from securetrain.artifacts.lineage.folder import Found, checkpoints_of, highest_step, remove
 from securetrain.artifacts.lineage.logged import proof_name
+from securetrain.artifacts.lineage.machine import (
+    NO_EPOCH,
+    History,
+    Known,
+    newest_believed,
+    next_seq,
+    removable,
+)
 from securetrain.artifacts.statement.listing import read_statement
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetRef,
     GradientRecord,
     GradientVerdict,
+    NodeRef,
+    Opened,
     Parent,
     ParentRole,
     PolicyRef,
@@ -51,12 +62,6 @@ from securetrain.ledger import Ledger, events
 from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
 from securetrain.train.config import AUTO, NEVER, CheckpointJob
-from securetrain.train.lineage import (
-    RunHistory,
-    check_newest,
-    newest_checkpoint,
-    step_of,
-)
 from securetrain.train.optim import optimizer_state
 from securetrain.train.saving import Background
 from securetrain.train.trainer import Progress, Trainer
@@ -85,8 +90,10 @@ class Checkpoints:
     """The inputs besides the dataset that decide the rows."""
     base: str | None
     """The digest of the weights that the run started from."""
-    history: RunHistory
+    history: History
     """Rank 0's; empty on the other ranks."""
+    nodes: tuple[NodeRef, ...]
+    """Those that take part, as rank 0 knows them."""
     ledger: Ledger
     is_rank_zero: bool
     """Whether this is rank 0, which looks and writes for all."""
@@ -178,23 +185,23 @@ class Checkpoints:
         if not self.job.keep:
             return
         folder = self.run.checkpoints
-        found = retention.checkpoints_of(folder, self.run_id, self.trust)
+        found = checkpoints_of(folder, self.run_id, self.trust)
         protected = {self.history.restart}
         if self.policy.policy.checkpoint.log is not None:
             # A checkpoint that must be logged stays until its proof lies beside it.
             protected |= {
                 one.digest for one in found if not (folder / proof_name(one.path.name)).is_file()
             }
-        going = retention.removable(
-            found, keep=self.job.keep, every=self.job.keep_every, protected=protected
-        )
+        going = removable(found, keep=self.job.keep, every=self.job.keep_every, protected=protected)
 
-        def tell(old: retention.Old) -> None:
+        def tell(old: Found) -> None:
             self.ledger.write(
-                events.CheckpointRemoved(subject=old.name, step=old.step, digest=old.digest)
+                events.CheckpointRemoved(
+                    subject=old.name, step=old.checkpoint.step, digest=old.digest
+                )
             )
 
-        retention.remove(folder, self.run_id, self.trust, going, tell)
+        remove(folder, self.run_id, self.trust, going, tell)
 
     def resume(self, trainer: Trainer, choice: str) -> CheckpointPredicate | None:
         """Load what `choice` (auto, never or a directory) names; None when there is nothing.
@@ -232,9 +239,10 @@ class Checkpoints:
         digest = digest_of(predicate)
         if choice == AUTO:
             self._check_same(predicate, path)
-            rank_zero_decides(
-                lambda: check_newest(self.history, predicate, digest, str(path)), self.device
+            opened = Opened(
+                kind=Kind.CHECKPOINT, predicate=predicate, digest=digest, key_ids=frozenset()
             )
+            rank_zero_decides(lambda: self._check_newest(opened, path), self.device)
         restore(trainer, state)
         self._check_cursor(predicate, trainer.progress, path)
         if self.is_rank_zero:
@@ -253,21 +261,18 @@ class Checkpoints:
         assert self.key is not None
         kind = Kind.CHECKPOINT
         opened = open_statement(read_statement(path, kind), kind, self.trust, str(path))
-        assert isinstance(opened.predicate, CheckpointPredicate)
         folder = LocalStorage(self.run.checkpoints)
-        head.advance(folder, opened.predicate, self.key, self.trust, self.clock())
+        head.advance(folder, opened.checkpoint, self.key, self.trust, self.clock())
 
     def _skip_to_head(self) -> None:
         """Number what comes next above everything that the head and this node have seen, set aside
         or not: no number is used twice.
         """
         present = head.read_head(LocalStorage(self.run.checkpoints), self.trust)
-        if present is not None and present.run_id == self.run_id:
-            self._seq = max(self._seq, present.seq + 1)
         floors = self.freshness.floors if self.freshness is not None else None
-        if floors is not None:
-            seen = floors.floor(self.run_id, self.trust.keys_for(TrustRole.CHECKPOINT).keys())
-            self._seq = max(self._seq, 0 if seen is None else seen.seq + 1)
+        keys = self.trust.keys_for(TrustRole.CHECKPOINT).keys()
+        floor = None if floors is None else floors.floor(self.run_id, keys)
+        self._seq = next_seq(self._seq, self.run_id, present, floor)
 
     def _context(self, trainer: Trainer) -> SaveContext:
         progress = trainer.progress
@@ -275,7 +280,7 @@ class Checkpoints:
             run_id=self.run_id,
             step=progress.step,
             seq=self._seq,
-            epoch=self.history.epoch,
+            epoch=None if self.history.epoch == NO_EPOCH else self.history.epoch,
             created=self.clock(),
             dataset=DatasetRef(
                 name=self.dataset_name,
@@ -285,7 +290,7 @@ class Checkpoints:
             policy=PolicyRef(id=self.policy.policy.metadata.id, digest=self.policy.digest),
             gradients=gradient_record(progress, watched=trainer.guard is not None),
             parents=self._parents(),
-            nodes=self.history.nodes,
+            nodes=self.nodes,
             code=self.code,
             env=self.env,
         )
@@ -314,25 +319,43 @@ class Checkpoints:
                 "do not use it: a trusted key signed a false statement",
             )
 
+    def _check_newest(self, opened: Opened, path: Path) -> int:
+        """Refuse a checkpoint that is not where the ledger says the run stopped; returns its step.
+
+        Raises:
+            IntegrityError: ST-CKPT-150 when it is older, ST-CKPT-160 when it was set aside,
+                ST-CKPT-170 when it is not the run's own.
+        """
+        (problems,) = newest_believed([opened], Known(history=self.history)).problems
+        for problem in problems:
+            raise IntegrityError(
+                problem.code,
+                problem.what,
+                str(path),
+                "find out who put it back; the ledger says why it was set aside"
+                if problem.code == "ST-CKPT-160"
+                else f"to continue from it all the same: --resume {path}",
+            )
+        return opened.checkpoint.step
+
     def _choose(self, choice: str) -> int:
         """The step to start from; -1 for the beginning."""
-        path = newest_checkpoint(self.run)
-        last = self.history.last
-        if choice == NEVER and path is not None:
+        step, last = highest_step(self.run.checkpoints), self.history.last
+        if choice == NEVER and step is not None:
             raise UsageError(
                 "ST-USAG-005",
                 "the run has checkpoints already, and resume is 'never'",
-                str(path),
+                str(self.run.checkpoint(step)),
                 "use a new run directory, or resume: auto",
             )
-        if path is None and last is not None:
+        if step is None and last is not None:
             raise IntegrityError(
                 "ST-CKPT-150",
                 f"the ledger says that step {last.step} was saved, but there is no checkpoint",
                 str(self.run.checkpoints),
                 "put the checkpoints back, or use a new run directory",
             )
-        return -1 if path is None else step_of(path)
+        return -1 if step is None else step
 
 
 def gradient_record(progress: Progress, *, watched: bool) -> GradientRecord:

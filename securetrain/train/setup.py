@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import Floors, Freshness, RankSigner, VerifiedDataset
+from securetrain.artifacts.lineage.history import read_history, read_run_ledger
 from securetrain.artifacts.lineage.waivers import read_waivers
 from securetrain.artifacts.model.signed_model import SignedModel
 from securetrain.core import canonical
@@ -33,14 +34,18 @@ from securetrain.parallel.mesh import Mesh, make_mesh
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients
-from securetrain.train.agree import rank_zero_decides, recording_refusals, run_together
+from securetrain.train.admitted import admitted_nodes
+from securetrain.train.agree import (
+    rank_zero_decides,
+    recording_refusals,
+    run_together,
+)
 from securetrain.train.checkpointing import Checkpoints
 from securetrain.train.composition import check_guard, check_world
 from securetrain.train.config import Format, JobConfig, settings_of, shape_of
 from securetrain.train.data import Rows
 from securetrain.train.data.open import Data, plan_data
 from securetrain.train.data.prefetch import Prefetch
-from securetrain.train.lineage import RunHistory, read_history
 from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
@@ -174,9 +179,11 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
                 tokenizers=said.get("tokenizers"),
             )
         )
-    history = read_history(run, trust, world) if worker.is_rank_zero else RunHistory()
-    if worker.console is not None:
-        worker.console.write("".join(f"warning: the ledger's {line}\n" for line in history.ignored))
+    past = None
+    if worker.is_rank_zero and run.ledger.exists():
+        past = read_run_ledger(run.ledger, trust)
+    if past is not None and worker.console is not None:
+        worker.console.write("".join(f"warning: the ledger's {line}\n" for line in past.ignored))
     checkpoints = Checkpoints(
         run=run,
         run_id=run_id_of(trust),
@@ -189,7 +196,8 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
         env=data.environment,
         base=None if weights is None else weights.digest,
-        history=history,
+        history=read_history(past.recorded if past is not None else ()),
+        nodes=admitted_nodes(past.events if past is not None else (), world),
         ledger=ledger,
         is_rank_zero=worker.is_rank_zero,
         is_node_leader=worker.is_node_leader,

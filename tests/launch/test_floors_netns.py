@@ -17,6 +17,7 @@ from securetrain import artifacts
 from securetrain.artifacts import SaveContext
 from securetrain.artifacts.lineage import head
 from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.machine import HEAD
 from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
@@ -95,7 +96,7 @@ def save(made, step, now):
     opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
     assert isinstance(opened.predicate, CheckpointPredicate)
     head.advance(LocalStorage(run.checkpoints), opened.predicate, key, trust, now)
-    return (run.checkpoints / head.HEAD).read_bytes()
+    return (run.checkpoints / HEAD).read_bytes()
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def folder(tmp_path):
         clock=lambda: now,
     ).refresh()
     shutil.rmtree(made.run.checkpoint(2))
-    (made.run.checkpoints / head.HEAD).write_bytes(first)
+    (made.run.checkpoints / HEAD).write_bytes(first)
     shutil.copytree(made.run.root, tmp_path / "run-node-b")
     return tmp_path, made.job
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from securetrain.artifacts.lineage.history import Made
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     IndexFile,
@@ -27,7 +26,7 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import Decision, NodeTier
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole
-from securetrain.launch.restart import Restart, in_doubt
+from securetrain.launch.restart import Restart
 from securetrain.ledger import events, verify_ledger
 from securetrain.rendezvous.wire.membership import Evicted, Member, Membership
 from securetrain.testing.clock import SettableClock
@@ -64,50 +63,6 @@ def statement(created=None, **said):
         "index": index,
     }
     return CheckpointPredicate(**{**fields, **said}), data
-
-
-def known(time, epoch=3):
-    return Made(name="step-00000001", step=1, digest="0" * 64, time=time, epoch=epoch)
-
-
-# The decision.
-
-
-@pytest.mark.parametrize(
-    ("made", "doubted"),
-    [(at(49.999), False), (at(50), True), (at(50.001), True)],
-)
-def test_before_is_before(made, doubted):
-    """What was made at the very moment of the last good evidence was not made before it."""
-    assert in_doubt(gone(), at(50), statement()[0], known(made), 4) is doubted
-    assert in_doubt(gone(), at(50), statement(made)[0], None, 4) is doubted
-
-
-def test_what_was_made_without_the_node_is_not_in_doubt():
-    assert not in_doubt(gone(), at(50), statement()[0], known(at(99), epoch=4), 5)
-    assert not in_doubt(gone(), at(50), statement(at(99), epoch=4)[0], None, 5)
-
-
-def test_the_ledger_is_believed_and_not_the_statement():
-    """The evicted node signs an earlier time, or a later epoch; the ledger says otherwise."""
-    forged, _ = statement(at(1), epoch=9)
-    assert in_doubt(gone(led=True), at(50), forged, known(at(60)), 4)
-    honest, _ = statement(at(99))
-    assert not in_doubt(gone(), at(50), honest, known(at(40)), 4)
-
-
-def test_what_only_the_evicted_node_vouches_for_is_in_doubt():
-    assert not in_doubt(gone(led=False), at(50), statement(at(1))[0], None, 4)
-    assert in_doubt(gone(led=True), at(50), statement(at(1))[0], None, 4)
-
-
-def test_an_epoch_that_has_not_begun_is_a_forgery():
-    assert in_doubt(gone(), at(50), statement(at(1), epoch=4)[0], None, 4)
-    assert not in_doubt(gone(), at(50), statement(at(1), epoch=4)[0], None, 6)
-
-
-def test_not_knowing_the_epoch_is_no_excuse():
-    assert in_doubt(gone(), at(50), statement()[0], known(at(60), epoch=-1), 4)
 
 
 # A run directory.

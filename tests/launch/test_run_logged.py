@@ -34,7 +34,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 import torch
 import securetrain.artifacts as artifacts
-from securetrain.artifacts import SaveContext, head
+from securetrain.artifacts import SaveContext
+from securetrain.artifacts.lineage import head
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.storage import LocalStorage

@@ -16,8 +16,9 @@ import torch.distributed as dist
 
 from securetrain.artifacts.checkpoint.save import SavedCheckpoint
 from securetrain.artifacts.lineage import history as ledger_history
+from securetrain.artifacts.lineage import machine
+from securetrain.artifacts.lineage.folder import REMOVING
 from securetrain.artifacts.lineage.logged import proof_name
-from securetrain.artifacts.lineage.retention import REMOVING
 from securetrain.core import canonical
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, RuntimeRefusal
@@ -28,7 +29,6 @@ from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun
 from securetrain.train.checkpointing import Checkpoints
 from securetrain.train.config import parse_job
-from securetrain.train.lineage import RunHistory
 from securetrain.train.run import run_job
 from securetrain.train.saving import Background
 from securetrain.train.setup import run_id_of
@@ -50,7 +50,7 @@ def steps(run: SmallRun) -> list[int]:
     return sorted(int(p.name.split("-")[1]) for p in run.run_dir.checkpoints.glob("step-*"))
 
 
-def past(run: SmallRun) -> ledger_history.History:
+def past(run: SmallRun) -> machine.History:
     data = run.run_dir.ledger.read_bytes()
     return ledger_history.read_history(read_ledger(data, run.trust).recorded)
 
@@ -190,7 +190,7 @@ def test_what_must_be_logged_stays_until_it_is_proven(new_run: NewRun):
         run_id=run_id_of(run.trust),
         trust=run.trust,
         policy=load_resolved(run.run_dir.resolved_policy),
-        history=RunHistory(),
+        history=machine.History(),
         ledger=run.ledger(),
     )
     Checkpoints._remove_old(now_in_the_log)  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ HELPER: Final = "securetrain.artifacts.checkpoint.helper"
 
 
 class SaveMode(StrEnum):
-    """Where a background save writes and hashes."""
+    """The place where a background save writes and hashes."""
 
     THREAD = "thread"
     PROCESS = "process"

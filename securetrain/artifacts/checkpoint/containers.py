@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank's file looks like inside, and how the files are called."""
+"""The inside of a rank's file, and the names of the files."""
 
 import re
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ class Container(Protocol):
         """The name of every rank's file, by rank; empty for a rank that writes none."""
 
     def is_name(self, name: str) -> bool:
-        """Whether a rank may write a file of this name."""
+        """Tell whether a rank may write a file of this name."""
 
     def header(self, items: Sequence[WriteItem]) -> bytes:
-        """What stands before the tensors."""
+        """The bytes before the tensors."""
 
     def documents(self, index: Index) -> dict[str, bytes]:
         """Further small files of the checkpoint, by name."""

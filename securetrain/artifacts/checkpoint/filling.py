@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How the bytes of a file get into the tensors that they fill.
+"""Read the bytes of a file into the tensors that they fill.
 
 Three ways, the first that fits:
 

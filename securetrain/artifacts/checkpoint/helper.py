@@ -31,7 +31,7 @@ STRETCH = 8 << 20
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What to write."""
+    """The data to write."""
 
     fd: int
     size: int
@@ -43,7 +43,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was written."""
+    """The record of what was written."""
 
     leaves: str = ""
     """The leaf table in base64."""

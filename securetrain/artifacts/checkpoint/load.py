@@ -49,9 +49,9 @@ from securetrain.artifacts.checkpoint.filling import Fetch, Job
 from securetrain.artifacts.checkpoint.sealing import SealedReader
 from securetrain.artifacts.checkpoint.tensors import BY_NAME, check_host
 from securetrain.artifacts.lineage import logged
-from securetrain.artifacts.lineage.floors import Floor
-from securetrain.artifacts.lineage.freshness import Freshness, Seen, below, remember
+from securetrain.artifacts.lineage.freshness import Freshness, remember
 from securetrain.artifacts.lineage.judging import Asked, judge
+from securetrain.artifacts.lineage.machine import Floor, Known, doubts
 from securetrain.artifacts.statement.listing import check_listing, read_statement
 from securetrain.artifacts.statement.reading import LeafReader, read_digested
 from securetrain.artifacts.statement.statements import (
@@ -128,9 +128,7 @@ def load(
     assert reader.opened is not None
     if freshness is not None and freshness.floors is not None:
         remember(reader.opened, freshness.floors)
-    predicate = reader.opened.predicate
-    assert isinstance(predicate, CheckpointPredicate)
-    return predicate
+    return reader.opened.checkpoint
 
 
 class _Planner(DefaultLoadPlanner):
@@ -197,7 +195,7 @@ class _Reader(StorageReader):
         self.asked = asked
         self.threads = threads
         self.keys = keys
-        self.seen: Seen | None = None
+        self.known: Known | None = None
         self.error: SecureTrainError | None = None
         self.opened: Opened | None = None
         self.index = index_file.Index(version=index_file.VERSION, tensors=(), values=())
@@ -229,15 +227,14 @@ class _Reader(StorageReader):
         proven = logged.prove(storage, data, kind, asked.trust, asked.policy, asked.now)
         index = None if proven is None else proven.index
         opened = open_statement(data, kind, asked.trust, storage.name, index)
-        predicate = opened.predicate
-        assert isinstance(predicate, CheckpointPredicate)
+        predicate = opened.checkpoint
         judged = judge(opened, storage, self.asked)
         if problems := [*judged.problems, *check_listing(storage, predicate)]:
             raise most_telling(problems).error(storage.name)
         data = read_digested(storage, predicate.index, kind)
         self.index = index_file.parse(data, {file.name: file.data_size for file in predicate.files})
         self.tensors = index_file.TensorMap.of(self.index)
-        self.opened, self.seen = opened, judged.seen
+        self.opened, self.known = opened, judged.known
         return self._metadata()
 
     def _metadata(self) -> Metadata:
@@ -274,7 +271,7 @@ class _Reader(StorageReader):
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Send the digest of what this rank opened and its node's floor, and nothing else."""
         assert self.opened is not None
-        floor = self.seen.floor if self.seen is not None else None
+        floor = self.known.floor if self.known is not None else None
         seen = (-1, "") if floor is None else (floor.seq, floor.digest)
         return dataclasses.replace(plan, storage_data=(self.opened.digest, *seen))
 
@@ -288,9 +285,11 @@ class _Reader(StorageReader):
                 raise Problem(
                     code="ST-CKPT-130", what=f"rank {rank} opened another checkpoint than rank 0"
                 ).error(self.storage.name)
-            if self.seen is None or digest in self.seen.excused or seq < 0:
+            if self.known is None or seq < 0:
                 continue
-            for problem in below(Floor(seq=seq, digest=seen), self.opened, f"rank {rank}'s node"):
+            heard = {f"rank {rank}'s node": Floor(seq=seq, digest=seen)}
+            known = Known(heard=heard, excused=self.known.excused)
+            for problem in doubts(self.opened, known):
                 raise problem.error(self.storage.name)
         return plans
 
@@ -334,8 +333,7 @@ class _Reader(StorageReader):
 
     def _read_file(self, name: str, jobs: list[Job], pool: ThreadPoolExecutor) -> None:
         assert self.opened is not None
-        predicate = self.opened.predicate
-        assert isinstance(predicate, CheckpointPredicate)
+        predicate = self.opened.checkpoint
         entry = next(file for file in predicate.files if file.name == name)
         params = predicate.tree.params
         inner = LeafReader.open(self.storage, entry, params, self.tensors.names)

@@ -45,7 +45,7 @@ _PLAN: Final = "ST-USAG-013"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """What was saved; the same on every rank."""
+    """A saved checkpoint; the same on every rank."""
 
     path: Path | str
     digest: str
@@ -77,7 +77,8 @@ def save(
             1 MiB, by the size of the tensors' parts).
         process_group: the ranks that take part (default: all; none needed in a single process).
         signer: this rank's own key, with which it signs what it wrote; every rank or none.
-        recipients: who may decrypt the tensors; none leaves them in clear. The same on all ranks.
+        recipients: who may decrypt the tensors, the same on all ranks; none leaves them in the
+            clear.
 
     Raises:
         UsageError: ST-USAG-013 a value or tensor that the format cannot hold.

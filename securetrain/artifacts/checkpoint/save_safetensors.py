@@ -61,23 +61,23 @@ def save_safetensors(
     rank = dist.get_rank(process_group) if dist.is_initialized() else 0
     world = dist.get_world_size(process_group) if dist.is_initialized() else 1
     with torch.no_grad():
-        own = _gather(state_dict, rank, [0] * world)
-    return run_save(own, writer, process_group, shown(path))
+        mine = _gather(state_dict, rank, [0] * world)
+    return run_save(mine, writer, process_group, shown(path))
 
 
 def _gather(state: dict[str, Any], rank: int, loads: list[int]) -> dict[str, Any]:
-    """What this rank writes: its whole tensors, and all values. Collective over DTensors."""
-    own: dict[str, Any] = {}
+    """Gather what this rank writes: its whole tensors, and all values. Collective over DTensors."""
+    mine: dict[str, Any] = {}
     for name, value in state.items():
         if isinstance(value, dict):
             if inner := _gather(value, rank, loads):
-                own[name] = inner
+                mine[name] = inner
         elif isinstance(value, Tensor):
             owner = loads.index(min(loads))
             loads[owner] += value.numel() * value.element_size()
             whole = value.full_tensor() if isinstance(value, DTensor) else value
             if owner == rank:
-                own[name] = whole.detach().cpu()
+                mine[name] = whole.detach().cpu()
         else:
-            own[name] = value
-    return own
+            mine[name] = value
+    return mine

@@ -44,7 +44,7 @@ def dtype_name(dtype: torch.dtype, fqn: str) -> str:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is an ordinary strided one, not a subclass with a storage of its own."""
+    """Tell an ordinary strided tensor from a subclass with a storage of its own."""
     return type(tensor) in {Tensor, torch.nn.Parameter} and tensor.layout is torch.strided
 
 
@@ -74,7 +74,7 @@ def memory(tensor: Tensor) -> memoryview:
 
 
 def can_fill(target: Tensor, dtype: torch.dtype) -> bool:
-    """Whether stored bytes of `dtype` may be read straight into the memory of `target`."""
+    """Tell whether stored bytes of `dtype` may be read straight into the memory of `target`."""
     return (
         is_plain(target)
         and target.device.type == "cpu"

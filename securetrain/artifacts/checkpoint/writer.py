@@ -61,7 +61,7 @@ _PLAN: Final = "ST-USAG-013"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """What a rank says of its part; travels as a plain tuple."""
+    """A rank's report on its part; travels as a plain tuple."""
 
     name: str
     """Empty when it wrote no file."""
@@ -108,7 +108,7 @@ class Writer(StorageWriter):
 
     @property
     def staging(self) -> Staging:
-        """Where this save is built."""
+        """The directory in which this save is built."""
         if self._staging is None:
             self._staging = self.storage.staging(self.save_id)
         return self._staging
@@ -247,9 +247,9 @@ class Writer(StorageWriter):
             tree=TreeInfo.of(self.params),
             file=file,
         )
-        signed = self.signer.sign(message)
-        own = self.signer
-        return Report(name, size, root, own.key.key_id, signed, own.certificate, sealed)
+        signer = self.signer
+        signed = signer.sign(message)
+        return Report(name, size, root, signer.key.key_id, signed, signer.certificate, sealed)
 
     @refusing("ST-USAG-010")
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -400,7 +400,7 @@ def _small(name: str, data: bytes) -> IndexFile:
 
 
 def _reports(results: list[list[WriteResult]]) -> dict[int, Report]:
-    """What every rank said of its own part; the last word counts, and there is one."""
+    """The reports of all ranks on their own parts; the last word counts, and there is one."""
     return {
         rank: Report(*result.storage_data)
         for rank, reported in enumerate(results)
@@ -410,7 +410,7 @@ def _reports(results: list[list[WriteResult]]) -> dict[int, Report]:
 
 
 def _sealed(report: Report, *, encrypted: bool) -> Sealed | None:
-    """How a rank encrypted its file, which is what this save asks of all of them."""
+    """The encryption of a rank's file: this save asks the same of all ranks."""
     if bool(report.sealed) != encrypted:
         raise UsageError(
             "ST-USAG-001",

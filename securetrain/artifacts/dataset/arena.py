@@ -44,7 +44,7 @@ _SOCKET: Final = "arena"
 
 
 class LeafReader(Protocol):
-    """What verifies a leaf into memory; after an IntegrityError the memory may hold anything."""
+    """A reader of verified leaves; after an IntegrityError the memory may hold anything."""
 
     def __call__(self, name: str, index: int, view: memoryview) -> None:
         """Fill `view` with leaf number `index` of a file."""
@@ -52,7 +52,7 @@ class LeafReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each file's leaves are in the arena. A pure function of the statement."""
+    """The place of each file's leaves in the arena. A pure function of the statement."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -83,10 +83,10 @@ class Layout:
 class Arena:
     """The memory, mapped by its owner or by a reader."""
 
-    def __init__(self, layout: Layout, fd: int, *, own: bool) -> None:
+    def __init__(self, layout: Layout, fd: int, *, writable: bool) -> None:
         self.layout = layout
         self.fd = fd
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if own else 0)
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._map = mmap.mmap(fd, max(layout.size, _PAGE), mmap.MAP_SHARED, protection)
         self._view = memoryview(self._map)
         starts = [0, *accumulate(layout.counts)]
@@ -104,7 +104,7 @@ class Arena:
         try:
             fd = os.memfd_create("securetrain-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(fd, max(layout.size, _PAGE))
-            arena = cls(layout, fd, own=True)
+            arena = cls(layout, fd, writable=True)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
             raise UsageError(
@@ -116,7 +116,7 @@ class Arena:
         return arena
 
     def has(self, name: str, index: int) -> bool:
-        """Whether a leaf has been verified."""
+        """Tell whether a leaf has been verified."""
         return self._view[self._first[name] + index] == 1
 
     def place(self, name: str, index: int) -> memoryview:
@@ -261,7 +261,7 @@ class SharedArena:
                 os.close(fd)
             self._socket.close()
             raise
-        self.arena = Arena(layout, fd, own=False)
+        self.arena = Arena(layout, fd, writable=False)
         self._path = path
 
     def ensure(self, name: str, first: int, count: int) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Files(Protocol):
-    """What a file needs of `VerifiedDataset`."""
+    """The part of `VerifiedDataset` that a file needs."""
 
     @property
     def files(self) -> Mapping[str, int]:
@@ -28,10 +28,10 @@ class Files(Protocol):
 
 
 class Bytes(Files, Protocol):
-    """What an array needs of it, too."""
+    """The part that an array needs besides."""
 
     def split_size(self, split: str) -> int:
-        """How many bytes a split has."""
+        """The number of bytes of a split."""
 
     def read_split(self, split: str, offset: int, length: int) -> bytes:
         """Verified bytes of a split."""
@@ -100,7 +100,7 @@ class VerifiedMemmap:
     def __init__(
         self, dataset: Bytes, split: str, dtype: "np.dtype[Any] | str", row: int | None = None
     ) -> None:
-        """Lay an array over a split.
+        """Map an array over a split.
 
         Args:
             dataset: The dataset.

@@ -34,7 +34,7 @@ class VerifiedFileSystem(AbstractFileSystem):
         }
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:  # noqa: FBT001, FBT002
-        """What lies in a folder, or the file itself."""
+        """List what is in a folder, or the file itself."""
         folder = self._plain(path)
         if folder in self._dataset.files:
             found = [self._entry(folder)]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""That a file which has grown begins with what it was: shown by its tree, page by page.
+"""Show by its tree, page by page, that a file which has grown begins with what it was.
 
 A signed file entry names what the file was in earlier versions. What it was is made again from the
 tree that it has now, as in a consistency proof of RFC 6962: the pages that were full are the same

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Where the samples of a dataset lie, and the tree that proves one of them.
+"""The places of the samples of a dataset, and the tree that proves one of them.
 
 A table of samples has one line of canonical JSON a sample. The lines are the leaves of a tree
 (RFC 6962), whose root is signed: a line and about 30 hashes prove to somebody who has the signed
@@ -57,7 +57,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class SampleProof(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """That a sample is in a dataset."""
+    """The proof that a sample is in a dataset."""
 
     dataset: Hex32
     """The dataset's digest."""

@@ -5,8 +5,8 @@
 Rules, in order:
 
 1. links, special files and unsafe names are refused, never followed;
-2. every new file is read once and hashed; its tree is written below ``_securetrain/``. The
-   statement is replaced last and at once: until then the version before it is what is signed;
+2. every new file is read once and hashed, and the statement is replaced last (`signer`): until then
+   the version before it is what is signed;
 3. a new version has the number after the old one's, keeps every file of it under its signed root,
    and carries the proof of that (RFC 6962). A file of an old version is never signed anew: who
    changed it is found when it is read;
@@ -25,8 +25,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from securetrain.artifacts.dataset import samples
-from securetrain.artifacts.dataset.growth import check_growth
-from securetrain.artifacts.dataset.trees import Progress, keep_tree, pieces
+from securetrain.artifacts.dataset.signer import WHOLE, DatasetSigner, Progress, Signed, bad
 from securetrain.artifacts.statement.dataset_predicate import (
     DataFile,
     DataFormat,
@@ -41,27 +40,23 @@ from securetrain.artifacts.statement.dataset_predicate import (
     files_root,
     in_order_of_arrival,
 )
-from securetrain.artifacts.statement.listing import open_data
-from securetrain.artifacts.statement.reading import SignedFile
-from securetrain.artifacts.statement.statements import Opened, digest_of, sign
-from securetrain.artifacts.tree.layout import PAGE_BYTES, STATEMENT, TREES, Kind
+from securetrain.artifacts.statement.statements import Opened
+from securetrain.artifacts.tree.layout import STATEMENT, TREES
 from securetrain.artifacts.tree.parts import TreeInfo
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.artifacts.tree.storage import LocalStorage
-from securetrain.core.errors import IntegrityError, UsageError, os_error
+from securetrain.core.errors import IntegrityError, os_error
 from securetrain.core.files import FileEntry, open_regular, survey, write_atomic
-from securetrain.core.hashtree import DATASET_LEAF, Tree, TreeParams, TreeWriter, pages_of
+from securetrain.core.hashtree import DATASET_LEAF, TreeParams, TreeWriter
 from securetrain.identity.keys import Signer
 from securetrain.identity.log import merkle
 from securetrain.identity.log.leaf_hashes import hashes_of
 
-WHOLE: Final = "all"
 SPLIT_FOLDERS: Final = ("train", "training", "validation", "valid", "val", "test", "eval")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What is said about a dataset besides its bytes."""
+    """The description of a dataset besides its bytes."""
 
     name: str
     format: DataFormat | None = None
@@ -77,15 +72,6 @@ class About:
     """Whether every sample gets a line in a signed table."""
     removed: Sequence[Removed] = ()
     """What must not be read any more, on top of what was removed before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """What was signed."""
-
-    path: Path
-    digest: str
-    predicate: DatasetPredicate
 
 
 def sign_in_place(
@@ -121,89 +107,50 @@ def sign_in_place(
     _check_kept(root, known, found)
     new = [entry for entry in found if not _is_kept(entry, known)]
     if not new and (old is None or not about.removed):
-        raise _bad("nothing was added that could be signed", str(root), "add data, or --remove")
-    tree = _tree(old, params)
-    work = _Work(root, tree, 0 if old is None else old.seq + 1, progress, new, known)
-    work.hash_new()
+        raise bad("nothing was added that could be signed", str(root), "add data, or --remove")
+    work = DatasetSigner(
+        root=root,
+        params=_tree(old, params),
+        seq=0 if old is None else old.seq + 1,
+        known=known,
+        progress=progress,
+        total=sum(entry.size for entry in new),
+    )
+    for entry in new:
+        work.hash(entry.name)
     names = [entry.name for entry in found]
     data_format = about.format or (old.format if old is not None else samples.detect(names))
-    index = work.tables(old, data_format, about)
-    known.update((file.name, file) for file in work.files)
-    files = sorted(known.values(), key=lambda file: file.name)
+    table = _Table(work, [entry.name for entry in new])
+    index = table.write(old, data_format, about)
+    files = sorted(
+        {**known, **{file.name: file for file in work.files}}.values(), key=lambda file: file.name
+    )
     predicate = _predicate(about, work, files, data_format, index, old, previous, now)
-    data = sign(predicate, about.name, key)
-    write_atomic(root / STATEMENT, data)
-    return Signed(root, digest_of(predicate), predicate)
+    return work.finish(predicate, about.name, key)
 
 
-@dataclass(slots=True)
-class _Work:
-    root: Path
-    params: TreeParams
-    seq: int
-    progress: Progress | None
-    new: list[FileEntry]
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The table of a version's samples."""
+
+    work: DatasetSigner
+    new: Sequence[str]
     """Files that were not there, or not to this length."""
-    known: Mapping[str, DataFile]
-    """The files of the version before."""
-    files: list[DataFile] = field(default_factory=list)
-    done: int = 0
-
-    def hash_new(self) -> None:
-        """Rule 2."""
-        total = sum(entry.size for entry in self.new)
-        for entry in self.new:
-            writer = TreeWriter(self.params)
-            for piece in pieces(self.root / entry.name):
-                writer.update(piece)
-                self.done += len(piece)
-                if self.progress is not None:
-                    self.progress(self.done, total)
-            self.keep(entry.name, writer.finish())
-
-    def keep(self, name: str, tree: Tree) -> None:
-        """Write a file's tree and list it, once it is shown to hold what it was (rule 4)."""
-        old = self.known.get(name)
-        before = [] if old is None else old.stages
-        if before:
-            grown = DataFile(name=name, size=tree.size, root=tree.root.hex(), before=before)
-            self._check_grown(grown, tree)
-        self.files.append(keep_tree(self.root, name, tree, added=self.seq, before=before))
-
-    def _check_grown(self, grown: DataFile, tree: Tree) -> None:
-        storage = LocalStorage(self.root)
-        file = SignedFile(
-            source=open_data(storage, grown.name, grown.size, Kind.DATASET),
-            name=grown.name,
-            size=grown.size,
-            params=self.params,
-            kind=Kind.DATASET,
-            root=storage,
-        )
-        pages = pages_of(self.params, tree.leaves)
-
-        def page(number: int) -> bytes:
-            return tree.leaves[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
-
-        try:
-            check_growth(grown, file, pages, page)
-        finally:
-            file.close()
 
     def _fresh(self, stretches: Iterable[samples.Stretch]) -> Iterator[samples.Stretch]:
         """The samples that are not in the tables of earlier versions."""
         for one in stretches:
-            old = self.known.get(one.file)
+            old = self.work.known.get(one.file)
             if old is None or one.offset >= old.size:
                 yield one
             elif one.offset + one.length > old.size:
-                raise _bad(
+                raise bad(
                     f"sample {one.id!r} goes on in what was added, and was signed without it",
-                    str(self.root / one.file),
+                    str(self.work.root / one.file),
                     "end the last sample before you add others, or add a file",
                 )
 
-    def tables(
+    def write(
         self, old: DatasetPredicate | None, data_format: DataFormat, about: About
     ) -> SampleIndex | None:
         """The table of the new files' samples, and the index over all tables."""
@@ -211,12 +158,12 @@ class _Work:
         if before is None and not about.with_samples:
             return None
         if old is not None and before is None:
-            raise _bad(
+            raise bad(
                 "the version before has no table of samples, so this one cannot have one",
-                str(self.root),
+                str(self.work.root),
                 "leave out --samples",
             )
-        stretches = samples.find(data_format, [entry.name for entry in self.new], self.open)
+        stretches = samples.find(data_format, self.new, self.open)
         source = about.sources[0] if len(about.sources) == 1 else ""
         license_name = about.licenses[0] if len(about.licenses) == 1 else ""
         found = samples.describe(
@@ -226,24 +173,24 @@ class _Work:
         files = [] if before is None else list(before.files)
         older = [line for name in files for line in self._read_lines(name)]
         if lines:
-            name = samples.table_name(self.seq)
+            name = samples.table_name(self.work.seq)
             data = b"".join(line + b"\n" for line in lines)
-            write_atomic(self.root / name, data, replace=False)
-            writer = TreeWriter(self.params)
+            write_atomic(self.work.root / name, data, replace=False)
+            writer = TreeWriter(self.work.params)
             writer.update(data)
-            self.keep(name, writer.finish())
+            self.work.keep(name, writer.finish())
             files.append(name)
         if not files:
-            raise _bad(
+            raise bad(
                 f"format {data_format} has no samples of its own",
-                str(self.root),
+                str(self.work.root),
                 "leave out --samples, or name the format with --data-format",
             )
         return samples.index_of(files, [*older, *lines])
 
     def open(self, name: str) -> BinaryIO:
         """Open a data file, which must be a regular one."""
-        return os.fdopen(open_regular(self.root / name), "rb")
+        return os.fdopen(open_regular(self.work.root / name), "rb")
 
     def _read_lines(self, name: str) -> list[bytes]:
         with self.open(name) as file:
@@ -252,7 +199,7 @@ class _Work:
 
 def _predicate(  # noqa: PLR0917 - its parts, each once
     about: About,
-    work: _Work,
+    work: DatasetSigner,
     files: Sequence[DataFile],
     data_format: DataFormat,
     index: SampleIndex | None,
@@ -293,7 +240,7 @@ def _predicate(  # noqa: PLR0917 - its parts, each once
             ),
         )
     except msgspec.ValidationError as error:
-        raise _bad(str(error), str(work.root), "correct what is said about it") from error
+        raise bad(str(error), str(work.root), "correct what is said about it") from error
 
 
 def _growth(old: DatasetPredicate, files: Sequence[DataFile]) -> list[bytes]:
@@ -313,7 +260,7 @@ def _splits(
         chosen = {split: list(members) for split, members in wanted.items()}
         for split, members in chosen.items():
             if missing := [name for name in members if name not in names]:
-                raise _bad(f"split {split!r} names {missing[0]!r}", where, "name files that exist")
+                raise bad(f"split {split!r} names {missing[0]!r}", where, "name files that exist")
     else:
         chosen = {}
         for name in names:
@@ -333,7 +280,7 @@ def _previous(root: Path, previous: Opened | None) -> DatasetPredicate | None:
             )
         return None
     if not isinstance(previous.predicate, DatasetPredicate):
-        raise _bad("the statement is not a dataset's", str(root), "name a dataset")
+        raise bad("the statement is not a dataset's", str(root), "name a dataset")
     return previous.predicate
 
 
@@ -353,7 +300,7 @@ def _listed(root: Path) -> list[FileEntry]:
         if file.name != STATEMENT and PurePosixPath(file.name).parts[0] != TREES
     ]
     if not found:
-        raise _bad("there is no file to sign", str(root), "name a directory that holds data")
+        raise bad("there is no file to sign", str(root), "name a directory that holds data")
     return found
 
 
@@ -381,7 +328,3 @@ def _tree(old: DatasetPredicate | None, params: TreeParams | None) -> TreeParams
 
 def _together(old: Sequence[str], new: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*old, *new]))
-
-
-def _bad(what: str, where: str, fix: str) -> UsageError:
-    return UsageError("ST-USAG-001", what, where, fix)

@@ -69,7 +69,7 @@ class VerifiedSamples(Dataset[bytes]):
         return self._dataset.read(sample.file, sample.offset, sample.length)
 
     def describe(self, number: int) -> Sample:
-        """What the table says of a sample."""
+        """The table's line on a sample."""
         return self._samples[self.places[number]]
 
 
@@ -102,7 +102,7 @@ class ResumableSampler(Sampler[int]):
         """Samples of this epoch that all ranks together have taken."""
 
     def __len__(self) -> int:
-        """How many samples this rank has left in the epoch."""
+        """The number of samples that this rank has left in the epoch."""
         return (self.length - self.seen) // self.ranks
 
     def __iter__(self) -> Iterator[int]:
@@ -116,7 +116,7 @@ class ResumableSampler(Sampler[int]):
         self.seen = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where it is. The same for every rank, and for any number of ranks."""
+        """The position. The same for every rank, and for any number of ranks."""
         return {"seed": self.seed, "epoch": self.epoch, "seen": self.seen, "length": self.length}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -29,11 +29,11 @@ from securetrain.artifacts.dataset.growth import check_growth
 from securetrain.artifacts.dataset.removal import Removals
 from securetrain.artifacts.dataset.write import (
     Document,
-    SignedDataset,
     sign_dataset,
     sign_documents,
 )
-from securetrain.artifacts.lineage.floors import Floor, Floors
+from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement import rules
 from securetrain.artifacts.statement.listing import check_listing, open_data, read_statement
 from securetrain.artifacts.statement.reading import SignedFile
@@ -54,7 +54,6 @@ DOCUMENTS_LIMIT: Final = 1 << 30
 
 __all__ = [
     "Document",
-    "SignedDataset",
     "VerifiedDataset",
     "sign_dataset",
     "sign_documents",
@@ -198,7 +197,7 @@ class VerifiedDataset:
         self._arena = SharedArena(self._layout, self.digest, path)
 
     def split_size(self, split: str) -> int:
-        """How many bytes a split has, its files taken one after the other."""
+        """The number of bytes of a split, its files taken one after the other."""
         return self._starts(split)[-1]
 
     def read_split(self, split: str, offset: int, length: int) -> bytes:
@@ -227,7 +226,7 @@ class VerifiedDataset:
         return b"".join(pieces)
 
     def documents(self, split: str) -> tuple[Document, ...]:
-        """Where the documents of a split lie, in reading order (none without a signed table).
+        """The places of the documents of a split, in reading order (none without a signed table).
 
         Raises:
             IntegrityError: ST-DATA-101 when the table does not fit the data, else as `read`.
@@ -292,7 +291,7 @@ class VerifiedDataset:
         return names[split]
 
     def _starts(self, split: str) -> list[int]:
-        """Where each file of a split begins in it, and where the split ends; worked out once."""
+        """The offset of each file of a split, and the end of the split; worked out once."""
         found = self._split_starts.get(split)
         if found is None:
             found = [0, *accumulate(self._size(name) for name in self._split(split))]

@@ -6,41 +6,36 @@ Rules, in order:
 
 1. the directory appears whole, under a name that was free, or not at all;
 2. links, special files and unsafe names in the source are refused, never followed;
-3. what is hashed is what is written: the source is read once;
-4. the statement is written last.
+3. what is hashed is what is written, and the statement comes last (`signer`).
 """
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from securetrain.artifacts.dataset.trees import Progress, keep_tree, pieces
-from securetrain.artifacts.statement.statements import (
-    DataFile,
-    DatasetPredicate,
-    Split,
-    TreeInfo,
-    digest_of,
-    sign,
+from securetrain.artifacts.dataset.signer import (
+    WHOLE,
+    DatasetSigner,
+    Progress,
+    Signed,
+    Sink,
+    bad,
 )
-from securetrain.artifacts.tree.layout import STATEMENT
+from securetrain.artifacts.statement.statements import DatasetPredicate, Split, TreeInfo
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
-from securetrain.core.errors import UsageError, os_error
-from securetrain.core.files import staged_dir, survey, write_atomic
-from securetrain.core.hashtree import DATASET_LEAF, Buffer, TreeParams, TreeWriter
+from securetrain.core.errors import os_error
+from securetrain.core.files import staged_dir, survey
+from securetrain.core.hashtree import DATASET_LEAF, TreeParams
 from securetrain.identity.keys import PrivateKey
 
 DOCUMENTS_SUFFIX: Final = ".documents.jsonl"
 DATA_SUFFIX: Final = ".bin"
-WHOLE: Final = "all"
-"""The split that holds every file when none is named."""
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,15 +45,6 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     file: str
     offset: int
     length: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedDataset:
-    """A dataset that has just been signed."""
-
-    path: Path
-    digest: str
-    predicate: DatasetPredicate
 
 
 def sign_dataset(
@@ -73,7 +59,7 @@ def sign_dataset(
     seq: int = 0,
     params: TreeParams | None = None,
     progress: Progress | None = None,
-) -> SignedDataset:
+) -> Signed:
     """Copy every file below `source` into the new directory `out` and sign it.
 
     Args:
@@ -102,25 +88,20 @@ def sign_dataset(
             code="ST-DATA-142", what=f"{unsafe[0].reason} in the source", file=unsafe[0].name
         ).error(str(source))
     if not files:
-        raise _bad("there is no file to sign", str(source), "name a directory that holds data")
+        raise bad("there is no file to sign", str(source), "name a directory that holds data")
     names = {entry.name for entry in files}
     chosen = {WHOLE: sorted(names)} if splits is None else {k: list(v) for k, v in splits.items()}
     for split, wanted in chosen.items():
         for file in wanted:
             if file not in names:
-                raise _bad(f"split {split!r} names {file!r}", str(source), "name files that exist")
+                raise bad(f"split {split!r} names {file!r}", str(source), "name files that exist")
     total = sum(entry.size for entry in files)
     with _writing(out, params, progress, total) as writer:
         for entry in files:
             writer.copy(source, entry.name)
-        return writer.finish(
-            name,
-            [Split(name=k, files=v) for k, v in chosen.items()],
-            key=key,
-            now=now,
-            metadata=metadata,
-            seq=seq,
-        )
+        splits_of = [Split(name=k, files=v) for k, v in chosen.items()]
+        predicate = _predicate(writer, name, splits_of, now, metadata, seq)
+        return replace(writer.finish(predicate, name, key), path=out)
 
 
 def sign_documents(
@@ -134,7 +115,7 @@ def sign_documents(
     seq: int = 0,
     params: TreeParams | None = None,
     progress: Progress | None = None,
-) -> SignedDataset:
+) -> Signed:
     """Write documents into one file a split, with a table of where each lies, and sign that.
 
     Args:
@@ -153,7 +134,7 @@ def sign_documents(
         UsageError: ST-USAG-001 there are no documents, ST-USAG-002 or 006 on I/O.
     """
     with _writing(out, params, progress, 0) as writer, ExitStack() as stack:
-        sinks: dict[str, tuple[_Sink, _Sink]] = {}
+        sinks: dict[str, tuple[Sink, Sink]] = {}
         for split, document, data in documents:
             if split not in sinks:
                 # Checked here because the split's name becomes a file's name.
@@ -170,17 +151,18 @@ def sign_documents(
             table.write(canonical.encode(entry) + b"\n")
         stack.close()
         if not sinks:
-            raise _bad("there are no documents to sign", str(out), "give at least one")
+            raise bad("there are no documents to sign", str(out), "give at least one")
         splits = [
             Split(name=s, files=[s + DATA_SUFFIX], documents=s + DOCUMENTS_SUFFIX) for s in sinks
         ]
-        return writer.finish(name, splits, key=key, now=now, metadata=metadata, seq=seq)
+        predicate = _predicate(writer, name, splits, now, metadata, seq)
+        return replace(writer.finish(predicate, name, key), path=out)
 
 
 @contextmanager
 def _writing(
     out: Path, params: TreeParams | None, progress: Progress | None, total: int
-) -> Iterator["_Writer"]:
+) -> Iterator[DatasetSigner]:
     if out.exists() or out.is_symlink():
         raise Problem(code="ST-DATA-201", what="already exists and is never overwritten").error(
             str(out)
@@ -188,89 +170,25 @@ def _writing(
     tree = params or TreeParams(leaf_size=DATASET_LEAF)
     try:
         with staged_dir(out) as staging:
-            yield _Writer(staging, out, tree, progress, total)
+            yield DatasetSigner(root=staging, params=tree, progress=progress, total=total)
     except msgspec.ValidationError as error:
-        raise _bad(str(error), str(out), "split names are short, of a-z, 0-9, - and _") from error
+        raise bad(str(error), str(out), "split names are short, of a-z, 0-9, - and _") from error
 
 
-@dataclass(slots=True)
-class _Sink:
-    """One data file that is being written and hashed."""
-
-    name: str
-    fd: int
-    tree: TreeWriter
-    tick: Callable[[int], None]
-
-    @property
-    def size(self) -> int:
-        return self.tree.size
-
-    def write(self, data: Buffer) -> None:
-        view = memoryview(data)
-        self.tree.update(view)
-        done = 0
-        while done < len(view):
-            done += os.write(self.fd, view[done:])
-        self.tick(len(view))
-
-
-@dataclass(slots=True)
-class _Writer:
-    """A dataset directory that is being built."""
-
-    staging: Path
-    final: Path
-    params: TreeParams
-    progress: Progress | None
-    total: int
-    done: int = 0
-    files: list[DataFile] = field(default_factory=list)
-
-    @contextmanager
-    def sink(self, name: str) -> Iterator[_Sink]:
-        path = self.staging / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            sink = _Sink(name, fd, TreeWriter(self.params), self._tick)
-            yield sink
-        finally:
-            os.close(fd)
-        self.files.append(keep_tree(self.staging, name, sink.tree.finish()))
-
-    def copy(self, source: Path, name: str) -> None:
-        with self.sink(name) as sink:
-            for piece in pieces(source / name):
-                sink.write(piece)
-
-    def finish(
-        self,
-        name: str,
-        splits: Sequence[Split],
-        *,
-        key: PrivateKey,
-        now: datetime,
-        metadata: Mapping[str, str] | None,
-        seq: int,
-    ) -> SignedDataset:
-        predicate = DatasetPredicate(
-            name=name,
-            seq=seq,
-            created=now,
-            tree=TreeInfo.of(self.params),
-            files=sorted(self.files, key=lambda file: file.name),
-            splits=sorted(splits, key=lambda split: split.name),
-            metadata=dict(metadata or {}),
-        )
-        write_atomic(self.staging / STATEMENT, sign(predicate, name, key))
-        return SignedDataset(path=self.final, digest=digest_of(predicate), predicate=predicate)
-
-    def _tick(self, count: int) -> None:
-        self.done += count
-        if self.progress is not None:
-            self.progress(self.done, self.total)
-
-
-def _bad(what: str, where: str, fix: str) -> UsageError:
-    return UsageError("ST-USAG-001", what, where, fix)
+def _predicate(  # noqa: PLR0917 - its parts, each once
+    writer: DatasetSigner,
+    name: str,
+    splits: Sequence[Split],
+    now: datetime,
+    metadata: Mapping[str, str] | None,
+    seq: int,
+) -> DatasetPredicate:
+    return DatasetPredicate(
+        name=name,
+        seq=seq,
+        created=now,
+        tree=TreeInfo.of(writer.params),
+        files=sorted(writer.files, key=lambda file: file.name),
+        splits=sorted(splits, key=lambda split: split.name),
+        metadata=dict(metadata or {}),
+    )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What this node has seen of every run, so that nobody can show it less later.
+"""This node's memory of every run, so that nobody can show it less later.
 
 A file of this node alone (0600), outside of any store that others write. Rules:
 
@@ -18,8 +18,7 @@ A file of this node alone (0600), outside of any store that others write. Rules:
 """
 
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -27,6 +26,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement.statements import Count, Hex32, Text
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
@@ -43,13 +43,6 @@ LIMIT: Final = 16 << 20
 HEAD_LIMIT: Final = 4 << 10
 """Bytes of a head that is kept; one with more signatures is not shown to others."""
 VERSION: Final = 1
-
-
-class Floor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The newest checkpoint of a run that was seen under one key."""
-
-    seq: Count
-    digest: Hex32
 
 
 class _Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -127,25 +120,25 @@ class Floors:
             keys: Those that count.
 
         Returns:
-            Whether there was anything to excuse: the floor is one of those.
+            Whether it is excused now.
 
         Raises:
             IntegrityError: ST-CKPT-151.
             UsageError: ST-USAG-002 when it cannot be written.
         """
-        with self._locked():
-            file = self._read()
-            run = file.runs.get(run_id, _Run())
+
+        def excusing(run: _Run) -> _Run:
             floor = _highest(run, keys)
             if floor is None or floor.digest == digest or floor.digest not in gone:
-                return False
+                return run
             excuse = _Excuse(digest=digest, instead_of=floor.digest)
-            if excuse != run.excuse:
-                self._write(file, run_id, msgspec.structs.replace(run, excuse=excuse))
-            return True
+            return msgspec.structs.replace(run, excuse=excuse)
+
+        self._change(run_id, excusing)
+        return digest in self.excused(run_id, keys)
 
     def is_set_aside(self, run_id: str, digest: str) -> bool:
-        """Whether this node has seen that a checkpoint was set aside.
+        """Tell whether this node has seen that a checkpoint was set aside.
 
         Raises:
             IntegrityError: ST-CKPT-151.
@@ -165,18 +158,17 @@ class Floors:
             IntegrityError: ST-CKPT-151.
             UsageError: ST-USAG-002 when it cannot be written.
         """
-        with self._locked():
-            file = self._read()
-            run = file.runs.get(run_id, _Run())
+
+        def raised(run: _Run) -> _Run:
             floors, heads = dict(run.floors), dict(run.heads)
             for key in keys:
                 if key not in floors or floors[key].seq < floor.seq:
                     floors[key] = floor
                 if 0 < len(head) <= HEAD_LIMIT and (key not in heads or heads[key].seq < floor.seq):
                     heads[key] = _Shown(seq=floor.seq, head=head)
-            if floors != run.floors or heads != run.heads:
-                changed = msgspec.structs.replace(run, floors=floors, heads=heads)
-                self._write(file, run_id, changed)
+            return msgspec.structs.replace(run, floors=floors, heads=heads)
+
+        self._change(run_id, raised)
 
     def remember_set_aside(self, run_id: str, digest: str) -> None:
         """Remember that a checkpoint was set aside.
@@ -185,12 +177,12 @@ class Floors:
             IntegrityError: ST-CKPT-151.
             UsageError: ST-USAG-002 when it cannot be written.
         """
-        with self._locked():
-            file = self._read()
-            run = file.runs.get(run_id, _Run())
-            if digest not in run.set_aside:
-                kept = [*run.set_aside, digest]
-                self._write(file, run_id, msgspec.structs.replace(run, set_aside=kept))
+
+        def with_it(run: _Run) -> _Run:
+            kept = dict.fromkeys([*run.set_aside, digest])
+            return msgspec.structs.replace(run, set_aside=list(kept))
+
+        self._change(run_id, with_it)
 
     def _read(self) -> _File:
         if not os.path.lexists(self.path):
@@ -204,16 +196,16 @@ class Floors:
             raise self._refused(f"version {file.version}, this reader knows {VERSION}")
         return file
 
-    def _write(self, file: _File, run_id: str, run: _Run) -> None:
-        changed = msgspec.structs.replace(file, runs={**file.runs, run_id: run})
-        write_atomic(self.path, canonical.encode(changed), mode=PRIVATE_FILE)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _change(self, run_id: str, change: Callable[[_Run], _Run]) -> None:
         if not self.path.parent.is_dir():
             make_private_dir(self.path.parent)
         with locked(self.path.with_name(f".{self.path.name}.lock")):
-            yield
+            file = self._read()
+            before = file.runs.get(run_id, _Run())
+            run = change(before)
+            if run != before:
+                changed = msgspec.structs.replace(file, runs={**file.runs, run_id: run})
+                write_atomic(self.path, canonical.encode(changed), mode=PRIVATE_FILE)
 
     def _refused(self, what: str) -> Exception:
         return Problem(

@@ -7,7 +7,7 @@ with a checkpoint key. Rules for a reader, in order:
 
 1. signed for the role ``checkpoint``, of the closed schema;
 2. not expired: a store that keeps handing out the same head is noticed (a freeze);
-3. of the run that the checkpoint is of.
+3. of the run that the checkpoint is of. Rules 2 and 3 are asked by `machine`.
 
 A head names the one before it by the digest of its bytes, so that heads are a chain, and where the
 transparency log has it.
@@ -18,19 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta
 
-from securetrain.artifacts.statement.statements import (
-    CheckpointPredicate,
-    Count,
-    Hex32,
-    Text,
-    Time,
-    digest_of,
-)
+from securetrain.artifacts.lineage.machine import HEAD, Head
+from securetrain.artifacts.statement.statements import CheckpointPredicate, digest_of
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import LocalStorage, Storage
 from securetrain.core import canonical
@@ -41,27 +34,11 @@ from securetrain.identity import dsse
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
 
-HEAD: Final = "head.json"
 _LOCK: Final = ".head.lock"
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.head+json"
 LIMIT: Final = 64 << 10
 LIFETIME: Final = timedelta(days=30)
-CLOCK_SKEW: Final = timedelta(minutes=10)
-
-
-class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """The newest checkpoint of a run."""
-
-    run_id: Text
-    seq: Count
-    step: Count
-    digest: Hex32
-    prev: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
-    """SHA-256 of the bytes of the head before this one; empty for the first."""
-    log_index: Count | None = None
-    """Where the transparency log has the checkpoint's statement; None when it is in none."""
-    created: Time
-    expires: Time
+"""Readers refuse a head after this time without a newer one."""
 
 
 def sign_head(head: Head, key: Signer) -> bytes:
@@ -128,7 +105,13 @@ def read_bytes(folder: Storage) -> bytes | None:
     Raises:
         IntegrityError: ST-CKPT-152 when it cannot be read.
     """
-    return _bytes(folder)
+    if not folder.has(HEAD):
+        return None
+    try:
+        return folder.read(HEAD, LIMIT)
+    except SecureTrainError as error:
+        problem = Problem(code="ST-CKPT-152", what=f"cannot be read: {error.what}", file=HEAD)
+        raise problem.error(folder.name) from error
 
 
 def read_head(folder: Storage, trust: TrustRoot) -> Head | None:
@@ -137,7 +120,7 @@ def read_head(folder: Storage, trust: TrustRoot) -> Head | None:
     Raises:
         IntegrityError: see `open_head`; ST-CKPT-152 when it cannot be read.
     """
-    data = _bytes(folder)
+    data = read_bytes(folder)
     return None if data is None else open_head(data, trust, folder.name)
 
 
@@ -147,9 +130,6 @@ def advance(
     key: Signer,
     trust: TrustRoot,
     now: datetime,
-    *,
-    lifetime: timedelta = LIFETIME,
-    log_index: int | None = None,
 ) -> Head:
     """Make a saved checkpoint the head of its run.
 
@@ -159,15 +139,13 @@ def advance(
         key: A checkpoint key.
         trust: By which the present head is judged.
         now: The time.
-        lifetime: After how long without a new head readers refuse this one.
-        log_index: Where the log has the statement.
 
     Raises:
         IntegrityError: ST-CKPT-171 when the head is of this number or a later one already;
             see also `open_head`.
     """
     with _alone(folder):
-        data = _bytes(folder)
+        data = read_bytes(folder)
         if data is not None:
             present = open_head(data, trust, folder.name)
             if present.run_id == predicate.run_id and present.seq >= predicate.seq:
@@ -182,9 +160,8 @@ def advance(
             step=predicate.step,
             digest=digest_of(predicate),
             prev="" if data is None else hashlib.sha256(data).hexdigest(),
-            log_index=log_index,
             created=now,
-            expires=now + lifetime,
+            expires=now + LIFETIME,
         )
         folder.replace(HEAD, sign_head(head, key))
     return head
@@ -202,7 +179,7 @@ def note_logged(
         IntegrityError: see `open_head`.
     """
     with _alone(folder):
-        data = _bytes(folder)
+        data = read_bytes(folder)
         if data is None:
             return None
         present = open_head(data, trust, folder.name)
@@ -222,28 +199,3 @@ def _alone(folder: Storage) -> Iterator[None]:
         return
     with locked(folder.path / _LOCK):
         yield
-
-
-def problems_of(head: Head, run_id: str, now: datetime) -> list[Problem]:
-    """Rules 2 and 3."""
-    problems = []
-    if head.run_id != run_id:
-        what = f"the head is of run {head.run_id}, the checkpoint of run {run_id}"
-        problems.append(Problem(code="ST-CKPT-170", what=what, file=HEAD))
-    if head.expires <= now:
-        what = f"the head expired at {head.expires.isoformat()}: nothing newer was shown since"
-        problems.append(Problem(code="ST-CKPT-152", what=what, file=HEAD))
-    if head.created > now + CLOCK_SKEW:
-        what = f"the head is of the future ({head.created.isoformat()})"
-        problems.append(Problem(code="ST-CKPT-152", what=what, file=HEAD))
-    return problems
-
-
-def _bytes(folder: Storage) -> bytes | None:
-    if not folder.has(HEAD):
-        return None
-    try:
-        return folder.read(HEAD, LIMIT)
-    except SecureTrainError as error:
-        problem = Problem(code="ST-CKPT-152", what=f"cannot be read: {error.what}", file=HEAD)
-        raise problem.error(folder.name) from error

@@ -1,67 +1,51 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a run's ledger says of its checkpoints: which there are, and when each was made.
+"""The checkpoints of a run by the word of its ledger: which there are, and when each was made.
 
-The ledger is verified before it is read here (`securetrain.ledger.read_ledger`), so that entries
-cannot be removed, edited or put in another order, and one under another role's key does not count.
-What a single writer says of the time is still its word alone, so:
+The ledger is verified before it is read here (`read_run_ledger`), so that entries cannot be removed,
+edited or put in another order, and one under another role's key does not count. What a single
+writer says of the time is still its word alone, so:
 
 1. a checkpoint was made at the latest time that stands in the ledger up to its last entry, whoever
    wrote that. Ranks of several nodes enter each checkpoint (`checkpoint-signed`,
    `checkpoint-seen`), so that one of them cannot date it back;
 2. its epoch is the one that had begun by then. A launch counts its epochs from anew;
 3. one that was set aside, or removed because it was old, is no longer among them, unless the run
-   has made it again.
+   has made it again (`machine`, rule 1).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from pathlib import Path
+from typing import Final, TYPE_CHECKING
 
-from securetrain.ledger import Recorded, events
+from securetrain.artifacts.lineage import machine
+from securetrain.artifacts.lineage.machine import NO_EPOCH, History, Made, State
+from securetrain.core.files import read_file
+from securetrain.identity.trust import TrustRoot
+from securetrain.ledger import Reading, Recorded, events, read_ledger
 
-NO_EPOCH: Final = -1
+if TYPE_CHECKING:
+    from datetime import datetime
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """One checkpoint."""
-
-    name: str
-    step: int
-    digest: str
-    time: datetime
-    epoch: int
-    """`NO_EPOCH` when none had begun."""
+LEDGER_LIMIT: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """What the ledger says."""
+def read_run_ledger(ledger: Path, trust: TrustRoot) -> Reading:
+    """Verify and read a run's ledger, without a last line that another process may be writing.
 
-    made: tuple[Made, ...] = ()
-    """Oldest first."""
-    set_aside: frozenset[str] = frozenset()
-    """Digests of those that were set aside and not made again."""
-    epoch: int = NO_EPOCH
-    """The one that has begun last, in this launch."""
-    restart: str = ""
-    """The digest of the checkpoint that the run went back to last; empty when it never did, or went
-    back to the beginning."""
-    distrusted: frozenset[tuple[str, str]] = frozenset()
-    """Evictions that were dealt with: the node, and its ``last_good``."""
-
-    @property
-    def by_digest(self) -> dict[str, Made]:
-        """The checkpoints by their digests."""
-        return {made.digest: made for made in self.made}
+    Raises:
+        IntegrityError: ST-LEDG-001 to 003.
+        UsageError: ST-USAG-002 when it cannot be read.
+    """
+    data = read_file(ledger, LEDGER_LIMIT)
+    whole = data[: data.rfind(b"\n") + 1]
+    return read_ledger(whole, trust, where=str(ledger))
 
 
 def read_history(recorded: Sequence[Recorded]) -> History:
     """Read the events of a verified ledger from first to last."""
     made: dict[str, Made] = {}
-    set_aside: set[str] = set()
+    states: dict[str, State] = {}
     distrusted: set[tuple[str, str]] = set()
     epoch, restart = NO_EPOCH, ""
     latest: datetime | None = None
@@ -77,23 +61,29 @@ def read_history(recorded: Sequence[Recorded]) -> History:
             case events.NodeDistrusted(subject=node, last_good=last_good):
                 distrusted.add((node, last_good))
             case events.CheckpointSigned() | events.CheckpointSeen() as said:
-                set_aside.discard(said.digest)
+                _happen(states, said.digest, machine.Event.ENTER)
                 if isinstance(said, events.CheckpointSigned):
                     made.pop(said.digest, None)  # made again: it is the newest now
                 made[said.digest] = Made(
                     name=said.subject, step=said.step, digest=said.digest, time=latest, epoch=epoch
                 )
             case events.CheckpointQuarantined(digest=digest):
-                set_aside.add(digest)
+                _happen(states, digest, machine.Event.DOUBT)
                 made.pop(digest, None)
             case events.CheckpointRemoved(digest=digest):
+                _happen(states, digest, machine.Event.GONE)
                 made.pop(digest, None)
             case _:
                 pass
     return History(
         made=tuple(made.values()),
-        set_aside=frozenset(set_aside),
+        set_aside=frozenset(one for one, state in states.items() if state is State.SET_ASIDE),
         epoch=epoch,
         restart=restart,
         distrusted=frozenset(distrusted),
     )
+
+
+def _happen(states: dict[str, State], digest: str, event: machine.Event) -> None:
+    """Take the step of one checkpoint; the ledger names none that was not saved."""
+    states[digest] = machine.step(states.get(digest, State.SAVED), event)

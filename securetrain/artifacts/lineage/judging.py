@@ -3,15 +3,17 @@
 """Everything that is asked of a verified statement besides the bytes that it is about.
 
 One place, so that a loader and a verifier cannot ask differently. In order: expiry; the ranks' own
-signatures (`members`); the policy's rules (`rules`); whether it was set aside (`quarantine`); and
-whether it is the newest of its run (`freshness`). What operators have waived is left out.
+signatures (`members`); the policy's rules (`rules`); then whether the checkpoint is the newest that
+may be believed (`machine`), by the record beside it (`quarantine`) and, when somebody asks, by its
+surroundings (`freshness`).
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from securetrain.artifacts.lineage import freshness, quarantine
-from securetrain.artifacts.lineage.freshness import Freshness, Seen
+from securetrain.artifacts.lineage import freshness, machine, quarantine
+from securetrain.artifacts.lineage.freshness import Freshness
+from securetrain.artifacts.lineage.machine import Known
 from securetrain.artifacts.statement import members, rules
 from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened
 from securetrain.artifacts.tree.problems import Problem
@@ -23,7 +25,7 @@ from securetrain.policy.schema import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the one who wants to use an artifact knows and asks for."""
+    """The knowledge and the demands of somebody who wants to use an artifact."""
 
     trust: TrustRoot
     policy: Policy | None
@@ -36,10 +38,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What was found."""
+    """The problems of a statement."""
 
     problems: list[Problem]
-    seen: Seen | None = None
+    known: Known | None = None
     """The surroundings, when they were asked about."""
 
 
@@ -50,31 +52,28 @@ def judge(opened: Opened, storage: Storage, asked: Asked) -> Judged:
         problems += rules.check(opened, asked.policy, asked.now, nodes=asked.nodes)
     if not isinstance(opened.predicate, CheckpointPredicate):
         return Judged(problems=problems)
-    required = asked.policy is not None and asked.policy.checkpoint.require_rank_signatures
+    policy = None if asked.policy is None else asked.policy.checkpoint
+    required = policy is not None and policy.require_rank_signatures
     problems = [
-        *freshness.expired(opened.predicate, asked.now),
+        *machine.expired(opened, asked.now),
         *members.check(opened.predicate, asked.trust, required=required),
         *problems,
     ]
-    set_aside = quarantine.check(storage, opened, asked.trust)
-    if set_aside and asked.known is not None and asked.known.floors is not None:
+    found = quarantine.check(storage, opened, asked.trust)
+    records = {opened.digest: found[0]} if found else {}
+    if records and asked.known is not None and asked.known.floors is not None:
         asked.known.floors.remember_set_aside(opened.predicate.run_id, opened.digest)
-    head_required = asked.policy is not None and asked.policy.checkpoint.require_head
-    if asked.known is None and not head_required:
-        return Judged(problems=problems + set_aside)
-    try:
-        seen = _look(opened, storage, asked, head_required=head_required)
-    except IntegrityError as error:
-        found = Problem(code=error.code, what=error.what, file=error.where)
-        return Judged(problems=[*problems, *set_aside, found])
-    if opened.digest in seen.excused:
-        set_aside = []
-    problems += [*set_aside, *freshness.judge(opened, seen, asked.now)]
-    return Judged(problems=problems, seen=seen)
-
-
-def _look(opened: Opened, storage: Storage, asked: Asked, *, head_required: bool) -> Seen:
-    known = asked.known or Freshness()
-    return freshness.look(
-        opened, storage.above(), asked.trust, known, asked.now, head_required=head_required
+    known = Known(
+        now=asked.now,
+        records=records,
+        head_required=policy is not None and policy.require_head,
     )
+    if asked.known is None and not known.head_required:
+        return Judged(problems=[*problems, *found])
+    try:
+        fresh = asked.known or Freshness()
+        known = freshness.look(opened, storage.above(), asked.trust, fresh, known)
+    except IntegrityError as error:
+        unread = Problem(code=error.code, what=error.what, file=error.where)
+        return Judged(problems=[*problems, *found, unread])
+    return Judged(problems=[*problems, *machine.doubts(opened, known)], known=known)

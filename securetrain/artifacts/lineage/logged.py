@@ -83,7 +83,7 @@ def proof_name(base: str) -> str:
 
 
 def log_policy(trust: TrustRoot, asked: TransparencyLog | None) -> LogPolicy:
-    """Which log counts, and who must have seen what it says: rules 2 and 3.
+    """The log that counts, and who must have seen what it says: rules 2 and 3.
 
     Raises:
         IdentityError: ST-IDEN-040 or ST-IDEN-044 when nothing could count.
@@ -116,7 +116,7 @@ def prove(  # noqa: PLR0917 - what is proven, by what, and when
     now: datetime,
     given: LogProof | None = None,
 ) -> Logged | None:
-    """Where the statement of a directory stands in the log; None when nobody asks.
+    """The place of a directory's statement in the log; None when nobody asks.
 
     Args:
         storage: The directory.

@@ -24,7 +24,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.statement.statements import DIGEST_NAME, CheckpointPredicate, Opened
+from securetrain.artifacts.lineage.folder import SET_ASIDE
+from securetrain.artifacts.statement.statements import DIGEST_NAME, Opened
 from securetrain.artifacts.tree.layout import QUARANTINE, Kind
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import Place, Storage, storage_of
@@ -36,14 +37,12 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 
 QUARANTINE_TYPE: Final = f"{statement.PREDICATE_BASE}/quarantine/v1"
 LIMIT: Final = 64 << 10
-SET_ASIDE: Final = ".quarantined-"
-"""In the name of a directory that was set aside, before the first digits of its save id."""
 
 
 class Quarantine(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"
 ):
-    """Why a checkpoint was set aside."""
+    """The reason why a checkpoint was set aside."""
 
     node: Annotated[str, Meta(max_length=64)]
     """The node that is not believed any more."""
@@ -69,10 +68,9 @@ def set_aside(path: Path, opened: Opened, why: Quarantine, key: PrivateKey) -> P
     Raises:
         UsageError: ST-USAG-002 or 006 on I/O errors.
     """
-    assert isinstance(opened.predicate, CheckpointPredicate)
     subject = statement.Subject(path.name, {DIGEST_NAME: opened.digest})
     write_atomic(path / QUARANTINE, statement.sign([subject], QUARANTINE_TYPE, why, key))
-    target = path.with_name(f"{path.name}{SET_ASIDE}{opened.predicate.save_id[:12]}")
+    target = path.with_name(f"{path.name}{SET_ASIDE}{opened.checkpoint.save_id[:12]}")
     try:
         os.rename(path, target)  # noqa: PTH104 - never onto another checkpoint: that is not empty
     except OSError as error:
@@ -82,7 +80,7 @@ def set_aside(path: Path, opened: Opened, why: Quarantine, key: PrivateKey) -> P
 
 
 def check(root: Place, opened: Opened, trust: TrustRoot) -> list[Problem]:
-    """Whether a checkpoint was set aside: at most one problem, ST-CKPT-160.
+    """The problem of a checkpoint that was set aside: at most one, ST-CKPT-160.
 
     Args:
         root: The checkpoint's directory.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Waivers: operators who let one checkpoint be used although it is old or was set aside.
+"""Waivers: operators let one checkpoint be used although it is old or was set aside.
 
 A waiver counts when it is signed by the threshold of the trust role ``operator``, names exactly the
 digest of the checkpoint and its run, gives a reason, and has not expired. It excuses a rollback and
@@ -31,7 +31,7 @@ MAX_WAIVERS: Final = 64
 
 
 class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """What operators sign."""
+    """The document that operators sign."""
 
     run_id: Text
     digest: Hex32
@@ -76,7 +76,7 @@ def read_waivers(folder: Path) -> tuple[bytes, ...]:
 
 
 def read_unverified(data: bytes) -> Waiver:
-    """What a waiver says, for an operator who is asked to sign it too. It proves nothing yet.
+    """Read a waiver for an operator who is asked to sign it too. It proves nothing yet.
 
     Raises:
         IntegrityError: ST-CKPT-123 when it is malformed.

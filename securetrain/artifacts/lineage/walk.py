@@ -91,7 +91,7 @@ def walk(path: Path | str, opened: Opened, trust: TrustRoot, places: Sequence[Pa
 
 
 def problems(chain: Link) -> list[Problem]:
-    """Where the chain breaks, as problems of the artifact that was asked about."""
+    """The breaks of a chain, as problems of the artifact that was asked about."""
     return [
         Problem(code="ST-CKPT-172", what=f"{link.role} {link.digest[:16]}: {link.problem}")
         for link in chain.every()
@@ -163,7 +163,7 @@ def _open(path: Path | str, trust: TrustRoot) -> Opened:
 
 
 def _near(places: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """What signed directories claim to be, by the digest in their statements (not verified)."""
+    """The claims of signed directories, by the digest in their statements (not verified)."""
     count = 0
     for place in places:
         for folder in _folders(place, MAX_DEPTH):

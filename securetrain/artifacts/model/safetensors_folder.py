@@ -63,7 +63,7 @@ def sign_safetensors(
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is said of a directory, and the files that go with it."""
+    """The description of a directory, and the files that go with it."""
 
     predicate: CheckpointPredicate
     written: dict[str, bytes]
@@ -122,7 +122,7 @@ def describe(storage: Storage, *, context: SaveContext, params: TreeParams) -> D
 
 
 def _names(storage: Storage) -> set[str]:
-    """What is to be signed, each thing of a kind that can be."""
+    """The names to be signed, each thing of a kind that can be."""
     found, unsafe = storage.survey()
     for entry in unsafe:
         raise Problem(code="ST-CKPT-142", what=entry.reason, file=entry.name).error(storage.name)

@@ -179,11 +179,11 @@ def _unbundle(
     # Nobody outside of this process sees this key, and it signs this once.
     key = PrivateKey.generate()
     envelope = sign(described.predicate, folder.base, key)
-    own = sign_root({TrustRole.CHECKPOINT: [key.public]}, key, now, now + _LIFETIME)
+    root = sign_root({TrustRole.CHECKPOINT: [key.public]}, key, now, now + _LIFETIME)
     memory = described.written | {STATEMENT: envelope}
     return (
         Overlay(folder=folder, hidden=frozenset({BUNDLE}), memory=memory),
-        TrustRoot.parse(own, now),
+        TrustRoot.parse(root, now),
         signer,
     )
 

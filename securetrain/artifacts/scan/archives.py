@@ -101,7 +101,7 @@ def zip_members(window: Window, take: Take) -> Iterator[Member]:
 
 
 def _places(window: Window, entries: list[zipfile.ZipInfo]) -> dict[int, Window]:
-    """Where each member's bytes are, by the place of its header."""
+    """The place of each member's bytes, by the place of its header."""
     places: dict[int, Window] = {}
     end = 0
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
@@ -188,7 +188,7 @@ def unpack(window: Window, kind: Format, take: Take) -> Iterator[Window]:
 
 
 def numpy_pickle(window: Window) -> int | None:
-    """Where the pickle of an array of objects begins; None for an array of numbers.
+    """The offset of the pickle of an array of objects; None for an array of numbers.
 
     Source: NEP 1, the NPY format.
 

@@ -28,7 +28,7 @@ ALLOWED: Final = DCP_METADATA | DTYPE_NAMES
 
 @dataclass(frozen=True, slots=True, order=True)
 class Item:
-    """Where one value of the state dict lies."""
+    """The place of one value of the state dict."""
 
     file: str
     offset: int

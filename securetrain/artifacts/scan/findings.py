@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a scan found, as data.
+"""The findings of a scan, as data.
 
 Rules: unsafe content outranks content that could not be judged, which outranks what could not be
 read; a scan in which nothing was judged is never clean.
@@ -41,7 +41,7 @@ class Finding:
 
     @property
     def fix(self) -> str:
-        """What to do about it."""
+        """The remedy."""
         return CODES[self.code].fix
 
     @property
@@ -112,7 +112,7 @@ def merge(results: Sequence["ScanResult"]) -> "ScanResult":
 
 @dataclass(slots=True, kw_only=True)
 class ScanResult:
-    """What scanning a file or directory found."""
+    """The result of scanning a file or directory."""
 
     path: Path
     findings: list[Finding] = field(default_factory=list)
@@ -124,7 +124,7 @@ class ScanResult:
 
     @property
     def ok(self) -> bool:
-        """Whether something was judged and nothing found."""
+        """Tell whether something was judged and nothing found."""
         return not self.findings and bool(self.judged)
 
     @property

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which format bytes are in: by their first bytes, never by their name alone.
+"""Tell the format of bytes: by their first bytes, never by their name alone.
 
 A name only decides whether bytes without a signature must be a sound pickle (of protocol 0 or 1, as
 loaders take them for), or merely must not be an unsafe one.
@@ -17,7 +17,7 @@ HEAD: Final = 512
 
 
 class Format(StrEnum):
-    """What the scanner tells apart."""
+    """The formats that the scanner tells apart."""
 
     PICKLE = "pickle"
     ZIP = "zip archive"
@@ -82,7 +82,7 @@ def recognise(window: Window, name: str) -> Format:
 
 
 def is_pickle_name(name: str) -> bool:
-    """Whether frameworks unpickle files of that name."""
+    """Tell whether frameworks unpickle files of that name."""
     path = PurePosixPath(name.lower())
     return path.suffix in PICKLE_NAMES or path.name in PICKLE_NAMES
 

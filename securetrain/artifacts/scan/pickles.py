@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What one pickle would do: its opcodes are read, never executed.
+"""The effects of one pickle: its opcodes are read, never executed.
 
 The stack and the memo are followed as far as strings go, because STACK_GLOBAL takes its names from
 there (`pickletools` gives each opcode's effect on the stack). Rules, in order:
@@ -48,7 +48,7 @@ _OTHER: Final = object()
 
 @dataclass(slots=True, kw_only=True)
 class Analysis:
-    """What a pickle would do."""
+    """The effects of a pickle."""
 
     globals: dict[str, int] = field(default_factory=dict)
     """Each global that it names, as ``module.name``, with the offset of the first opcode."""
@@ -71,7 +71,7 @@ class Analysis:
 
     @property
     def calls(self) -> int:
-        """How many opcodes call something or set somebody's state."""
+        """The number of opcodes that call something or set somebody's state."""
         return sum(count for name, count in self.opcodes.items() if name in _CALLS)
 
 

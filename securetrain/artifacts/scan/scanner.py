@@ -320,7 +320,7 @@ def _is_index(name: str) -> bool:
 
 
 def _is_attack(found: Analysis) -> bool:
-    """Whether bytes that need not be a pickle are one that does something unsafe."""
+    """Tell whether bytes that need not be a pickle are one that does something unsafe."""
     named = any(all(part.isidentifier() for part in name.split(".")) for name in found.unsafe)
     return (named or bool(found.unfollowed)) and found.calls > 0
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a training loop says about the checkpoint that it saves."""
+"""A training loop's word on the checkpoint that it saves."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a dataset's signature says, and what its schema cannot say about it.
+"""The predicate of a dataset, and the rules that its schema cannot express.
 
 Rules, in order:
 
@@ -38,7 +38,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Stage(_Part, frozen=True, omit_defaults=True):
-    """What a file was before it grew."""
+    """A file as it was before it grew."""
 
     size: Count
     root: Hex32
@@ -64,7 +64,7 @@ class DataFile(_Part, frozen=True, omit_defaults=True):
 
     @property
     def stages(self) -> list[Stage]:
-        """What it was, and what it is now."""
+        """The file as it was, and as it is now."""
         return [*self.before, Stage(size=self.size, root=self.root, added=self.added)]
 
 
@@ -87,7 +87,7 @@ class Split(_Part, frozen=True):
 
 
 class DataFormat(StrEnum):
-    """How samples lie in the files."""
+    """The layout of samples in the files."""
 
     RAW = "raw"
     JSONL = "jsonl"
@@ -97,7 +97,7 @@ class DataFormat(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a scan of the data said."""
+    """The verdict of a scan of the data."""
 
     CLEAN = "clean"
     FINDINGS = "findings"
@@ -146,7 +146,7 @@ class Removed(_Part, frozen=True):
 
 
 class DatasetPredicate(_Part, frozen=True, omit_defaults=True):
-    """What a dataset's signature says."""
+    """The content of a dataset's signature."""
 
     name: Text
     seq: Count
@@ -197,7 +197,7 @@ def files_root(files: Sequence[DataFile]) -> str:
 
 
 def unsound(predicate: DatasetPredicate, names: Collection[str]) -> str:
-    """Why a predicate breaks its rules; empty when it keeps them."""
+    """The reason why a predicate breaks its rules; empty when it keeps them."""
     return (
         _unsound_splits(predicate, names)
         or _unsound_growth(predicate)
@@ -263,5 +263,5 @@ def _unsound_removed(predicate: DatasetPredicate) -> str:
 
 
 def digest_of_report(report: bytes) -> str:
-    """What a `Scan` says of a tool's report."""
+    """The digest of a tool's report, as a `Scan` names it."""
     return hashlib.sha256(report).hexdigest()

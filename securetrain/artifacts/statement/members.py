@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank wrote which file: signatures by the ranks themselves, with admitted keys.
+"""The writers of the files: signatures by the ranks themselves, with admitted keys.
 
 The coordinator of a save signs the whole; without more, it could put its own words into the mouth
 of every rank. So each rank signs its own part, with a key that whoever admits nodes to the run has
@@ -62,7 +62,7 @@ class RankKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 @dataclass(frozen=True, slots=True)
 class RankSigner:
-    """What a rank needs to sign its part: a key and its certificate."""
+    """The means of a rank to sign its part: a key and its certificate."""
 
     key: Signer
     certificate: str
@@ -133,7 +133,7 @@ def rank_message(
 
 
 def messages_of(predicate: CheckpointPredicate) -> list[bytes]:
-    """What every rank must have signed, by rank."""
+    """The messages that the ranks must have signed, by rank."""
     files = {file.rank: file for file in predicate.files}
     return [
         rank_message(

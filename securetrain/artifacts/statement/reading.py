@@ -165,7 +165,7 @@ class LeafReader:
         return cls(file, leaves, memoryview(bytearray(min(params.leaf_size, size))))
 
     def split(self, offset: int, length: int) -> tuple[int, int, int, int]:
-        """Where the whole leaves of a range lie.
+        """Split a range at its whole leaves.
 
         Returns:
             First whole leaf, number of whole leaves, bytes before them, bytes after them. The last

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy asks of a verified statement.
+"""The demands of a policy on a verified statement.
 
 Rules for both kinds: not older than ``max_age_days``, and not from the future. For checkpoints
 also: the hash tree's algorithm; the lineage (run, dataset and policy are named, and no checkpoint

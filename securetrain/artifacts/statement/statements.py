@@ -117,7 +117,7 @@ class IndexFile(_Part, frozen=True):
 
 
 class ParentRole(StrEnum):
-    """What a checkpoint took from another one."""
+    """The use that a checkpoint made of another one."""
 
     PREVIOUS = "previous"
     BASE = "base"
@@ -159,7 +159,7 @@ class NodeRef(_Part, frozen=True):
 
 
 class GradientVerdict(StrEnum):
-    """What the guard said of the steps that led here."""
+    """The word of the guard on the steps that led here."""
 
     CLEAN = "clean"
     REFUSED = "refused"
@@ -175,7 +175,7 @@ class GradientRecord(_Part, frozen=True):
 
 
 class RankSignature(_Part, frozen=True):
-    """What one rank signed of its own part (`members`)."""
+    """The signature of one rank over its own part (`members`)."""
 
     rank: Count
     key: Hex32
@@ -184,7 +184,7 @@ class RankSignature(_Part, frozen=True):
 
 
 class CheckpointPredicate(_Part, frozen=True):
-    """What a checkpoint's signature says."""
+    """The content of a checkpoint's signature."""
 
     run_id: Text
     step: Count
@@ -226,6 +226,12 @@ class Opened:
     digest: str
     key_ids: frozenset[str]
 
+    @property
+    def checkpoint(self) -> CheckpointPredicate:
+        """The predicate of what is known to be a checkpoint."""
+        assert isinstance(self.predicate, CheckpointPredicate)
+        return self.predicate
+
 
 def tree_digest(
     tree: TreeInfo,
@@ -257,7 +263,7 @@ def digest_of(predicate: Predicate) -> str:
 
 
 def kind_of(predicate: Predicate) -> Kind:
-    """Which kind of directory a predicate describes."""
+    """The kind of directory that a predicate describes."""
     return Kind.CHECKPOINT if isinstance(predicate, CheckpointPredicate) else Kind.DATASET
 
 
@@ -282,7 +288,7 @@ def sign(predicate: Predicate, name: str, key: Signer) -> bytes:
 
 
 def claimed_kind(data: bytes) -> Kind | None:
-    """What an envelope that is not verified yet claims to be about; decides which role is asked."""
+    """The kind that an envelope claims before it is verified; decides which role is asked."""
     try:
         envelope = canonical.decode(data, dsse.Envelope, limit=dsse.ENVELOPE_LIMIT)
         payload = canonical.loads(
@@ -367,7 +373,7 @@ def _malformed(kind: Kind, what: str) -> Problem:
 
 
 def _unsound(kind: Kind, predicate: Predicate) -> Problem | None:
-    """What the schema cannot say about the lists in a predicate."""
+    """The faults of the lists in a predicate that the schema cannot find."""
     names = [file.name for file in predicate.files]
     if isinstance(predicate, CheckpointPredicate):
         names += [document.name for document in predicate.documents]

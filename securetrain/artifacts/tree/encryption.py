@@ -47,7 +47,7 @@ _WRAPPED: Final = 4 * 27  # 80 bytes in base64: a public key, a tag and the file
 
 
 class Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """That a file is encrypted: how much is in it, and its key for each recipient."""
+    """The record of an encrypted file: how much is in it, and its key for each recipient."""
 
     size: Count
     """Bytes before encryption."""
@@ -60,7 +60,7 @@ class Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Who may decrypt: an X25519 public key (32 bytes)."""
+    """A holder of a key that decrypts: an X25519 public key (32 bytes)."""
 
     public: bytes
 
@@ -181,7 +181,7 @@ class FileCipher:
         return self.cipher.encrypt(_nonce(number, last=last), bytes(data), self.header)
 
     def open(self, number: int, data: bytes | bytearray | memoryview, *, last: bool) -> bytes:
-        """What was in one chunk.
+        """Decrypt one chunk.
 
         Raises:
             ValueError: it is not this chunk of this file, or the key is another one.

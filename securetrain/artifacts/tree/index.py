@@ -217,7 +217,7 @@ def _lie(what: str, tensor: str = "") -> IntegrityError:
 
 @dataclass(slots=True)
 class TensorMap:
-    """Which tensors have bytes in a stretch of a file."""
+    """The tensors that have bytes in a stretch of a file."""
 
     _starts: dict[str, list[int]] = field(default_factory=dict)
     _ranges: dict[str, list[tuple[int, int, str]]] = field(default_factory=dict)

@@ -36,14 +36,14 @@ PAGE_BYTES: Final = PAGE_LEAVES * DIGEST_SIZE
 
 
 class Kind(StrEnum):
-    """What a signed directory is."""
+    """The kind of a signed directory."""
 
     CHECKPOINT = "checkpoint"
     DATASET = "dataset"
 
     @property
     def role(self) -> TrustRole:
-        """Whose signature it needs."""
+        """The role whose signature it needs."""
         match self:
             case Kind.CHECKPOINT:
                 return TrustRole.CHECKPOINT
@@ -73,14 +73,14 @@ class Kind(StrEnum):
                 raise ValueError(f"unknown kind {self!r}")
 
     def table_size(self, params: TreeParams, size: int) -> int:
-        """How many bytes the hash table of a data file of `size` bytes has."""
+        """The number of bytes that the hash table of a data file of `size` bytes has."""
         leaves = params.num_leaves(size)
         pages = num_pages(params, size) if self is Kind.DATASET else 0
         return (leaves + pages) * DIGEST_SIZE
 
 
 def num_pages(params: TreeParams, size: int) -> int:
-    """How many pages the leaf table of data of `size` bytes has."""
+    """The number of pages that the leaf table of data of `size` bytes has."""
     return -(-params.num_leaves(size) // PAGE_LEAVES)
 
 
@@ -90,15 +90,15 @@ def rank_file(rank: int) -> str:
 
 
 def bad_name(kind: Kind, name: str) -> str:
-    """Why a data file may not be called `name`; empty when it may."""
+    """The reason why a data file may not be called `name`; empty when it may."""
     if len(name) > MAX_NAME:
         return f"longer than {MAX_NAME} characters"
     parts = name.split("/")
     for part in parts:
         if reason := unsafe_name(part):
             return reason
-    own = {STATEMENT, INDEX} if kind is Kind.CHECKPOINT else {STATEMENT}
-    if name.casefold() in own or parts[0].casefold() == TREES:
+    reserved = {STATEMENT, INDEX} if kind is Kind.CHECKPOINT else {STATEMENT}
+    if name.casefold() in reserved or parts[0].casefold() == TREES:
         return "a name that securetrain keeps for itself"
     if kind is Kind.CHECKPOINT and (len(parts) != 1 or name.endswith(LEAVES_SUFFIX)):
         return "not a plain file name"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the predicates of checkpoints and datasets are built from."""
+"""The parts that the predicates of checkpoints and datasets are built from."""
 
 from datetime import datetime
 from typing import Annotated, TypeAlias
@@ -21,7 +21,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class TreeInfo(Part, frozen=True):
-    """How the hash trees were made."""
+    """The parameters of the hash trees."""
 
     algorithm: HashAlgorithm
     leaf_size: int

@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from securetrain.artifacts.directory import Sink, Source, Staging
+from securetrain.artifacts.tree.directory import Sink, Source, Staging
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.core.errors import UsageError
 from securetrain.core.files import FileEntry, UnsafeEntry, unsafe_name
 
 
 def asked(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """What a store answers.
+    """The answer of a store.
 
     Raises:
         OSError: it refuses, or cannot be reached; each package of a store has errors of its own.

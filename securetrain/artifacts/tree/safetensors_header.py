@@ -100,7 +100,7 @@ def encode(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
 
 
 def header_size(start: bytes, file_size: int, name: str) -> int:
-    """How many bytes the header has, its length included, from the first eight bytes.
+    """The number of bytes of the header, its length included, from the first eight bytes.
 
     Raises:
         IntegrityError: ST-CKPT-191.
@@ -187,7 +187,7 @@ def tensors_of(files: Mapping[str, tuple[bytes, int]]) -> tuple[TensorEntry, ...
 
 
 def against(index: Index, name: str, header: bytes, size: int) -> list[Problem]:
-    """Whether a file's own header says what the signed index says of it."""
+    """Compare a file's own header with what the signed index says of it."""
     try:
         said = tensors_of({name: (header, size)})
     except IntegrityError as error:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Where signed directories lie: a local directory, or a prefix in an object store.
+"""The places of signed directories: a local directory, or a prefix in an object store.
 
 Everything that reads or writes artifacts speaks to a `Storage`; what each kind keeps to is said in
 `directory.py`. Here are the directories of this machine, and the one place that knows every kind:
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from securetrain.artifacts.directory import Sink, Source, Staging, Storage
+from securetrain.artifacts.tree.directory import Sink, Source, Staging, Storage
 from securetrain.core.errors import UsageError
 from securetrain.core.files import (
     PUBLIC_FILE,

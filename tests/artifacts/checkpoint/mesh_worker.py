@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.artifacts import Floors, Freshness, SaveContext, SaveMode, async_save, load
-from securetrain.artifacts.lineage.floors import Floor
+from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement.members import RankSigner
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.hashtree import TreeParams

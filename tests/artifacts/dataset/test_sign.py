@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from securetrain.artifacts.dataset import samples
-from securetrain.artifacts.dataset.sign import About, Signed, sign_in_place
+from securetrain.artifacts.dataset.sign import About, sign_in_place
+from securetrain.artifacts.dataset.signer import Signed
 from securetrain.artifacts.dataset.verified import VerifiedDataset
 from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.statement.dataset_predicate import (

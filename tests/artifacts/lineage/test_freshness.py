@@ -10,10 +10,9 @@ import pytest
 
 from securetrain.artifacts import verify_path
 from securetrain.artifacts.lineage import freshness
-from securetrain.artifacts.lineage.floors import Floor, Floors
+from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.head import (
-    HEAD,
     advance,
     note_logged,
     open_head,
@@ -21,6 +20,7 @@ from securetrain.artifacts.lineage.head import (
     shown_head,
     sign_head,
 )
+from securetrain.artifacts.lineage.machine import HEAD, Floor
 from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
 from securetrain.artifacts.lineage.waivers import (
     Waiver,

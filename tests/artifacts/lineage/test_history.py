@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from securetrain.artifacts.lineage.history import NO_EPOCH, History, read_history
+from securetrain.artifacts.lineage.history import read_history
+from securetrain.artifacts.lineage.machine import NO_EPOCH, History
 from securetrain.ledger import Body, Entry, Event, Recorded, events
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

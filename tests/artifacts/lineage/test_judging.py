@@ -2,22 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is asked of a checkpoint, and when; the questions themselves have tests of their own."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from securetrain.artifacts.lineage import freshness, quarantine
-from securetrain.artifacts.lineage.freshness import Freshness, Seen
+from securetrain.artifacts.lineage import freshness, machine, quarantine
+from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.judging import Asked, judge
+from securetrain.artifacts.lineage.machine import Floor
 from securetrain.artifacts.statement import members, rules
+from securetrain.artifacts.statement.statements import Opened
+from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core.errors import IntegrityError
 from securetrain.policy import load_policy
 
 ASIDE = Problem(code="ST-CKPT-160", what="it was set aside", file="quarantine.json")
-OLD = Problem(code="ST-CKPT-151", what="it is old", file="x")
+SEEN = Floor(seq=99, digest="e" * 64)
 UNSIGNED = Problem(code="ST-CKPT-122", what="nobody signed", file="x")
 DIGEST = "d" * 64
 
@@ -31,31 +35,26 @@ class Questions:
         self.excused: frozenset[str] = frozenset()
         self.fails: IntegrityError | None = None
         self.asked: dict[str, Any] = {}
-        self.opened: Any = SimpleNamespace(predicate=forge(folder), digest=DIGEST)
+        self.opened = Opened(
+            kind=Kind.CHECKPOINT, predicate=forge(folder), digest=DIGEST, key_ids=frozenset()
+        )
         self.storage: Any = SimpleNamespace(above=lambda: "the folder above")
         monkeypatch.setattr(rules, "check", lambda *_, **__: [])
-        monkeypatch.setattr(freshness, "expired", lambda *_: [])
+        monkeypatch.setattr(machine, "expired", lambda *_: [])
         monkeypatch.setattr(quarantine, "check", lambda *_: self.aside)
         monkeypatch.setattr(members, "check", self.members)
         monkeypatch.setattr(freshness, "look", self.look)
-        monkeypatch.setattr(freshness, "judge", lambda *_: [OLD])
 
     def members(self, _predicate, _trust, *, required):
         self.asked["signatures"] = required
         return [UNSIGNED] if required else []
 
-    def look(self, _opened, folder, _trust, known, _now, *, head_required):
+    def look(self, _claim, folder, _trust, fresh, known):
         assert folder == "the folder above"
         if self.fails is not None:
             raise self.fails
-        self.asked["known"], self.asked["head"] = known, head_required
-        return Seen(
-            head=None,
-            floor=None,
-            excused=self.excused,
-            set_aside=False,
-            head_required=head_required,
-        )
+        self.asked["known"], self.asked["head"] = fresh, known.head_required
+        return replace(known, head_required=False, floor=SEEN, excused=self.excused)
 
     def __call__(self, known=None, **checkpoint):
         """The codes that are found, under a policy with these words about checkpoints."""
@@ -101,7 +100,7 @@ def test_what_was_set_aside_is_a_refusal_unless_it_is_excused(ask):
     ask.excused = frozenset({"another"})
     assert ask(Freshness()) == ["ST-CKPT-160", "ST-CKPT-151"]
     ask.excused = frozenset({DIGEST})
-    assert ask(Freshness()) == ["ST-CKPT-151"]
+    assert ask(Freshness()) == [], "nor is it a rollback then"
     ask.fails = IntegrityError("ST-CKPT-152", "a head that is none")
     assert ask(Freshness()) == ["ST-CKPT-160", "ST-CKPT-152"], "nothing was found that excuses it"
 

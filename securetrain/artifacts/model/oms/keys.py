@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who signed a model: a known key, or a certificate that leads to a known root.
+"""The signer of a model: a known key, or a certificate that leads to a known root.
 
 Model Signing knows ECDSA on P-256, P-384 and P-521, each with its own SHA-2. Rules for
 certificates, in order:
@@ -83,7 +83,7 @@ def load_certificates(pem: bytes, where: str) -> list[x509.Certificate]:
 
 
 def hint_of(key: PublicKey) -> str:
-    """What a bundle calls a key: SHA-256 of its PEM, hex."""
+    """The name of a key in a bundle: SHA-256 of its PEM, hex."""
     pem = key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )

@@ -43,7 +43,7 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 class Serialization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the model was turned into resources."""
+    """The way in which the model was turned into resources."""
 
     method: Literal["files"] = "files"
     hash_type: Literal["sha256"] = "sha256"
@@ -52,7 +52,7 @@ class Serialization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Predicate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the signature says."""
+    """The content of the signature."""
 
     serialization: Serialization
     resources: list[Resource]

@@ -199,7 +199,7 @@ def one_root(where: str) -> UsageError:
 
 @dataclass(slots=True, kw_only=True)
 class ModelResult:
-    """What verifying a model found."""
+    """The result of verifying a model."""
 
     path: Path
     bundle: Path
@@ -212,7 +212,7 @@ class ModelResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything held and something was checked."""
+        """Tell whether everything held and something was checked."""
         return not self.problems and self.num_files > 0
 
     @property
@@ -240,7 +240,7 @@ def sign_model(
     """
     if not path.is_dir():
         raise UsageError("ST-USAG-002", "there is no such directory", str(path))
-    own = _name_below(path, bundle)
+    bundle_name = _name_below(path, bundle)
     files, unsafe = survey(path)
     if unsafe:
         raise UsageError(
@@ -251,13 +251,13 @@ def sign_model(
         )
     total, done, resources = sum(file.size for file in files), 0, []
     for file in files:
-        if file.name == own:
+        if file.name == bundle_name:
             raise UsageError("ST-USAG-005", "already exists", str(bundle))
         resources.append(Resource(name=file.name, digest=_digest(path, file)))
         done += file.size
         if progress is not None:
             progress(done, total)
-    payload = manifest.write(path.resolve().name, resources, [own] if own else [])
+    payload = manifest.write(path.resolve().name, resources, [bundle_name] if bundle_name else [])
     write_atomic(bundle, signer.wrap(payload), replace=False)
     return manifest.read(payload, str(bundle))
 
@@ -319,13 +319,13 @@ def _open(result: ModelResult, trust: ModelTrust, now: datetime) -> Predicate:
 def _listing(result: ModelResult, predicate: Predicate) -> dict[str, FileEntry]:
     """Rule 4; the files that are there and signed."""
     files, unsafe = survey(result.path)
-    own = _name_below(result.path, result.bundle)
+    bundle_name = _name_below(result.path, result.bundle)
     signed = {resource.name for resource in predicate.resources}
-    if own in signed:
+    if bundle_name in signed:
         raise manifest.malformed("it names itself", str(result.bundle))
     for entry in unsafe:
         result.add("ST-OMSB-142", f"{entry.reason}, which is never followed or read", entry.name)
-    found = {file.name: file for file in files if file.name != own}
+    found = {file.name: file for file in files if file.name != bundle_name}
     for name in sorted(signed - set(found) - {entry.name for entry in unsafe}):
         result.add("ST-OMSB-140", "a signed file is missing", name)
     for name in sorted(set(found) - signed):

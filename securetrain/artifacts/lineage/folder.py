@@ -1,0 +1,173 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The checkpoints in one folder of a disk: found by names and verified statements, and removed.
+
+A name tells the state: ``step-00000012`` is finished, ``...tmp-...`` is being written or removed,
+``...quarantined-...`` was set aside. A name proves nothing; the statement does. Old checkpoints are
+removed, as many as somebody asked for and no other. Rules, in order:
+
+1. only a directory whose name is a finished checkpoint's and whose statement opens, is of this run
+   and numbers below the newest one is a candidate: what is half-written, set aside, of another run
+   or unreadable stays;
+2. which of them may go is said by `machine.removable`; the caller protects where the run went back
+   to after an eviction, and what is not in the log yet;
+3. a checkpoint gets another name first, which nothing looks for, then the run's ledger says that it
+   is gone, then its files go. A crash in between leaves that name, and the next removal finishes
+   what was begun: the ledger never names as newest what is not there.
+
+A checkpoint that was removed is one to which no eviction can go back. Whoever removes keeps at
+least as many as are made while a node's last proof may be old.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from securetrain.artifacts.lineage.machine import State
+from securetrain.artifacts.statement.listing import read_statement
+from securetrain.artifacts.statement.statements import Opened, open_statement
+from securetrain.artifacts.tree.layout import Kind
+from securetrain.core.errors import IntegrityError, SecureTrainError, os_error
+from securetrain.core.files import sync_dir
+from securetrain.identity.trust import TrustRoot
+
+REMOVING: Final = ".tmp-removed"
+"""Ends the name of a directory that is being removed; nothing reads names with ``.tmp-``."""
+SET_ASIDE: Final = ".quarantined-"
+"""In the name of a directory that was set aside, before the first digits of its save id."""
+_STAGED: Final = ".tmp-"
+_FINISHED: Final = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found(Opened):
+    """A checkpoint on the disk, whose statement verified."""
+
+    path: Path
+    data: bytes
+    """The statement's."""
+
+    @property
+    def name(self) -> str:
+        """As the ledger knows it."""
+        return self.path.name.removesuffix(REMOVING)
+
+
+def state_in_name(name: str) -> State:
+    """The state that a directory's name claims."""
+    if name.endswith(REMOVING):
+        return State.REMOVING
+    if SET_ASIDE in name:
+        return State.SET_ASIDE
+    return State.STAGED if _STAGED in name else State.SAVED
+
+
+def step_in_name(name: str) -> int | None:
+    """The step in the name of a finished checkpoint; None in any other name."""
+    match = _FINISHED.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def highest_step(folder: Path) -> int | None:
+    """The highest step that the names of finished checkpoints claim; None without any."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    steps = [step_in_name(path.name) for path in paths if path.is_dir()]
+    return max((step for step in steps if step is not None), default=None)
+
+
+def read(
+    path: Path, trust: TrustRoot, passed_over: type[SecureTrainError] = IntegrityError
+) -> Found | None:
+    """One checkpoint; None when its statement is not one that a loader would accept.
+
+    Raises:
+        SecureTrainError: those that are not to be passed over: for example ST-USAG-002 when it
+            cannot be read.
+    """
+    try:
+        data = read_statement(path, Kind.CHECKPOINT)
+        opened = open_statement(data, Kind.CHECKPOINT, trust, str(path))
+    except passed_over:
+        return None
+    return Found(
+        kind=opened.kind,
+        predicate=opened.predicate,
+        digest=opened.digest,
+        key_ids=opened.key_ids,
+        path=path,
+        data=data,
+    )
+
+
+def checkpoints(
+    folder: Path,
+    trust: TrustRoot,
+    wanted: Callable[[Path], bool],
+    passed_over: type[SecureTrainError] = IntegrityError,
+) -> Iterator[Found]:
+    """The checkpoints in a folder, in the order of their names.
+
+    Args:
+        folder: Where they are.
+        trust: Who may sign them.
+        wanted: Says of a path whether it is looked at.
+        passed_over: See `read`.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if wanted(path):
+            found = read(path, trust, passed_over)
+            if found is not None:
+                yield found
+
+
+def checkpoints_of(
+    folder: Path,
+    run_id: str,
+    trust: TrustRoot,
+    named: Callable[[str], bool] = lambda name: step_in_name(name) is not None,
+) -> list[Found]:
+    """The checkpoints of one run in `folder`: the finished ones (rule 1), or those so named."""
+    found = checkpoints(
+        folder,
+        trust,
+        lambda path: named(path.name),  # the statement of a link is not read
+        passed_over=SecureTrainError,  # not to be judged here, and not to be removed
+    )
+    return [one for one in found if one.checkpoint.run_id == run_id]
+
+
+def remove(
+    folder: Path,
+    run_id: str,
+    trust: TrustRoot,
+    going: Sequence[Found],
+    tell: Callable[[Found], None],
+) -> None:
+    """Remove checkpoints, and what an earlier removal left (rule 3).
+
+    Args:
+        folder: Where the run's checkpoints are.
+        run_id: The run's.
+        trust: Who may sign checkpoints.
+        going: What goes.
+        tell: Writes one into the ledger.
+
+    Raises:
+        UsageError: ST-USAG-002 or 006 on I/O errors.
+    """
+    try:
+        for one in going:
+            one.path.rename(one.path.with_name(one.path.name + REMOVING))
+        sync_dir(folder)
+        for one in checkpoints_of(folder, run_id, trust, _is_going):
+            tell(one)
+            shutil.rmtree(one.path)
+    except OSError as error:
+        raise os_error(error, str(folder)) from error
+
+
+def _is_going(name: str) -> bool:
+    return state_in_name(name) is State.REMOVING
