@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoints of a run by the word of its ledger: which there are, and when each was made.
 
-The ledger is verified before it is read here (`read_run_ledger`), so that entries cannot be removed,
-edited or put in another order, and one under another role's key does not count. What a single
-writer says of the time is still its word alone, so:
+The ledger is verified before it is read here (`read_run_ledger`), so that entries cannot be
+removed, edited or put in another order, and one under another role's key does not count. What a
+single writer says of the time is still its word alone, so:
 
 1. a checkpoint was made at the latest time that stands in the ledger up to its last entry, whoever
    wrote that. Ranks of several nodes enter each checkpoint (`checkpoint-signed`,
@@ -16,7 +16,7 @@ writer says of the time is still its word alone, so:
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from securetrain.artifacts.lineage import machine
 from securetrain.artifacts.lineage.machine import NO_EPOCH, History, Made, State
