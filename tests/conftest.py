@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No test remembers anything on the machine that it runs on, or fails because that one is slow."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -12,6 +13,17 @@ from securetrain.core.nodestate import STATE_VARIABLE
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without a garbage collector: nothing of twelve thousand tests is garbage yet."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

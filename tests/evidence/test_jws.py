@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.jws import TOKEN_LIMIT, Algorithm, Jwk, Jwks, Signing, parse
 from tests.evidence.issuers import KEYS, OTHERS, jwk, segment, signed, signing, token
+from tests.rsa_keys import rsa_key
 
 CLAIMS = {"iss": "https://issuer.example", "x": [1, {"y": None}]}
 
@@ -303,7 +304,7 @@ def test_a_token_without_an_issuer(issuer):
     assert error.value.code == "ST-ATTS-801"
 
 
-SHORT = rsa.generate_private_key(65537, 1024)
+SHORT = rsa_key(1024)
 UNUSABLE: dict[str, tuple[tuple[Jwk, ...], str]] = {
     "one id twice": ((jwk(KEYS["ES256"]), jwk(OTHERS["ES256"])), "two pinned keys"),
     "a short RSA key": ((jwk(SHORT),), "fits no algorithm"),

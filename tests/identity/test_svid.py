@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.core.errors import IdentityError
@@ -27,6 +26,7 @@ from securetrain.identity.svid import (
     verify_attested,
 )
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
+from tests.rsa_keys import rsa_key
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 MINUTES = timedelta(minutes=10)
@@ -282,7 +282,7 @@ def test_the_signature_must_be_the_leafs(cluster, job):
 @pytest.mark.forgery
 def test_other_keys(cluster, job):
     """A certificate for a key of another kind cannot be one of ours."""
-    key = rsa.generate_private_key(65537, 2048)
+    key = rsa_key(2048)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([]))

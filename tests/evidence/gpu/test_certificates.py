@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
@@ -31,6 +31,7 @@ from tests.evidence.gpu.forge import (
     key,
     roots,
 )
+from tests.rsa_keys import rsa_key
 
 PDI = "00112233445566aa"
 SECOND = timedelta(seconds=1)
@@ -215,7 +216,7 @@ FORGED = {
         "FMC",
     ),
     "leaf-key-of-rsa": (
-        chain(leaf={"public": rsa.generate_private_key(65537, 2048).public_key()}),
+        chain(leaf={"public": rsa_key(2048).public_key()}),
         606,
         "not one of P-384",
         "FMC",

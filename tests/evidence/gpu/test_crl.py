@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +17,7 @@ from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.crl import LIMIT, verify_crl
 from securetrain.evidence.gpu.ocsp import CLOCK_SKEW
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, issue, make_authority, new_key
+from tests.rsa_keys import rsa_key
 
 AUTHORITY = make_authority()
 SIGNER, ISSUER, PRODUCT = AUTHORITY.signer, AUTHORITY.issuer, AUTHORITY.product
@@ -116,7 +117,7 @@ NO_LISTS = issue("Test L3 GH100", PRODUCT, ca=False, key=ISSUER.key)
 NO_USAGE = issue("Test L3 GH100", PRODUCT, usage=False, key=ISSUER.key)
 P256 = issue("P256", PRODUCT, key=new_key(ec.SECP256R1()))
 P256_LEAF = issue("leaf", P256, ca=False)
-RSA = issue("RSA", key=rsa.generate_private_key(public_exponent=65537, key_size=2048))
+RSA = issue("RSA", key=rsa_key(2048))
 RSA_LEAF = issue("leaf", RSA, ca=False)
 
 

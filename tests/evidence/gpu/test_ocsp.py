@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -33,6 +33,7 @@ from tests.evidence.gpu.authority import (
     make_authority,
     new_key,
 )
+from tests.rsa_keys import rsa_key
 
 # The library that makes responses says that they were produced now, whatever now is.
 NOW = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=30)
@@ -170,7 +171,7 @@ def responder(issuer=ISSUER, **changes):
 OTHER = make_authority("Other")
 TLS_ONLY = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
 ANY_USE = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE])
-RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+RSA_KEY = rsa_key(2048)
 SIBLING = issue("Sibling", ISSUER, ca=False)
 
 

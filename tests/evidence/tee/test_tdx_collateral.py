@@ -206,7 +206,7 @@ def refused_signer(code, where, text="", **certificates):
         ({"subject": "Intel SGX PCK Certificate"}, "is no 'Intel SGX TCB Signing'"),
         ({"extensions": [(forge.NO_USAGE, True)]}, "may not sign"),
     ],
-    ids=str,
+    ids=forge.label,
 )
 @pytest.mark.forgery
 def test_a_signer_that_is_none(options, text):
