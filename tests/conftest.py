@@ -10,9 +10,26 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from securetrain.core.nodestate import STATE_VARIABLE
+from tests.durations import Durations
+from tests.vocabulary import skip_where_something_lacks
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--keep-durations", action="store_true", help="keep the CPU seconds of every file of tests"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Durations(config))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    skip_where_something_lacks(item)
 
 
 @pytest.hookimpl(wrapper=True)
