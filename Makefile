@@ -11,7 +11,7 @@ WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-slow test-gpu lint types bench docs fuzz mutate clean system-packages
+.PHONY: help quickstart test test-fast test-slow durations test-gpu lint types bench docs fuzz mutate clean system-packages
 
 help:  ## Show this text
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -56,6 +56,9 @@ test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes
 
 test-slow: $(VENV)/.dev  ## What make test leaves out: meshes of sixteen ranks, compiled ones
 	$(BIN)/python -m pytest -m many
+
+durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/durations.json)
+	$(PYTEST) -m "not gpu and not many" -q --keep-durations
 
 test-gpu: $(VENV)/.dev  ## The tests that need a GPU
 	$(BIN)/python -m pytest -m gpu

@@ -10,8 +10,8 @@ the median over all files. Nothing fails for being slow; `make durations` keeps 
 import json
 import multiprocessing.forkserver
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,7 +31,7 @@ AT_LEAST = 3.0
 def cpu() -> float:
     """CPU seconds of this process, its children that ended, and the fork server's."""
     total = sum(os.times()[:4])
-    server = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+    server = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     try:
         # utime, stime, cutime, cstime: fields 14 to 17, counted after the name in brackets.
         fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[11:15]
@@ -56,12 +56,14 @@ class Durations:
 
     def __init__(self, config: pytest.Config) -> None:
         self.keep: bool = config.getoption("--keep-durations")
-        self.found: Counter[str] = Counter()
+        self.found: defaultdict[str, float] = defaultdict(float)
         self.last = cpu()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Iterator[None]:
-        report: Any = yield
+    def pytest_runtest_makereport(
+        self,
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
         now = cpu()
         report.user_properties.append((PROPERTY, now - self.last))
         self.last = now
@@ -69,8 +71,8 @@ class Durations:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
-            if name == PROPERTY:
-                self.found[report.nodeid.partition("::")[0]] += value  # type: ignore[assignment]
+            if name == PROPERTY and isinstance(value, float):
+                self.found[report.nodeid.partition("::")[0]] += value
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.keep:

@@ -20,6 +20,7 @@ from securetrain.core.errors import AdmissionError, IntegrityError, UsageError
 from securetrain.core.vocabulary import Boundary, Decision
 from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import GENESIS, LINE_LIMIT, Body, Entry, Event, Ledger, verify_ledger
+from tests import vocabulary
 
 KEY, SECOND, STRANGER = (PrivateKey.generate() for _ in range(3))
 KEYS = {key.key_id: key.public for key in (KEY, SECOND)}
@@ -48,9 +49,15 @@ def lines(path):
 
 
 def refused(code, data, *, keys=KEYS, require_closed=False):
-    with pytest.raises(IntegrityError) as caught:
-        verify_ledger(data, keys, require_closed=require_closed, where="ledger.jsonl")
-    assert caught.value.code == code, caught.value
+    vocabulary.refused(
+        IntegrityError,
+        code,
+        verify_ledger,
+        data,
+        keys,
+        require_closed=require_closed,
+        where="ledger.jsonl",
+    )
 
 
 def test_an_honest_ledger(lines):

@@ -13,7 +13,9 @@ from securetrain.core.errors import SecureTrainError
 E = TypeVar("E", bound=SecureTrainError)
 
 
-def refused(kind: type[E], code: str, call: Callable[..., object], *args: Any, **named: Any) -> E:
+def refused(
+    kind: type[E], code: str, call: Callable[..., object], /, *args: Any, **named: Any
+) -> E:
     """Call it, which must end with an error of that kind and code; give the error."""
     with pytest.raises(kind) as caught:
         call(*args, **named)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.jws import TOKEN_LIMIT, Algorithm, Jwk, Jwks, Signing, parse
+from tests import vocabulary
 from tests.evidence.issuers import KEYS, OTHERS, jwk, segment, signed, signing, token
 from tests.rsa_keys import rsa_key
 
@@ -28,11 +29,11 @@ CLAIMS = {"iss": "https://issuer.example", "x": [1, {"y": None}]}
 
 
 def refused(text: str, code: str, pinned: Signing | None = None) -> AttestationError:
-    with pytest.raises(AttestationError) as error:
-        parse(text, "token").verify(pinned or signing())
-    assert error.value.code == code
-    assert error.value.where.startswith("token")
-    return error.value
+    error = vocabulary.refused(
+        AttestationError, code, lambda: parse(text, "token").verify(pinned or signing())
+    )
+    assert error.where.startswith("token")
+    return error
 
 
 @pytest.mark.parametrize("algorithm", list(KEYS))

@@ -27,6 +27,7 @@ from securetrain.identity.trust import (
     key_table,
     sign_document,
 )
+from tests import vocabulary
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -65,10 +66,7 @@ BOTH = [*OLD[:2], *NEW]
 
 
 def refused(code, data, trusted=TRUSTED):
-    with pytest.raises(IdentityError) as caught:
-        next_root(trusted, data, "root")
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(IdentityError, code, next_root, trusted, data, "root")
 
 
 def replaced(document, **changes):

@@ -26,6 +26,7 @@ from securetrain.identity.svid import (
     verify_attested,
 )
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
+from tests import vocabulary
 from tests.rsa_keys import rsa_key
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -69,10 +70,10 @@ def leaf(job, role=Role.MEMBER, node="node-0", key=KEY, lifetime=MINUTES):
 
 
 def refused(code, chain, root, role=TrustRole.CHECKPOINT, at=NOW):
-    with pytest.raises(IdentityError) as caught:
-        check_chain(Chain.of(chain), root, role, at, "w")
-    assert caught.value.code == code, caught.value
-    assert caught.value.exit_code == 12
+    error = vocabulary.refused(
+        IdentityError, code, lambda: check_chain(Chain.of(chain), root, role, at, "w")
+    )
+    assert error.exit_code == 12
 
 
 def test_a_member_signs_for_its_job(cluster, job):

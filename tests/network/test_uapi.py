@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from securetrain.core.errors import NetworkError
 from securetrain.network import uapi
 from securetrain.network.wireguard import DeviceState, Endpoint, Peer, PeerState, WireGuardKey
+from tests import vocabulary
 
 # Fixed, since ids of tests hold it.
 KEY = WireGuardKey(X25519PrivateKey.from_private_bytes(bytes(range(32))))
@@ -56,10 +57,7 @@ def answer(text=ANSWER):
 
 
 def refused(code, data):
-    with pytest.raises(NetworkError) as error:
-        uapi.parse_state(data)
-    assert error.value.code == code
-    return error.value
+    return vocabulary.refused(NetworkError, code, uapi.parse_state, data)
 
 
 def peer(public_key, last):

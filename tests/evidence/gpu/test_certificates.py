@@ -20,6 +20,7 @@ from securetrain.evidence.gpu.certificates import (
     CertificateStatus,
     verify_chain,
 )
+from tests import vocabulary
 from tests.evidence.gpu.forge import (
     END,
     FWID,
@@ -51,11 +52,9 @@ def verify(certificates, **changes):
 
 
 def refused(code, what, certificates, role=None, **changes):
-    with pytest.raises(AttestationError) as caught:
-        verify(certificates, **changes)
-    assert caught.value.code == f"ST-ATTS-{code}", caught.value
-    assert what in caught.value.what
-    assert caught.value.where == (f"gpu 3: {role} certificate" if role else "gpu 3")
+    error = vocabulary.refused(AttestationError, f"ST-ATTS-{code}", verify, certificates, **changes)
+    assert what in error.what
+    assert error.where == (f"gpu 3: {role} certificate" if role else "gpu 3")
 
 
 @pytest.mark.parametrize("chip", ["GH100", "GB100", "LS_10"])

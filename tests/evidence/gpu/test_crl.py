@@ -16,6 +16,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.crl import LIMIT, verify_crl
 from securetrain.evidence.gpu.ocsp import CLOCK_SKEW
+from tests import vocabulary
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, issue, make_authority, new_key
 from tests.rsa_keys import rsa_key
 
@@ -79,11 +80,9 @@ def verify(data, certificate=SIGNER, issuer=ISSUER, **changes):
 
 
 def refused(code, data, **changes):
-    with pytest.raises(AttestationError) as caught:
-        verify(data, **changes)
-    assert caught.value.code == code, caught.value
-    assert caught.value.where == "CRL x"
-    return caught.value.what
+    error = vocabulary.refused(AttestationError, code, verify, data, **changes)
+    assert error.where == "CRL x"
+    return error.what
 
 
 def test_a_list():

@@ -25,6 +25,7 @@ from securetrain.evidence.gpu.ocsp import (
     build_request,
     verify_response,
 )
+from tests import vocabulary
 from tests.evidence.gpu.authority import (
     DAY,
     OCSP_SIGNING,
@@ -100,11 +101,9 @@ def verify(data, certificate=SIGNER, issuer=ISSUER, **changes):
 
 
 def refused(code, data, **changes):
-    with pytest.raises(AttestationError) as caught:
-        verify(data, **changes)
-    assert caught.value.code == code, caught.value
-    assert caught.value.where == "OCSP x"
-    return caught.value.what
+    error = vocabulary.refused(AttestationError, code, verify, data, **changes)
+    assert error.where == "OCSP x"
+    return error.what
 
 
 def test_a_response():

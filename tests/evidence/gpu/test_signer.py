@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.signer import check_revocation, verify_chain
+from tests import vocabulary
 from tests.evidence.gpu.authority import NOW, YEAR, Holder, issue, make_authority, new_key
 from tests.rsa_keys import rsa_key
 
@@ -29,11 +30,9 @@ def verify(*holders, roots=None):
 
 
 def refused(*holders, roots=None):
-    with pytest.raises(AttestationError) as caught:
-        verify(*holders, roots=roots)
-    assert caught.value.code == "ST-ATTS-705", caught.value
-    assert caught.value.where == "RIM x"
-    return caught.value.what
+    error = vocabulary.refused(AttestationError, "ST-ATTS-705", verify, *holders, roots=roots)
+    assert error.where == "RIM x"
+    return error.what
 
 
 def test_a_chain():
