@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words that tests of all rooms share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar
 
 import pytest
 
 from securetrain.core.errors import SecureTrainError
+from securetrain.identity.keys import PublicKey
+from securetrain.identity.trust import Revoked, RoleKeys, TrustDocument, TrustRole, key_table
 
 E = TypeVar("E", bound=SecureTrainError)
 
@@ -21,6 +24,30 @@ def refused(
         call(*args, **named)
     assert caught.value.code == code, caught.value
     return caught.value
+
+
+def trust_document(
+    roles: Mapping[TrustRole, Sequence[PublicKey]],
+    created: datetime,
+    expires: datetime,
+    *,
+    two_of: TrustRole | None = TrustRole.OPERATOR,
+    revoked: Sequence[Revoked] = (),
+    log_origin: str = "",
+) -> TrustDocument:
+    """An unsigned trust root in which one role, if it is there, needs two of its keys."""
+    return TrustDocument(
+        version=1,
+        created=created,
+        expires=expires,
+        keys=key_table([key for keys in roles.values() for key in keys]),
+        roles={
+            role: RoleKeys([key.key_id for key in keys], 2 if role is two_of else 1)
+            for role, keys in roles.items()
+        },
+        revoked=list(revoked),
+        log_origin=log_origin,
+    )
 
 
 def needs(*lacking: Callable[[], list[str]]) -> pytest.MarkDecorator:

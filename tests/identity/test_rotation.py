@@ -20,11 +20,8 @@ from securetrain.identity.rotation import (
 )
 from securetrain.identity.trust import (
     Revoked,
-    RoleKeys,
-    TrustDocument,
     TrustRole,
     TrustRoot,
-    key_table,
     sign_document,
 )
 from tests import vocabulary
@@ -36,15 +33,11 @@ NEW = [PrivateKey.generate() for _ in range(2)]
 WORKER, NEXT_WORKER = PrivateKey.generate(), PrivateKey.generate()
 KIND = "application/example"
 
-FIRST = TrustDocument(
-    version=1,
-    created=NOW,
-    expires=NOW + YEAR,
-    keys=key_table([key.public for key in (*OLD, WORKER)]),
-    roles={
-        TrustRole.ROOT: RoleKeys([key.key_id for key in OLD], 2),
-        TrustRole.CHECKPOINT: RoleKeys([WORKER.key_id]),
-    },
+FIRST = vocabulary.trust_document(
+    {TrustRole.ROOT: [key.public for key in OLD], TrustRole.CHECKPOINT: [WORKER.public]},
+    NOW,
+    NOW + YEAR,
+    two_of=TrustRole.ROOT,
     log_origin="log.example",
 )
 TRUSTED = TrustRoot.parse(sign_document(FIRST, OLD[:2]), NOW)
