@@ -54,7 +54,7 @@ test: $(VENV)/.dev system-packages lint types  ## Lint, type-check, check the la
 test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes)
 	$(PYTEST) -m "not gpu and not dist and not slow and not netns and not tpm and not many" -q
 
-test-slow: $(VENV)/.dev  ## What make test leaves out: meshes of sixteen ranks, compiled ones
+test-slow: $(VENV)/.dev  ## What make test leaves out: sixteen ranks, compiled meshes, long campaigns
 	$(BIN)/python -m pytest -m many
 
 durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/durations.json)
