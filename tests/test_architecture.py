@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,7 @@ def _name(path):
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def _tree(path):
     return ast.parse(path.read_bytes(), str(path))
 

@@ -20,13 +20,11 @@ from securetrain.identity.rotation import (
 )
 from securetrain.identity.trust import (
     Revoked,
-    RoleKeys,
-    TrustDocument,
     TrustRole,
     TrustRoot,
-    key_table,
     sign_document,
 )
+from tests import vocabulary
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -35,15 +33,11 @@ NEW = [PrivateKey.generate() for _ in range(2)]
 WORKER, NEXT_WORKER = PrivateKey.generate(), PrivateKey.generate()
 KIND = "application/example"
 
-FIRST = TrustDocument(
-    version=1,
-    created=NOW,
-    expires=NOW + YEAR,
-    keys=key_table([key.public for key in (*OLD, WORKER)]),
-    roles={
-        TrustRole.ROOT: RoleKeys([key.key_id for key in OLD], 2),
-        TrustRole.CHECKPOINT: RoleKeys([WORKER.key_id]),
-    },
+FIRST = vocabulary.trust_document(
+    {TrustRole.ROOT: [key.public for key in OLD], TrustRole.CHECKPOINT: [WORKER.public]},
+    NOW,
+    NOW + YEAR,
+    two_of=TrustRole.ROOT,
     log_origin="log.example",
 )
 TRUSTED = TrustRoot.parse(sign_document(FIRST, OLD[:2]), NOW)
@@ -65,10 +59,7 @@ BOTH = [*OLD[:2], *NEW]
 
 
 def refused(code, data, trusted=TRUSTED):
-    with pytest.raises(IdentityError) as caught:
-        next_root(trusted, data, "root")
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(IdentityError, code, next_root, trusted, data, "root")
 
 
 def replaced(document, **changes):

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.core.errors import IdentityError
@@ -27,6 +26,8 @@ from securetrain.identity.svid import (
     verify_attested,
 )
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot, sign_document, sign_root
+from tests import vocabulary
+from tests.rsa_keys import rsa_key
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 MINUTES = timedelta(minutes=10)
@@ -69,10 +70,10 @@ def leaf(job, role=Role.MEMBER, node="node-0", key=KEY, lifetime=MINUTES):
 
 
 def refused(code, chain, root, role=TrustRole.CHECKPOINT, at=NOW):
-    with pytest.raises(IdentityError) as caught:
-        check_chain(Chain.of(chain), root, role, at, "w")
-    assert caught.value.code == code, caught.value
-    assert caught.value.exit_code == 12
+    error = vocabulary.refused(
+        IdentityError, code, lambda: check_chain(Chain.of(chain), root, role, at, "w")
+    )
+    assert error.exit_code == 12
 
 
 def test_a_member_signs_for_its_job(cluster, job):
@@ -282,7 +283,7 @@ def test_the_signature_must_be_the_leafs(cluster, job):
 @pytest.mark.forgery
 def test_other_keys(cluster, job):
     """A certificate for a key of another kind cannot be one of ours."""
-    key = rsa.generate_private_key(65537, 2048)
+    key = rsa_key(2048)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([]))

@@ -7,6 +7,7 @@ configurations, and what it prints, is seen without the kernel's module.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address
 
 import pytest
@@ -23,11 +24,11 @@ from securetrain.network.wireguard import (
 )
 from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.network.wireguard_kernel import KernelDevice
+from tests.vocabulary import needs
 
-LACKING = [*missing_here(), *WireGuardGo().missing(), *missing_programs(["wg"])]
 pytestmark = [
     pytest.mark.netns,
-    pytest.mark.skipif(bool(LACKING), reason=f"this needs: {'; '.join(LACKING)}"),
+    needs(missing_here, WireGuardGo().missing, partial(missing_programs, ["wg"])),
 ]
 
 DEVICE = "stwgtest0"

@@ -20,16 +20,14 @@ from securetrain.network.wireguard import (
     require_key,
     require_state,
 )
+from tests import vocabulary
 
 KEY = WireGuardKey.generate()
 A, B, SECRET = bytes([1] * 32), bytes([2] * 32), bytes([3] * 32)
 
 
 def refused(code, call, *arguments):
-    with pytest.raises(NetworkError) as error:
-        call(*arguments)
-    assert error.value.code == code
-    return error.value
+    return vocabulary.refused(NetworkError, code, call, *arguments)
 
 
 def test_a_key_of_rfc_7748():

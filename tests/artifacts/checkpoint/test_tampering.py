@@ -595,7 +595,7 @@ def campaign(root: Path, count: int, trust: Any, now: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    "count", [250, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "count", [250, pytest.param(10_000, marks=[pytest.mark.many, pytest.mark.timeout(900)])]
 )
 def test_random_mutations(ckpt, trust, now, count):
     _heard.clear()
@@ -621,7 +621,7 @@ def _write_for_ever(path: str, good: bytes) -> None:
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
-    "count", [60, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "count", [60, pytest.param(1_000, marks=[pytest.mark.many, pytest.mark.timeout(900)])]
 )
 def test_races_with_a_writer(ckpt, trust, now, count):
     """T6: somebody writes to the file all the time. Every load is refused or right."""

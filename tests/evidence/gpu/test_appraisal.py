@@ -14,6 +14,7 @@ from securetrain.evidence.gpu.reference import GpuReference
 from securetrain.evidence.gpu.rim import RimCache, RimKind
 from securetrain.evidence.node_evidence import DeviceEvidence, device_nonce
 from securetrain.policy.schema import Gpu
+from tests import vocabulary
 from tests.attest.collateral import Shelf, case
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, make_authority
 from tests.evidence.gpu.forge import GPUS, SWITCHES, Device, hgx_gpu, hgx_switch, key, spki
@@ -88,10 +89,7 @@ def judge(
 
 
 def refused(code, *evidence, **changes):
-    with pytest.raises(AttestationError) as caught:
-        judge(*evidence, **changes)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, judge, *evidence, **changes)
 
 
 def good(device=GPU):

@@ -40,6 +40,7 @@ from securetrain.evidence.tpm.structures import (
     parse_public_area,
     tpm2b,
 )
+from tests import vocabulary
 from tests.evidence.tpm.forge import (
     EXTRA,
     FIRMWARE,
@@ -74,10 +75,7 @@ def forged(changes, **expected) -> Quote:
 
 
 def refused(code, call, *arguments, **named):
-    with pytest.raises(AttestationError) as caught:
-        call(*arguments, **named)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, call, *arguments, **named)
 
 
 # Controls.
