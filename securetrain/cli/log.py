@@ -266,12 +266,12 @@ def witness_key(output: str) -> int:
     """
     import os
 
-    from securetrain.identity.log import machine_witness
+    from securetrain.identity.log import witness_key as read_witness_key
     from securetrain.launch.node_services import this_node
     from securetrain.report import transparency
 
     path = this_node(os.environ).witness_key
-    return emit(transparency.witness_key(machine_witness.witness_key(path), path), output)
+    return emit(transparency.witness_key(read_witness_key(path), path), output)
 
 
 def _signer(name: str, passphrase_file: Path | None) -> "Signer":
