@@ -20,7 +20,7 @@ from securetrain.core.errors import UsageError, os_error
 from securetrain.quickstart import steps, training
 from securetrain.quickstart.story_state import StepOutcome, Story, StoryResult
 from securetrain.quickstart.tpm import software_tpm
-from securetrain.report.html import write_report
+from securetrain.report import write_report
 
 NEEDED: Final = {"train": ("torch", "numpy", "tensorboardX"), "report": ("jinja2", "matplotlib")}
 DISK_BYTES: Final = 400 << 20

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from securetrain import __version__
+from securetrain.core import RunDir
 from securetrain.core.errors import UsageError
 from securetrain.core.files import write_atomic
-from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Severity, State
 from securetrain.report import picture, plots
 from securetrain.report.model import BoundaryState, FindingView, ProofState, RunRecord

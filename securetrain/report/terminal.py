@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from securetrain.core.text import printable
+from securetrain.core import printable
 from securetrain.core.vocabulary import State
 from securetrain.report.document import Document
 from securetrain.report.model import BoundaryState, Proof, ProofState, RunRecord, json_text

@@ -19,8 +19,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.audit.check import CheckId, Refs
-from securetrain.audit.document import read_document
+from securetrain.audit import CheckId, Refs, read_document
 from securetrain.core.vocabulary import Boundary
 from securetrain.policy.load import bundled_dir
 

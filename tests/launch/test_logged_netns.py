@@ -14,7 +14,7 @@ from securetrain.artifacts.verify import verify_path
 from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
 from securetrain.identity.log.checkpoint import LogPolicy
-from securetrain.identity.log.machine_witness import witness_key
+from securetrain.identity.log.node_witness import witness_key
 from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.run_setup import prepare_run

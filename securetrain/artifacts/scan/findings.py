@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from securetrain.core.codes import CODES, ExitCode
+from securetrain.core import CODES, ExitCode
 
 NOTHING: Final = "ST-SCAN-030"
 UNJUDGED: Final = "ST-SCAN-031"

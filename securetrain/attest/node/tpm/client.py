@@ -30,9 +30,11 @@ from typing import Final, Self
 from securetrain.attest.node.tpm.commands import PASSWORD, Command, Session, policy, run
 from securetrain.attest.node.tpm.transport import Channel, connect
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.reader import Reader
-from securetrain.evidence.tpm.constants import Algorithm, Handle, Hash
-from securetrain.evidence.tpm.structures import (
+from securetrain.evidence import Reader
+from securetrain.evidence.tpm import (
+    Algorithm,
+    Handle,
+    Hash,
     PcrSelection,
     PublicArea,
     encode_selections,

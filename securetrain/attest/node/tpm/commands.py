@@ -23,9 +23,8 @@ from typing import Final
 from securetrain.attest.node.tpm.responses import RETRIED, ResponseCode, refusal
 from securetrain.attest.node.tpm.transport import HEADER, Channel
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.reader import Reader
-from securetrain.evidence.tpm.constants import Handle, Tag
-from securetrain.evidence.tpm.structures import number, tpm2b
+from securetrain.evidence import Reader
+from securetrain.evidence.tpm import Handle, Tag, number, tpm2b
 
 KEY_TIMEOUT: Final = 300.0
 """Seconds for making a key: finding RSA primes takes long on a slow TPM, with bad luck minutes."""

@@ -22,17 +22,11 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from securetrain.artifacts import SaveContext, load, sign_safetensors
-from securetrain.artifacts.checkpoint.tensors import memory
-from securetrain.artifacts.model.signed_model import BUNDLE, SignedModel
-from securetrain.artifacts.statement.statements import (
-    CheckpointPredicate,
-    Parent,
-    ParentRole,
-    digest_of,
-)
-from securetrain.artifacts.tree.safetensors_header import INDEX_JSON
-from securetrain.artifacts.tree.safetensors_header import encode as encode_header
+from securetrain.artifacts import INDEX_JSON, SaveContext, load, sign_safetensors
+from securetrain.artifacts import encode as encode_header
+from securetrain.artifacts.checkpoint import memory
+from securetrain.artifacts.model import BUNDLE, SignedModel
+from securetrain.artifacts.statement import CheckpointPredicate, Parent, ParentRole, digest_of
 from securetrain.core.errors import IntegrityError, UsageError, os_error
 from securetrain.core.files import staged_dir
 from securetrain.identity.keys import Signer

@@ -11,7 +11,7 @@ import pytest
 from OpenSSL import crypto
 
 from securetrain.attest.fleet.bundle import key_text, make_question, verify_bundle
-from securetrain.attest.fleet.enroll import (
+from securetrain.attest.fleet.enrollment import (
     LIFETIME,
     Enrolment,
     Roots,
