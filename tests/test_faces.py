@@ -51,6 +51,7 @@ def test_every_name_of_a_face_has_a_reader():
         for node in ast.walk(ast.parse(path.read_bytes())):
             if not isinstance(node, ast.ImportFrom) or node.module not in FACES:
                 continue
+            assert node.module
             if node.module.split(".")[1] != room:
                 taken[node.module].update(alias.name for alias in node.names)
     unread = {face: sorted(set(names) - taken[face]) for face, names in FACES.items()}
