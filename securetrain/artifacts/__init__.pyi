@@ -16,7 +16,7 @@ from .model.safetensors_folder import sign_safetensors as sign_safetensors
 from .scan.findings import NOTHING as NOTHING
 from .scan.findings import Finding as Finding
 from .scan.findings import ScanResult as ScanResult
-from .scan.findings import merge as merge
+from .scan.findings import merge_scans as merge_scans
 from .scan.safe_globals import VALUES as VALUES
 from .scan.scanner import scan_path as scan_path
 from .statement.context import SaveContext as SaveContext
@@ -28,7 +28,7 @@ from .tree.layout import STATEMENT as STATEMENT
 from .tree.layout import Kind as Kind
 from .tree.problems import Problem as Problem
 from .tree.safetensors_header import INDEX_JSON as INDEX_JSON
-from .tree.safetensors_header import encode as encode
+from .tree.safetensors_header import encode_header as encode_header
 from .tree.storage import LocalStorage as LocalStorage
 from .tree.storage import local_path as local_path
 from .verify import VerifyResult as VerifyResult

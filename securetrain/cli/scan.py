@@ -39,9 +39,9 @@ could not be judged; 14 a link or special file; 19 unsafe content; 20 unreadable
 @click.option("--opcodes", is_flag=True, help="Also list every global and count every opcode.")
 def command(*, paths: tuple[Path, ...], output: str, opcodes: bool) -> int:
     """Look for pickles in the files or directories PATH, and for what they would run."""
-    from securetrain.artifacts import merge, scan_path
+    from securetrain.artifacts import merge_scans, scan_path
     from securetrain.report import verification
 
     with progress_bar("scanning") as progress:
-        result = merge([scan_path(path, progress=progress) for path in paths])
+        result = merge_scans([scan_path(path, progress=progress) for path in paths])
     return emit(verification.scan(result, opcodes=opcodes), output)

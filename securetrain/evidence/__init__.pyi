@@ -63,3 +63,5 @@ from .selfreport import SoftwareEvidence as SoftwareEvidence
 from .selfreport import parse_software as parse_software
 from .tiers import check_tier as check_tier
 from .tokens import unbundle as unbundle
+from .tpm_appraiser import BOOT_PCRS as BOOT_PCRS
+from .tpm_appraiser import QUOTED as QUOTED

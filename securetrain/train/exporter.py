@@ -22,8 +22,7 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from securetrain.artifacts import INDEX_JSON, SaveContext, load, sign_safetensors
-from securetrain.artifacts import encode as encode_header
+from securetrain.artifacts import INDEX_JSON, SaveContext, encode_header, load, sign_safetensors
 from securetrain.artifacts.checkpoint import memory
 from securetrain.artifacts.model import BUNDLE, SignedModel
 from securetrain.artifacts.statement import CheckpointPredicate, Parent, ParentRole, digest_of

@@ -36,11 +36,11 @@ from securetrain.evidence.node_evidence import (
 )
 from securetrain.evidence.reference import EnrolledNode, ReferenceValues, SignedReferenceValues
 from securetrain.evidence.result import AttestationResult
-from securetrain.evidence.tpm.appraisal import BOOT_PCRS
 from securetrain.evidence.tpm.boot import learn_boot
 from securetrain.evidence.tpm.certificates import TpmReference
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.credential import Credential
+from securetrain.evidence.tpm_appraiser import BOOT_PCRS
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy
 from securetrain.testing.bootlog import Boot

@@ -22,7 +22,7 @@ from benchmarks import (
     run,
 )
 from tests.attest.swtpms import needs_swtpm
-from tests.evidence.tee import test_appraisal as cpus
+from tests.evidence import test_tee_appraiser as cpus
 from tests.vocabulary import needs
 
 

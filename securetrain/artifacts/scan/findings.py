@@ -86,7 +86,7 @@ class Judged:
         }
 
 
-def merge(results: Sequence["ScanResult"]) -> "ScanResult":
+def merge_scans(results: Sequence["ScanResult"]) -> "ScanResult":
     """Several scans as one; names get the path that they were found below."""
     if len(results) == 1:
         return results[0]

@@ -22,6 +22,8 @@ from securetrain.attest.fleet.learn_gpu import learn_devices, merge_devices
 from securetrain.attest.fleet.learn_tee import learn_snp, learn_tdx, merge_snp, merge_tdx
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import (
+    BOOT_PCRS,
+    QUOTED,
     AttestationKeys,
     Collateral,
     CollateralKind,
@@ -36,8 +38,6 @@ from securetrain.evidence import (
 )
 from securetrain.evidence.tee import ROOT, ROOTS, Product, claimed_key
 from securetrain.evidence.tpm import (
-    BOOT_PCRS,
-    QUOTED,
     BootReference,
     check_attestation_key,
     check_endorsement_key,

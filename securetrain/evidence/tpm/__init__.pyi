@@ -1,8 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 from . import eventlog as eventlog
-from .appraisal import BOOT_PCRS as BOOT_PCRS
-from .appraisal import QUOTED as QUOTED
 from .boot import learn_boot as learn_boot
 from .bootrules import SEPARATORS as SEPARATORS
 from .bootrules import BootReference as BootReference

@@ -34,7 +34,9 @@ def refused(header: bytes, room: int) -> str:
 
 
 def test_what_is_written_is_read():
-    header = headers.encode({"b": ("float32", (2, 3)), "a": ("bfloat16", (0,)), "c": ("bool", ())})
+    header = headers.encode_header(
+        {"b": ("float32", (2, 3)), "a": ("bfloat16", (0,)), "c": ("bool", ())}
+    )
     assert len(header) % 64 == 0
     found = headers.parse(header, len(header) + 25, "m.safetensors")
     assert {name: e.data_offsets for name, e in found.items()} == {

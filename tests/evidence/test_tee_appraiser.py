@@ -9,8 +9,8 @@ import pytest
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.node_evidence import TeeEvidence, TeeKind, report_data
-from securetrain.evidence.tee.appraisal import TeeAppraiser
 from securetrain.evidence.tee.snp_report import SigningKey
+from securetrain.evidence.tee_appraiser import TeeAppraiser
 from securetrain.evidence.tpm.bootrules import BootReference
 from securetrain.evidence.tpm.ccel import learn_ccel
 from tests import vocabulary

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.gpu.appraisal import GpuAppraiser
 from securetrain.evidence.gpu.firmware import wanted_rims
 from securetrain.evidence.gpu.reference import GpuReference
 from securetrain.evidence.gpu.rim import RimCache, RimKind
+from securetrain.evidence.gpu_appraiser import GpuAppraiser
 from securetrain.evidence.node_evidence import DeviceEvidence, device_nonce
 from securetrain.policy.schema import Gpu
 from tests import vocabulary
