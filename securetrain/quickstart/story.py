@@ -96,7 +96,7 @@ def _tell(story: Story) -> StoryResult:
     if story.options.drills:
         run(
             "Drills",
-            "Three real attacks: each must work on the plain stack and be refused by ours.",
+            "Four real attacks: each must work on the plain stack and be refused by ours.",
             lambda: steps.drills(story),
         )
     run("Report", "Everything above on one page.", lambda: _report(story))
