@@ -70,7 +70,7 @@ def plain(workdir: Path) -> Outcome:
         side=Side.PLAIN,
         succeeded=bool(ran),
         evidence=(
-            f"torch.distributed.checkpoint.load ran the payload in the trainer (pid {ran}) and"
+            f"torch.distributed.checkpoint.load ran the payload in the trainer (pid {ran[0]}) and"
             f" returned {'the right' if same else 'other'} weights without a word."
             if ran
             else "Loading ran nothing."

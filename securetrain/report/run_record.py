@@ -249,7 +249,9 @@ def _line(entry: Entry) -> LedgerLine:
         event=event.event,
         subject=event.subject,
         code=event.code,
-        details=", ".join(f"{name} {value}" for name, value in event.details.items()),
+        details=", ".join(
+            f"{name} {value}" for name, value in event.details.items() if value != ""
+        ),
     )
 
 

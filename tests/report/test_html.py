@@ -8,6 +8,7 @@ from datetime import timedelta
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from securetrain.core.errors import UsageError
@@ -127,6 +128,17 @@ def test_hostile_text_is_no_markup_on_the_terminal(tmp_path, fill):
     text = console.export_text()
     assert "[/nonsense]" in text
     assert "\x1b" not in text
+
+
+def test_the_terminal_says_what_is_open_at_a_boundary_first(full):
+    record = read_run(full.run_dir.root, full.clock())
+    node = next(view for view in record.boundaries if view.boundary == "node")
+    many = replace(node, reasons=("one", "two", "three", *node.reasons))
+    console = Console(record=True, width=200, file=io.StringIO())
+    terminal.show(replace(record, boundaries=(many,)), console)
+    assert re.search(
+        r"node +partial +UNATTESTED; one; two; three *$", console.export_text(), re.MULTILINE
+    )
 
 
 def test_a_bare_run_is_shown_as_not_recorded(bare):
