@@ -57,7 +57,7 @@ _HELP: Final[Mapping[str, str]] = {
     "convert": "Make a checkpoint of torch's own format a signed one.",
     "waive": "Excuse one checkpoint that is old or was set aside.",
     "scan": "Look for what the pickles in files would run.",
-    "attest": "Collect, look at, verify and enrol evidence of nodes.",
+    "attest": "Collect, look at, verify and enroll evidence of nodes.",
     "audit": "Check this host against a policy.",
     "policy": "Lint and explain policies.",
     "threats": "Check that a threat model is backed.",

@@ -30,15 +30,17 @@ class Announcer:
         plan = running.plan
         host, port = running.address
         if self._json:
-            desk = ":".join(map(str, running.enrolment)) if running.enrolment else ""
-            self._object(event="ready", job=plan.job, address=f"{host}:{port}", enrolment=desk)
+            enrollment = ":".join(map(str, running.enrollment)) if running.enrollment else ""
+            self._object(
+                event="ready", job=plan.job, address=f"{host}:{port}", enrolment=enrollment
+            )
             return
         self.say(f"policy       {plan.policy.policy.metadata.id} ({plan.policy.digest[:16]})")
         self.say(f"run          {plan.run_dir}")
         self.say(f"job          {plan.job}, {plan.min_nodes} to {plan.max_nodes} nodes")
         self.say(f"coordinator  {host}:{port}, TLS 1.3 with certificates on both sides")
-        if running.enrolment:
-            self.say(f"enrolment    {running.enrolment[0]}:{running.enrolment[1]}, with tokens")
+        if running.enrollment:
+            self.say(f"enrollment   {running.enrollment[0]}:{running.enrollment[1]}, with tokens")
 
     def token(self, node: str, text: str) -> None:
         """A token: on standard output, so that it can be told from what is said about it."""

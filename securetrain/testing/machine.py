@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from securetrain.attest.fleet.bundle import Bundle, collect_bundle, key_text, own_question
-from securetrain.attest.fleet.enroll import Enrolment, Roots, enroll
+from securetrain.attest.fleet.enroll import Enrollment, Roots, enroll
 from securetrain.attest.node.composite import NodeAttester
 from securetrain.attest.node.settings import AttesterSettings, TpmSettings, make_attester
 from securetrain.attest.session.reference_file import write_reference_values
@@ -166,7 +166,7 @@ def reference_values(
         virtual=pems if virtual else (), test=() if virtual else pems, intermediates=between
     )
     enrollments = [
-        Enrolment(bundle=machine.bundle(key, now), learn_boot=True) for machine in machines
+        Enrollment(bundle=machine.bundle(key, now), learn_boot=True) for machine in machines
     ]
     return enroll(None, enrollments, roots=roots, now=now, lifetime=lifetime).values
 
