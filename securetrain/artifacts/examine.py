@@ -38,7 +38,7 @@ from securetrain.policy.load import LoadedPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is asked about an artifact beyond its signature and its bytes."""
+    """Questions about an artifact beyond its signature and its bytes."""
 
     log_proof: Path | None = None
     waivers: Sequence[Path] = ()
@@ -51,7 +51,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What was found out."""
+    """The answers."""
 
     result: VerifyResult
     policy: LoadedPolicy | None
@@ -109,7 +109,7 @@ def examine_model(
 
 
 def _known(wanted: Wanted) -> Freshness | None:
-    """What this machine knows besides the artifact; None when nothing was given."""
+    """The knowledge of this machine besides the artifact; None when nothing was given."""
     if not wanted.waivers and wanted.floors is None:
         return None
     return Freshness(

@@ -136,7 +136,7 @@ Examples:
 
 @click.group(name="cache", epilog=CACHE_EPILOG, short_help="Keep what makers publish, signed.")
 def cache() -> None:
-    """What makers publish, in a signed folder: verifiers need no network."""
+    """Keep what makers publish in a signed folder: verifiers need no network."""
 
 
 ADD_EPILOG: Final = """\

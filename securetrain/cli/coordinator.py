@@ -136,7 +136,7 @@ def command(
 
 
 def is_any(address: str) -> bool:
-    """Whether an address means every interface."""
+    """Tell whether an address means every interface."""
     try:
         return ipaddress.ip_address(address).is_unspecified
     except ValueError:

@@ -27,7 +27,7 @@ FORMATS: Final = ("raw", "jsonl", "parquet", "webdataset", "mds")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions:
-    """What was given on the command line."""
+    """The options of the command line."""
 
     name: str
     data_format: str | None
@@ -43,7 +43,7 @@ class DatasetOptions:
 
 
 def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Adds the options of a dataset, which reach the command as one `DatasetOptions`."""
+    """Add the options of a dataset, which reach the command as one `DatasetOptions`."""
     options = (
         click.option(
             "--name", default="", help="What it is called. Default: the directory's name."
@@ -107,7 +107,7 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> "Document":
-    """Sign it; what was signed."""
+    """Sign the dataset; return what was signed."""
     from securetrain.artifacts.dataset.sign import About, sign_in_place
     from securetrain.artifacts.statement.dataset_predicate import DataFormat, DatasetPredicate
     from securetrain.core.files import read_file

@@ -346,7 +346,7 @@ def open_statement(
 
 
 def _code(kind: Kind, refused: ExitCode) -> str:
-    """What an envelope's refusal is to the directory: the refusal with the same exit code."""
+    """Turn an envelope's refusal into the directory's: the one with the same exit code."""
     match refused:
         case ExitCode.BAD_SIGNATURE:
             return kind.code(110)

@@ -80,13 +80,13 @@ class Storage(Protocol):
         """Its own name, without what is above it."""
 
     def unsafe(self) -> str:
-        """Why the directory itself may not be read; empty when it may."""
+        """The reason why the directory itself may not be read; empty when it may."""
 
     def exists(self) -> bool:
-        """Whether anything is at this place."""
+        """Tell whether anything is at this place."""
 
     def has(self, name: str) -> bool:
-        """Whether a file of this name is in it."""
+        """Tell whether a file of this name is in it."""
 
     def survey(self) -> tuple[list[FileEntry], list[UnsafeEntry]]:
         """Everything below it; OSError when it cannot be listed."""
@@ -98,7 +98,7 @@ class Storage(Protocol):
         """A small file; UsageError when it is larger or cannot be read."""
 
     def staging(self, save_id: str) -> Staging:
-        """Where a save with this id is built."""
+        """The place where a save with this id is built."""
 
     def replace(self, name: str, data: bytes) -> None:
         """Put a small file in place of an older one, whole or not at all."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong with a signed directory, as data and as an error.
+"""The problems of a signed directory, as data and as an error.
 
 A verifier collects problems; a loader raises the first one. Both speak of the same things: the
 file, the bytes of it, and the tensors that lie there.
@@ -48,7 +48,7 @@ class Problem:
 
     @property
     def fix(self) -> str:
-        """What to do about it."""
+        """The remedy."""
         return CODES[self.code].fix
 
     def to_dict(self) -> dict[str, str | int | None]:
