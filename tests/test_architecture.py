@@ -75,8 +75,6 @@ def test_every_module_says_what_it_is_for():
     assert [_name(path) for path in modules if not ast.get_docstring(_tree(path))] == []
 
 
-# Rooms whose docstrings are still to be read; the tuple is to become empty.
-UNREAD_ROOMS = ("cli", "report")
 QUESTION = re.compile(
     r"(?:(?:As|At|By|For|From|In|Of|On|Over|To|Under|With) )?"
     r"(?:How|What|When|Where|Whether|Which|Who|Whom|Whose|Why)\b",
@@ -96,14 +94,8 @@ def _questions(tree):
 
 
 def test_docstrings_open_with_an_imperative_or_a_noun():
-    read = [path for path in PACKAGE if _name(path).split("/")[1] not in UNREAD_ROOMS]
-    found = {_name(path): _questions(_tree(path)) for path in read}
+    found = {_name(path): _questions(_tree(path)) for path in PACKAGE}
     assert {name: lines for name, lines in found.items() if lines} == {}
-
-
-def test_unread_rooms_exist():
-    rooms = {_name(path).split("/")[1].removesuffix(".py") for path in PACKAGE}
-    assert set(UNREAD_ROOMS) - {"evidence"} <= rooms
 
 
 @pytest.mark.parametrize(

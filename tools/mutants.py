@@ -149,7 +149,7 @@ MODULES: Final = (
     "rendezvous/coordinator/coordinator.py",
     "rendezvous/coordinator/enrollment_server.py",
     "rendezvous/coordinator/listener.py",
-    "rendezvous/member/enroll.py",
+    "rendezvous/member/enrollee.py",
     "rendezvous/wire/enrollment.py",
     "rendezvous/member/entry.py",
     "rendezvous/coordinator/evictions.py",

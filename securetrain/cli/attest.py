@@ -39,10 +39,10 @@ From a new machine to a node that must prove itself:
 
 @click.group(name="attest", cls=StoryGroup, epilog=EPILOG)
 def command() -> None:
-    """Collect, look at, verify and enrol the evidence of nodes.
+    """Collect, look at, verify and enroll the evidence of nodes.
 
     A bundle is what a node's hardware says, in a file. 'run' asks the same of every node that
-    joins; here it is done by hand, to enrol nodes and to find out why one is refused.
+    joins; here it is done by hand, to enroll nodes and to find out why one is refused.
     """
 
 

@@ -42,7 +42,7 @@ that is enrolled as another node; 3 enrolled, and something was left out: read t
 
 
 @click.command(
-    name="enroll", epilog=ENROLL_EPILOG, short_help="Enrol nodes into signed reference values."
+    name="enroll", epilog=ENROLL_EPILOG, short_help="Enroll nodes into signed reference values."
 )
 @file_argument("bundles", nargs=-1)
 @file_option("--reference-values", "values", required=True, help="The file; made when new.")
@@ -80,9 +80,9 @@ def enroll(  # noqa: PLR0917 - click passes every option
     days: int,
     output: str,
 ) -> int:
-    """Enrol the nodes of BUNDLES into the signed reference values."""
+    """Enroll the nodes of BUNDLES into the signed reference values."""
     from securetrain.attest.fleet import (
-        Enrolment,
+        Enrollment,
         Roots,
         enroll_into,
         ima_reference,
@@ -98,7 +98,7 @@ def enroll(  # noqa: PLR0917 - click passes every option
     edition = enroll_into(
         values,
         [
-            Enrolment(
+            Enrollment(
                 bundle=read_bundle(path),
                 learn_boot=learn_boot,
                 uncertified=uncertified,
@@ -137,7 +137,7 @@ Examples:
 
 @click.group(name="cache", epilog=CACHE_EPILOG, short_help="Keep what makers publish, signed.")
 def cache() -> None:
-    """What makers publish, in a signed folder: verifiers need no network."""
+    """Keep what makers publish in a signed folder: verifiers need no network."""
 
 
 ADD_EPILOG: Final = """\

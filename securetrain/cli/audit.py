@@ -99,5 +99,5 @@ def _facts(facts_file: Path | None, save: Path | None, now: datetime) -> "Facts"
 
 
 def _job_search_path() -> list[str]:
-    """Where a job's Python looks: this process's path without the directory of this program."""
+    """Return this process's search path without the directory of this program, as a job sees it."""
     return [entry for entry in sys.path if entry and Path(entry) != Path(sys.argv[0]).parent]

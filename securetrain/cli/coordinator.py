@@ -57,7 +57,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option(
     "--enroll-port",
     type=click.IntRange(0, 65535),
-    help="Also take enrolments with one-time tokens, on this port.",
+    help="Also take enrollments with one-time tokens, on this port.",
 )
 @click.option("--advertise", default="", help="The host that stands in tokens. Default: --bind.")
 @click.option(
@@ -106,7 +106,7 @@ def command(
         run_dir=run_dir or Path("runs") / f"{job}-coordinator",
         bind=bind,
         port=port,
-        enrol_port=enroll_port,
+        enroll_port=enroll_port,
         advertise=advertise,
         last_call=last_call,
     )
@@ -136,7 +136,7 @@ def command(
 
 
 def is_any(address: str) -> bool:
-    """Whether an address means every interface."""
+    """Tell whether an address means every interface."""
     try:
         return ipaddress.ip_address(address).is_unspecified
     except ValueError:

@@ -19,7 +19,7 @@ Examples:
   securetrain enroll join st1_eyJ... --out /etc/securetrain/run-7
 
 \b
-Exit codes: 0 enrolled; 1 refused: another desk than the token's, a token that is used, expired or
+Exit codes: 0 enrolled; 1 refused: another server than the token's, a token that is used, expired or
 not known; 2 bad usage, or a token that was not copied whole; 16 the node is revoked; 20 a file
 cannot be read or written.
 """
@@ -44,8 +44,8 @@ def command() -> None:
 @click.option(
     "--address",
     default="",
-    help="HOST:PORT of the enrolment desk, as the machine sees it. Default: where the job's running"
-    " coordinator says it is.",
+    help="HOST:PORT of the enrollment server, as the machine sees it. Default: where the job's"
+    " running coordinator says it is.",
 )
 @passphrase_option
 @json_option
@@ -72,7 +72,7 @@ def token(  # noqa: PLR0917 - click passes options by name
     if not where:
         raise UsageError(
             "ST-USAG-001",
-            f"no coordinator of {job} takes enrolments",
+            f"no coordinator of {job} takes enrollments",
             "--address",
             "start 'securetrain coordinator --enroll-port PORT' first, or give --address",
         )
@@ -90,12 +90,12 @@ def join(text: str, out: Path, bundle: Path | None, output: str) -> int:
     """Make a key here, prove TOKEN ('-' reads it from standard input), and get a certificate."""
     from securetrain.core.files import read_file
     from securetrain.identity import TEXT_LIMIT, parse_token
-    from securetrain.rendezvous.member import enrol
+    from securetrain.rendezvous.member import enroll
     from securetrain.rendezvous.wire import REPORT_LIMIT
     from securetrain.report import authority
 
     line = sys.stdin.read(TEXT_LIMIT + 1) if text == "-" else text
     report = read_file(bundle, REPORT_LIMIT) if bundle is not None else b""
-    identity = enrol(parse_token(line), out, clock=lambda: datetime.now(UTC), report=report)
+    identity = enroll(parse_token(line), out, clock=lambda: datetime.now(UTC), report=report)
     ends = identity.certificate.not_valid_after_utc
     return emit(authority.joined(identity.spiffe, out, ends), output)

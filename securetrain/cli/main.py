@@ -36,7 +36,7 @@ TRACEBACK_VARIABLE: Final = "SECURETRAIN_TRACEBACK"
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Where a verb's click command lives (``module:attribute``), and its line in the help."""
+    """The place of a verb's click command (``module:attribute``), and its line in the help."""
 
     target: str
     help: str
@@ -56,7 +56,7 @@ _HELP: Final[Mapping[str, str]] = {
     "convert": "Make a checkpoint of torch's own format a signed one.",
     "waive": "Excuse one checkpoint that is old or was set aside.",
     "scan": "Look for what the pickles in files would run.",
-    "attest": "Collect, look at, verify and enrol evidence of nodes.",
+    "attest": "Collect, look at, verify and enroll evidence of nodes.",
     "audit": "Check this host against a policy.",
     "policy": "Lint and explain policies.",
     "threats": "Check that a threat model is backed.",
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> NoReturn:
-    """What the console script calls: `main`, and a quick way out.
+    """Run `main` for the console script, and leave quickly.
 
     Taking an interpreter apart that has loaded torch costs about as long as everything that `run`
     adds to torchrun. By now the ledger is closed and every file is durable, so that once torch is
@@ -196,7 +196,7 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether this command line asks for JSON, judged without parsing it: it may not parse."""
+    """Tell whether this command line asks for JSON, without parsing it: it may not parse."""
     verb = next((a for a in arguments if not a.startswith("-")), "")
     if verb in VERBS and not VERBS[verb].own_options:
         return False

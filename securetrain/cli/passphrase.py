@@ -14,7 +14,7 @@ _LIMIT: Final = 4096
 
 
 def asker(path: Path | None) -> "Ask":
-    """Gives a secret when one is needed."""
+    """Return a function that gives a secret when one is needed."""
 
     def ask(what: str) -> bytes:
         if path is not None:
@@ -51,7 +51,7 @@ def new_passphrase(path: Path | None) -> bytes:
 
 
 def unlocker(cluster: "ClusterCA", path: Path | None) -> "Unlock":
-    """Gives the CA's key when it is needed, and asks only if it is encrypted."""
+    """Return a function that gives the CA's key, and asks only if it is encrypted."""
     from securetrain.identity.keys import PrivateKey, is_encrypted
 
     def unlock() -> PrivateKey:

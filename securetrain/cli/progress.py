@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(doing: str) -> Iterator[Callable[[int, int], None] | None]:
-    """What to call with the bytes done and the bytes in all; None when nobody is looking."""
+    """Yield a callback for the bytes done and the bytes in all; None when nobody is looking."""
     if not sys.stderr.isatty():
         yield None
         return

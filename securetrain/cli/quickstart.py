@@ -95,7 +95,7 @@ def command(  # noqa: PLR0917 - click passes options by name
 
 
 def _program() -> str:
-    """How to start this command again from here: it may not be on the PATH."""
+    """Return the command line that starts this program again: it may not be on the PATH."""
     import shlex
     import shutil
     import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain scan PATH``: what would the pickles in there do?
+"""``securetrain scan PATH``: find out what the pickles in there would do.
 
 Never imports torch and never loads what it looks at.
 """

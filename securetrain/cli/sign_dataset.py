@@ -26,7 +26,7 @@ FORMATS: Final = ("raw", "jsonl", "parquet", "webdataset", "mds")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions:
-    """What was given on the command line."""
+    """The options of the command line."""
 
     name: str
     data_format: str | None
@@ -42,7 +42,7 @@ class DatasetOptions:
 
 
 def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Adds the options of a dataset, which reach the command as one `DatasetOptions`."""
+    """Add the options of a dataset, which reach the command as one `DatasetOptions`."""
     options = (
         click.option(
             "--name", default="", help="What it is called. Default: the directory's name."
@@ -106,7 +106,7 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> "Document":
-    """Sign it; what was signed."""
+    """Sign the dataset; return what was signed."""
     from securetrain.artifacts.dataset import About, sign_in_place
     from securetrain.artifacts.statement import DataFormat, DatasetPredicate
     from securetrain.core.files import read_file

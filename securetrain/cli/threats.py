@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``securetrain threats verify``: whether what the threat models claim is there."""
+"""``securetrain threats verify``: check that what the threat models claim is there."""
 
 from datetime import UTC, datetime
 from pathlib import Path

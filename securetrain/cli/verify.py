@@ -199,7 +199,7 @@ def _write_summary(
 
 
 def _refuse_remote(path: Path | str, asked: Mapping[str, object]) -> None:
-    """What is only done with directories of this machine."""
+    """Refuse options that work only with directories of this machine."""
     from securetrain.core.errors import UsageError
 
     if isinstance(path, Path):
@@ -214,7 +214,7 @@ def _refuse_remote(path: Path | str, asked: Mapping[str, object]) -> None:
 
 
 def _refuse_ignored(path: Path | str) -> None:
-    """Nobody must believe that a bundle was held to what only our own format can be held to."""
+    """Refuse options that a bundle cannot be held to: only our own format has what they check."""
     from click.core import ParameterSource
 
     from securetrain.core.errors import UsageError

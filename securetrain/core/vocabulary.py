@@ -113,7 +113,7 @@ class NetworkProfile(StrEnum):
 UNATTESTED = "UNATTESTED (self-reported)"
 """The label that people see wherever evidence is only what a node said about itself."""
 
-DEGRADED = "DEGRADED (some bytes in clear)"
+DEGRADED = "DEGRADED (some bytes in the clear)"
 """The label that people see wherever a network profile leaves bytes of the job unprotected."""
 
 TEST_ONLY = "TEST-ONLY (software TPM)"

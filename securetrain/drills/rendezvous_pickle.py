@@ -102,7 +102,8 @@ def hardened(workdir: Path) -> Outcome:
         )
         exposed_listeners = listeners(descendants(launcher.pid)) if running else []
         attacks = [
-            attack_store(door.port, marker, run_id=run_dir.root.name) for door in exposed_listeners
+            attack_store(listener.port, marker, run_id=run_dir.root.name)
+            for listener in exposed_listeners
         ]
         seen: list[events.Refused] = []
 
@@ -134,7 +135,7 @@ def _judge(
     codes = Counter(event.code for event in refused_there)
     closed = [a.port for a in attacks if a.connected and not a.spoke_store]
     stores = [a.port for a in attacks if a.spoke_store]
-    exposed = [door.port for door in exposed_listeners if not door.loopback]
+    exposed = [listener.port for listener in exposed_listeners if not listener.loopback]
     refused = bool(closed) and codes[CODE] > 0 and not (marked or exposed) and ended_well
     said = ", ".join(f"{code} x{count}" for code, count in codes.items()) or "nothing"
     store = (

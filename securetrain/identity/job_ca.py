@@ -121,7 +121,7 @@ def check_leaf(
         raise IdentityError(
             "ST-IDEN-005",
             f"not issued by the job CA, or incomplete: {type(error).__name__} {error}",
-            fix="enrol this node with the CA of this job",
+            fix="enroll this node with the CA of this job",
         ) from error
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
         raise IdentityError(

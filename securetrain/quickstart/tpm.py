@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""``quickstart --tpm``: the same story with a software TPM that is challenged at the door.
+"""``quickstart --tpm``: the same story with a software TPM that is challenged when it joins.
 
 A real swtpm with a manufacturer of its own is made in the run directory, boots a made-up machine,
 and is enrolled: reference values are signed, and a policy that names them takes the place of

@@ -36,7 +36,7 @@ def revoked(kind: Kind, name: str, number: int) -> Document:
 
 
 def listed(cluster: ClusterCA, now: datetime) -> Document:
-    """What was issued, and what is revoked."""
+    """The certificates that were issued, and those that are revoked."""
     revocations = cluster.revocations()
 
     def state(entry: Issued) -> str:
@@ -99,7 +99,7 @@ def identity(spiffe: SpiffeId, folder: Path, serial: int, ends: datetime) -> Doc
 
 
 def coordinator(job: str, folder: Path) -> Document:
-    """What a coordinator on another machine needs."""
+    """The folder that a coordinator on another machine needs."""
     text = [
         f"for the coordinator of {job}: {folder}",
         f"start it with: securetrain coordinator --ca DIR --job {job}",

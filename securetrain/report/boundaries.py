@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a run shows about each of the twelve trust boundaries.
+"""The state of each of the twelve trust boundaries, as far as a run shows it.
 
 Rules, in order; the first that holds gives the state:
 
@@ -87,7 +87,7 @@ def judge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Findings:
-    """What the audit found at one boundary."""
+    """The findings of the audit at one boundary."""
 
     failed: Sequence[FindingView] = ()
     undecided: Sequence[FindingView] = ()
@@ -231,7 +231,7 @@ def _open_label(evidence: _Evidence) -> str:
 
 
 def _allowed(said: Iterable[LedgerEvent]) -> list[str]:
-    """How often each kind of thing was let through, in the order of the ledger."""
+    """Count each kind of thing that was let through, in the order of the ledger."""
     verbs = {Decision.ALLOW: "allowed", Decision.OBSERVE: "noted"}
     kinds = Counter(type(event) for event in said if not isinstance(event, events.Refused))
     return [

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What ``coordinator`` says while it runs: lines on standard error, or JSON lines."""
+"""The messages of a running ``coordinator``: lines on standard error, or JSON lines."""
 
 import json
 import sys
@@ -14,34 +14,36 @@ from securetrain.rendezvous.coordinator import Standalone
 
 
 class Announcer:
-    """What the coordinator says: lines for people on standard error, or JSON lines."""
+    """The voice of the coordinator: lines for people on standard error, or JSON lines."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
         self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
-        """One line for people."""
+        """Print one line for people."""
         if not self._json:
             self._write(f"securetrain: {printable(text)}")
 
     def ready(self, running: Standalone) -> None:
-        """Where it listens."""
+        """Announce the address at which it listens."""
         plan = running.plan
         host, port = running.address
         if self._json:
-            desk = ":".join(map(str, running.enrolment)) if running.enrolment else ""
-            self._object(event="ready", job=plan.job, address=f"{host}:{port}", enrolment=desk)
+            enrollment = ":".join(map(str, running.enrollment)) if running.enrollment else ""
+            self._object(
+                event="ready", job=plan.job, address=f"{host}:{port}", enrolment=enrollment
+            )
             return
         self.say(f"policy       {plan.policy.policy.metadata.id} ({plan.policy.digest[:16]})")
         self.say(f"run          {plan.run_dir}")
         self.say(f"job          {plan.job}, {plan.min_nodes} to {plan.max_nodes} nodes")
         self.say(f"coordinator  {host}:{port}, TLS 1.3 with certificates on both sides")
-        if running.enrolment:
-            self.say(f"enrolment    {running.enrolment[0]}:{running.enrolment[1]}, with tokens")
+        if running.enrollment:
+            self.say(f"enrollment   {running.enrollment[0]}:{running.enrollment[1]}, with tokens")
 
     def token(self, node: str, text: str) -> None:
-        """A token: on standard output, so that it can be told from what is said about it."""
+        """Print a token on standard output, apart from what is said about it."""
         if self._json:
             self._object(event="token", node=node, token=text)
             return
@@ -51,7 +53,7 @@ class Announcer:
             sys.stdout.flush()
 
     def event(self, event: Event) -> None:
-        """An event of the ledger."""
+        """Announce an event of the ledger."""
         if self._json:
             details = {"code": event.code, "details": event.details}
             self._object(

@@ -62,7 +62,7 @@ def new_key(path: Path, key_id: str, signed_by: str) -> Document:
 
 
 def collected(found: Collected, path: Path) -> Document:
-    """What was collected, and what is missing."""
+    """The evidence that was collected, and what is missing."""
     bundle = found.bundle
 
     def text() -> None:
@@ -95,7 +95,7 @@ def collected(found: Collected, path: Path) -> Document:
 
 
 def bundle_page(path: Path, sections: Sequence[Section], *, full: bool) -> Document:
-    """What a bundle says.
+    """The content of a bundle.
 
     Args:
         path: the bundle's file.
@@ -117,7 +117,7 @@ def bundle_page(path: Path, sections: Sequence[Section], *, full: bool) -> Docum
 
 
 def question(node: str, path: Path, secret: Path, until: str) -> Document:
-    """What to do with a question."""
+    """A question to a node, and the way to its answer."""
 
     def text() -> None:
         title(f"{path}: a question to {node}")
@@ -168,7 +168,7 @@ def _judgement(judged: Judgement, ear: str) -> None:
 
 
 def edition(made: Edition, path: Path, signed_by: str) -> Document:
-    """What was enrolled, and what goes into the policy."""
+    """The nodes that were enrolled, and the lines for the policy."""
     values = made.values
 
     def text() -> None:
@@ -203,7 +203,7 @@ def edition(made: Edition, path: Path, signed_by: str) -> Document:
 def cache_page(
     listing: Listing, folder: Path, problems: Sequence[str] = (), *, incomplete: bool = False
 ) -> Document:
-    """What a cache holds, and what could not be had."""
+    """The documents of a cache, and those that could not be had."""
     ended = listing.ended()
     data = {
         "folder": str(folder),
@@ -232,7 +232,7 @@ def cache_page(
 
 
 def revocations(entries: Sequence[Revocation], place: Path) -> Document:
-    """Who is not let in."""
+    """The subjects that are not let in."""
 
     def text() -> None:
         for entry in entries:

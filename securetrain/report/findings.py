@@ -128,7 +128,7 @@ def _by_check(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def _first(console: Console, failed: tuple[Finding, ...]) -> None:
-    """What to do first: the worst, and among equals what this user can do himself."""
+    """The first things to do: the worst, and among equals what this user can do alone."""
     if not failed:
         return
     order = sorted(
@@ -151,7 +151,7 @@ def _first(console: Console, failed: tuple[Finding, ...]) -> None:
 
 
 def _seen(finding: Finding) -> str:
-    """Where, and why or what was collected there, in one line."""
+    """The place, and the reason or what was collected there, in one line."""
     where = "" if finding.subject == "node" else f"{finding.subject}: "
     return where + (finding.reason or ", ".join(_flat(finding.evidence)) or finding.title)
 
@@ -192,7 +192,7 @@ def _waivers(console: Console, result: AuditResult) -> None:
 
 
 def _limits(console: Console, result: AuditResult) -> None:
-    """What this machine cannot pass, and what no audit of one machine can say."""
+    """The checks that this machine cannot pass, and the questions that no audit answers."""
     tier = [f for f in result.findings if f.check == "ST-HST-015" and f.state is State.FAIL]
     if tier:
         console.print("What this machine cannot pass", style="bold")

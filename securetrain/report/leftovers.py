@@ -10,7 +10,7 @@ from securetrain.report.document import Document
 
 
 def collected(found: Collected) -> Document:
-    """What was removed, is in use, or could not be removed."""
+    """The networks that were removed, are in use, or could not be removed."""
 
     def text() -> None:
         for name in found.removed:

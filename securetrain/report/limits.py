@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a run did not prove, in sentences that a person can act on."""
+"""The limits of a run: what it did not prove, in sentences that a person can act on."""
 
 from typing import Final
 
@@ -94,9 +94,9 @@ def _node(record: RunRecord) -> list[str]:
         )
     if _DEGRADED & set(profiles):
         found.append(
-            "The network was DEGRADED: some of the job's bytes travelled in clear between machines."
-            " Who was on the way could read them, and the guard's sketches alone tell whether"
-            " gradients were changed."
+            "The network was DEGRADED: some of the job's bytes travelled in the clear between"
+            " machines. Others on the way could read them, and the guard's sketches alone tell"
+            " whether gradients were changed."
         )
     return found
 

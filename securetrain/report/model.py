@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What a report says, as data: one model that terminal, JSON and HTML all render.
+"""The content of a report, as data: one model that terminal, JSON and HTML all render.
 
 ``None`` and an empty tuple mean *not recorded*. Nothing here is computed from hope: a `Proof` says
 whether a signature was checked when the report was made, and with what result.
@@ -15,7 +15,7 @@ from securetrain.core.vocabulary import Boundary, Decision, Severity, State
 
 
 class ProofState(StrEnum):
-    """What checking a signature came to."""
+    """The outcome of checking a signature."""
 
     VERIFIED = "verified"
     REFUSED = "refused"
@@ -32,7 +32,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoundaryState(StrEnum):
-    """What a run shows about one trust boundary."""
+    """The state of one trust boundary, as a run shows it."""
 
     CHECKED = "checked"
     PARTIAL = "partial"
@@ -125,7 +125,7 @@ class StepPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What the guard saw of one rank in one step."""
+    """The scores of one rank in one step."""
 
     step: int
     rank: int
@@ -136,7 +136,7 @@ class RankPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuardView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the guard saw."""
+    """The observations of the guard."""
 
     points: tuple[RankPoint, ...]
     integrity: tuple[tuple[int, float], ...]

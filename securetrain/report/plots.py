@@ -91,7 +91,7 @@ def _bits(metrics: Sequence[StepPoint]) -> Plot | None:
 
 
 def _baselines(metrics: Sequence[StepPoint]) -> dict[str, float]:
-    """What counting achieves on the held-out text, as the run measured it last."""
+    """The losses of counting on the held-out text, as the run measured them last."""
     return {
         label: value
         for point in metrics
@@ -101,7 +101,7 @@ def _baselines(metrics: Sequence[StepPoint]) -> dict[str, float]:
 
 
 def _legend(axes: "Axes", columns: int) -> None:
-    """Above the drawing, where no curve is."""
+    """Draw the legend above the drawing, where no curve is."""
     axes.legend(
         frameon=False,
         fontsize=8,
@@ -151,7 +151,7 @@ def _norm(metrics: Sequence[StepPoint]) -> Plot | None:
 
 
 def _time(metrics: Sequence[StepPoint]) -> Plot | None:
-    """How long steps took, and how much of that rank 0 waited for data."""
+    """The duration of steps, and the part of it in which rank 0 waited for data."""
     seconds = _series(metrics, lambda point: point.seconds)
     waiting = _series(metrics, lambda point: point.data_seconds)
     if not seconds:

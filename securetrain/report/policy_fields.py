@@ -18,7 +18,7 @@ from securetrain.report.pieces import bare_table, plain
 
 
 def remarks(file: str, found: Sequence[Remark]) -> Document:
-    """What is wrong in a policy, or worth a second look."""
+    """The errors in a policy, and what is worth a second look."""
     errors = sum(remark.level is Level.ERROR for remark in found)
 
     def text() -> None:

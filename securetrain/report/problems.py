@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What `verify` and `scan` found, in the one shape that the machine formats are made from."""
+"""The findings of `verify` and `scan`, in the one shape behind the machine formats."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one command found about one directory or file."""
+    """The findings of one command about one directory or file."""
 
     verb: str
     root: str

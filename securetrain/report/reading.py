@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Reader:
-    """Reads files below one folder and collects problems."""
+    """A reader of files below one folder, which collects problems."""
 
     root: Path
     problems: list[str] = field(default_factory=list)

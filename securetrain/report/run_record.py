@@ -103,7 +103,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """What run.json says; every field may be missing."""
+    """The content of run.json; every field may be missing."""
 
     run_id: str = ""
     outcome: str = ""
@@ -435,7 +435,7 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
 
 
 def _network(name: str | None) -> str:
-    """The profile, with its label when some of the job's bytes were in clear."""
+    """The profile, with its label when some of the job's bytes were in the clear."""
     try:
         return degraded_label(NetworkProfile(name)) if name else ""
     except ValueError:

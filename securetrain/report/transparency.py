@@ -26,7 +26,7 @@ def appended(envelopes: Sequence[Path], first: int) -> Document:
 
 
 def checkpoint(found: SignedCheckpoint, note: str) -> Document:
-    """What a log says now, and who saw it."""
+    """The state of a log, and the witnesses that saw it."""
     witnesses = {key_id: moment(time) for key_id, time in sorted(found.cosigned.items())}
     state = found.checkpoint
     data = {
@@ -64,7 +64,7 @@ def logged(found: Logged) -> Document:
 
 
 def cosigned(origin: str, size: int, line: str, *, added: bool, alone: bool) -> Document:
-    """What a witness signed; `alone` prints the line and nothing else."""
+    """The cosignature of a witness; `alone` prints the line and nothing else."""
     data = {"origin": origin, "size": size, "line": line, "added": added}
     if alone:
         return Document(data=data, text=lambda: click.echo(line, nl=False))

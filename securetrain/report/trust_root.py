@@ -17,7 +17,7 @@ def root(document: TrustDocument) -> Document:
 
 
 def followed(document: TrustDocument) -> Document:
-    """What a machine trusts from now on."""
+    """The trust of a machine from now on."""
     until = f"version {document.version} is trusted, until {moment(document.expires)}"
     return Document(data=msgspec.to_builtins(document), text=[until])
 

@@ -29,7 +29,7 @@ Found: TypeAlias = Problem | Finding
 
 
 def verified(found: Examined, trust_file: Path) -> Document:
-    """What ``verify`` found out about a checkpoint or dataset."""
+    """The outcome of ``verify`` for a checkpoint or dataset."""
     data = to_dict(found.result, found.policy)
     if found.chain is not None:
         data["chain"] = found.chain.to_dict()
@@ -38,7 +38,7 @@ def verified(found: Examined, trust_file: Path) -> Document:
 
 
 def model(result: ModelResult, scanned: ScanResult | None) -> Document:
-    """What ``verify --bundle`` found out about a model."""
+    """The outcome of ``verify --bundle`` for a model."""
     data = {
         "kind": "model",
         "path": str(result.path),
@@ -54,7 +54,7 @@ def model(result: ModelResult, scanned: ScanResult | None) -> Document:
 
 
 def scan(result: ScanResult, *, opcodes: bool) -> Document:
-    """What ``scan`` found; with `opcodes`, also all that every pickle does."""
+    """The findings of ``scan``; with `opcodes`, also all that every pickle does."""
     text = partial(_scan, result, opcodes=opcodes)
     return _document(problems.of_scan(result), result.to_dict(), text)
 
@@ -251,7 +251,7 @@ def _scan(result: ScanResult, *, opcodes: bool) -> None:
 
 
 def _scan_briefly(scanned: ScanResult) -> None:
-    """What a scan adds to a verdict; that there was nothing to scan adds nothing."""
+    """The words that a scan adds to a verdict; nothing when there was nothing to scan."""
     console = wide()
     found = [one for one in scanned.findings if one.code != NOTHING]
     lines = [f"scan     {len(scanned.judged)} files and members hold objects or weights"]

@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from securetrain.attest.fleet import (
     Bundle,
-    Enrolment,
+    Enrollment,
     Roots,
     collect_bundle,
     enroll,
@@ -172,7 +172,7 @@ def reference_values(
         virtual=pems if virtual else (), test=() if virtual else pems, intermediates=between
     )
     enrollments = [
-        Enrolment(bundle=machine.bundle(key, now), learn_boot=True) for machine in machines
+        Enrollment(bundle=machine.bundle(key, now), learn_boot=True) for machine in machines
     ]
     return enroll(None, enrollments, roots=roots, now=now, lifetime=lifetime).values
 

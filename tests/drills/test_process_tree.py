@@ -49,7 +49,7 @@ def test_only_the_ports_of_the_named_processes_count():
         port = server.getsockname()[1]
         assert Listener(port, loopback=True) in listeners([os.getpid()])
         assert listeners([]) == []
-    assert port not in {door.port for door in listeners([os.getpid()])}
+    assert port not in {listener.port for listener in listeners([os.getpid()])}
 
 
 @pytest.mark.parametrize(

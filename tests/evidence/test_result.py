@@ -132,7 +132,7 @@ def test_an_svid_of_another_ca():
 
 
 @pytest.mark.forgery
-def test_the_enrolment_certificate_is_no_svid():
+def test_the_enrollment_certificate_is_no_svid():
     certificate = CA.issue(
         Role.NODE, NODE.public, NOW, node="node-0", lifetime=timedelta(minutes=10)
     )

@@ -92,7 +92,7 @@ def test_a_run_in_clear_says_so_everywhere(nodes):
         nodes.start(node, "--require", "rdma-trusted")
     assert [nodes.wait(node) for node in NODES] == [0, 0], nodes.err("node-a")[-3000:]
     for rank, node in enumerate(NODES):
-        assert "network      rdma-trusted DEGRADED (some bytes in clear)" in nodes.err(node)
+        assert "network      rdma-trusted DEGRADED (some bytes in the clear)" in nodes.err(node)
         told = (nodes.folder / f"told-{rank}").read_text().split()
         assert {"NCCL_NET=IB", "NCCL_IB_HCA==mlx5_0:1", "NCCL_IB_GID_INDEX=3"} <= set(told)
         assert "NCCL_SOCKET_IFNAME==st0" in told
@@ -104,7 +104,7 @@ def test_a_run_in_clear_says_so_everywhere(nodes):
         terminal.show(record, Console(file=out, width=200))
         for text in (out.getvalue(), msgspec.json.encode(record).decode(), html.render(record)):
             assert "rdma-trusted DEGRADED" in text
-            assert "travelled in clear" in text
+            assert "travelled in the clear" in text
             assert "encrypted between" not in text
 
 

@@ -74,7 +74,7 @@ def test_the_store_is_sealed_and_the_rest_is_said_to_be_in_clear(nodes):
         assert rank["master"] == "127.0.0.1"
         assert set(rank["pins"].values()) <= {"eth0", "=eth0"}
     for node in NODES:
-        assert "network      store-tls DEGRADED (some bytes in clear)" in nodes.err(node)
+        assert "network      store-tls DEGRADED (some bytes in the clear)" in nodes.err(node)
         events = {event.event: event for event in nodes.events(node)}
         assert "DEGRADED" in events["profile-achieved"].subject
         record = read_run(nodes.folder / f"run-{node}", datetime.now(UTC))
@@ -82,6 +82,6 @@ def test_the_store_is_sealed_and_the_rest_is_said_to_be_in_clear(nodes):
         terminal.show(record, Console(file=out, width=200))
         for text in (out.getvalue(), msgspec.json.encode(record).decode(), html.render(record)):
             assert "store-tls DEGRADED" in text
-            assert "travelled in clear" in text
+            assert "travelled in the clear" in text
             assert "encrypted between" not in text
     assert not list(chain.from_iterable(nodes.remains(node) for node in NODES))

@@ -192,7 +192,7 @@ def test_41_a_report_never_calls_bytes_in_clear_encrypted(tmp_path, profile):
     for form, text in rendered(run, run.clock()).items():
         assert "DEGRADED" in text, form
         assert f"{profile} DEGRADED" in text, form
-        assert "travelled in clear" in text, form
+        assert "travelled in the clear" in text, form
         assert "encrypted" not in text.lower(), form
     for text in (label(profile), degraded_label(profile)):
         assert "DEGRADED" in text
@@ -204,5 +204,5 @@ def test_41_what_is_encrypted_is_called_so(tmp_path):
     run = run_under(tmp_path, P.OVERLAY)
     for form, text in rendered(run, run.clock()).items():
         assert "DEGRADED" not in text, form
-        assert "travelled in clear" not in text, form
+        assert "travelled in the clear" not in text, form
     assert "encrypted between machines" in rendered(run, run.clock())["json"]

@@ -88,7 +88,7 @@ def test_both_directions_need_a_state_and_a_policy(number):
         pytest.param(state(OWN, PEER, offload(8, inbound=False)), id="another interface"),
         pytest.param(state(OWN, PEER, INTO), id="the other direction"),
         pytest.param(state(OWN, PEER, OUT, cipher=""), id="not an AEAD"),
-        pytest.param(state(OWN, PEER, OUT, cipher="rfc4543(gcm(aes))"), id="GMAC: in clear"),
+        pytest.param(state(OWN, PEER, OUT, cipher="rfc4543(gcm(aes))"), id="GMAC: in the clear"),
         pytest.param(state(OWN, PEER, OUT, attribute(21, bytes(8))), id="with a mark"),
         pytest.param(state(OWN, PEER, OUT, attribute(31, bytes(4))), id="of an interface"),
         pytest.param(state(OWN, PEER, OUT, protocol=51), id="AH"),
@@ -121,8 +121,10 @@ def test_a_state_that_does_not_encrypt_on_the_card(wrong):
             policy(f"{OWN}", f"{PEER}", 1, OUT, templates=[template(source=THIRD)]),
             id="from another end",
         ),
-        pytest.param(policy(f"{OWN}", f"{PEER}", 1, templates=[], protocol=17), id="UDP in clear"),
-        pytest.param(policy("0.0.0.0/0", "0.0.0.0/0", 1, templates=[]), id="all in clear"),
+        pytest.param(
+            policy(f"{OWN}", f"{PEER}", 1, templates=[], protocol=17), id="UDP in the clear"
+        ),
+        pytest.param(policy("0.0.0.0/0", "0.0.0.0/0", 1, templates=[]), id="all in the clear"),
     ],
 )
 def test_a_policy_that_could_come_first(wrong):

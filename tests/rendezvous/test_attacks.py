@@ -748,13 +748,13 @@ def test_no_port_of_the_coordinator_is_a_store(job, tools, tmp_path):
         max_nodes=1,
         policy=tools.make_policy(),
         run_dir=tmp_path / "run",
-        enrol_port=0,
+        enroll_port=0,
     )
     running = Standalone(plan=plan, cluster=cluster, unlock=cluster.key, clock=tools.now)
     running.start()
     try:
         opened = {(entry.address, entry.port) for entry in own_listeners()} - before
-        assert opened == {running.address, running.enrolment}
+        assert opened == {running.address, running.enrollment}
         assert not any(is_a_store(*address) for address in opened)
         stock = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         assert is_a_store("127.0.0.1", stock.port)

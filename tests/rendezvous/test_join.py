@@ -202,7 +202,7 @@ def test_a_taken_port_is_one_clear_error(job, tmp_path):
     from securetrain.core.errors import UsageError
 
     with pytest.raises(UsageError, match="ST-USAG-003"):
-        job.coordinator._door.open(job.host, job.port)
+        job.coordinator._listener.open(job.host, job.port)
 
 
 def test_a_lease_is_renewed_and_the_membership_after_it_still_fits(job, tools):

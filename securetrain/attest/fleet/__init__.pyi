@@ -18,7 +18,7 @@ from .cache_files import read_item as read_item
 from .description import describe as describe
 from .description import describe_verdict as describe_verdict
 from .enrollment import Edition as Edition
-from .enrollment import Enrolment as Enrolment
+from .enrollment import Enrollment as Enrollment
 from .enrollment import Roots as Roots
 from .enrollment import enroll as enroll
 from .enrollment import enroll_into as enroll_into

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence in a file: to enrol a node, to look at it, to verify it without a running job.
+"""Evidence in a file: to enroll a node, to look at it, to verify it without a running job.
 
 Rules:
 

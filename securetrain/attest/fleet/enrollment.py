@@ -73,7 +73,7 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Enrolment:
+class Enrollment:
     """One node to be enrolled."""
 
     bundle: Bundle
@@ -121,7 +121,7 @@ class _Draft:
 
 def enroll(
     values: ReferenceValues | None,
-    enrolments: Sequence[Enrolment],
+    enrollments: Sequence[Enrollment],
     *,
     roots: Roots,
     now: datetime,
@@ -134,7 +134,7 @@ def enroll(
 
     Args:
         values: the last edition; None for a first one.
-        enrolments: nodes to add.
+        enrollments: nodes to add.
         roots: certificates to pin beside those that are.
         now: the time, timezone-aware.
         lifetime: how long the edition is good.
@@ -158,7 +158,7 @@ def enroll(
             ima=ima or old.ima,
         )
     )
-    for one in enrolments:
+    for one in enrollments:
         teacher = Teacher(now=now, good=one.learn_boot, collateral=collateral, roots=makers)
         _add(draft, one, teacher)
     return Edition(values=draft.values, nodes=tuple(draft.done))
@@ -166,7 +166,7 @@ def enroll(
 
 def enroll_into(
     path: Path,
-    enrolments: Sequence[Enrolment],
+    enrollments: Sequence[Enrollment],
     *,
     key: PrivateKey,
     signed_by: Sequence[str],
@@ -180,7 +180,7 @@ def enroll_into(
 
     Args:
         path: the file.
-        enrolments: nodes to add; none renews the file.
+        enrollments: nodes to add; none renews the file.
         key: signs the new edition.
         signed_by: keys (SPKI, base64) of which one must have signed what is there: file and cache.
         roots: certificates to pin beside those that are.
@@ -195,7 +195,7 @@ def enroll_into(
         UsageError: as `enroll`, and ST-USAG-002 when the file cannot be written.
     """
     old = read_reference_values(path, signed_by).values if path.exists() else None
-    if old is None and not enrolments:
+    if old is None and not enrollments:
         raise UsageError(
             "ST-USAG-002",
             "there is no such file to make a new edition of",
@@ -208,7 +208,7 @@ def enroll_into(
         collateral = CachedCollateral(CollateralCache.open(cache, keys, now))
     edition = enroll(
         old,
-        enrolments,
+        enrollments,
         roots=roots,
         now=now,
         lifetime=lifetime,
@@ -285,7 +285,7 @@ def _pinned(old: TpmReference, roots: Roots) -> TpmReference:
     )
 
 
-def _add(draft: _Draft, one: Enrolment, teacher: Teacher) -> None:
+def _add(draft: _Draft, one: Enrollment, teacher: Teacher) -> None:
     """Add one node to the draft."""
     name, evidence = one.bundle.node, _read(one.bundle)
     learned = learn(one.bundle, evidence, draft.values, teacher)
@@ -322,7 +322,7 @@ def _read(bundle: Bundle) -> NodeEvidence:
     if bundle.media_type != NODE_TYPE:
         raise AttestationError(
             "ST-ATTS-013",
-            "it is only a self-report: there is nothing to enrol",
+            "it is only a self-report: there is nothing to enroll",
             f"node {bundle.node}",
         )
     check_signature(bundle.evidence, bundle.node, node_key(bundle))

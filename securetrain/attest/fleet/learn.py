@@ -118,7 +118,7 @@ class _Lesson:
                 "ST-ATTS-013",
                 "there is no firmware log to learn from",
                 f"node {self.bundle.node}",
-                "collect the evidence as root, or enrol without --learn-boot",
+                "collect the evidence as root, or enroll without --learn-boot",
             )
         learned = learn_boot(evidence.event_log, {n: quote.pcrs[n] for n in BOOT_PCRS})
         self._set(boot=merge([self.values.boot, learned]))

@@ -157,7 +157,7 @@ def _appraiser(bundle: Bundle, policy: LoadedPolicy, now: datetime) -> Appraiser
                 f"hardware speaks for the node, and {policy.policy.metadata.id} names no reference"
                 " values to judge it by",
                 "node.reference_values",
-                "enrol the node (securetrain attest enroll), and name the file in the policy",
+                "enroll the node (securetrain attest enroll), and name the file in the policy",
             )
         return known[NODE_TYPE]
     if bundle.media_type != SELF_ASSERTED_TYPE:

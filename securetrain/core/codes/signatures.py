@@ -62,7 +62,7 @@ ROWS: Final = (
     Code("ST-IDEN-013", X.USAGE, "the folder of a cluster CA is incomplete or cannot be used",
          fix="restore the folder",
          severity=LOW, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-003"),
-    Code("ST-IDEN-014", X.USAGE, "an enrolment token is malformed",
+    Code("ST-IDEN-014", X.USAGE, "an enrollment token is malformed",
          fix="copy the whole line that 'securetrain enroll token' printed, or make a new one",
          severity=LOW, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-003"),
     Code("ST-IDEN-015", X.REVOKED, "signed by a key that was revoked",

@@ -19,7 +19,7 @@ Rules:
    operator vouches for it, nobody else does. A certificate that is sent must hold, listed or not.
 
 Paths are verified by OpenSSL, which reads certificates that stricter parsers refuse. A certificate
-says that a genuine TPM holds the key, never that it is a TPM of ours: see the enrolment.
+says that a genuine TPM holds the key, never that it is a TPM of ours: see the enrollment.
 """
 
 import hashlib

@@ -26,7 +26,7 @@ class CoordinatorStarted(Observed, frozen=True, kw_only=True):
 
 
 @event("enrolment-opened", Boundary.IDENTITY, _COORDINATOR)
-class EnrolmentOpened(Observed, frozen=True, kw_only=True):
+class EnrollmentOpened(Observed, frozen=True, kw_only=True):
     """Machines may enroll at an address."""
 
     address: str
@@ -43,7 +43,7 @@ class NodeEnrolled(Allowed, frozen=True, kw_only=True):
 
 
 @event("enrolment-refused", Boundary.RENDEZVOUS, _COORDINATOR)
-class EnrolmentRefused(PeerRefused, frozen=True, kw_only=True):
+class EnrollmentRefused(PeerRefused, frozen=True, kw_only=True):
     """A machine with a valid token was refused."""
 
 

@@ -39,7 +39,7 @@ from securetrain.rendezvous.coordinator.admission import (
 )
 from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.journal import Journal
-from securetrain.rendezvous.coordinator.listener import Door
+from securetrain.rendezvous.coordinator.listener import Listener
 from securetrain.rendezvous.coordinator.reception import Reception
 from securetrain.rendezvous.coordinator.renewal import Issue, Renewal
 from securetrain.rendezvous.coordinator.rounds import Rounds
@@ -162,7 +162,9 @@ class Coordinator:
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
         self._lock = threading.Condition(threading.RLock())
-        self._door = Door(self._begin, settings.rendezvous.max_unauthenticated, self._note_problem)
+        self._listener = Listener(
+            self._begin, settings.rendezvous.max_unauthenticated, self._note_problem
+        )
         self._round_thread = threading.Thread(
             target=self._round_loop, name="coordinator-rounds", daemon=True
         )
@@ -175,7 +177,7 @@ class Coordinator:
         Raises:
             UsageError: ST-USAG-003 when the port is taken, ST-USAG-002 for a bad address.
         """
-        address = self._door.open(host, port)
+        address = self._listener.open(host, port)
         self._round_thread.start()
         self._journal.write(
             events.CoordinatorStarted(
@@ -192,7 +194,7 @@ class Coordinator:
             self._stopping = True
             self._rounds.close()
             self._lock.notify_all()
-        self._door.close()
+        self._listener.close()
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
@@ -220,7 +222,7 @@ class Coordinator:
     @property
     def num_unauthenticated(self) -> int:
         """Connections that have not been admitted yet."""
-        return self._door.num_strangers
+        return self._listener.num_strangers
 
     @property
     def problem(self) -> SecureTrainError | None:
@@ -314,7 +316,7 @@ class Coordinator:
                 address=session.remote,
             )
         )
-        self._door.passed(session)
+        self._listener.passed(session)
         with self._lock:
             self._admissions[session.node] = admission_of(session, result)
 
@@ -372,7 +374,7 @@ class Coordinator:
             record_end(self._journal, session, error)
         except SecureTrainError as problem:
             self._note_problem(problem)
-        self._door.passed(session)
+        self._listener.passed(session)
         with self._lock:
             if self._nodes.get(session.node) is session:
                 del self._nodes[session.node]

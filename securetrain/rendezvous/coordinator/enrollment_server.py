@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The enrolment desk; `rendezvous.wire.enrollment` has the protocol and its rules.
+"""The enrollment server; `rendezvous.wire.enrollment` has the protocol and its rules.
 
 It is a listener of its own, so that the rendezvous port never hears a peer without a certificate.
 """
@@ -36,21 +36,21 @@ from securetrain.identity import (
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
-from securetrain.rendezvous.coordinator.listener import Door
+from securetrain.rendezvous.coordinator.listener import Listener
 from securetrain.rendezvous.coordinator.reception import Reception
 from securetrain.rendezvous.wire.channel import Anonymous, Channel, PeerClosedError
 from securetrain.rendezvous.wire.enrollment import (
-    ENROLMENT,
+    ENROLLMENT,
     EXPORTER_LABEL,
     EXPORTER_SIZE,
     MAX_TRIES,
-    AnyEnrolment,
+    AnyEnrollment,
     Apply,
     Filed,
     Grant,
     Report,
-    decode_enrolment,
-    encode_enrolment,
+    decode_enrollment,
+    encode_enrollment,
     new_key,
     statement,
 )
@@ -100,8 +100,8 @@ def make_token(
     return token
 
 
-class Desk:
-    """Takes enrolments for one job."""
+class EnrollmentServer:
+    """Takes enrollments for one job."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Desk:
         limit: int = MAX_CONNECTIONS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare a desk; nothing listens yet.
+        """Prepare a server; nothing listens yet.
 
         Args:
             cluster: the cluster CA, whose register knows the tokens.
@@ -143,9 +143,9 @@ class Desk:
             key=PrivateKey.generate(KeyKind.P256),
             lifetime=lifetime,
             clock=clock,
-            make=desk_context,
+            make=enrollment_context,
         )
-        self._door = Door(self._begin, limit, self.note_problem, name="enrolment")
+        self._listener = Listener(self._begin, limit, self.note_problem, name="enrollment")
 
     def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen on one address; returns it with the port.
@@ -153,25 +153,25 @@ class Desk:
         Raises:
             UsageError: ST-USAG-003 when the port is taken, ST-USAG-002 for a bad address.
         """
-        address = self._door.open(host, port)
-        self.journal.write(events.EnrolmentOpened(address=f"{address[0]}:{address[1]}"))
+        address = self._listener.open(host, port)
+        self.journal.write(events.EnrollmentOpened(address=f"{address[0]}:{address[1]}"))
         return address
 
     def stop(self) -> None:
-        """Take no more enrolments."""
-        self._door.close()
+        """Take no more enrollments."""
+        self._listener.close()
 
     def note_problem(self, problem: SecureTrainError) -> None:
-        """Keep why an enrolment could not be served or recorded."""
+        """Keep why an enrollment could not be served or recorded."""
         self.problem = self.problem or problem
 
     def passed(self, visit: "Visit") -> None:
         """The connection is over."""
-        self._door.passed(visit)
+        self._listener.passed(visit)
 
     def _begin(self, sock: socket.socket, remote: str) -> "Visit":
         connection = make_connection(self._reception.context(), Anonymous(), server=True)
-        return Visit(desk=self, channel=Channel(sock, connection), remote=remote)
+        return Visit(server=self, channel=Channel(sock, connection), remote=remote)
 
     # Decisions. Everything that an unknown peer can reach is in `judge`.
 
@@ -183,10 +183,10 @@ class Desk:
                 ST-ADMN-015 expired, ST-ADMN-016 used, ST-ADMN-017 tried too often.
             IdentityError: ST-IDEN-013.
         """
-        if application.protocol != ENROLMENT:
+        if application.protocol != ENROLLMENT:
             raise AdmissionError(
                 "ST-ADMN-001",
-                f"protocol {application.protocol!r}, this is {ENROLMENT}",
+                f"protocol {application.protocol!r}, this is {ENROLLMENT}",
                 "Apply.protocol",
             )
         register = self.cluster.register
@@ -263,7 +263,7 @@ class Desk:
 class Visit:
     """One connection; `run` is its thread."""
 
-    desk: Desk
+    server: EnrollmentServer
     channel: Channel
     remote: str
     _invitation: Invitation | None = None
@@ -283,65 +283,67 @@ class Visit:
             error = refusal
         except Exception as failure:  # noqa: BLE001 - fail closed, whatever it was
             error = AdmissionError(
-                "ST-ADMN-012", f"the desk failed: {type(failure).__name__}: {failure}", self.remote
+                "ST-ADMN-012",
+                f"the server failed: {type(failure).__name__}: {failure}",
+                self.remote,
             )
         error = self._verdict or error
         try:
             if error is not None:
                 self._refuse(error)
         finally:
-            self.desk.passed(self)
+            self.server.passed(self)
             self.channel.close()
 
     def _serve(self) -> None:
         self.channel.shake_hands(self._soon())
-        agreed(self.channel.connection, ENROLMENT.encode())
+        agreed(self.channel.connection, ENROLLMENT.encode())
         application = self._receive(FRAME_LIMIT)
         if not isinstance(application, Apply):
             raise unexpected(application, "Apply")
         exporter = self.channel.connection.export_keying_material(
             EXPORTER_LABEL, EXPORTER_SIZE, b""
         )
-        self._invitation, key = self.desk.judge(application, exporter)
-        self._send(self.desk.grant(self._invitation, key, self.remote))
+        self._invitation, key = self.server.judge(application, exporter)
+        self._send(self.server.grant(self._invitation, key, self.remote))
         try:
             report = self._receive(DOCUMENT_LIMIT)
         except PeerClosedError:
             return  # it has nothing to report
         if not isinstance(report, Report):
             raise unexpected(report, "Report")
-        self._send(self.desk.file(report, self._invitation))
+        self._send(self.server.file(report, self._invitation))
 
     def _refuse(self, error: SecureTrainError) -> None:
         try:
             if self._invitation is None:
-                self.desk.journal.refuse_stranger(error, self.remote)
+                self.server.journal.refuse_stranger(error, self.remote)
             else:
-                self.desk.journal.write(events.EnrolmentRefused.of(error, self.remote))
+                self.server.journal.write(events.EnrollmentRefused.of(error, self.remote))
         except SecureTrainError as problem:
-            self.desk.note_problem(problem)
+            self.server.note_problem(problem)
         with contextlib.suppress(SecureTrainError, SSL.Error):
             self._send(Refuse(code=error.code, what=error.what[:2000], fix=error.fix[:2000]))
 
-    def _receive(self, limit: int) -> AnyEnrolment:
+    def _receive(self, limit: int) -> AnyEnrollment:
         body = self.channel.receive_frame(self._soon(), limit=limit)
         assert body is not None, "nobody wakes a visit"
-        return decode_enrolment(body)
+        return decode_enrollment(body)
 
-    def _send(self, message: AnyEnrolment) -> None:
-        self.channel.send_frame(encode_enrolment(message), self._soon())
+    def _send(self, message: AnyEnrollment) -> None:
+        self.channel.send_frame(encode_enrollment(message), self._soon())
 
     def _soon(self) -> float:
-        return self.desk.monotonic() + self.desk.timeout
+        return self.server.monotonic() + self.server.timeout
 
 
-def desk_context(identity: TlsIdentity) -> SSL.Context:
-    """TLS that shows the desk's certificate with the job CA, and asks the peer for none."""
+def enrollment_context(identity: TlsIdentity) -> SSL.Context:
+    """TLS that shows the server's certificate with the job CA, and asks the peer for none."""
     context = plain_context(server=True)
     context.use_certificate(identity.certificate)
     context.use_privatekey(identity.key.native)
     context.add_extra_chain_cert(identity.ca)
-    set_protocol(context, ENROLMENT.encode(), server=True)
+    set_protocol(context, ENROLLMENT.encode(), server=True)
     return context
 
 

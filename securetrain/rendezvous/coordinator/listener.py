@@ -26,7 +26,7 @@ _PAUSE: Final = 0.02
 
 
 class Guest(Protocol):
-    """A connection that the door has let through to its own thread."""
+    """A connection that the listener has let through to its own thread."""
 
     @property
     def remote(self) -> str:
@@ -39,7 +39,7 @@ class Guest(Protocol):
         """End the connection, from any thread."""
 
 
-class Door:
+class Listener:
     """Accepts connections and gives each a session with a thread of its own."""
 
     def __init__(
@@ -63,8 +63,8 @@ class Door:
         self._strangers: dict[Guest, str] = {}  # the oldest first, each with its bucket
         self._lock = threading.Lock()
         self._wakeup = Wakeup()
-        self._listener: socket.socket | None = None
-        self._thread = threading.Thread(target=self._loop, name=f"{name}-door", daemon=True)
+        self._socket: socket.socket | None = None
+        self._thread = threading.Thread(target=self._loop, name=f"{name}-listener", daemon=True)
         self._closing = False
 
     def open(self, host: str, port: int) -> tuple[str, int]:
@@ -75,21 +75,21 @@ class Door:
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+            self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError as error:
             raise os_error(error, f"{host}:{port}") from error
-        self._listener.setblocking(False)
+        self._socket.setblocking(False)
         self._thread.start()
-        name = self._listener.getsockname()
+        name = self._socket.getsockname()
         return str(name[0]), int(name[1])
 
     def close(self) -> None:
         """Stop listening."""
         self._closing = True
         self._wakeup.set()
-        if self._listener is not None:
+        if self._socket is not None:
             self._thread.join()
-            self._listener.close()
+            self._socket.close()
         self._wakeup.close()
 
     @property
@@ -104,14 +104,14 @@ class Door:
             self._strangers.pop(session, None)
 
     def _loop(self) -> None:
-        assert self._listener is not None
+        assert self._socket is not None
         poller = select.poll()
-        poller.register(self._listener, select.POLLIN)
+        poller.register(self._socket, select.POLLIN)
         poller.register(self._wakeup.fd, select.POLLIN)
         while not self._closing:
             poller.poll()
             try:
-                sock, name = self._listener.accept()
+                sock, name = self._socket.accept()
             except BlockingIOError:
                 continue
             except OSError:

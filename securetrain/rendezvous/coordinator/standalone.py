@@ -39,7 +39,7 @@ from securetrain.ledger import (
 )
 from securetrain.policy.load import FILE_LIMIT, LoadedPolicy
 from securetrain.rendezvous.coordinator.coordinator import LAST_CALL_SECONDS, Coordinator
-from securetrain.rendezvous.coordinator.enrollment_server import Desk, make_token
+from securetrain.rendezvous.coordinator.enrollment_server import EnrollmentServer, make_token
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
 
@@ -72,8 +72,8 @@ class Plan:
     run_dir: Path
     bind: str = "127.0.0.1"
     port: int = 0
-    enrol_port: int | None = None
-    """None opens no enrolment desk; 0 picks a free port."""
+    enroll_port: int | None = None
+    """None opens no enrollment server; 0 picks a free port."""
     advertise: str = ""
     """The host that stands in tokens; by default what it binds to."""
     last_call: float = LAST_CALL_SECONDS
@@ -90,12 +90,12 @@ class Standalone:
     tell: Callable[[Event], None] = field(default=lambda _: None)
     """Hears every event of the ledger."""
     address: tuple[str, int] = ("", 0)
-    enrolment: tuple[str, int] | None = None
-    """Where machines enrol, as it stands in tokens."""
+    enrollment: tuple[str, int] | None = None
+    """Where machines enroll, as it stands in tokens."""
     ca: JobCA = field(init=False)
     ledger: Ledger = field(init=False)
     coordinator: Coordinator | None = None
-    desk: Desk | None = None
+    enrollment_server: EnrollmentServer | None = None
     watch: RevocationWatch = field(init=False)
     state: FileState | None = None
 
@@ -152,8 +152,8 @@ class Standalone:
             ),
         )
         self.address = self.coordinator.start(plan.bind, plan.port)
-        if plan.enrol_port is not None:
-            self._open_desk(run, plan.enrol_port)
+        if plan.enroll_port is not None:
+            self._open_enrollment(run, plan.enroll_port)
 
     def _issue(self, node: str, key: PublicKey) -> x509.Certificate:
         """Renew a node's certificate, with the register knowing of it."""
@@ -168,9 +168,9 @@ class Standalone:
             how=How.RENEWAL,
         )
 
-    def _open_desk(self, run: RunDir, port: int) -> None:
+    def _open_enrollment(self, run: RunDir, port: int) -> None:
         policy = self.plan.policy.policy
-        desk = Desk(
+        server = EnrollmentServer(
             self.cluster,
             self.ca,
             Journal(self.ledger),
@@ -179,23 +179,23 @@ class Standalone:
             clock=self.clock,
             inventory=run.root / "inventory",
         )
-        host, number = desk.start(self.plan.bind, port)
-        self.desk = desk
-        self.enrolment = (self.plan.advertise or host, number)
-        self.cluster.register.set_endpoint(self.plan.job, f"{self.enrolment[0]}:{number}")
+        host, number = server.start(self.plan.bind, port)
+        self.enrollment_server = server
+        self.enrollment = (self.plan.advertise or host, number)
+        self.cluster.register.set_endpoint(self.plan.job, f"{self.enrollment[0]}:{number}")
 
     def invite(self, node: str, ends: datetime) -> Token:
         """A one-time token for one node.
 
         Raises:
-            UsageError: ST-USAG-001 when there is no enrolment desk.
-            IdentityError: see `desk.make_token`.
+            UsageError: ST-USAG-001 when there is no enrollment server.
+            IdentityError: see `enrollment_server.make_token`.
         """
-        if self.enrolment is None:
+        if self.enrollment is None:
             raise UsageError(
-                "ST-USAG-001", "no enrolment desk is open", "--invite", "add --enroll-port"
+                "ST-USAG-001", "no enrollment server is open", "--invite", "add --enroll-port"
             )
-        return make_token(self.cluster, self.ca, node, self.enrolment, ends)
+        return make_token(self.cluster, self.ca, node, self.enrollment, ends)
 
     def serve(self, told_to_stop: threading.Event) -> bool:
         """Run until the job is over (True) or the event is set (False)."""
@@ -223,8 +223,8 @@ class Standalone:
         Raises:
             SecureTrainError: the ledger has a gap.
         """
-        if self.desk is not None:
-            self.desk.stop()
+        if self.enrollment_server is not None:
+            self.enrollment_server.stop()
             self.cluster.register.set_endpoint(self.plan.job, "")
         if self.coordinator is not None:
             self.coordinator.stop()
@@ -232,8 +232,10 @@ class Standalone:
         if self.state is not None:
             self.state.close()
         problem = self.coordinator.problem if self.coordinator is not None else None
-        problem = problem or (self.desk.problem if self.desk is not None else None)
-        self.coordinator = self.desk = self.state = None
+        problem = problem or (
+            self.enrollment_server.problem if self.enrollment_server is not None else None
+        )
+        self.coordinator = self.enrollment_server = self.state = None
         if problem is not None:
             raise problem
 

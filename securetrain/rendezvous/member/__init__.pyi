@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-from .enroll import enrol as enrol
+from .enrollee import enroll as enroll
 from .entry import CARRIER as CARRIER
 from .entry import FLOORS as FLOORS
 from .entry import ON_EPOCH as ON_EPOCH

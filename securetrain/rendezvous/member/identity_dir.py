@@ -176,6 +176,6 @@ def load_identity(folder: Path, now: datetime) -> NodeIdentity:
             "ST-IDEN-005",
             "the certificate is for another key than the one beside it",
             str(where),
-            "enrol the node again",
+            "enroll the node again",
         )
     return NodeIdentity(key=key, certificate=certificate, ca=ca, spiffe=spiffe)

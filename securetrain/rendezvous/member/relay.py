@@ -17,7 +17,7 @@ Rules:
    is): whoever else is on the machine could otherwise use the node's certificate;
 4. a relay is of one epoch, and is closed with everything that it carries when the epoch ends.
 
-What is not carried: gradients. They travel in clear, and the profile says so (DEGRADED).
+What is not carried: gradients. They travel in the clear, and the profile says so (DEGRADED).
 """
 
 import logging

@@ -4,8 +4,8 @@
 
 ::
 
-    machine                       enrolment desk (a port of its own, in the coordinator's process)
-    TLS 1.3          <->          the desk shows a coordinator's certificate and the job CA
+    machine                       enrollment server (a port of its own, in the coordinator)
+    TLS 1.3          <->          the server shows a coordinator's certificate and the job CA
     Apply            ->
                      <-           Grant                  (or Refuse)
     Report           ->                                  (only if the machine has a report to file)
@@ -13,7 +13,7 @@
 
 Rules:
 
-1. the machine says nothing before it has found, in the chain that the desk shows, the one job CA
+1. the machine says nothing before it has found, in the chain that the server shows, the one job CA
    whose fingerprint stands in the token, and a coordinator's certificate of this job under it;
 2. what the machine signs (`statement`) holds the TLS exporter of the connection, the token's job
    and node and the new public key, so that it cannot be relayed, replayed or used for another key.
@@ -41,7 +41,7 @@ from securetrain.rendezvous.wire.protocol import (
     Refuse,
 )
 
-ENROLMENT: Final = "securetrain-enrol/1"
+ENROLLMENT: Final = "securetrain-enrol/1"
 EXPORTER_LABEL: Final = b"EXPORTER-securetrain-enrol-v1"
 EXPORTER_SIZE: Final = 32
 MAX_TRIES: Final = 5
@@ -82,14 +82,14 @@ class Filed(Message, frozen=True, tag="filed"):
     """SHA-256 of its bytes."""
 
 
-AnyEnrolment: TypeAlias = Apply | Grant | Report | Filed | Refuse
+AnyEnrollment: TypeAlias = Apply | Grant | Report | Filed | Refuse
 
 
 def statement(spiffe: SpiffeId, spki: bytes, exporter: bytes) -> bytes:
     """The statement that the token's key and the new key sign."""
     return canonical.encode(
         {
-            "label": ENROLMENT,
+            "label": ENROLLMENT,
             "spiffe": str(spiffe),
             "key": spki.hex(),
             "exporter": exporter.hex(),
@@ -97,22 +97,22 @@ def statement(spiffe: SpiffeId, spki: bytes, exporter: bytes) -> bytes:
     )
 
 
-def encode_enrolment(message: AnyEnrolment) -> bytes:
+def encode_enrollment(message: AnyEnrollment) -> bytes:
     """A message behind its length."""
     body = canonical.encode(message)
     return len(body).to_bytes(HEADER_SIZE, "big") + body
 
 
-def decode_enrolment(body: bytes) -> AnyEnrolment:
+def decode_enrollment(body: bytes) -> AnyEnrollment:
     """Read one frame's body.
 
     Raises:
         AdmissionError: ST-ADMN-001.
     """
     try:
-        return canonical.decode(body, AnyEnrolment, limit=DOCUMENT_LIMIT, canonical=True)  # type: ignore[arg-type]
+        return canonical.decode(body, AnyEnrollment, limit=DOCUMENT_LIMIT, canonical=True)  # type: ignore[arg-type]
     except UsageError as error:
-        raise AdmissionError("ST-ADMN-001", error.what[:500], "enrolment connection") from error
+        raise AdmissionError("ST-ADMN-001", error.what[:500], "enrollment connection") from error
 
 
 def new_key(spki: bytes) -> PublicKey:

@@ -182,7 +182,7 @@ def finish(connection: SSL.Connection) -> SpiffeId:
     if check.error is not None:
         raise check.error
     if check.peer is None:
-        raise unauthenticated("the peer presented no certificate", "enrol the node first")
+        raise unauthenticated("the peer presented no certificate", "enroll the node first")
     agreed(connection, _ALPN)
     return check.peer
 
@@ -201,7 +201,7 @@ def agreed(connection: SSL.Connection, protocol: bytes) -> None:
     if connection.get_alpn_proto_negotiated() != protocol:
         raise unauthenticated(
             f"the peer does not speak {protocol.decode()}",
-            "give the coordinator's port, not its enrolment port; and run one version everywhere",
+            "give the coordinator's port, not its enrollment port; and run one version everywhere",
         )
 
 
@@ -249,6 +249,6 @@ def _on_certificate(
     if not ok and check.error is None:
         check.error = unauthenticated(
             f"OpenSSL refused the chain: X509_V_ERR {errnum} at depth {depth}",
-            "enrol the node with the CA of this job",
+            "enroll the node with the CA of this job",
         )
     return bool(ok) and judged

@@ -13,7 +13,7 @@ from OpenSSL import crypto
 from securetrain.attest.fleet.bundle import key_text, make_question, verify_bundle
 from securetrain.attest.fleet.enrollment import (
     LIFETIME,
-    Enrolment,
+    Enrollment,
     Roots,
     enroll,
     enroll_into,
@@ -72,8 +72,8 @@ def other():
 
 def make(values, *bundles, learn_boot=True, roots=ROOTS, now=NOW, makers=MAKERS, **how):
     flags = {name: how.pop(name) for name in ("uncertified", "replace") if name in how}
-    enrolments = [Enrolment(bundle=one, learn_boot=learn_boot, **flags) for one in bundles]
-    return enroll(values, enrolments, roots=roots, now=now, makers=makers, **how)
+    enrollments = [Enrollment(bundle=one, learn_boot=learn_boot, **flags) for one in bundles]
+    return enroll(values, enrollments, roots=roots, now=now, makers=makers, **how)
 
 
 def refused(code, *args, error=AttestationError, **how):
@@ -342,7 +342,7 @@ def test_what_a_bundle_does_not_speak_of_stays(machine):
 def into(path, *bundles, key=OPERATOR, now=NOW, signed_by=None, **how):
     return enroll_into(
         path,
-        [Enrolment(bundle=one) for one in bundles],
+        [Enrollment(bundle=one) for one in bundles],
         key=key,
         signed_by=signed_by or [key_text(key.public)],
         roots=ROOTS,

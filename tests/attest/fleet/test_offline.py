@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from securetrain.attest.fleet.bundle import Verdict
-from securetrain.attest.fleet.enrollment import Enrolment, Roots, enroll
+from securetrain.attest.fleet.enrollment import Enrollment, Roots, enroll
 from securetrain.attest.fleet.offline import Judgement, ask, judge, open_state, write_ear
 from securetrain.attest.session.state import FileState, Revocation
 from securetrain.core.codes import ExitCode
@@ -37,7 +37,7 @@ def machine():
 def values_for(machine, **roots):
     pinned = Roots(**(roots or {"hardware": (MAKER_CA.pem,)}))
     return enroll(
-        None, [Enrolment(bundle=bundle_of(machine), learn_boot=True)], roots=pinned, now=NOW
+        None, [Enrollment(bundle=bundle_of(machine), learn_boot=True)], roots=pinned, now=NOW
     ).values
 
 

@@ -198,7 +198,7 @@ def test_a_refusal_names_everything():
     assert "boot_commands" in error.what
     assert "grub_cmd: reboot" in error.what
     assert error.where == "PCR 8, entry 1 (EV_IPL)"
-    assert "enrol" in error.fix
+    assert "enroll" in error.fix
 
 
 def test_a_digest_of_another_hash_accepts_nothing():

@@ -163,6 +163,12 @@ def test_labels_of_networks(kind, shown, profile):
     assert old.labels == expected
 
 
+@pytest.mark.parametrize("words", ["some bytes in clear", "some bytes in the clear"])
+def test_the_label_of_an_old_line_does_not_depend_on_its_explanation(words):
+    said = events.ProfileAchieved(label=f"store-tls DEGRADED ({words})")
+    assert said.labels == ("store-tls DEGRADED (some bytes in the clear)",)
+
+
 @pytest.mark.parametrize("text", ["DEGRADED", "x DEGRADED (y)", "overlay (DEGRADED)", "degraded"])
 def test_a_label_is_not_searched_for(text):
     assert events.ProfileAchieved(label=text, subject=text).labels == ()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""How a visit at the enrolment desk ends. What a visitor may try is in `test_enrolment`."""
+"""How a visit at the enrollment server ends. What a visitor may try is in `test_enrollment`."""
 
 from datetime import timedelta
 from types import SimpleNamespace
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from securetrain.core.errors import AdmissionError, UsageError
-from securetrain.rendezvous.coordinator import enrollment_server as desk_module
-from securetrain.rendezvous.coordinator.enrollment_server import Desk, Visit
-from securetrain.rendezvous.wire.enrollment import Report, decode_enrolment
+from securetrain.rendezvous.coordinator import enrollment_server as server_module
+from securetrain.rendezvous.coordinator.enrollment_server import EnrollmentServer, Visit
+from securetrain.rendezvous.wire.enrollment import Report, decode_enrollment
 from securetrain.rendezvous.wire.protocol import HEADER_SIZE, Refuse
 
 FIRST, SECOND = AdmissionError("ST-ADMN-010", "pushed out"), AdmissionError("ST-ADMN-005", "late")
@@ -43,7 +43,7 @@ class Wire:
         self.done = []
 
     def send_frame(self, frame, _deadline):
-        answer = decode_enrolment(frame[HEADER_SIZE:])
+        answer = decode_enrollment(frame[HEADER_SIZE:])
         assert isinstance(answer, Refuse)
         self.done.append(answer.code)
 
@@ -54,16 +54,16 @@ class Wire:
         self.done.append("close")
 
 
-def new_desk(journal, tools):
+def new_server(journal, tools):
     cluster: Any = SimpleNamespace()
     ca: Any = SimpleNamespace()
     day = timedelta(days=1)
-    return Desk(cluster, ca, journal, lifetime=day, timeout=10, clock=tools.now)
+    return EnrollmentServer(cluster, ca, journal, lifetime=day, timeout=10, clock=tools.now)
 
 
 @pytest.fixture
 def visit(tools, monkeypatch):
-    """A visit that ends with an error, or well; and its desk."""
+    """A visit that ends with an error, or well; and its server."""
 
     def make(error=None, journal=None):
         def serve(_):
@@ -72,7 +72,7 @@ def visit(tools, monkeypatch):
 
         monkeypatch.setattr(Visit, "_serve", serve)
         wire: Any = Wire()
-        return Visit(desk=new_desk(journal or Log(), tools), channel=wire, remote="192.0.2.1")
+        return Visit(server=new_server(journal or Log(), tools), channel=wire, remote="192.0.2.1")
 
     return make
 
@@ -81,21 +81,21 @@ def test_a_visit_that_went_well(visit):
     made = visit()
     made.run()
     assert made.channel.done == ["close"]
-    assert made.desk.journal.rows == []
+    assert made.server.journal.rows == []
 
 
 def test_a_visit_that_is_refused(visit):
     made = visit(SECOND)
     made.run()
     assert made.channel.done == ["ST-ADMN-005", "close"]
-    assert made.desk.journal.rows == [("stranger", "ST-ADMN-005", "192.0.2.1")]
+    assert made.server.journal.rows == [("stranger", "ST-ADMN-005", "192.0.2.1")]
 
 
 def test_a_machine_with_a_token_is_written_down_by_itself(visit):
     made = visit(SECOND)
     made._invitation = SimpleNamespace(id="token")
     made.run()
-    assert made.desk.journal.rows == [("enrolment-refused", "ST-ADMN-005", "192.0.2.1")]
+    assert made.server.journal.rows == [("enrolment-refused", "ST-ADMN-005", "192.0.2.1")]
 
 
 def test_the_first_verdict_from_outside_is_the_one_that_counts(visit):
@@ -104,10 +104,10 @@ def test_the_first_verdict_from_outside_is_the_one_that_counts(visit):
         made.evict(error)
     made.run()
     assert made.channel.done == ["abort", "abort", "abort", "ST-ADMN-010", "close"]
-    assert made.desk.journal.rows == [("stranger", "ST-ADMN-010", "192.0.2.1")]
+    assert made.server.journal.rows == [("stranger", "ST-ADMN-010", "192.0.2.1")]
 
 
-def test_a_failure_of_the_desk_lets_nobody_in(visit):
+def test_a_failure_of_the_server_lets_nobody_in(visit):
     made = visit(ZeroDivisionError())
     made.run()
     assert made.channel.done == ["ST-ADMN-012", "close"]
@@ -117,14 +117,14 @@ def test_the_first_problem_is_kept(visit):
     made = visit(SECOND, Log(FULL))
     made.run()
     assert made.channel.done == ["ST-ADMN-005", "close"], "the visitor hears its own reason"
-    made.desk.note_problem(FIRST)
-    assert made.desk.problem is FULL
+    made.server.note_problem(FIRST)
+    assert made.server.problem is FULL
 
 
 def test_where_no_inventory_is_kept_no_report_is_taken(tools):
     invitation: Any = SimpleNamespace(node="node-0")
     with pytest.raises(AdmissionError, match="no inventory is kept here") as caught:
-        new_desk(Log(), tools).file(Report(body=b"{}"), invitation)
+        new_server(Log(), tools).file(Report(body=b"{}"), invitation)
     assert caught.value.code == "ST-ADMN-001"
 
 
@@ -135,4 +135,4 @@ def test_a_token_for_a_revoked_node_is_not_made(tools):
     cluster: Any = SimpleNamespace(refuse_revoked=refuse)
     ca: Any = SimpleNamespace()
     with pytest.raises(AdmissionError, match="node-0 was revoked"):
-        desk_module.make_token(cluster, ca, "node-0", ("192.0.2.1", 1), tools.now())
+        server_module.make_token(cluster, ca, "node-0", ("192.0.2.1", 1), tools.now())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who has to go when too many strangers stand at the door."""
+"""The connections that end when too many strangers wait."""
 
 import socket
 import subprocess
@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from securetrain.rendezvous.coordinator.listener import Door, bucket_of
+from securetrain.rendezvous.coordinator.listener import Listener, bucket_of
 
 # Opens and keeps connections from one address of the machine, as fast as it can.
 FLOOD = """
@@ -29,7 +29,7 @@ sys.stdin.read()
 
 
 class Guest:
-    """Stands at the door until it is told to go."""
+    """Waits until it is told to go."""
 
     def __init__(self, sock: socket.socket, remote: str) -> None:
         sock.close()
@@ -46,18 +46,18 @@ class Guest:
 
 
 class Entrance:
-    """A door with three places, and a fake address for each newcomer."""
+    """A listener with three places, and a fake address for each newcomer."""
 
     def __init__(self, limit=3):
-        self.door = Door(Guest, limit, lambda problem: None)
+        self.listener = Listener(Guest, limit, lambda problem: None)
         self.port = 0
 
     def come(self, address):
         self.port += 1
         near, far = socket.socketpair()
-        self.door._serve(near, address, self.port)
+        self.listener._serve(near, address, self.port)
         far.close()
-        guest = next(g for g in self.door._strangers if g.remote == f"{address}:{self.port}")
+        guest = next(g for g in self.listener._strangers if g.remote == f"{address}:{self.port}")
         assert isinstance(guest, Guest)
         return guest
 
@@ -66,7 +66,7 @@ class Entrance:
 def entrance():
     made = Entrance()
     yield made
-    for guest in list(made.door._strangers):
+    for guest in list(made.listener._strangers):
         guest.evict(None)
 
 
@@ -117,7 +117,7 @@ def test_what_counts_as_one_address(address, bucket):
 
 def test_who_has_passed_has_a_place_no_more(entrance):
     guests = [entrance.come("10.0.0.1") for _ in range(3)]
-    entrance.door.passed(guests[0])
+    entrance.listener.passed(guests[0])
     entrance.come("10.0.0.1")
     assert not any(g.gone.is_set() for g in guests)
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Attested nodes at the coordinator's door, over TLS, with the forger's TPMs.
+"""Attested nodes joining a coordinator over TLS, with the forger's TPMs.
 
 `test_an_attested_node_joins_and_renews` is the control. The same with swtpm: `test_attested`.
 """

@@ -30,7 +30,7 @@ from securetrain.policy.load import LoadedPolicy, digest_of
 from securetrain.rendezvous.coordinator import standalone
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
 from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
-from securetrain.rendezvous.member.enroll import enrol
+from securetrain.rendezvous.member.enrollee import enroll
 from securetrain.rendezvous.member.identity_dir import NodeIdentity, store_identity
 
 
@@ -178,14 +178,14 @@ def test_a_port_that_is_taken_leaves_nothing_open(cluster):
     cluster.tools.wait_until(lambda: threading.active_count() <= before, "its threads end")
 
 
-@pytest.mark.parametrize("whose", ["the coordinator's", "the desk's", "both"])
+@pytest.mark.parametrize("whose", ["the coordinator's", "the enrollment server's", "both"])
 def test_what_could_not_be_recorded_is_said_at_the_end(cluster, whose):
-    running = cluster.start(enrol_port=0)
+    running = cluster.start(enroll_port=0)
     full, other = (UsageError("ST-USAG-006", what) for what in ("the disk is full", "it still is"))
-    if whose != "the desk's":
+    if whose != "the enrollment server's":
         running.coordinator._note_problem(full)
     if whose != "the coordinator's":
-        running.desk.note_problem(other if whose == "both" else full)
+        running.enrollment_server.note_problem(other if whose == "both" else full)
     with pytest.raises(UsageError) as caught:
         running.stop()
     assert caught.value is full
@@ -312,28 +312,28 @@ def test_a_renewed_certificate_stands_in_the_register(cluster):
         running._issue("node-0", identity.key.public)
 
 
-# Enrolment.
+# Enrollment.
 
 
 def test_an_invitation_leads_into_the_job(cluster):
-    running = cluster.start(enrol_port=0)
+    running = cluster.start(enroll_port=0)
     ends = cluster.tools.now() + timedelta(minutes=5)
     token = running.invite("node-0", ends)
     assert cluster.ca.register.endpoint(cluster.job.name) == f"{token.host}:{token.port}"
-    member = cluster.join(enrol(token, cluster.root / "id", clock=cluster.tools.now))
+    member = cluster.join(enroll(token, cluster.root / "id", clock=cluster.tools.now))
     assert member.connected
-    assert running.address != running.enrolment
+    assert running.address != running.enrollment
     running.stop()
     assert cluster.ca.register.endpoint(cluster.job.name) == ""
 
 
 def test_tokens_name_the_host_that_is_advertised(cluster):
-    running = cluster.start(enrol_port=0, advertise="head.example")
+    running = cluster.start(enroll_port=0, advertise="head.example")
     token = running.invite("node-0", cluster.tools.now() + timedelta(minutes=5))
     assert token.host == "head.example"
 
 
-def test_no_desk_no_invitation(cluster):
+def test_no_enrollment_server_no_invitation(cluster):
     with pytest.raises(UsageError, match="ST-USAG-001"):
         cluster.start().invite("node-0", cluster.tools.now())
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Enrolment with one-time tokens, and everything that somebody without one may try."""
+"""Enrollment with one-time tokens, and everything that somebody without one may try."""
 
 import base64
 import dataclasses
@@ -27,25 +27,29 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.identity.token import Token
-from securetrain.rendezvous.coordinator.enrollment_server import Desk, desk_context, make_token
+from securetrain.rendezvous.coordinator.enrollment_server import (
+    EnrollmentServer,
+    enrollment_context,
+    make_token,
+)
 from securetrain.rendezvous.coordinator.journal import Journal
-from securetrain.rendezvous.member import enroll as enrol_module
-from securetrain.rendezvous.member.enroll import enrol
+from securetrain.rendezvous.member import enroll as enroll_module
+from securetrain.rendezvous.member.enrollee import enroll
 from securetrain.rendezvous.member.identity_dir import load_identity
 from securetrain.rendezvous.wire.channel import Anonymous, Channel
 from securetrain.rendezvous.wire.enrollment import (
-    ENROLMENT,
+    ENROLLMENT,
     EXPORTER_LABEL,
     EXPORTER_SIZE,
     MAX_TRIES,
     REPORT_LIMIT,
-    AnyEnrolment,
+    AnyEnrollment,
     Apply,
     Filed,
     Grant,
     Report,
-    decode_enrolment,
-    encode_enrolment,
+    decode_enrollment,
+    encode_enrollment,
     new_key,
     statement,
 )
@@ -60,7 +64,7 @@ from securetrain.rendezvous.wire.tls import (
 
 
 class Office:
-    """A cluster CA with an enrolment desk for one job."""
+    """A cluster CA with an enrollment server for one job."""
 
     def __init__(self, job, tools, root: Path) -> None:
         self.job, self.tools, self.root = job, tools, root
@@ -68,7 +72,7 @@ class Office:
         self.cluster = ClusterCA.create(root / "ca", "securetrain.local", tools.now())
         self.ca = self.cluster.job(job.name, tools.now(), self.cluster.key)
         self.channels: list[Channel] = []
-        self.desk = Desk(
+        self.server = EnrollmentServer(
             self.cluster,
             self.ca,
             Journal(job.ledger),
@@ -77,7 +81,7 @@ class Office:
             clock=self.now,
             inventory=root / "inventory",
         )
-        self.address = self.desk.start("127.0.0.1", 0)
+        self.address = self.server.start("127.0.0.1", 0)
 
     def now(self):
         return self.tools.now() + self.skew
@@ -86,10 +90,10 @@ class Office:
         ends = self.now() + timedelta(minutes=minutes)
         return make_token(self.cluster, self.ca, node, self.address, ends)
 
-    def enrol(self, token, name="id", **settings):
-        return enrol(token, self.root / name, clock=self.tools.now, **settings)
+    def enroll(self, token, name="id", **settings):
+        return enroll(token, self.root / name, clock=self.tools.now, **settings)
 
-    def connect(self, protocol: str = ENROLMENT) -> Channel:
+    def connect(self, protocol: str = ENROLLMENT) -> Channel:
         """A raw connection that checks nothing."""
         context = plain_context(server=False)
         set_protocol(context, protocol.encode(), server=False)
@@ -105,7 +109,7 @@ class Office:
         exporter = channel.connection.export_keying_material(EXPORTER_LABEL, EXPORTER_SIZE, b"")
         signed = statement(token.spiffe, key.public.spki, exporter)
         fields = {
-            "protocol": ENROLMENT,
+            "protocol": ENROLLMENT,
             "token": token.key.key_id,
             "key": key.public.spki,
             "proof": token.key.sign(signed),
@@ -113,12 +117,12 @@ class Office:
         }
         return Apply(**{**fields, **changes})
 
-    def ask(self, channel, message: AnyEnrolment | bytes) -> AnyEnrolment:
-        data = message if isinstance(message, bytes) else encode_enrolment(message)
+    def ask(self, channel, message: AnyEnrollment | bytes) -> AnyEnrollment:
+        data = message if isinstance(message, bytes) else encode_enrollment(message)
         channel.send_frame(data, self.tools.soon())
         body = channel.receive_frame(self.tools.soon(), limit=DOCUMENT_LIMIT)
         assert body is not None
-        return decode_enrolment(body)
+        return decode_enrollment(body)
 
     def refused(self, channel, message, code) -> Refuse:
         answer = self.ask(channel, message)
@@ -134,13 +138,13 @@ def office(job, tools, tmp_path) -> Iterator[Office]:
     yield made
     for channel in made.channels:
         channel._socket.close()
-    made.desk.stop()
-    assert made.desk.problem is None
+    made.server.stop()
+    assert made.server.problem is None
     made.cluster.close()
 
 
 def test_a_token_becomes_an_identity(office, job, tools):
-    identity = office.enrol(office.token())
+    identity = office.enroll(office.token())
     assert str(identity.spiffe) == "spiffe://securetrain.local/job/job-1/node/node-0"
     assert load_identity(office.root / "id", tools.now()).key.key_id == identity.key.key_id
     assert identity.ca == office.ca.certificate
@@ -155,7 +159,7 @@ def test_the_identity_joins_the_job(office, job):
     """The certificate of a job CA that a cluster CA certified, over the whole join."""
     job.ca = office.ca
     job.start()
-    member = job.make_member(identity=office.enrol(office.token()))
+    member = job.make_member(identity=office.enroll(office.token()))
     member.connect(job.host, job.port)
     assert member.connected
 
@@ -176,7 +180,7 @@ def test_neither_the_secret_nor_the_private_key_travels(office, monkeypatch):
 
     monkeypatch.setattr(Channel, "send_frame", listen)
     token = office.token()
-    identity = office.enrol(token)
+    identity = office.enroll(token)
     traffic = b"".join(sent)
     scalar = identity.key.native.private_numbers().private_value.to_bytes(32, "big")
     for secret in (token.secret, scalar):
@@ -189,9 +193,9 @@ def test_neither_the_secret_nor_the_private_key_travels(office, monkeypatch):
 
 def test_a_token_is_good_once(office, job):
     token = office.token()
-    office.enrol(token)
+    office.enroll(token)
     with pytest.raises(AdmissionError) as caught:
-        office.enrol(token, "second")
+        office.enroll(token, "second")
     assert caught.value.code == "ST-ADMN-016"
     assert not (office.root / "second/node.pem").exists()
     job.expect("ST-ADMN-016")
@@ -204,7 +208,7 @@ def test_many_at_once_get_one_certificate(office):
 
     def try_it(n):
         try:
-            office.enrol(token, f"id-{n}")
+            office.enroll(token, f"id-{n}")
             found.append("enrolled")
         except AdmissionError as error:
             found.append(error.code)
@@ -223,10 +227,10 @@ def test_who_is_refused_is_left_nothing(office, tmp_path, name):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine").touch()
     token = office.token()
-    office.enrol(token, "first")
+    office.enroll(token, "first")
     before = sorted(office.root.rglob("*"))
     with pytest.raises(AdmissionError):
-        office.enrol(token, name)
+        office.enroll(token, name)
     assert sorted(office.root.rglob("*")) == before
 
 
@@ -236,39 +240,39 @@ def test_what_could_not_be_written_whole_is_not_left(office, monkeypatch):
 
     monkeypatch.setattr("securetrain.rendezvous.member.identity_dir.write_atomic", full)
     with pytest.raises(OSError, match="No space"):
-        office.enrol(office.token())
+        office.enroll(office.token())
     assert not (office.root / "id").exists()
 
 
 def test_a_folder_with_something_else_in_it_stays(office):
     token, folder = office.token(), office.root / "id"
-    office.enrol(token, "first")
+    office.enroll(token, "first")
     folder.mkdir()
     (folder / "mine").touch()
     with pytest.raises(AdmissionError):
-        office.enrol(token)
+        office.enroll(token)
     assert [path.name for path in folder.iterdir()] == ["mine"]
 
 
 def test_a_token_that_has_ended(office, job):
     token = office.token(minutes=2)
-    office.skew = timedelta(minutes=3)  # the desk's clock; the machine's is behind
+    office.skew = timedelta(minutes=3)  # the server's clock; the machine's is behind
     with pytest.raises(AdmissionError) as caught:
-        office.enrol(token)
+        office.enroll(token)
     assert caught.value.code == "ST-ADMN-015"
     job.expect("ST-ADMN-015")
 
 
 def test_a_machine_does_not_even_try_a_token_that_has_ended(office):
     with pytest.raises(AdmissionError, match="ST-ADMN-015"):
-        office.enrol(office.token(minutes=-1))
+        office.enroll(office.token(minutes=-1))
 
 
 def test_a_token_of_a_node_that_was_revoked_meanwhile(office, tools):
     token = office.token()
     office.cluster.revoke(Kind.NODE, "node-0", "lost", tools.now(), office.cluster.key())
     with pytest.raises(IdentityError) as caught:
-        office.enrol(token)
+        office.enroll(token)
     assert caught.value.code == "ST-IDEN-011"
     with pytest.raises(IdentityError, match="ST-IDEN-011"):
         office.token()
@@ -372,8 +376,8 @@ def frame(body: bytes) -> bytes:
         pytest.param((65537).to_bytes(4, "big"), id="oversize"),
         pytest.param(bytes(4), id="empty"),
         pytest.param(encode_frame(RendezvousReady(floors=())), id="a message of the rendezvous"),
-        pytest.param(encode_enrolment(Report(body=b"{}")), id="a report before a grant"),
-        pytest.param(encode_enrolment(Filed(digest="0" * 64)), id="the desk's own message"),
+        pytest.param(encode_enrollment(Report(body=b"{}")), id="a report before a grant"),
+        pytest.param(encode_enrollment(Filed(digest="0" * 64)), id="the server's own message"),
     ],
 )
 def test_bad_frames(office, job, data):
@@ -391,7 +395,7 @@ def test_the_rendezvous_protocol_is_not_spoken_here(office, job, tools):
     channel = office.connect("securetrain-rdzv/2")
     with pytest.raises(SecureTrainError):
         channel.receive_frame(tools.soon(), limit=100)
-    assert ENROLMENT in job.expect("ST-ADMN-002").details["what"]
+    assert ENROLLMENT in job.expect("ST-ADMN-002").details["what"]
 
 
 def test_tls_1_2(office, job):
@@ -406,7 +410,7 @@ def test_tls_1_2(office, job):
 
 
 def test_a_machine_that_says_nothing_times_out(office, job):
-    office.desk.timeout = 0.2
+    office.server.timeout = 0.2
     with socket.create_connection(office.address, 30) as sock:
         assert sock.recv(1) == b""
     job.expect("ST-ADMN-005", "connection-refused")
@@ -417,23 +421,23 @@ def test_the_ledger_knows_before_the_machine(office, job):
     job.ledger.path.unlink()
     job.ledger.path.mkdir()
     with pytest.raises(AdmissionError, match="ST-USAG-002"):
-        office.enrol(office.token())
-    office.tools.wait_until(lambda: office.desk.problem, "the problem is kept")
-    office.desk.problem = None
+        office.enroll(office.token())
+    office.tools.wait_until(lambda: office.server.problem, "the problem is kept")
+    office.server.problem = None
     job.ledger.path.rmdir()
 
 
-# A desk that is none.
+# A server that is none.
 
 
 def impostor(office, certificate, key, ca):
-    """Answers as a desk with this certificate; returns its address."""
+    """Answers as a server with this certificate; returns its address."""
     server = socket.create_server(("127.0.0.1", 0))
     heard: list[bytes | None] = []
 
     def serve():
         sock, _ = server.accept()
-        context = desk_context(TlsIdentity(key=key, certificate=certificate, ca=ca))
+        context = enrollment_context(TlsIdentity(key=key, certificate=certificate, ca=ca))
         channel = Channel(sock, make_connection(context, Anonymous(), server=True))
         try:
             channel.shake_hands(office.tools.soon())
@@ -473,7 +477,7 @@ def impostors(office):
         ),
         "a node of the job": (*leaf_of(office.ca, Role.NODE, now, "node-7"), mine),
         "a member of the job": (*leaf_of(office.ca, Role.MEMBER, now, "node-7"), mine),
-        "an expired desk": (*leaf_of(office.ca, Role.COORDINATOR, late), mine),
+        "an expired server": (*leaf_of(office.ca, Role.COORDINATOR, late), mine),
     }
 
 
@@ -483,9 +487,9 @@ def test_an_impostor_with_a_good_certificate_would_be_heard(office):
     address, thread, heard = impostor(office, leaf, key, office.ca.certificate)
     token = msgspec.structs.replace(office.token(), host=address[0], port=address[1])
     with pytest.raises(SecureTrainError):
-        office.enrol(token)
+        office.enroll(token)
     thread.join()
-    assert isinstance(decode_enrolment(heard[0] or b""), Apply)
+    assert isinstance(decode_enrollment(heard[0] or b""), Apply)
 
 
 @pytest.mark.parametrize(
@@ -497,29 +501,29 @@ def test_an_impostor_with_a_good_certificate_would_be_heard(office):
         ("another job by the same CA", "not of the token's job"),
         ("a node of the job", "not a certificate for the role"),
         ("a member of the job", "not a certificate for the role"),
-        ("an expired desk", "valid from"),
+        ("an expired server", "valid from"),
     ],
 )
-def test_a_desk_that_is_not_the_tokens(office, who, why):
+def test_a_server_that_is_not_the_tokens(office, who, why):
     address, thread, heard = impostor(office, *impostors(office)[who])
     token = msgspec.structs.replace(office.token(), host=address[0], port=address[1])
     with pytest.raises(AdmissionError) as caught:
-        office.enrol(token)
+        office.enroll(token)
     thread.join()
     assert caught.value.code == "ST-ADMN-002"
     assert why in caught.value.what
     assert heard == [], "the machine said nothing"
     assert not (office.root / "id/node.pem").exists()
-    office.enrol(msgspec.structs.replace(token, host=office.address[0], port=office.address[1]))
+    office.enroll(msgspec.structs.replace(token, host=office.address[0], port=office.address[1]))
 
 
 def test_openssl_judges_the_chain_as_well(office, monkeypatch):
     """Were there a hole in our own check, there would not be one in both."""
-    monkeypatch.setattr(enrol_module, "check_leaf", lambda leaf, *_: SpiffeId.of_certificate(leaf))
+    monkeypatch.setattr(enroll_module, "check_leaf", lambda leaf, *_: SpiffeId.of_certificate(leaf))
     address, thread, heard = impostor(office, *impostors(office)["another CA that shows ours"])
     token = msgspec.structs.replace(office.token(), host=address[0], port=address[1])
     with pytest.raises(AdmissionError, match="OpenSSL refused the chain") as caught:
-        office.enrol(token)
+        office.enroll(token)
     thread.join()
     assert (caught.value.code, heard) == ("ST-ADMN-002", [])
 
@@ -549,18 +553,18 @@ def test_a_certificate_that_was_not_asked_for(office, what, monkeypatch):
     def grant(self, invitation, key, remote):
         return Grant(certificate=certificate_pem(make(key)).decode())
 
-    monkeypatch.setattr(Desk, "grant", grant)
+    monkeypatch.setattr(EnrollmentServer, "grant", grant)
     with pytest.raises(IdentityError, match="ST-IDEN-005"):
-        office.enrol(office.token())
+        office.enroll(office.token())
     assert not (office.root / "id/node.pem").exists()
 
 
 @pytest.mark.parametrize(("asked", "wanted"), [("grant", "Grant"), ("file", "Filed")])
-def test_a_desk_that_answers_something_else(office, monkeypatch, asked, wanted):
+def test_a_server_that_answers_something_else(office, monkeypatch, asked, wanted):
     other = {"grant": Filed(digest="d" * 64), "file": Grant(certificate="")}[asked]
-    monkeypatch.setattr(Desk, asked, lambda *_: other)
+    monkeypatch.setattr(EnrollmentServer, asked, lambda *_: other)
     with pytest.raises(AdmissionError, match=f"where {wanted} was expected") as caught:
-        office.enrol(office.token(), report=b"{}")
+        office.enroll(office.token(), report=b"{}")
     assert caught.value.code == "ST-ADMN-001"
 
 
@@ -569,15 +573,15 @@ def test_nobody_answers(office):
         port = server.getsockname()[1]
     token = msgspec.structs.replace(office.token(), port=port)
     with pytest.raises(AdmissionError, match="ST-ADMN-007"):
-        office.enrol(token)
+        office.enroll(token)
 
 
 def test_an_identity_is_never_overwritten(office):
-    office.enrol(office.token())
+    office.enroll(office.token())
     token = office.token("node-1")
     with pytest.raises(UsageError, match="ST-USAG-005"):
-        office.enrol(token)
-    office.enrol(token, "other")  # and the token was not used up
+        office.enroll(token)
+    office.enroll(token, "other")  # and the token was not used up
 
 
 # Reports for the inventory.
@@ -585,7 +589,7 @@ def test_an_identity_is_never_overwritten(office):
 
 def test_a_report_is_filed_as_it_came(office, job):
     report = json.dumps({"schema": "anything"}).encode()
-    office.enrol(office.token(), report=report)
+    office.enroll(office.token(), report=report)
     path = office.root / "inventory/node-node-0.json"
     assert path.read_bytes() == report
     assert path.stat().st_mode & 0o777 == 0o600
@@ -595,7 +599,7 @@ def test_a_report_is_filed_as_it_came(office, job):
 @pytest.mark.parametrize("report", [b"no json", b'{"a":1,"a":2}', b"NaN"])
 def test_a_report_that_is_no_json(office, report):
     with pytest.raises(SecureTrainError):
-        office.enrol(office.token(), report=report)
+        office.enroll(office.token(), report=report)
     assert not (office.root / "inventory").exists()
 
 
@@ -621,7 +625,7 @@ def test_a_report_that_is_too_large(office):
 @pytest.mark.parametrize("body", [b"", b"{}", b"not JSON", b'{"type":"apply"}'])
 def test_what_is_no_message_is_refused_where_it_is_read(body):
     with pytest.raises(AdmissionError) as error:
-        decode_enrolment(body)
+        decode_enrollment(body)
     assert error.value.code == "ST-ADMN-001"
 
 

@@ -23,8 +23,7 @@ from securetrain.network.wireguard import WireGuardKey, encode_key
 from securetrain.rendezvous.member import identity_dir
 from securetrain.rendezvous.member.entry import parse_endpoint
 from securetrain.rendezvous.member.renewed import check_renewed
-from securetrain.rendezvous.wire import enrollment as enrolment
-from securetrain.rendezvous.wire import protocol
+from securetrain.rendezvous.wire import enrollment, protocol
 from securetrain.rendezvous.wire.membership import (
     PAYLOAD_TYPE,
     Expected,
@@ -83,17 +82,17 @@ def _messages() -> list[Parser]:
         protocol.Refuse(code="ST-ADMN-001", what="what", fix="fix"),
     ]
     frames = [protocol.encode_frame(message) for message in messages]
-    applications: list[enrolment.AnyEnrolment] = [
-        enrolment.Apply(
-            protocol=enrolment.ENROLMENT,
+    applications: list[enrollment.AnyEnrollment] = [
+        enrollment.Apply(
+            protocol=enrollment.ENROLLMENT,
             token="0" * 64,
             key=PrivateKey.generate(KeyKind.P256).public.spki,
             proof=bytes(64),
             possession=bytes(70),
         ),
-        enrolment.Grant(certificate="PEM"),
-        enrolment.Report(body=b"{}"),
-        enrolment.Filed(digest="0" * 64),
+        enrollment.Grant(certificate="PEM"),
+        enrollment.Report(body=b"{}"),
+        enrollment.Filed(digest="0" * 64),
     ]
 
     def read_stream(data: bytes) -> None:
@@ -104,9 +103,9 @@ def _messages() -> list[Parser]:
                 protocol.decode_message(body)
 
     def read_application(data: bytes) -> None:
-        message = enrolment.decode_enrolment(data)
-        if isinstance(message, enrolment.Apply):
-            enrolment.new_key(message.key)
+        message = enrollment.decode_enrollment(data)
+        if isinstance(message, enrollment.Apply):
+            enrollment.new_key(message.key)
 
     def read_message(data: bytes) -> None:
         message = protocol.decode_message(data)
@@ -122,7 +121,7 @@ def _messages() -> list[Parser]:
         Parser("rendezvous-stream", lambda: [*frames, b"".join(frames)], read_stream),
         Parser(
             "enrolment-message",
-            lambda: [enrolment.encode_enrolment(m)[protocol.HEADER_SIZE :] for m in applications],
+            lambda: [enrollment.encode_enrollment(m)[protocol.HEADER_SIZE :] for m in applications],
             read_application,
         ),
         Parser(

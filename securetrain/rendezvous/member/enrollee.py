@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""A machine's side of enrolment: `enrol` turns a token into an identity folder.
+"""A machine's side of enrollment: `enroll` turns a token into an identity folder.
 
-The key is made here and never leaves. Nothing is sent to a desk whose chain does not hold the job
+The key is made here and never leaves. Nothing is sent to a server whose chain does not hold the job
 CA of the token, and nothing is written unless the certificate that comes back is for this key, this
 node and this job.
 """
@@ -36,16 +36,16 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.rendezvous.member.identity_dir import NodeIdentity, new_folder, store_identity
 from securetrain.rendezvous.wire.channel import Anonymous, Channel
 from securetrain.rendezvous.wire.enrollment import (
-    ENROLMENT,
+    ENROLLMENT,
     EXPORTER_LABEL,
     EXPORTER_SIZE,
-    AnyEnrolment,
+    AnyEnrollment,
     Apply,
     Filed,
     Grant,
     Report,
-    decode_enrolment,
-    encode_enrolment,
+    decode_enrollment,
+    encode_enrollment,
     statement,
 )
 from securetrain.rendezvous.wire.protocol import FRAME_LIMIT, Refuse, unexpected
@@ -60,7 +60,7 @@ from securetrain.rendezvous.wire.tls import (
 TIMEOUT: Final = 10.0
 
 
-def enrol(
+def enroll(
     token: Token,
     folder: Path,
     *,
@@ -69,7 +69,7 @@ def enrol(
     timeout: float = TIMEOUT,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> NodeIdentity:
-    """Enrol this machine and write its identity folder (0700).
+    """Enroll this machine and write its identity folder (0700).
 
     Args:
         token: the invitation.
@@ -80,7 +80,7 @@ def enrol(
         monotonic: a steady clock in seconds.
 
     Raises:
-        AdmissionError: ST-ADMN-002 not the desk of the token, 005 or 007 no answer, 012 to 017.
+        AdmissionError: ST-ADMN-002 not the server of the token, 005 or 007 no answer, 012 to 017.
         IdentityError: ST-IDEN-005 or 006 for a certificate that is not what was asked for.
         UsageError: ST-USAG-005 when there is an identity in `folder`, ST-USAG-002.
     """
@@ -98,12 +98,12 @@ def enrol(
             stack.callback(channel.close)
             channel.shake_hands(monotonic() + timeout)
             talk = _Talk(channel, timeout, monotonic)
-            ca = _check_desk(channel.connection, token, clock())
+            ca = _check_server(channel.connection, token, clock())
             key = PrivateKey.generate(KeyKind.P256)
             certificate = _apply(talk, token, key)
             _check_grant(certificate, ca, key, token, clock())
             identity = store_identity(folder, key, certificate, ca, clock())
-        if report:  # what is refused now does not undo an enrolment whose token is spent
+        if report:  # what is refused now does not undo an enrollment whose token is spent
             filed = talk.ask(Report(body=report))
             if not isinstance(filed, Filed):
                 raise unexpected(filed, "Filed")
@@ -118,34 +118,34 @@ class _Talk:
         self._timeout = timeout
         self._monotonic = monotonic
 
-    def ask(self, message: AnyEnrolment) -> AnyEnrolment:
+    def ask(self, message: AnyEnrollment) -> AnyEnrollment:
         """Send a message; returns the answer.
 
         Raises:
-            SecureTrainError: what the desk refused it with.
+            SecureTrainError: what the server refused it with.
         """
         deadline = self._monotonic() + self._timeout
         with suppress(AdmissionError):  # it may have refused already, and says why
-            self.channel.send_frame(encode_enrolment(message), deadline)
+            self.channel.send_frame(encode_enrollment(message), deadline)
         body = self.channel.receive_frame(deadline, limit=FRAME_LIMIT)
-        assert body is not None, "nobody wakes a machine that enrols"
-        answer = decode_enrolment(body)
+        assert body is not None, "nobody wakes a machine that enrolls"
+        answer = decode_enrollment(body)
         if isinstance(answer, Refuse):
             raise _refusal(answer)
         return answer
 
 
 def _connect(token: Token, timeout: float, monotonic: Callable[[], float]) -> Channel:
-    # OpenSSL verifies no chain with it, and has no trust store that could say more: the desk's is
-    # judged by `_check_desk`, against the one certificate that the token pins.
+    # OpenSSL verifies no chain with it, and has no trust store that could say more: the server's is
+    # judged by `_check_server`, against the one certificate that the token pins.
     context = plain_context(server=False)
-    set_protocol(context, ENROLMENT.encode(), server=False)
+    set_protocol(context, ENROLLMENT.encode(), server=False)
     try:
         sock = socket.create_connection((token.host, token.port), timeout)
     except OSError as error:
         raise AdmissionError(
             "ST-ADMN-007",
-            f"no enrolment desk answers: {error.strerror or error}",
+            f"no enrollment server answers: {error.strerror or error}",
             f"{token.host}:{token.port}",
             "start 'securetrain coordinator' with --enroll-port, and check the firewall",
         ) from error
@@ -153,14 +153,14 @@ def _connect(token: Token, timeout: float, monotonic: Callable[[], float]) -> Ch
     return Channel(sock, connection, monotonic=monotonic)
 
 
-def _check_desk(connection: SSL.Connection, token: Token, now: datetime) -> x509.Certificate:
-    """The job CA of the token, if the desk's certificate is a coordinator's under it."""
-    agreed(connection, ENROLMENT.encode())
+def _check_server(connection: SSL.Connection, token: Token, now: datetime) -> x509.Certificate:
+    """The job CA of the token, if the server's certificate is a coordinator's under it."""
+    agreed(connection, ENROLLMENT.encode())
     chain = connection.get_peer_cert_chain(as_cryptography=True) or []
     ca = next((c for c in chain[1:4] if fingerprint(c) == token.ca), None)
     if ca is None:
         raise unauthenticated(
-            "the desk does not show the job CA whose fingerprint stands in the token",
+            "the server does not show the job CA whose fingerprint stands in the token",
             "do not go on: somebody else answers at this address, or the token is of another CA",
         )
     leaf = chain[0]
@@ -179,7 +179,7 @@ def _check_desk(connection: SSL.Connection, token: Token, now: datetime) -> x509
         ) from error
     if (peer.trust_domain, peer.job) != (token.trust_domain, token.job):
         raise unauthenticated(
-            f"the desk is of {peer}, not of the token's job", "ask for a new token"
+            f"the server is of {peer}, not of the token's job", "ask for a new token"
         )
     return ca
 
@@ -190,7 +190,7 @@ def _apply(talk: _Talk, token: Token, key: PrivateKey) -> x509.Certificate:
     secret = token.key
     answer = talk.ask(
         Apply(
-            protocol=ENROLMENT,
+            protocol=ENROLLMENT,
             token=secret.key_id,
             key=key.public.spki,
             proof=secret.sign(signed),
@@ -213,7 +213,7 @@ def _check_grant(
     if spiffe != token.spiffe or public_key_of(certificate).spki != key.public.spki:
         raise IdentityError(
             "ST-IDEN-005",
-            f"the desk certified {spiffe}, not this key as {token.spiffe}",
+            f"the server certified {spiffe}, not this key as {token.spiffe}",
             "Grant",
             "ask for a new token",
         )
@@ -222,7 +222,7 @@ def _check_grant(
 def _refusal(message: Refuse) -> SecureTrainError:
     """The server's refusal of this machine."""
     code = CODES.get(message.code)
-    where = "the enrolment desk"
+    where = "the enrollment server"
     match code.family if code is not None else "":
         case "ADMN":
             return AdmissionError(message.code, message.what, where, message.fix)
