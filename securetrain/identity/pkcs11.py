@@ -174,13 +174,6 @@ class Pkcs11Key:
         """The id of the public key."""
         return self._public.key_id
 
-    @property
-    def can_leave(self) -> bool:
-        """Return whether the token would give the private key away."""
-        from pkcs11 import Attribute  # noqa: PLC0415 - an extra
-
-        return bool(self._private[Attribute.EXTRACTABLE])
-
     def sign(self, data: bytes) -> bytes:
         """Sign `data` in the token.
 

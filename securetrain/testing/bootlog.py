@@ -54,7 +54,6 @@ _MADE: Final = datetime(2020, 1, 1, tzinfo=UTC)
 _VALID: Final = timedelta(days=36500)
 
 _IMA_PCR: Final = 10
-_IMA_TEMPLATE: Final = "ima-ng"
 _AGGREGATED: Final = range(10)
 
 

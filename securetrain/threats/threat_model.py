@@ -25,7 +25,6 @@ from securetrain.policy.load import bundled_dir
 
 SCHEMA: Final = "securetrain.threatmodel/v1"
 FILE_LIMIT: Final = 1 << 20
-MAX_MODELS: Final = 64
 
 Text: TypeAlias = Annotated[str, Meta(min_length=3, max_length=2000)]
 Reason: TypeAlias = Annotated[str, Meta(min_length=15, max_length=2000)]

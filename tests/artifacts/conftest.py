@@ -23,10 +23,16 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT
-from securetrain.core.hashtree import TreeParams, tree_of
+from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey, PublicKey
-from securetrain.identity.trust import Revoked, TrustRole, TrustRoot, sign_document
+from securetrain.identity.trust import (
+    Revoked,
+    TrustRole,
+    TrustRoot,
+    sign_document,
+)
+from tests.trees import tree_of
 from tests.vocabulary import trust_document
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)

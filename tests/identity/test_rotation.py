@@ -16,7 +16,6 @@ from securetrain.identity.rotation import (
     amended,
     missing_signatures,
     next_root,
-    walk,
 )
 from securetrain.identity.trust import (
     Revoked,
@@ -116,28 +115,6 @@ def test_a_version_that_is_not_newer():
     assert error.exit_code == 15
     second = next_root(TRUSTED, sign_document(SECOND, BOTH))
     refused("ST-IDEN-017", sign_document(FIRST, OLD), second)
-
-
-def test_the_chain_is_walked_to_its_end():
-    short = replaced(SECOND, expires=NOW + timedelta(days=1))
-    third = amended(SECOND, change())
-    chain = [sign_document(short, BOTH), sign_document(third, NEW)]
-    later = NOW + timedelta(days=2)
-    assert walk(TRUSTED, chain, later).version == 3  # the second has expired, which is no matter
-    with pytest.raises(IdentityError, match="ST-IDEN-008"):
-        walk(TRUSTED, chain[:1], later)
-    with pytest.raises(IdentityError, match="ST-IDEN-016"):
-        walk(TRUSTED, chain[1:], later)
-    assert walk(TRUSTED, [], NOW) is TRUSTED
-
-
-def test_a_chain_without_an_end(monkeypatch):
-    chain = [sign_document(SECOND, BOTH), sign_document(amended(SECOND, change()), NEW)]
-    monkeypatch.setattr("securetrain.identity.rotation.MAX_STEPS", 2)
-    assert walk(TRUSTED, chain, NOW).version == 3
-    monkeypatch.setattr("securetrain.identity.rotation.MAX_STEPS", 1)
-    with pytest.raises(IdentityError, match="at once"):
-        walk(TRUSTED, chain, NOW)
 
 
 def revocation(**fields):

@@ -168,10 +168,6 @@ class FileCipher:
         """Bytes of plaintext in a full chunk."""
         return self.chunk - TAG
 
-    def sealed_size(self, size: int) -> int:
-        """Bytes of ciphertext for `size` bytes; empty data has one empty chunk."""
-        return size + TAG * self.num_chunks(size)
-
     def num_chunks(self, size: int) -> int:
         """Chunks of `size` bytes of plaintext."""
         return max(1, -(-size // self.room))

@@ -220,11 +220,6 @@ class Coordinator:
             return self._assembly.membership
 
     @property
-    def num_unauthenticated(self) -> int:
-        """Connections that have not been admitted yet."""
-        return self._listener.num_strangers
-
-    @property
     def problem(self) -> SecureTrainError | None:
         """The reason why the ledger could not be written, if that ever happened."""
         return self._problem

@@ -34,8 +34,9 @@ from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError
-from securetrain.core.hashtree import TreeParams, tree_of
+from securetrain.core.hashtree import TreeParams
 from securetrain.identity import dsse, statement
+from tests.trees import tree_of
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 DATA: Final = "rank-00000.bin"

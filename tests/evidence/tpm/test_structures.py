@@ -34,9 +34,7 @@ from securetrain.evidence.tpm.structures import (
     Scheme,
     Signature,
     Symmetric,
-    encode_attest,
     encode_selections,
-    encode_signature,
     number,
     parse_attest,
     parse_public,
@@ -46,6 +44,7 @@ from securetrain.evidence.tpm.structures import (
     tpm2b,
 )
 from tests import vocabulary
+from tests.evidence.tpm.encoders import encode_attest, encode_signature
 from tests.evidence.tpm.forge import Tpm, make_key, rsa_attestation_template
 
 ECC = make_key(AK_TEMPLATE).public

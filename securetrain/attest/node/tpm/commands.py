@@ -40,7 +40,6 @@ class Command(IntEnum):
     CreatePrimary = 0x131
     Shutdown = 0x145
     ActivateCredential = 0x147
-    Certify = 0x148
     NV_Read = 0x14E
     PolicySecret = 0x151
     Create = 0x153
