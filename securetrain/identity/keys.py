@@ -7,8 +7,8 @@ two spellings of one key have one id. Private key files have mode 0600; a key th
 is refused. They are PKCS#8 PEM, or under a passphrase the container of `identity.keyfile`. PKCS#8's
 own encryption is still read, and `save` writes it no more.
 
-Whatever can sign is a `Signer`: a `PrivateKey` in memory, a key in a PKCS#11 token
-(`identity.pkcs11`), or an attested node's key with its certificates (`identity.svid`).
+Whatever can sign is a `Signer`: a `PrivateKey` in memory, or a key in a PKCS#11 token
+(`identity.pkcs11`).
 """
 
 import hashlib

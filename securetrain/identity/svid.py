@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Signing with an attested node's own key, and judging that by its certificates.
+"""The check of what an attested node's own key signed, by its certificates.
 
 An admitted node has a key of its own and a certificate of minutes or hours (`identity.job_ca`).
 A statement that it signs carries the chain beside the signature: the leaf, and the job's CA when

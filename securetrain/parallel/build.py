@@ -78,9 +78,7 @@ def parallelize(
         engine = PlainEngine(stages[0], kind, mesh, settings, device)
     return ParallelModel(
         parts=tuple(stages.values()),
-        kind=kind,
         mesh=mesh,
-        settings=settings,
         device=device,
         engine=engine,
     )

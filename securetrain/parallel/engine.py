@@ -49,9 +49,7 @@ class ParallelModel:
 
     parts: tuple[nn.Module, ...]
     """This rank's modules: one, or the stages of a pipeline. The guard attaches to them."""
-    kind: DataParallelism
     mesh: Mesh
-    settings: Settings
     device: torch.device
     engine: Engine
 

@@ -45,7 +45,6 @@ class Exported:
     path: Path
     digest: str
     num_files: int
-    num_bytes: int
 
 
 def export(
@@ -106,7 +105,7 @@ def export(
             _put(staging / INDEX_JSON, [memoryview(data)])
     assert source is not None
     signed = sign_safetensors(out, key=key, context=_context(source, now))
-    return Exported(path=out, digest=digest_of(signed), num_files=len(groups), num_bytes=total)
+    return Exported(path=out, digest=digest_of(signed), num_files=len(groups))
 
 
 def _groups(shape: ModelShape, itemsize: int, file_bytes: int) -> list[list[str]]:

@@ -33,7 +33,6 @@ from securetrain.parallel import (
     parallelize,
     tp_machine_span,
 )
-from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients
 from securetrain.train.admitted import admitted_nodes
@@ -89,7 +88,6 @@ class Session:
     job: JobConfig
     worker: Worker
     mesh: Mesh
-    policy: LoadedPolicy
     ledger: Ledger
     dataset: VerifiedDataset
     data: Data
@@ -215,7 +213,6 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         job=job,
         worker=worker,
         mesh=mesh,
-        policy=policy,
         ledger=ledger,
         dataset=dataset,
         data=data,

@@ -10,7 +10,14 @@ from cryptography import x509
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence import AttestationResult, refused, verify_result
-from securetrain.identity import JobCA, Role, certificate_pem, check_leaf, load_certificate
+from securetrain.identity import (
+    JobCA,
+    Role,
+    certificate_pem,
+    check_leaf,
+    load_certificate,
+    public_key_of,
+)
 from securetrain.identity.keys import PrivateKey, PublicKey
 
 
@@ -61,7 +68,7 @@ def verify_passport(
         certificate = load_certificate(svid, "SVID")
         role = Role.MEMBER if attested else Role.UNATTESTED
         spiffe = check_leaf(certificate, ca, role, now)
-        holder = PublicKey.from_spki(_spki(certificate))
+        holder = public_key_of(certificate)
     except SecureTrainError as error:
         raise refused(f"the SVID: {error.code}: {error.what}") from error
     said = (spiffe.job, spiffe.node, holder.key_id)
@@ -75,12 +82,3 @@ def verify_passport(
 def svid_pem(passport: Passport) -> str:
     """The SVID as text."""
     return certificate_pem(passport.svid).decode()
-
-
-def _spki(certificate: x509.Certificate) -> bytes:
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - one use
-        Encoding,
-        PublicFormat,
-    )
-
-    return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

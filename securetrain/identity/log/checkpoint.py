@@ -88,7 +88,6 @@ class SignedCheckpoint:
     """A checkpoint that the log signed, and when which witnesses cosigned it."""
 
     checkpoint: Checkpoint
-    note: note.Note
     cosigned: Mapping[str, datetime]
     """By the witness's key id."""
 
@@ -161,7 +160,7 @@ def open_checkpoint(
         time = note.cosigned_by(signed, key, where)
         if time is not None and key_id not in policy.keys:
             cosigned[key_id] = _moment(time, now, where)
-    result = SignedCheckpoint(checkpoint=found, note=signed, cosigned=cosigned)
+    result = SignedCheckpoint(checkpoint=found, cosigned=cosigned)
     if len(cosigned) < policy.quorum:
         raise _unwitnessed(
             f"{len(cosigned)} of {len(policy.witnesses)} witnesses cosigned it, {policy.quorum}"

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from securetrain.attest.session import Verifier, issue_passport, svid_pem
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.evidence import SESSION_SIZE, AttestationResult, Binding, Evidence
-from securetrain.identity import JobCA, SpiffeId, certificate_pem
+from securetrain.identity import JobCA, SpiffeId, certificate_pem, public_key_of
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.rendezvous.coordinator.renewal import Renewal
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
@@ -48,7 +48,6 @@ from securetrain.rendezvous.wire.protocol import (
     Store,
     unexpected,
 )
-from securetrain.rendezvous.wire.tls import spki_of
 from securetrain.rendezvous.wire.tunnel import check_hello as check_tunnel
 
 MAX_OUTBOX: Final = 256
@@ -252,7 +251,7 @@ class Session:
         if self._holder is None:
             certificate = self.channel.check.certificate
             assert certificate is not None
-            self._holder = PublicKey.from_spki(spki_of(certificate))
+            self._holder = public_key_of(certificate)
         return self._holder
 
     def _challenge(self) -> None:

@@ -18,11 +18,9 @@ from typing import Final
 from cryptography import x509
 from OpenSSL import SSL, crypto
 
-from securetrain.core import CODES
 from securetrain.core.errors import (
     AdmissionError,
     IdentityError,
-    SecureTrainError,
 )
 from securetrain.identity import (
     Role,
@@ -48,7 +46,7 @@ from securetrain.rendezvous.wire.enrollment import (
     encode_enrollment,
     statement,
 )
-from securetrain.rendezvous.wire.protocol import FRAME_LIMIT, Refuse, unexpected
+from securetrain.rendezvous.wire.protocol import FRAME_LIMIT, Refuse, refusal_of, unexpected
 from securetrain.rendezvous.wire.tls import (
     agreed,
     make_connection,
@@ -131,7 +129,7 @@ class _Talk:
         assert body is not None, "nobody wakes a machine that enrolls"
         answer = decode_enrollment(body)
         if isinstance(answer, Refuse):
-            raise _refusal(answer)
+            raise refusal_of(answer, "the enrollment server", IdentityError)
         return answer
 
 
@@ -217,18 +215,3 @@ def _check_grant(
             "Grant",
             "ask for a new token",
         )
-
-
-def _refusal(message: Refuse) -> SecureTrainError:
-    """The server's refusal of this machine."""
-    code = CODES.get(message.code)
-    where = "the enrollment server"
-    match code.family if code is not None else "":
-        case "ADMN":
-            return AdmissionError(message.code, message.what, where, message.fix)
-        case "IDEN":
-            return IdentityError(message.code, message.what, where, message.fix)
-        case _:
-            return AdmissionError(
-                "ST-ADMN-012", f"{message.code}: {message.what}", where, message.fix
-            )

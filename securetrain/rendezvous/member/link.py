@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from securetrain.attest.node import Attester
 from securetrain.attest.session import Passport, verify_passport
-from securetrain.core import CODES
 from securetrain.core.errors import (
     AdmissionError,
     AttestationError,
@@ -37,7 +36,7 @@ from securetrain.core.errors import (
 )
 from securetrain.evidence import Ask, AttestationResult, Binding
 from securetrain.evidence.tpm import parse_public
-from securetrain.identity import Role
+from securetrain.identity import Role, public_key_of
 from securetrain.identity.keys import PublicKey
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.renewed import check_renewed
@@ -58,9 +57,10 @@ from securetrain.rendezvous.wire.protocol import (
     Renew,
     Status,
     Store,
+    refusal_of,
     unexpected,
 )
-from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context, spki_of
+from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context
 
 _LEAVE_SECONDS: Final = 5.0
 _LAST_WORD_SECONDS: Final = 1.0
@@ -394,24 +394,12 @@ class Link:
 def _peer_key(channel: Channel) -> PublicKey:
     certificate = channel.check.certificate
     assert certificate is not None, "the handshake is over"
-    return PublicKey.from_spki(spki_of(certificate))
+    return public_key_of(certificate)
 
 
 def _refusal(message: Refuse) -> SecureTrainError:
     """The coordinator's refusal of this node."""
-    code = CODES.get(message.code)
-    where = "the coordinator"
-    match code.family if code is not None else "":
-        case "ATTS":
-            return AttestationError(message.code, message.what, where, message.fix)
-        case "NETW":
-            return NetworkError(message.code, message.what, where, message.fix)
-        case "ADMN":
-            return AdmissionError(message.code, message.what, where, message.fix)
-        case _:
-            return AdmissionError(
-                "ST-ADMN-012", f"{message.code}: {message.what}", where, message.fix
-            )
+    return refusal_of(message, "the coordinator", AttestationError, NetworkError)
 
 
 def _foreign(what: str) -> AdmissionError:

@@ -35,8 +35,8 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.core import canonical
-from securetrain.core.errors import AdmissionError, UsageError
+from securetrain.core import CODES, canonical
+from securetrain.core.errors import AdmissionError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.evidence import AttestationKeys, Structure
 
@@ -223,6 +223,22 @@ AnyMessage: TypeAlias = (
     | Leave
     | Refuse
 )
+
+
+def refusal_of(message: Refuse, where: str, *others: type[SecureTrainError]) -> SecureTrainError:
+    """A peer's refusal as an error: of admission, or of `others`; else ST-ADMN-012 quotes it.
+
+    Args:
+        message: The refusal.
+        where: The peer.
+        others: The further kinds of errors that it may be.
+    """
+    code = CODES.get(message.code)
+    kinds: tuple[type[SecureTrainError], ...] = (AdmissionError, *others)
+    for kind in kinds:
+        if code is not None and code.family in kind.families:
+            return kind(message.code, message.what, where, message.fix)
+    return AdmissionError("ST-ADMN-012", f"{message.code}: {message.what}", where, message.fix)
 
 
 def encode_frame(message: AnyMessage) -> bytes:

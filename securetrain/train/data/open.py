@@ -67,7 +67,6 @@ class DataPlan:
     """A plan of what to open; only the listing and the tokenizer have been read so far."""
 
     job: JobConfig
-    dataset: VerifiedDataset
     format: Format
     tokenizer: Tokenizer | None
     splits: tuple["SplitPlan", ...]
@@ -225,7 +224,7 @@ def plan_data(
         )
         for number, (field, name) in enumerate(names)
     )
-    return DataPlan(job=job, dataset=dataset, format=found, tokenizer=tokenizer, splits=splits)
+    return DataPlan(job=job, format=found, tokenizer=tokenizer, splits=splits)
 
 
 def format_of(data: DataJob, dataset: VerifiedDataset, where: str) -> Format:
