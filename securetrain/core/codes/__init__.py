@@ -30,7 +30,7 @@ from securetrain.core.exits import ExitCode
 
 __all__ = ["ALONE", "CODES", "RETIRED", "Code", "ExitCode", "Node", "Retry"]
 
-RETIRED: Final = frozenset({"ST-DATA-121"})
+RETIRED: Final = frozenset({"ST-ATTS-120", "ST-DATA-121"})
 """Codes of earlier versions. They are never used again."""
 
 
