@@ -19,6 +19,7 @@ from typing import Final
 import torch
 
 from securetrain.core.errors import UsageError
+from securetrain.core.extras import install_hint
 from securetrain.parallel.plan import Compression, Settings
 
 FLOAT8_CAPABILITY: Final = (8, 9)
@@ -75,7 +76,7 @@ def _check_float8(capability: tuple[int, int] | None) -> None:
             "ST-USAG-004",
             "float8 needs torchao, which is not installed",
             "compute.float8",
-            "pip install 'securetrain[float8]', or set compute.float8: false",
+            f"{install_hint('float8')}, or set compute.float8: false",
         )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.core.errors import UsageError, os_error
+from securetrain.core.extras import install_hint
 from securetrain.quickstart import steps, training
 from securetrain.quickstart.story_state import StepOutcome, Story, StoryResult
 from securetrain.quickstart.tpm import software_tpm
@@ -131,7 +132,7 @@ def check_machine(run_dir: Path) -> None:
                 "ST-USAG-004",
                 f"{' and '.join(missing)} not installed",
                 f"securetrain[{extra}]",
-                f"pip install 'securetrain[{extra}]'",
+                install_hint(extra),
             )
     try:
         if run_dir.exists() and any(run_dir.iterdir()):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from securetrain import __version__
 from securetrain.core.errors import UsageError
+from securetrain.core.extras import install_hint
 from securetrain.core.files import write_atomic
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Severity, State
@@ -127,7 +128,7 @@ def _environment() -> "jinja2.Environment":
             "ST-USAG-004",
             "the HTML report needs jinja2",
             "securetrain[report]",
-            "pip install 'securetrain[report]'",
+            install_hint("report"),
         ) from error
     templates = files("securetrain.report") / "templates"
 

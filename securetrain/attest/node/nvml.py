@@ -27,6 +27,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from securetrain.core.errors import AttestationError
+from securetrain.core.extras import install_hint
 from securetrain.evidence.gpu.certificates import CHAIN_LENGTH
 from securetrain.evidence.gpu.spdm import NONCE_SIZE
 from securetrain.evidence.node_evidence import MAX_DEVICES, DeviceEvidence, DeviceKind
@@ -75,7 +76,7 @@ def _load() -> ModuleType:
         raise _refuse(
             "ST-ATTS-970",
             "the package nvidia-ml-py is missing",
-            "pip install 'securetrain[nvidia]'",
+            install_hint("nvidia"),
         ) from error
 
 
@@ -102,7 +103,7 @@ def _check_mode(nvml: Any) -> None:
         raise _refuse(
             "ST-ATTS-972",
             f"the driver knows no confidential computing: {error}",
-            "only Hopper and later GPUs can attest, with a driver that supports it",
+            "use Hopper or later GPUs, with a driver that supports it",
         ) from error
     settings = _settings(nvml)
     if state.ccFeature != _ENABLED and settings.multiGpuMode not in _MULTI_GPU:

@@ -23,6 +23,7 @@ import numpy as np
 
 from securetrain.artifacts.dataset.files import VerifiedFile
 from securetrain.core.errors import UsageError
+from securetrain.core.extras import install_hint
 from securetrain.train.data.documents import Sizes, false_index, not_in_format
 from securetrain.train.data.source import ByteRange, ByteSource
 
@@ -153,7 +154,7 @@ class _Opened:
                 "ST-USAG-004",
                 "the package pyarrow is not installed",
                 self._where,
-                "pip install 'securetrain[parquet]'",
+                install_hint("parquet"),
             ) from error
         try:
             return parquet.ParquetFile(
