@@ -4,9 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export OMP_NUM_THREADS ?= 1
+# Tests start hundreds of interpreters; none of them shall compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+# Who has more than two cores: make test WORKERS=8.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-slow test-gpu lint types bench docs fuzz mutate clean system-packages
+.PHONY: help quickstart test test-fast test-slow durations test-gpu lint types bench docs fuzz mutate clean system-packages
 
 help:  ## Show this text
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -44,13 +49,16 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 test: $(VENV)/.dev system-packages lint types  ## Lint, type-check, check the layers, run all tests
-	$(BIN)/python -m pytest -m "not gpu and not many"
+	$(PYTEST) -m "not gpu and not many"
 
-test-fast: $(VENV)/.dev  ## The tests that start no processes (under three minutes)
-	$(BIN)/python -m pytest -m "not gpu and not dist and not slow and not netns and not tpm" -q
+test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes)
+	$(PYTEST) -m "not gpu and not dist and not slow and not netns and not tpm and not many" -q
 
-test-slow: $(VENV)/.dev  ## What make test leaves out: meshes of sixteen ranks, compiled ones
+test-slow: $(VENV)/.dev  ## What make test leaves out: sixteen ranks, compiled meshes, long campaigns
 	$(BIN)/python -m pytest -m many
+
+durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/durations.json)
+	$(PYTEST) -m "not gpu and not many" -q --keep-durations
 
 test-gpu: $(VENV)/.dev  ## The tests that need a GPU
 	$(BIN)/python -m pytest -m gpu

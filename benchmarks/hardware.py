@@ -19,10 +19,10 @@ from benchmarks.ab import Benchmark, Goal
 from benchmarks.cpu import Bound, Cpu, Sample
 from securetrain.evidence.node_evidence import DeviceEvidence, TeeEvidence, device_nonce
 from tests.attest.collateral import case
-from tests.evidence.gpu import test_appraisal as gpus
+from tests.evidence import test_gpu_appraiser as gpus
+from tests.evidence import test_tee_appraiser as cpus
 from tests.evidence.gpu.forge import GPUS, NOW, SWITCHES, hgx_gpu, hgx_switch
 from tests.evidence.gpu.test_genuine import HGX
-from tests.evidence.tee import test_appraisal as cpus
 from tests.evidence.vectors import vectors
 
 LEASE: Final = timedelta(minutes=10)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m securetrain`` is the ``securetrain`` command."""
 
-from securetrain.cli.main import entry
+from securetrain.cli import entry
 
 if __name__ == "__main__":
     entry()

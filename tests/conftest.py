@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No test remembers anything on the machine that it runs on, or fails because that one is slow."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -9,9 +10,37 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from securetrain.core.nodestate import STATE_VARIABLE
+from tests.durations import Durations
+from tests.vocabulary import skip_where_something_lacks
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--keep-durations", action="store_true", help="keep the CPU seconds of every file of tests"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Durations(config))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    skip_where_something_lacks(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without a garbage collector: nothing of twelve thousand tests is garbage yet."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,8 +6,10 @@ pyproject.toml names them under ``contract_types``; ``lint-imports`` loads them 
 the root of the repository. What an import cannot show, `purity.py` looks for.
 """
 
+import ast
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import Any, Final
 
 from grimp import ImportGraph
@@ -25,6 +27,9 @@ class FaceContract(Contract):
     entered through its own face: what is inside must be named as well. A name that nobody outside
     imports is a fault, so that the list stays what is true. Other top-level packages (tests,
     benchmarks) are not looked at.
+
+    A face may name a module as a namespace (``from . import authority`` in its stub); what takes it
+    from the face by ``from securetrain.report import authority`` imports the face.
     """
 
     type_name = "face"
@@ -34,12 +39,13 @@ class FaceContract(Contract):
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:  # noqa: FBT001 - its signature
         """Every import from outside into each of the rooms."""
         del verbose
-        imports = _imports(graph)
-        faults = [
-            fault
-            for line in _strings(self.rooms)
-            for fault in face_faults(imports, *room_and_doors(line))
-        ]
+        faults = []
+        for line in _strings(self.rooms):
+            room, doors = room_and_doors(line)
+            imports = _imports(graph)
+            for face in (room, *doors):
+                _through_the_face(graph, imports, face, namespaces(face))
+            faults += face_faults(imports, room, doors)
         return ContractCheck(kept=not faults, metadata={"faults": faults})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
@@ -74,6 +80,32 @@ def _imports(graph: ImportGraph) -> dict[str, set[str]]:
     return {
         module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules
     }
+
+
+def namespaces(face: str) -> frozenset[str]:
+    """The modules that the stub of a package names as namespaces, by their full names."""
+    stub = Path(*face.split("."), "__init__.pyi")
+    if not stub.is_file():
+        return frozenset()
+    tree = ast.parse(stub.read_text("utf-8"))
+    return frozenset(
+        f"{face}.{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module is None
+        for alias in node.names
+    )
+
+
+def _through_the_face(
+    graph: ImportGraph, imports: Mapping[str, set[str]], face: str, names: Iterable[str]
+) -> None:
+    """Count ``from face import module`` as an import of the face, where the face names it."""
+    for module in names:
+        for importer in graph.find_modules_that_directly_import(module):
+            details = graph.get_import_details(importer=importer, imported=module)
+            if all(line["line_contents"].startswith(f"from {face} import ") for line in details):
+                imports[importer].discard(module)
+                imports[importer].add(face)
 
 
 def _strings(value: Any) -> list[str]:

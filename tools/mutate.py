@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.mutants import EQUIVALENT, MODULES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-FAST: Final = "not dist and not slow and not netns and not gpu and not tpm"
+FAST: Final = "not dist and not slow and not many and not netns and not gpu and not tpm"
 COPIED: Final = (
     "securetrain",
     "tests",

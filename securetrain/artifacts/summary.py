@@ -25,9 +25,8 @@ from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import NodeTier
-from securetrain.identity import dsse
+from securetrain.identity import STATEMENT_TYPE, dsse
 from securetrain.identity.keys import Signer
-from securetrain.identity.statement import STATEMENT_TYPE
 from securetrain.policy.load import LoadedPolicy
 
 PREDICATE_TYPE: Final = "https://slsa.dev/verification_summary/v1"

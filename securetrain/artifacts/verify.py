@@ -71,10 +71,10 @@ from securetrain.artifacts.tree.problems import (
     table_problem,
 )
 from securetrain.artifacts.tree.storage import LocalStorage, Place, Storage, shown, storage_of
-from securetrain.core.codes import CODES, ExitCode
+from securetrain.core import CODES, ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, pages_of, root_of
-from securetrain.identity.log.proof import Logged
+from securetrain.identity.log import Logged
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy
 

@@ -29,7 +29,7 @@ from securetrain.audit.fields import View
 from securetrain.audit.findings import AuditResult, Finding, PolicyRef, fingerprint
 from securetrain.audit.functions import Judgement
 from securetrain.audit.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
-from securetrain.core.codes import ExitCode
+from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, Severity, State
 from securetrain.policy.load import digest_of
 from securetrain.policy.schema import Policy

@@ -14,7 +14,7 @@ import click
 
 from securetrain.cli.attest_fleet import cache, enroll, restore, revocations
 from securetrain.cli.options import StoryGroup, file_argument, file_option, json_option
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 _POLICY = click.option("--policy", "policy_name", required=True, help="A policy by name or file.")
 
@@ -65,7 +65,7 @@ def keygen(out: Path, kind: str, output: str) -> int:
     An operator signs reference values and the cache with it. Prints the public key as policies
     name it.
     """
-    from securetrain.attest.fleet.bundle import key_text
+    from securetrain.attest.fleet import key_text
     from securetrain.identity.keys import KeyKind, PrivateKey
     from securetrain.report import evidence
 
@@ -118,8 +118,7 @@ def collect(  # noqa: PLR0917 - click passes every option
     output: str,
 ) -> int:
     """Collect this machine's evidence into a bundle."""
-    from securetrain.attest.fleet.bundle import read_question, write_bundle
-    from securetrain.attest.fleet.local import collect_here, default_state
+    from securetrain.attest.fleet import collect_here, default_state, read_question, write_bundle
     from securetrain.report import evidence
 
     collected = collect_here(
@@ -154,8 +153,7 @@ bundle has. A section by name comes in full, one row a line.
 @json_option
 def show(file: Path, section: str | None, output: str) -> int:
     """Show what the bundle FILE says. Nothing of it is verified."""
-    from securetrain.attest.fleet.bundle import read_bundle
-    from securetrain.attest.fleet.describe import describe
+    from securetrain.attest.fleet import describe, read_bundle
     from securetrain.report import evidence
 
     sections = describe(read_bundle(file))
@@ -190,8 +188,7 @@ def challenge(
     bundle: Path, policy_name: str, question_file: Path, secret_file: Path, output: str
 ) -> int:
     """Ask the node that BUNDLE is of: its answer cannot be a recording."""
-    from securetrain.attest.fleet.bundle import ANSWER_WITHIN, read_bundle, write_question
-    from securetrain.attest.fleet.offline import ask
+    from securetrain.attest.fleet import ANSWER_WITHIN, ask, read_bundle, write_question
     from securetrain.policy import load_policy
     from securetrain.report import evidence
 
@@ -235,8 +232,7 @@ def verify(  # noqa: PLR0917 - click passes every option
     output: str,
 ) -> int:
     """Judge BUNDLE under a policy, as 'run' judges a node that joins."""
-    from securetrain.attest.fleet.bundle import read_bundle, read_secret
-    from securetrain.attest.fleet.offline import judge, write_ear
+    from securetrain.attest.fleet import judge, read_bundle, read_secret, write_ear
     from securetrain.identity.keys import PrivateKey
     from securetrain.policy import load_policy
     from securetrain.report import evidence

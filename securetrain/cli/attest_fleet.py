@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from securetrain.cli.options import days_option, file_argument, file_option, json_option
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 NAMED: Final = "NAME=FILE"
 _KEY = file_option("--key", "key_file", required=True, help="The operator's key.")
@@ -81,12 +81,13 @@ def enroll(  # noqa: PLR0917 - click passes every option
     output: str,
 ) -> int:
     """Enroll the nodes of BUNDLES into the signed reference values."""
-    from securetrain.attest.fleet.bundle import key_text, read_bundle
-    from securetrain.attest.fleet.enroll import (
+    from securetrain.attest.fleet import (
         Enrollment,
         Roots,
         enroll_into,
         ima_reference,
+        key_text,
+        read_bundle,
         read_pem,
     )
     from securetrain.identity.keys import PrivateKey
@@ -186,9 +187,8 @@ def cache_add(  # noqa: PLR0917 - click passes every option
     output: str,
 ) -> int:
     """Put documents into the cache FOLDER, and sign it."""
-    from securetrain.attest.fleet.bundle import key_text
-    from securetrain.attest.fleet.cache_files import Listing, add_items, read_item
-    from securetrain.evidence.collateral import CollateralKind
+    from securetrain.attest.fleet import Listing, add_items, key_text, read_item
+    from securetrain.evidence import CollateralKind
     from securetrain.identity.keys import PrivateKey
     from securetrain.report import evidence
 
@@ -248,9 +248,7 @@ def cache_fetch(  # noqa: PLR0917 - click passes every option
     output: str,
 ) -> int:
     """Fetch what the hardware in BUNDLES needs into the cache FOLDER, and sign it."""
-    from securetrain.attest.fleet import gather
-    from securetrain.attest.fleet.bundle import key_text, read_bundle
-    from securetrain.attest.fleet.cache_files import Listing, add_items
+    from securetrain.attest.fleet import Listing, add_items, gather, key_text, read_bundle
     from securetrain.identity.keys import PrivateKey
     from securetrain.report import evidence
 
@@ -289,7 +287,7 @@ def _named(option: str, text: str) -> tuple[str, Path]:
 @json_option
 def cache_list(folder: Path, signed_by: tuple[str, ...], output: str) -> int:
     """Show what the cache FOLDER holds. Exit code 3 when something in it has ended."""
-    from securetrain.attest.fleet.cache_files import list_cache
+    from securetrain.attest.fleet import list_cache
     from securetrain.report import evidence
 
     listing = list_cache(folder, signed_by, datetime.now(UTC))
@@ -307,7 +305,7 @@ def revocations(state: Path, output: str) -> int:
     """Show what the verifier of a run has revoked. STATE is the run's directory."""
     from contextlib import closing
 
-    from securetrain.attest.fleet.offline import open_state
+    from securetrain.attest.fleet import open_state
     from securetrain.report import evidence
 
     with closing(open_state(state)) as kept:
@@ -325,7 +323,7 @@ def restore(subject: str, state: Path) -> None:
     """
     from contextlib import closing
 
-    from securetrain.attest.fleet.offline import open_state
+    from securetrain.attest.fleet import open_state
 
     with closing(open_state(state)) as kept:
         if not kept.restore(subject):

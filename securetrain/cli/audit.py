@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from securetrain.cli.options import file_option, format_options
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 if TYPE_CHECKING:
-    from securetrain.audit.facts import Facts
+    from securetrain.audit import Facts
 
 EPILOG: Final = """\
 \b
@@ -68,9 +68,7 @@ def command(
     output: str,
 ) -> int:
     """Check this host against a policy before a job runs on it."""
-    from securetrain.audit.catalogue import load_checks
-    from securetrain.audit.engine import audit
-    from securetrain.audit.waivers import read_waivers
+    from securetrain.audit import audit, load_checks, read_waivers
     from securetrain.policy import load_policy
     from securetrain.report import findings
 
@@ -91,12 +89,12 @@ def command(
 
 
 def _facts(facts_file: Path | None, save: Path | None, now: datetime) -> "Facts":
-    from securetrain.audit.facts import read_facts
+    from securetrain.audit import read_facts
     from securetrain.core.files import PRIVATE_FILE, write_atomic
 
     if facts_file is not None:
         return read_facts(facts_file)
-    from securetrain.audit.collect.node import collect_node
+    from securetrain.audit import collect_node
 
     facts = collect_node(os.environ, now=now, search_path=_job_search_path())
     if save is not None:

@@ -10,10 +10,10 @@ import click
 
 from securetrain.cli.options import file_argument, file_option, json_option, passphrase_option
 from securetrain.cli.passphrase import new_passphrase, unlocker
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 if TYPE_CHECKING:
-    from securetrain.identity.cluster_ca import ClusterCA
+    from securetrain.identity import ClusterCA
 
 EPILOG = """\
 \b
@@ -54,7 +54,7 @@ def init(
     folder: Path, trust_domain: str, encrypt: bool, passphrase_file: Path | None, output: str
 ) -> int:
     """Make a cluster CA in FOLDER: its key (0600), certificate, and empty revocation list."""
-    from securetrain.identity.cluster_ca import ClusterCA
+    from securetrain.identity import ClusterCA
     from securetrain.report import authority
 
     secret = new_passphrase(passphrase_file) if encrypt or passphrase_file else None
@@ -87,7 +87,7 @@ def issue(  # noqa: PLR0917 - click passes options by name
     passphrase_file: Path | None,
 ) -> int:
     """Issue a node's identity for one job, or the folder for the job's coordinator."""
-    from securetrain.rendezvous.member.identity_dir import issue_identity
+    from securetrain.rendezvous.member import issue_identity
     from securetrain.report import authority
 
     if bool(node) == coordinator:
@@ -126,7 +126,7 @@ def revoke(  # noqa: PLR0917 - click passes options by name
 
     Coordinators that use this folder evict it within seconds. Others need the new revoked.json.
     """
-    from securetrain.identity.register import Kind
+    from securetrain.identity import Kind
     from securetrain.report import authority
 
     if sum(map(bool, (node, serial, job))) != 1:
@@ -150,6 +150,6 @@ def show(folder: Path, output: str) -> int:
 
 
 def _open(folder: Path) -> "ClusterCA":
-    from securetrain.identity.cluster_ca import ClusterCA
+    from securetrain.identity import ClusterCA
 
     return ClusterCA.load(folder, datetime.now(UTC))

@@ -19,7 +19,7 @@ from securetrain.cli.options import (
 )
 from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 if TYPE_CHECKING:
     from securetrain.identity.keys import Signer
@@ -88,17 +88,17 @@ def command(
     """Convert the torch.distributed.checkpoint OLD into the signed checkpoint NEW; or the signed
     checkpoint OLD into a directory that other tools read.
     """
-    from securetrain.artifacts.statement.context import SaveContext
+    from securetrain.artifacts.statement import SaveContext
     from securetrain.core.errors import UsageError
-    from securetrain.identity.signers import open_signer
+    from securetrain.identity import open_signer
     from securetrain.report import signatures
 
     try:
-        from securetrain.artifacts.checkpoint.legacy import convert
+        from securetrain.artifacts.checkpoint import convert
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        from securetrain.core.extras import install_hint
+        from securetrain.core import install_hint
 
         raise UsageError(
             "ST-USAG-004", "torch is not installed", "torch", install_hint("train")
@@ -123,10 +123,8 @@ def _to_hf(
     old: Path, new: Path, key: "Signer", *, job: Path | None, trust_file: Path | None, dtype: str
 ) -> str:
     from securetrain.core.errors import UsageError
-    from securetrain.identity.truststore import load_trust
-    from securetrain.train.config import load_job, shape_of
-    from securetrain.train.export import export
-    from securetrain.train.weights import open_weights, trust_of_inputs
+    from securetrain.identity import load_trust
+    from securetrain.train import export, load_job, open_weights, shape_of, trust_of_inputs
 
     if job is None or trust_file is None:
         raise UsageError(

@@ -16,7 +16,7 @@ import click
 
 from securetrain.cli.options import file_option, json_as, passphrase_option
 from securetrain.cli.passphrase import unlocker
-from securetrain.core.codes import ExitCode
+from securetrain.core import ExitCode
 
 EPILOG = """\
 \b
@@ -88,10 +88,10 @@ def command(
 
     It runs no training code and needs no torch. It ends when the job is closed.
     """
-    from securetrain.identity.cluster_ca import ClusterCA
+    from securetrain.identity import ClusterCA
     from securetrain.policy.load import load_policy
-    from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
-    from securetrain.report.coordination import Announcer
+    from securetrain.rendezvous.coordinator import Plan, Standalone
+    from securetrain.report import Announcer
 
     low, high = node_range(nnodes)
     if invite and enroll_port is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from securetrain.cli.options import file_option, json_as
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 
 @click.command()

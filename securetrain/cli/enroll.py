@@ -10,7 +10,7 @@ import click
 
 from securetrain.cli.options import file_option, json_option, passphrase_option
 from securetrain.cli.passphrase import unlocker
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 EPILOG = """\
 \b
@@ -60,9 +60,9 @@ def token(  # noqa: PLR0917 - click passes options by name
 ) -> int:
     """Print a token for one machine. It is a secret until it has been used."""
     from securetrain.core.errors import UsageError
-    from securetrain.identity.cluster_ca import ClusterCA
-    from securetrain.rendezvous.coordinator.enrollment_server import make_token
-    from securetrain.rendezvous.member.entry import parse_endpoint
+    from securetrain.identity import ClusterCA
+    from securetrain.rendezvous.coordinator import make_token
+    from securetrain.rendezvous.member import parse_endpoint
     from securetrain.report import authority
 
     now = datetime.now(UTC)
@@ -89,9 +89,9 @@ def token(  # noqa: PLR0917 - click passes options by name
 def join(text: str, out: Path, bundle: Path | None, output: str) -> int:
     """Make a key here, prove TOKEN ('-' reads it from standard input), and get a certificate."""
     from securetrain.core.files import read_file
-    from securetrain.identity.token import TEXT_LIMIT, parse_token
-    from securetrain.rendezvous.member.enroll import enroll
-    from securetrain.rendezvous.wire.enrollment import REPORT_LIMIT
+    from securetrain.identity import TEXT_LIMIT, parse_token
+    from securetrain.rendezvous.member import enroll
+    from securetrain.rendezvous.wire import REPORT_LIMIT
     from securetrain.report import authority
 
     line = sys.stdin.read(TEXT_LIMIT + 1) if text == "-" else text

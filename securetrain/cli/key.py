@@ -8,7 +8,7 @@ import click
 
 from securetrain.cli.options import file_argument, file_option, json_option, secret_option
 from securetrain.cli.passphrase import asker, new_passphrase, read_passphrase
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 EPILOG = """\
 \b
@@ -83,8 +83,8 @@ def show(  # noqa: PLR0917 - click passes options by name
     key: str, pem: bool, name: str, cosigner: bool, passphrase_file: Path | None, output: str
 ) -> int:
     """Show the id and the public half of KEY: a file (public or private) or a pkcs11: URI."""
-    from securetrain.identity.log.note import vkey
-    from securetrain.identity.signers import read_public
+    from securetrain.identity import read_public
+    from securetrain.identity.log import vkey
     from securetrain.report import keys
 
     public = read_public(key, asker(passphrase_file))

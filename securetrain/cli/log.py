@@ -16,11 +16,11 @@ from securetrain.cli.options import (
     secret_option,
 )
 from securetrain.cli.passphrase import asker
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 if TYPE_CHECKING:
     from securetrain.identity.keys import Signer
-    from securetrain.identity.log.store import Log
+    from securetrain.identity.log import Log
     from securetrain.identity.trust import TrustRoot
 
 EPILOG = """\
@@ -77,8 +77,7 @@ def command() -> None:
 @json_option
 def init(folder: Path, origin: str, key: str, passphrase_file: Path | None, output: str) -> int:
     """Begin an empty log in FOLDER."""
-    from securetrain.identity.log.note import vkey
-    from securetrain.identity.log.store import Log
+    from securetrain.identity.log import Log, vkey
     from securetrain.report import transparency
 
     signer = _signer(key, passphrase_file)
@@ -105,7 +104,7 @@ def append(  # noqa: PLR0917 - click passes options by name
     """Log DSSE envelopes whose every signature verifies under a key of the trust root."""
     from securetrain.core.files import read_file
     from securetrain.identity.dsse import ENVELOPE_LIMIT
-    from securetrain.identity.log.entry import entry_of
+    from securetrain.identity.log import entry_of
     from securetrain.report import transparency
 
     trust = _trust(trust_path)
@@ -129,8 +128,7 @@ def append(  # noqa: PLR0917 - click passes options by name
 def checkpoint(folder: Path, trust_path: Path, whole: bool, add: Path | None, output: str) -> int:
     """Show what the log in FOLDER says now, if it and enough witnesses signed it."""
     from securetrain.core.files import read_file
-    from securetrain.identity.log import note
-    from securetrain.identity.log.checkpoint import open_checkpoint
+    from securetrain.identity.log import note, open_checkpoint
     from securetrain.report import transparency
 
     log = _log(folder, _trust(trust_path))
@@ -155,8 +153,7 @@ def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, outp
     from securetrain.core.errors import IdentityError
     from securetrain.core.files import read_file, write_atomic
     from securetrain.identity.dsse import ENVELOPE_LIMIT
-    from securetrain.identity.log.entry import entry_of
-    from securetrain.identity.log.proof import SUFFIX, verify_logged
+    from securetrain.identity.log import SUFFIX, entry_of, verify_logged
     from securetrain.report import transparency
 
     trust = _trust(trust_path)
@@ -194,8 +191,7 @@ def verify(
     """
     from securetrain.core.files import read_file
     from securetrain.identity.dsse import ENVELOPE_LIMIT
-    from securetrain.identity.log.checkpoint import LogPolicy
-    from securetrain.identity.log.proof import LIMIT, SUFFIX, verify_logged
+    from securetrain.identity.log import LIMIT, SUFFIX, LogPolicy, verify_logged
     from securetrain.report import transparency
 
     trust = _trust(trust_path)
@@ -242,7 +238,7 @@ def witness(  # noqa: PLR0917 - click passes options by name
     FOLDER is the log's own or a copy of it. A log that contradicts what it has
     seen is never signed, and is kept in the state's folder as proof.
     """
-    from securetrain.identity.log.witness import Witness, request_for
+    from securetrain.identity.log import Witness, request_for
     from securetrain.report import transparency
 
     log = _log(folder, _trust(trust_path))
@@ -266,28 +262,27 @@ def witness_key(output: str) -> int:
     """
     import os
 
-    from securetrain.identity.log import machine_witness
-    from securetrain.launch.node_services import this_node
+    from securetrain.identity.log import witness_key as read_witness_key
+    from securetrain.launch import this_node
     from securetrain.report import transparency
 
     path = this_node(os.environ).witness_key
-    return emit(transparency.witness_key(machine_witness.witness_key(path), path), output)
+    return emit(transparency.witness_key(read_witness_key(path), path), output)
 
 
 def _signer(name: str, passphrase_file: Path | None) -> "Signer":
-    from securetrain.identity.signers import open_signer
+    from securetrain.identity import open_signer
 
     return open_signer(name, asker(passphrase_file))
 
 
 def _trust(path: Path) -> "TrustRoot":
-    from securetrain.identity.truststore import load_trust
+    from securetrain.identity import load_trust
 
     return load_trust(path, datetime.now(UTC))
 
 
 def _log(folder: Path, trust: "TrustRoot") -> "Log":
-    from securetrain.identity.log.checkpoint import LogPolicy
-    from securetrain.identity.log.store import Log
+    from securetrain.identity.log import Log, LogPolicy
 
     return Log(folder, LogPolicy.from_trust_root(trust))

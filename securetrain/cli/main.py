@@ -28,9 +28,8 @@ from typing import Final, NoReturn
 import click
 
 from securetrain import __version__
-from securetrain.core.codes import ExitCode
+from securetrain.core import ExitCode, printable
 from securetrain.core.errors import SecureTrainError, UsageError, os_error
-from securetrain.core.text import printable
 
 TRACEBACK_VARIABLE: Final = "SECURETRAIN_TRACEBACK"
 

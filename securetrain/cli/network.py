@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from securetrain.cli.options import json_option
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 EPILOG = """\
 \b
@@ -40,8 +40,7 @@ def gc(state: Path | None, output: str) -> int:
     Then its WireGuard engine, network namespace, packet filter and the processes inside are left;
     this ends and removes them. Job networks whose owner runs are never touched.
     """
-    from securetrain.network.leftovers import collect
-    from securetrain.network.record import STATE
+    from securetrain.network import STATE, collect
     from securetrain.report import leftovers
 
     return emit(leftovers.collected(collect(state or STATE)), output)

@@ -47,7 +47,7 @@ class Place(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         del param, ctx
         if isinstance(value, Path):
             return value
-        from securetrain.artifacts.tree.storage import local_path
+        from securetrain.artifacts import local_path
 
         return local_path(value) or value
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from securetrain.identity.cluster_ca import ClusterCA, Unlock
-    from securetrain.identity.signers import Ask
+    from securetrain.identity import Ask, ClusterCA, Unlock
 
 _LIMIT: Final = 4096
 

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from securetrain.cli.options import file_argument, json_as
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 EPILOG: Final = """\
 \b
@@ -49,11 +49,9 @@ def command(
     output: str,
 ) -> int:
     """Say what the job in the file JOB needs on each rank, and whether it fits."""
-    from securetrain.report.capacity import GB, plan_page
-    from securetrain.train.config import load_job
-    from securetrain.train.planning.devices import Device, device_named
-    from securetrain.train.planning.job_plan import make_plan
-    from securetrain.train.weights import with_unverified_sizes
+    from securetrain.report import GB, plan_page
+    from securetrain.train import load_job, with_unverified_sizes
+    from securetrain.train.planning import Device, device_named, make_plan
 
     job = with_unverified_sizes(load_job(file), str(file))
     name = device or job.launch.device

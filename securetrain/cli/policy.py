@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from securetrain.cli.options import json_option
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 EPILOG = """\
 \b
@@ -31,8 +31,8 @@ def lint(file: str, output: str) -> int:
 
     FILE is a policy file or the name of a shipped one.
     """
-    from securetrain.audit.catalogue import load_checks
-    from securetrain.policy.lint import lint_policy
+    from securetrain.audit import load_checks
+    from securetrain.policy import lint_policy
     from securetrain.report import policy_fields
 
     known = {check.id for check in load_checks()}
@@ -46,8 +46,8 @@ def lint(file: str, output: str) -> int:
 @json_option
 def explain(name_or_file: str, section: str | None, output: str) -> int:
     """Show every field of a policy: its value, source, enforcer and meaning."""
+    from securetrain.policy import explain as rows_of
     from securetrain.policy import load_policy
-    from securetrain.policy.explain import explain as rows_of
     from securetrain.report import policy_fields
 
     loaded = load_policy(name_or_file)

@@ -54,9 +54,7 @@ def command(  # noqa: PLR0917 - click passes options by name
     import msgspec
     from rich.console import Console
 
-    from securetrain.quickstart.screen import QuietScreen, RichScreen
-    from securetrain.quickstart.story import tell
-    from securetrain.quickstart.story_state import STEPS, Options, Story
+    from securetrain.quickstart import STEPS, Options, QuietScreen, RichScreen, Story, tell
 
     def clock() -> datetime:
         return datetime.now(UTC)

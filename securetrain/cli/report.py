@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from securetrain.cli.options import file_argument, file_option, json_as
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 
 @click.command()
@@ -27,8 +27,7 @@ def command(run_dir: Path, out: Path | None, output: str) -> int:
     """
     from datetime import UTC, datetime
 
-    from securetrain.report import html, terminal
-    from securetrain.report.run_record import exit_code_of, read_run
+    from securetrain.report import exit_code_of, html, read_run, terminal
 
     record = read_run(run_dir, datetime.now(UTC))
     if out is not None:

@@ -16,6 +16,6 @@ import click
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> int:
     """Start a training script under a policy (every torchrun flag works)."""
-    from securetrain.launch.entrypoint import main
+    from securetrain.launch import main
 
     return main(list(arguments))

@@ -12,7 +12,7 @@ import click
 
 from securetrain.cli.options import FILE, format_options
 from securetrain.cli.progress import progress_bar
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 EPILOG: Final = """\
 \b
@@ -39,10 +39,9 @@ could not be judged; 14 a link or special file; 19 unsafe content; 20 unreadable
 @click.option("--opcodes", is_flag=True, help="Also list every global and count every opcode.")
 def command(*, paths: tuple[Path, ...], output: str, opcodes: bool) -> int:
     """Look for pickles in the files or directories PATH, and for what they would run."""
-    from securetrain.artifacts.scan.findings import merge
-    from securetrain.artifacts.scan.scanner import scan_path
+    from securetrain.artifacts import merge_scans, scan_path
     from securetrain.report import verification
 
     with progress_bar("scanning") as progress:
-        result = merge([scan_path(path, progress=progress) for path in paths])
+        result = merge_scans([scan_path(path, progress=progress) for path in paths])
     return emit(verification.scan(result, opcodes=opcodes), output)

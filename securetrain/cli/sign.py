@@ -13,7 +13,7 @@ from securetrain.cli.options import file_argument, file_option, secret_option
 from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
 from securetrain.cli.sign_dataset import DatasetOptions, dataset_options, sign_dataset
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 EPILOG: Final = """\
 \b
@@ -66,7 +66,7 @@ def command(
 ) -> int:
     """Sign the directory PATH."""
     from securetrain.core.errors import UsageError
-    from securetrain.identity.signers import open_signer
+    from securetrain.identity import open_signer
     from securetrain.report import signatures
 
     ask = asker(passphrase_file)
@@ -74,9 +74,8 @@ def command(
         case "dataset":
             page = sign_dataset(path, open_signer(key_name, ask), dataset)
         case "safetensors":
-            from securetrain.artifacts.model.safetensors_folder import sign_safetensors
-            from securetrain.artifacts.statement.context import SaveContext
-            from securetrain.artifacts.statement.statements import digest_of
+            from securetrain.artifacts.model import sign_safetensors
+            from securetrain.artifacts.statement import SaveContext, digest_of
 
             context = SaveContext(
                 run_id=dataset.name,
@@ -87,7 +86,7 @@ def command(
             said = sign_safetensors(path, key=open_signer(key_name, ask), context=context)
             page = signatures.safetensors(path, digest_of(said))
         case "oms":
-            from securetrain.artifacts.model.oms.model import DEFAULT_NAME, read_signer, sign_model
+            from securetrain.artifacts.model import DEFAULT_NAME, read_signer, sign_model
 
             target = bundle or path / DEFAULT_NAME
             signer = read_signer(Path(key_name), certificate, chain)

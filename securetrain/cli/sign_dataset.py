@@ -16,10 +16,9 @@ from securetrain.cli.options import file_option
 from securetrain.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.statement.dataset_predicate import Removed, Scan
-    from securetrain.artifacts.statement.statements import Opened
+    from securetrain.artifacts.statement import Opened, Removed, Scan
     from securetrain.identity.keys import Signer
-    from securetrain.report.document import Document
+    from securetrain.report import Document
 
 REPORT_LIMIT: Final = 256 << 20
 FORMATS: Final = ("raw", "jsonl", "parquet", "webdataset", "mds")
@@ -108,8 +107,8 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> "Document":
     """Sign the dataset; return what was signed."""
-    from securetrain.artifacts.dataset.sign import About, sign_in_place
-    from securetrain.artifacts.statement.dataset_predicate import DataFormat, DatasetPredicate
+    from securetrain.artifacts.dataset import About, sign_in_place
+    from securetrain.artifacts.statement import DataFormat, DatasetPredicate
     from securetrain.core.files import read_file
     from securetrain.report import signatures
 
@@ -137,9 +136,8 @@ def sign_dataset(path: Path, key: "Signer", given: DatasetOptions) -> "Document"
 
 
 def _previous(path: Path, given: DatasetOptions, now: datetime) -> "Opened | None":
-    from securetrain.artifacts.statement.listing import read_statement
-    from securetrain.artifacts.statement.statements import open_statement
-    from securetrain.artifacts.tree.layout import Kind
+    from securetrain.artifacts import Kind
+    from securetrain.artifacts.statement import open_statement, read_statement
     from securetrain.core.errors import UsageError
     from securetrain.identity.trust import TrustRoot
 
@@ -158,7 +156,7 @@ def _previous(path: Path, given: DatasetOptions, now: datetime) -> "Opened | Non
 
 
 def _scan(text: str) -> "Scan":
-    from securetrain.artifacts.statement.dataset_predicate import Scan, Verdict, digest_of_report
+    from securetrain.artifacts.statement import Scan, Verdict, digest_of_report
     from securetrain.core.errors import UsageError
     from securetrain.core.files import read_file
 
@@ -187,7 +185,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _removed(text: str) -> "Removed":
-    from securetrain.artifacts.statement.dataset_predicate import Removed
+    from securetrain.artifacts.statement import Removed
     from securetrain.core.errors import UsageError
 
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from securetrain.cli.options import json_option
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 EPILOG = """\
 \b
@@ -38,12 +38,10 @@ def verify(models: tuple[str, ...], output: str) -> int:
     refusal codes, checks and drills that none of them cites are problems too.
     """
     import securetrain
-    from securetrain.audit.catalogue import load_checks
-    from securetrain.drills.registry import DRILLS
-    from securetrain.threats.page import page
-    from securetrain.threats.resolve import verify as verify_models
-    from securetrain.threats.source import SourceTree
-    from securetrain.threats.threat_model import load_model, locate, shipped_models
+    from securetrain.audit import load_checks
+    from securetrain.drills import DRILLS
+    from securetrain.threats import SourceTree, load_model, locate, page, shipped_models
+    from securetrain.threats import verify as verify_models
 
     paths = [locate(name) for name in models] or list(shipped_models())
     report = verify_models(

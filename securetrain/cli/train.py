@@ -49,8 +49,8 @@ def command(arguments: tuple[str, ...]) -> int:
     from pathlib import Path
 
     from securetrain.core.errors import UsageError
-    from securetrain.launch.entrypoint import main
-    from securetrain.train.config import load_job
+    from securetrain.launch import main
+    from securetrain.train import load_job
 
     if not arguments or {"-h", "--help"} & set(arguments):
         click.echo(HELP, nl=False)

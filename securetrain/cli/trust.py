@@ -17,11 +17,11 @@ from securetrain.cli.options import (
     secret_option,
 )
 from securetrain.cli.passphrase import asker
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 if TYPE_CHECKING:
+    from securetrain.identity import Change
     from securetrain.identity.keys import PublicKey, Signer
-    from securetrain.identity.rotation import Change
     from securetrain.identity.trust import Authority, TrustRole
 
 EPILOG = """\
@@ -95,9 +95,8 @@ def init(  # noqa: PLR0917 - click passes options by name
     output: str,
 ) -> int:
     """Make version 1 in FOLDER, whose root keys are those of --key and of --add root=KEY."""
-    from securetrain.identity.rotation import Change, amended
+    from securetrain.identity import Change, TrustFolder, amended
     from securetrain.identity.trust import TrustDocument, TrustRole
-    from securetrain.identity.trustfolder import TrustFolder
     from securetrain.report import trust_root
 
     now = datetime.now(UTC)
@@ -151,7 +150,7 @@ def rotate(  # noqa: PLR0917 - click passes options by name
     output: str,
 ) -> int:
     """Make the next version in FOLDER. New root keys sign it too: give them with --key as well."""
-    from securetrain.identity.rotation import Change
+    from securetrain.identity import Change
 
     now = datetime.now(UTC)
     removed: dict[TrustRole, list[str]] = {}
@@ -193,7 +192,7 @@ def revoke(  # noqa: PLR0917 - click passes options by name
     output: str,
 ) -> int:
     """Revoke the key whose id begins with KEY_ID, in a new version. It is never taken back."""
-    from securetrain.identity.rotation import Change
+    from securetrain.identity import Change
     from securetrain.identity.trust import Revoked
 
     now = datetime.now(UTC)
@@ -215,7 +214,7 @@ def sign(
 ) -> int:
     """Sign the draft in FOLDER with another root key, after it was shown."""
     from securetrain.core.errors import UsageError
-    from securetrain.identity.trustfolder import TrustFolder
+    from securetrain.identity import TrustFolder
     from securetrain.report import trust_root
 
     store = TrustFolder(folder)
@@ -236,7 +235,7 @@ def sign(
 @json_option
 def show(path: Path, output: str) -> int:
     """Show the trust root in PATH: a file, or a folder that 'trust update' keeps."""
-    from securetrain.identity.truststore import load_trust
+    from securetrain.identity import load_trust
     from securetrain.report import trust_root
 
     root = load_trust(path, datetime.now(UTC))
@@ -251,8 +250,8 @@ def show(path: Path, output: str) -> int:
 def update(folder: Path, pin: Path | None, source: Path | None, output: str) -> int:
     """Keep in FOLDER what this machine trusts: begin with --pin, then follow with --from."""
     from securetrain.core.files import read_file
+    from securetrain.identity import TrustStore
     from securetrain.identity.trust import LIMIT
-    from securetrain.identity.truststore import TrustStore
     from securetrain.report import trust_root
 
     if pin is None and source is None:
@@ -268,7 +267,7 @@ def update(folder: Path, pin: Path | None, source: Path | None, output: str) -> 
 def _propose(
     folder: Path, change: "Change", keys: Sequence[str], passphrase_file: Path | None, output: str
 ) -> int:
-    from securetrain.identity.trustfolder import TrustFolder
+    from securetrain.identity import TrustFolder
     from securetrain.report import trust_root
 
     signers = _signers(keys, passphrase_file)
@@ -277,7 +276,7 @@ def _propose(
 
 
 def _signers(names: Sequence[str], passphrase_file: Path | None) -> "list[Signer]":
-    from securetrain.identity.signers import open_signer
+    from securetrain.identity import open_signer
 
     ask = asker(passphrase_file)
     return [open_signer(name, ask) for name in names]
@@ -298,7 +297,7 @@ def _pairs(values: Sequence[str]) -> "list[tuple[TrustRole, str]]":
 def _keys(
     values: Sequence[str], passphrase_file: Path | None
 ) -> "dict[TrustRole, list[PublicKey]]":
-    from securetrain.identity.signers import read_public
+    from securetrain.identity import read_public
 
     found: dict[TrustRole, list[PublicKey]] = {}
     for role, name in _pairs(values):
@@ -317,9 +316,7 @@ def _thresholds(values: Sequence[str]) -> "dict[TrustRole, int]":
 
 def _authorities(values: Sequence[str]) -> "list[Authority]":
     from securetrain.core.files import read_file
-    from securetrain.identity.cluster_ca import trust_domain_of
-    from securetrain.identity.job_ca import load_certificate
-    from securetrain.identity.svid import CERTIFICATE_LIMIT, Chain
+    from securetrain.identity import CERTIFICATE_LIMIT, Chain, load_certificate, trust_domain_of
     from securetrain.identity.trust import Authority
 
     found = []
@@ -337,7 +334,7 @@ def _authorities(values: Sequence[str]) -> "list[Authority]":
 
 def _key_id(folder: Path, beginning: str) -> str:
     """The one key of the newest version whose id begins so."""
-    from securetrain.identity.trustfolder import TrustFolder
+    from securetrain.identity import TrustFolder
 
     newest = TrustFolder(folder).newest()
     found = [k for k in (newest.keys if newest else ()) if k.startswith(beginning.lower())]

@@ -15,10 +15,10 @@ import click
 from securetrain.cli.options import TRUST_VARIABLE, Place, file_option, format_options
 from securetrain.cli.passphrase import asker
 from securetrain.cli.progress import progress_bar
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 if TYPE_CHECKING:
-    from securetrain.artifacts.examine import Examined
+    from securetrain.artifacts import Examined
 
 EPILOG: Final = """\
 \b
@@ -138,10 +138,10 @@ def command(
     offline: bool,
 ) -> int:
     """Prove that the checkpoint or dataset at PATH, a directory or a URL, is what was signed."""
-    from securetrain.artifacts.examine import Wanted, examine, examine_model
-    from securetrain.artifacts.model.oms.model import ModelRoots
+    from securetrain.artifacts import Wanted, examine, examine_model
+    from securetrain.artifacts.model import ModelRoots
     from securetrain.core.errors import IdentityError
-    from securetrain.identity.truststore import load_trust
+    from securetrain.identity import load_trust
     from securetrain.policy.load import load_policy
     from securetrain.report import verification
 
@@ -190,8 +190,8 @@ def command(
 def _write_summary(
     target: Path, key_name: str | None, found: "Examined", now: datetime, *, passed: bool
 ) -> None:
-    from securetrain.artifacts.summary import write_summary
-    from securetrain.identity.signers import open_signer
+    from securetrain.artifacts import write_summary
+    from securetrain.identity import open_signer
 
     if not passed and not found.result.digest:
         click.echo("no summary: no statement verifies, so there is no digest for it", err=True)

@@ -10,7 +10,7 @@ import click
 
 from securetrain.cli.options import days_option, file_argument, file_option, secret_option
 from securetrain.cli.passphrase import asker
-from securetrain.report.document import emit
+from securetrain.report import emit
 
 MAX_DAYS: Final = 90
 
@@ -64,8 +64,7 @@ def command(
     from securetrain.artifacts.lineage import waivers
     from securetrain.core.errors import UsageError
     from securetrain.core.files import read_file, write_atomic
-    from securetrain.identity import dsse
-    from securetrain.identity.signers import open_signer
+    from securetrain.identity import dsse, open_signer
     from securetrain.report import signatures
 
     if (reason is None) == (add is None):
@@ -105,10 +104,9 @@ def command(
 
 def _named(path: Path, trust_file: Path, now: datetime) -> tuple[str, str]:
     """Run and digest of a checkpoint whose statement verifies."""
-    from securetrain.artifacts.statement.listing import read_statement
-    from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement
-    from securetrain.artifacts.tree.layout import Kind
-    from securetrain.identity.truststore import load_trust
+    from securetrain.artifacts import Kind
+    from securetrain.artifacts.statement import CheckpointPredicate, open_statement, read_statement
+    from securetrain.identity import load_trust
 
     kind = Kind.CHECKPOINT
     trust = load_trust(trust_file, now)

@@ -4,3 +4,7 @@
 
 Nothing here knows of policies, networks or torch.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -172,10 +172,3 @@ class Tree:
     size: int
     leaves: bytes
     root: bytes
-
-
-def tree_of(params: TreeParams, data: Buffer) -> Tree:
-    """The tree of a byte string that is in memory."""
-    writer = TreeWriter(params)
-    writer.update(data)
-    return writer.finish()

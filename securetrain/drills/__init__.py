@@ -2,6 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drills: real attacks on the plain stack and on the hardened one, side by side."""
 
-from securetrain.drills.registry import DRILLS, Drill, DrillResult, Outcome, run_drill
+import lazy_loader
 
-__all__ = ["DRILLS", "Drill", "DrillResult", "Outcome", "run_drill"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

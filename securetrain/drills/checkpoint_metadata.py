@@ -21,14 +21,14 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from securetrain import artifacts
-from securetrain.artifacts.statement.statements import (
+from securetrain.artifacts import verify_path
+from securetrain.artifacts.statement import (
     DatasetRef,
     GradientRecord,
     GradientVerdict,
     NodeRef,
     PolicyRef,
 )
-from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
@@ -70,7 +70,7 @@ def plain(workdir: Path) -> Outcome:
         side=Side.PLAIN,
         succeeded=bool(ran),
         evidence=(
-            f"torch.distributed.checkpoint.load ran the payload in the trainer (pid {ran}) and"
+            f"torch.distributed.checkpoint.load ran the payload in the trainer (pid {ran[0]}) and"
             f" returned {'the right' if same else 'other'} weights without a word."
             if ran
             else "Loading ran nothing."

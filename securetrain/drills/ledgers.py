@@ -5,8 +5,8 @@
 from datetime import UTC, datetime
 from typing import Final
 
+from securetrain.core import RunDir
 from securetrain.core.errors import SecureTrainError
-from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.identity.trust import TrustRoot
 from securetrain.ledger import events, read_ledger

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from securetrain.core.rundir import RunDir
+from securetrain.core import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.drills.ledgers import refusals
 from securetrain.drills.process_tree import kill_tree

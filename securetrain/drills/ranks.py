@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run one function on several gloo ranks of this machine, importing torch once for all of them.
 
-The ranks are forked from a server process that has torch loaded and has used none of it (autograd
-must not have run before a fork), so that four ranks cost one import. They meet through a file and
-talk over loopback only. Everything that crosses is between a process and its own children.
+The ranks are forked from a server process that has torch and the trainer loaded and has used none
+of it (autograd must not have run before a fork), so that four ranks cost one import. They meet
+through a file and talk over loopback only. Everything that crosses is between a process and its
+own children.
 """
 
 import multiprocessing
@@ -21,7 +22,11 @@ from typing import Any, Final, TypeVar
 
 R = TypeVar("R")
 
-PRELOAD: Final = ("torch", "torch.distributed.fsdp", "torch.nn.parallel", "numpy")
+PRELOAD: Final = (
+    *("torch", "torch.distributed.fsdp", "torch.nn.parallel", "numpy"),
+    # What training imports takes every rank as long as torch would; here it is imported once.
+    "securetrain.train.run",
+)
 _GRACE: Final = 10.0
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from securetrain.core.rundir import RunDir
+from securetrain.core import RunDir
 from securetrain.core.vocabulary import Boundary
 from securetrain.drills.ledgers import refusals
 from securetrain.drills.process_tree import Listener, descendants, kill_tree, listeners, wait_until

@@ -22,14 +22,14 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.appraiser import Appraisal
 from securetrain.evidence.case import Case, Claims, Lease, Opening, Part
 from securetrain.evidence.collateral import Collateral, CollateralKind
-from securetrain.evidence.gpu.appraisal import GpuAppraiser
+from securetrain.evidence.gpu_appraiser import GpuAppraiser
 from securetrain.evidence.node_evidence import AttestationKeys, NodeEvidence, parse_node
 from securetrain.evidence.reference import SignedReferenceValues
 from securetrain.evidence.result import Submodule, trust_vector
 from securetrain.evidence.selfreport import parse_software
-from securetrain.evidence.tee.appraisal import TeeAppraiser
+from securetrain.evidence.tee_appraiser import TeeAppraiser
 from securetrain.evidence.tokens import TokenAppraiser
-from securetrain.evidence.tpm.appraisal import TpmAppraiser, TpmState
+from securetrain.evidence.tpm_appraiser import TpmAppraiser, TpmState
 from securetrain.policy.schema import Node
 
 

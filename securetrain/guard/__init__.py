@@ -20,22 +20,6 @@ is stated in the docstring of each module: :mod:`~securetrain.guard.sketch`,
 The names are loaded on first use, so that reading records (`StepRecord`) does not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-if TYPE_CHECKING:
-    from securetrain.guard.guard import GradientGuard
-    from securetrain.guard.verdict import RankScore, StepRecord, Totals, Verdict
-
-__all__ = ["GradientGuard", "RankScore", "StepRecord", "Totals", "Verdict"]
-
-
-def __getattr__(name: str) -> Any:
-    match name:
-        case "GradientGuard":
-            module = "securetrain.guard.guard"
-        case "RankScore" | "StepRecord" | "Totals" | "Verdict":
-            module = "securetrain.guard.verdict"
-        case _:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

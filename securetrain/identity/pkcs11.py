@@ -36,8 +36,8 @@ from urllib.parse import unquote_to_bytes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
+from securetrain.core import install_hint
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.core.extras import install_hint
 from securetrain.identity.keys import PublicKey, read_private
 
 SCHEME: Final = "pkcs11:"
@@ -174,13 +174,6 @@ class Pkcs11Key:
     def key_id(self) -> str:
         """The id of the public key."""
         return self._public.key_id
-
-    @property
-    def can_leave(self) -> bool:
-        """Return whether the token would give the private key away."""
-        from pkcs11 import Attribute  # noqa: PLC0415 - an extra
-
-        return bool(self._private[Attribute.EXTRACTABLE])
 
     def sign(self, data: bytes) -> bytes:
         """Sign `data` in the token.

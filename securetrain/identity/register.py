@@ -106,7 +106,6 @@ class Invitation:
     ends: datetime
     tries: int = 0
     """How often a proof for it was wrong."""
-    used: datetime | None = None
 
 
 def serial_text(certificate: x509.Certificate) -> str:
@@ -215,7 +214,7 @@ class Register:
         rows = self._run("SELECT * FROM tokens WHERE id = ?", (token_id,))
         if not rows:
             return None
-        found, key, job, node, ends, tries, used = rows[0]
+        found, key, job, node, ends, tries, _ = rows[0]
         return Invitation(
             id=found,
             key=PublicKey.from_spki(key),
@@ -223,7 +222,6 @@ class Register:
             node=node,
             ends=datetime.fromisoformat(ends),
             tries=tries,
-            used=None if used is None else datetime.fromisoformat(used),
         )
 
     def tried(self, token_id: str) -> None:

@@ -16,7 +16,7 @@ Only the last root of a chain must not have expired: those on the way are steppi
 """
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -68,20 +68,6 @@ def next_root(trusted: TrustRoot, data: bytes, where: str = "") -> TrustRoot:
         ) from error
     _check_revocations(trusted.document, new.document, where)
     return new
-
-
-def walk(trusted: TrustRoot, newer: Iterable[bytes], now: datetime, where: str = "") -> TrustRoot:
-    """Follow a chain of roots from a trusted one to its end, which must be good at `now`.
-
-    Raises:
-        IdentityError: Those of `next_root`, and ST-IDEN-008 when the last one has expired.
-    """
-    for steps, data in enumerate(newer):
-        if steps >= MAX_STEPS:
-            raise _refused(f"more than {MAX_STEPS} roots at once", where)
-        trusted = next_root(trusted, data, where)
-    trusted.check_time(now, where)
-    return trusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

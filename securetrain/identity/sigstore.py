@@ -26,8 +26,8 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from securetrain.core import install_hint
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.core.extras import install_hint
 from securetrain.core.files import read_file
 from securetrain.identity import dsse
 

@@ -35,7 +35,7 @@ from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
 from securetrain.identity.cluster_ca import check_job_ca
 from securetrain.identity.job_ca import check_leaf, public_key_of
-from securetrain.identity.keys import PublicKey, Signer
+from securetrain.identity.keys import PublicKey
 from securetrain.identity.spiffe import SpiffeId
 from securetrain.identity.trust import Authority, TrustRole, TrustRoot
 
@@ -62,37 +62,6 @@ class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             IdentityError: ST-IDEN-005.
         """
         return [parse_certificate(text, where) for text in self.certificates]
-
-
-@dataclass(frozen=True, slots=True)
-class SvidSigner:
-    """A `Signer` with the chain that says who it is."""
-
-    key: Signer
-    chain: Chain
-
-    def __post_init__(self) -> None:
-        leaf = self.chain.parse()[0]
-        if public_key_of(leaf).key_id != self.key.key_id:
-            raise IdentityError(
-                "ST-IDEN-005",
-                "the certificate is for another key",
-                fix="give the node's own key and certificate",
-            )
-
-    @property
-    def public(self) -> PublicKey:
-        """The key that verifies what this signs."""
-        return self.key.public
-
-    @property
-    def key_id(self) -> str:
-        """The id of the public key."""
-        return self.key.key_id
-
-    def sign(self, data: bytes) -> bytes:
-        """Sign `data`."""
-        return self.key.sign(data)
 
 
 @dataclass(frozen=True, slots=True)

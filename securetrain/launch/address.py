@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from securetrain.core.errors import AdmissionError, UsageError
-from securetrain.rendezvous.member.entry import parse_endpoint
+from securetrain.rendezvous.member import parse_endpoint
 
 _ANY_PORT: Final = 9
 """Of a datagram socket that never sends: only the route to the address matters."""

@@ -13,7 +13,7 @@ imported their module itself: a peer cannot have anything imported that the scri
 
 from typing import Final
 
-from securetrain.artifacts.scan.safe_globals import VALUES
+from securetrain.artifacts import VALUES
 
 TORCH_DISTRIBUTED: Final = frozenset(
     f"torch.distributed.{name}"

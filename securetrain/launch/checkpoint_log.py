@@ -24,21 +24,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from securetrain.artifacts import STATEMENT, Kind, LocalStorage
+from securetrain.artifacts.lineage import (
+    Found,
+    LogProof,
+    State,
+    head,
+    log_policy,
+    proof_name,
+    state_in_name,
+)
 from securetrain.artifacts.lineage import folder as disk
-from securetrain.artifacts.lineage import head
-from securetrain.artifacts.lineage.folder import Found, state_in_name
-from securetrain.artifacts.lineage.logged import LogProof, log_policy, proof_name
-from securetrain.artifacts.lineage.machine import State
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.artifacts.tree.storage import LocalStorage
+from securetrain.core import RunDir
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.files import read_file, write_atomic
-from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey, Signer
+from securetrain.identity.log import Log, Witness, entry_of, request_for
 from securetrain.identity.log import proof as proofs
-from securetrain.identity.log.entry import entry_of
-from securetrain.identity.log.store import Log
-from securetrain.identity.log.witness import Witness, request_for
 from securetrain.identity.trust import TrustRoot
 from securetrain.ledger import Ledger, events
 from securetrain.policy.schema import TransparencyLog

@@ -21,7 +21,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 from typing import Final
 
-from securetrain.core.rundir import RUN_DIR_VARIABLE
+from securetrain.core import RUN_DIR_VARIABLE
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 

@@ -20,10 +20,8 @@ from typing import Any, Final, TypeAlias
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.options import BACKEND, RunOptions
 from securetrain.policy.schema import Policy, UnpickleMode
-from securetrain.rendezvous.member.entry import CARRIER, FLOORS, ON_EPOCH, TUNNEL
-from securetrain.rendezvous.member.relay import Carrier
-from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.tunnel import Tunnel
+from securetrain.rendezvous.member import CARRIER, FLOORS, ON_EPOCH, TUNNEL, Carrier
+from securetrain.rendezvous.wire import Membership, Tunnel
 
 WORKER: Final = "securetrain.launch.worker"
 
@@ -231,7 +229,7 @@ def _register_backend() -> None:
     )
 
     if BACKEND not in handlers._registry:  # noqa: SLF001 - there is no public test
-        from securetrain.rendezvous.member.entry import get_creator  # noqa: PLC0415
+        from securetrain.rendezvous.member import get_creator  # noqa: PLC0415
 
         handlers.register(BACKEND, get_creator())
 

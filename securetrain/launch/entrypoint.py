@@ -25,10 +25,10 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from securetrain.core.codes import ExitCode
+from securetrain.core import ExitCode
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 from securetrain.identity.keys import PublicKey
-from securetrain.identity.log.machine_witness import witness_key
+from securetrain.identity.log import witness_key
 from securetrain.launch import options as cmdline
 from securetrain.launch import rootless_launcher
 from securetrain.launch.descendants import Interrupted, interruptible, subreaper

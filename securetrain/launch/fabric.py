@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from securetrain.core.errors import NetworkError, SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.address import announced_address
-from securetrain.network import nccl
-from securetrain.network.profile import VERBS
-from securetrain.network.verbs import Readers, Verbs
+from securetrain.network import VERBS, Readers, Verbs, nccl
 from securetrain.policy.schema import Network
 
 

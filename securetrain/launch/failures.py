@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from securetrain.core.codes import CODES
+from securetrain.core import CODES
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 from securetrain.launch.elastic_agent import Failure
 from securetrain.launch.workerlog import WorkerError, WorkerReport

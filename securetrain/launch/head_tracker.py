@@ -24,17 +24,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from securetrain.artifacts import LocalStorage
+from securetrain.artifacts.lineage import (
+    HEAD,
+    Floor,
+    Floors,
+    History,
+    Order,
+    ShownHead,
+    order,
+    shown_head,
+)
 from securetrain.artifacts.lineage import head as heads
-from securetrain.artifacts.lineage.floors import Floors
-from securetrain.artifacts.lineage.head import ShownHead, shown_head
-from securetrain.artifacts.lineage.machine import HEAD, Floor, History, Order, order
-from securetrain.artifacts.tree.storage import LocalStorage
+from securetrain.core import STATE_VARIABLE, RunDir
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
-from securetrain.core.nodestate import STATE_VARIABLE
-from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger, events
-from securetrain.rendezvous.wire.membership import Membership
+from securetrain.rendezvous.wire import Membership
 
 
 @dataclass(slots=True, kw_only=True)

@@ -28,15 +28,21 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.address import announced_address
 from securetrain.launch.elastic_agent import Plan as WorkerPlan
 from securetrain.ledger import Ledger, events
-from securetrain.network import engines, leftovers, nccl, rootless
+from securetrain.network import (
+    TUNNELLED,
+    Probe,
+    Verbs,
+    Watcher,
+    engines,
+    label,
+    leftovers,
+    nccl,
+    rootless,
+)
 from securetrain.network.overlay import Overlay, Plan
-from securetrain.network.profile import TUNNELLED, Probe, label
 from securetrain.network.rdma import RDMA_DEVICES
-from securetrain.network.verbs import Verbs
-from securetrain.network.watcher import Watcher
 from securetrain.network.wireguard import Endpoint, WireGuardKey
-from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.tunnel import Tunnel
+from securetrain.rendezvous.wire import Membership, Tunnel
 
 NCCL_KEY: Final = "nccl.key"
 """In the job network's folder, which only root enters: NCCL's key of the current epoch."""

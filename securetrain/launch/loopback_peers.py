@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from securetrain.core.errors import NetworkError
-from securetrain.network.kernel_sockets import LISTEN, Listener, Socket, own_sockets, read_sockets
+from securetrain.network import LISTEN, Listener, Socket, own_sockets, read_sockets
 
 _OPEN: Final = frozenset({"01", "08"})
 """ESTABLISHED, and CLOSE_WAIT: the other side has said all that it will."""

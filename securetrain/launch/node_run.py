@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from securetrain.attest.node.settings import AUTO
-from securetrain.attest.session.appraisers import appraisers_for
-from securetrain.attest.session.state import FileState
-from securetrain.attest.session.verifier import Verifier
-from securetrain.core.codes import ExitCode
+from securetrain.attest.node import AUTO
+from securetrain.attest.session import FileState, Verifier, appraisers_for
+from securetrain.core import ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, write_atomic
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, degraded_label
-from securetrain.identity.job_ca import JobCA, certificate_pem
+from securetrain.identity import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
 from securetrain.launch.address import announced_address
@@ -41,23 +39,17 @@ from securetrain.launch.restart import Restart
 from securetrain.launch.run_setup import RunSetup, make_identity, node_name
 from securetrain.launch.supply_chain import check_torch
 from securetrain.ledger import Ledger, events
-from securetrain.network import rootless
-from securetrain.network.addresses import DEVICE
+from securetrain.network import CACHES, DEVICE, Namespace, Verbs, achieve, label, rootless
 from securetrain.network.environment import (
     CACHE_DIR,
     EMPTY_NCCL_CONF,
     WorkerEnvironment,
     worker_environment,
 )
-from securetrain.network.namespace import Namespace
 from securetrain.network.overlay import underlay_device
-from securetrain.network.profile import achieve, label
-from securetrain.network.variables import CACHES
-from securetrain.network.verbs import Verbs
 from securetrain.network.wireguard import Endpoint
-from securetrain.rendezvous.coordinator.coordinator import Admission, Coordinator
-from securetrain.rendezvous.member.identity_dir import load_identity
-from securetrain.rendezvous.member.relay import Carrier
+from securetrain.rendezvous.coordinator import Admission, Coordinator
+from securetrain.rendezvous.member import Carrier, load_identity
 
 
 def agent_ledger(setup: RunSetup, clock: Callable[[], datetime], writer: str = "agent") -> Ledger:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from securetrain.artifacts.lineage.floors import Floors
-from securetrain.artifacts.lineage.logged import log_policy
-from securetrain.attest.fleet.local import default_state
+from securetrain.artifacts.lineage import Floors, log_policy
+from securetrain.attest.fleet import default_state
+from securetrain.core import STATE_VARIABLE, NodeState
 from securetrain.core.errors import UsageError
-from securetrain.core.nodestate import STATE_VARIABLE, NodeState
+from securetrain.identity import open_signer
 from securetrain.identity.keys import Signer
-from securetrain.identity.log.machine_witness import machine_witness, witness_key
-from securetrain.identity.signers import open_signer
+from securetrain.identity.log import machine_witness, witness_key
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.background import BackgroundTasks, Task
 from securetrain.launch.checkpoint_log import CheckpointLog

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from securetrain.core import install_hint
 from securetrain.core.errors import RuntimeRefusal, UsageError
-from securetrain.core.extras import install_hint
 from securetrain.core.vocabulary import NetworkProfile
 
 BACKEND: Final = "securetrain"

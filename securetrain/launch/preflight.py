@@ -19,15 +19,18 @@ from datetime import datetime
 
 import msgspec
 
-from securetrain.audit.catalogue import load_checks
-from securetrain.audit.collect.node import collect_node
-from securetrain.audit.engine import audit
-from securetrain.audit.facts import Facts, Interface
-from securetrain.audit.findings import AuditResult, Finding
-from securetrain.core.codes import ExitCode
+from securetrain.audit import (
+    AuditResult,
+    Facts,
+    Finding,
+    Interface,
+    audit,
+    collect_node,
+    load_checks,
+)
+from securetrain.core import ExitCode, RunDir
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import write_atomic
-from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Severity, State
 from securetrain.ledger import Ledger, events
 from securetrain.policy.schema import Policy, PreflightMode

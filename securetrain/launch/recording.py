@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from securetrain.core import RunDir
 from securetrain.core.errors import SecureTrainError
-from securetrain.core.rundir import RunDir
 from securetrain.launch import workerlog
 from securetrain.ledger import Ledger, events
 from securetrain.network.environment import Reason, WorkerEnvironment

@@ -20,26 +20,29 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.lineage import folder as disk
-from securetrain.artifacts.lineage.folder import Found, state_in_name
-from securetrain.artifacts.lineage.history import read_history, read_run_ledger
-from securetrain.artifacts.lineage.machine import (
+from securetrain.artifacts.lineage import (
     Eviction,
+    Found,
     History,
     Known,
+    Quarantine,
     State,
     in_doubt,
     newest_believed,
+    read_history,
+    read_run_ledger,
+    set_aside,
+    state_in_name,
 )
-from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
+from securetrain.artifacts.lineage import folder as disk
+from securetrain.core import RunDir
 from securetrain.core.errors import IntegrityError
-from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.head_tracker import HeadTracker
 from securetrain.ledger import Ignored, Ledger, events
-from securetrain.rendezvous.wire.membership import Evicted, Membership
+from securetrain.rendezvous.wire import Evicted, Membership
 
 SETTLE_SECONDS: Final = 30.0
 """Time that the workers wait for unfinished background tasks: proofs of an earlier start."""

@@ -26,8 +26,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from securetrain.audit.collect.node import root_files_variable
-from securetrain.core.codes import ExitCode
+from securetrain.audit import root_files_variable
+from securetrain.core import ExitCode
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.address import announced_address
@@ -35,10 +35,8 @@ from securetrain.launch.descendants import handled
 from securetrain.launch.elastic_agent import node_range
 from securetrain.launch.jobnetwork import prober
 from securetrain.launch.options import Scan
-from securetrain.network import rootless
-from securetrain.network.namespace import Namespace
+from securetrain.network import Namespace, achieve, rootless
 from securetrain.network.overlay import underlay_mtu
-from securetrain.network.profile import achieve
 from securetrain.policy.schema import Network
 
 _READY_SECONDS: Final = 5.0

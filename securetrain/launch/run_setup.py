@@ -26,14 +26,12 @@ from typing import Final
 import msgspec
 
 from securetrain.artifacts.statement import members
-from securetrain.core import canonical
+from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IdentityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
-from securetrain.core.rundir import RunDir
-from securetrain.identity.job_ca import JobCA
+from securetrain.identity import SEGMENT, JobCA
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
-from securetrain.identity.log.store import Log
-from securetrain.identity.spiffe import SEGMENT
+from securetrain.identity.log import Log
 from securetrain.identity.trust import (
     RoleKeys,
     TrustRole,
@@ -45,7 +43,7 @@ from securetrain.identity.trust import (
 )
 from securetrain.policy.load import FILE_LIMIT, SHIPPED, LoadedPolicy, bundled_dir, load_policy
 from securetrain.policy.schema import TransparencyLog
-from securetrain.rendezvous.member.identity_dir import write_identity
+from securetrain.rendezvous.member import write_identity
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")

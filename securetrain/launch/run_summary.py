@@ -12,9 +12,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from securetrain.core import canonical
+from securetrain.core import RunDir, canonical
 from securetrain.core.files import write_atomic
-from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.launch.sockets import SocketCheck
 from securetrain.launch.workerlog import WorkerError, WorkerReport

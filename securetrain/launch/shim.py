@@ -30,8 +30,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from securetrain.core import RUN_DIR_VARIABLE, RunDir
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
-from securetrain.core.rundir import RUN_DIR_VARIABLE, RunDir
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import loopback_peers, seams, sockets, workerlog
 from securetrain.launch.import_hooks import Patch, PostImportFinder

@@ -28,9 +28,7 @@ import msgspec
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.foreign_sockets import foreign_sockets
-from securetrain.network.addresses import DEVICE
-from securetrain.network.kernel_sockets import own_listeners
-from securetrain.network.profile import TUNNELLED, VERBS
+from securetrain.network import DEVICE, TUNNELLED, VERBS, own_listeners
 from securetrain.network.rdma import RDMA_DEVICES
 
 

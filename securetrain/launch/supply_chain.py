@@ -20,8 +20,8 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
+from securetrain.core import install_hint
 from securetrain.core.errors import RuntimeRefusal, UsageError
-from securetrain.core.extras import install_hint
 from securetrain.policy.schema import Policy
 
 TORCH_MIN: Final = "2.10"

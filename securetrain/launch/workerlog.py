@@ -14,10 +14,9 @@ from typing import Final
 
 import msgspec
 
-from securetrain.core import canonical
+from securetrain.core import RunDir, canonical
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
-from securetrain.core.rundir import RunDir
 from securetrain.launch.sockets import SocketCheck
 
 LIMIT: Final = 256 << 10

@@ -10,44 +10,6 @@
 ==============  =================================================================================
 """
 
-from securetrain.ledger import events
-from securetrain.ledger.events import LedgerEvent, WriterRole
-from securetrain.ledger.log import (
-    GENESIS,
-    LINE_LIMIT,
-    Clock,
-    Ledger,
-    VerifiedLedger,
-    verify_ledger,
-)
-from securetrain.ledger.reading import (
-    Ignored,
-    Reading,
-    Recorded,
-    Writers,
-    read_events,
-    read_ledger,
-)
-from securetrain.ledger.wire import Body, Detail, Entry, Event
+import lazy_loader
 
-__all__ = [
-    "GENESIS",
-    "LINE_LIMIT",
-    "Body",
-    "Clock",
-    "Detail",
-    "Entry",
-    "Event",
-    "Ignored",
-    "Ledger",
-    "LedgerEvent",
-    "Reading",
-    "Recorded",
-    "VerifiedLedger",
-    "WriterRole",
-    "Writers",
-    "events",
-    "read_events",
-    "read_ledger",
-    "verify_ledger",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

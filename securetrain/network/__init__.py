@@ -6,3 +6,7 @@
 Below it stand the engines (``wireguard_go``, ``wireguard_kernel``), namespaces, packet filters and
 the record that lets ``leftovers`` remove what a dead owner left.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -30,9 +30,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+from securetrain.core import RUN_DIR_VARIABLE, STATE_VARIABLE
 from securetrain.core.errors import NetworkError
-from securetrain.core.nodestate import STATE_VARIABLE
-from securetrain.core.rundir import RUN_DIR_VARIABLE
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.network import variables
 from securetrain.network.addresses import DEVICE

@@ -29,8 +29,8 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
+from securetrain.core import printable
 from securetrain.core.errors import NetworkError
-from securetrain.core.text import printable
 from securetrain.network.namespace import Namespace, private_command
 from securetrain.network.system_tools import (
     ENVIRONMENT,

@@ -193,10 +193,6 @@ class DeviceState:
     """The UDP port; 0 while none is open."""
     peers: tuple[PeerState, ...] = ()
 
-    def peer(self, public_key: bytes) -> PeerState | None:
-        """A peer by its key."""
-        return next((peer for peer in self.peers if peer.public_key == public_key), None)
-
 
 def require_state(state: DeviceState, key: WireGuardKey, peers: Iterable[Peer]) -> None:
     """Refuse a device that does not hold exactly this key and these peers.

@@ -28,9 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.core.codes import Retry
+from securetrain.core import Retry, printable
 from securetrain.core.errors import NetworkError, os_error
-from securetrain.core.text import printable
 from securetrain.network import uapi
 from securetrain.network.namespace import Namespace, start_privately
 from securetrain.network.record import ENGINE_LOG

@@ -18,8 +18,8 @@ from typing import Final
 
 import torch
 
+from securetrain.core import install_hint
 from securetrain.core.errors import UsageError
-from securetrain.core.extras import install_hint
 from securetrain.parallel.plan import Compression, Settings
 
 FLOAT8_CAPABILITY: Final = (8, 9)

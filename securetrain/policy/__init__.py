@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policy: one schema, enforced by run, checked by audit, proven by verify."""
 
-from securetrain.policy.load import LoadedPolicy, load_policy
-from securetrain.policy.schema import Policy
+import lazy_loader
 
-__all__ = ["LoadedPolicy", "Policy", "load_policy"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

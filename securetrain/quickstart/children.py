@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from securetrain.core.codes import CODES
+from securetrain.core import CODES
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
 
 MARK_VARIABLE: Final = "ST_QUICKSTART_MARK"

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from securetrain.core.text import printable
+from securetrain.core import printable
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -14,21 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
-from securetrain.artifacts.dataset.write import sign_documents
-from securetrain.artifacts.verify import VerifyResult, verify_path
-from securetrain.audit.findings import AuditResult, Finding
-from securetrain.core import canonical
+from securetrain.artifacts import VerifyResult, verify_path
+from securetrain.artifacts.dataset import sign_documents
+from securetrain.audit import AuditResult, Finding
+from securetrain.core import RunDir, canonical
 from securetrain.core.files import write_atomic
-from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, State
 from securetrain.drills import DRILLS, run_drill
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch.preflight import run_preflight
-from securetrain.launch.run_setup import prepare_run
+from securetrain.launch import prepare_run, run_preflight
 from securetrain.quickstart import corpus
 from securetrain.quickstart.story_state import Story
-from securetrain.report.model import VerificationView
-from securetrain.report.run_record import DRILLS_FILE, VERIFY_FILE
+from securetrain.report import DRILLS_FILE, VERIFY_FILE, VerificationView
 
 DATASET_NAME: Final = "cpython-prose"
 MAX_FINDINGS: Final = 6

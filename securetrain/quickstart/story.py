@@ -16,12 +16,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from securetrain.core import install_hint
 from securetrain.core.errors import UsageError, os_error
-from securetrain.core.extras import install_hint
 from securetrain.quickstart import steps, training
 from securetrain.quickstart.story_state import StepOutcome, Story, StoryResult
 from securetrain.quickstart.tpm import software_tpm
-from securetrain.report.html import write_report
+from securetrain.report import write_report
 
 NEEDED: Final = {"train": ("torch", "numpy", "tensorboardX"), "report": ("jinja2", "matplotlib")}
 DISK_BYTES: Final = 400 << 20
@@ -97,7 +97,7 @@ def _tell(story: Story) -> StoryResult:
     if story.options.drills:
         run(
             "Drills",
-            "Three real attacks: each must work on the plain stack and be refused by ours.",
+            "Four real attacks: each must work on the plain stack and be refused by ours.",
             lambda: steps.drills(story),
         )
     run("Report", "Everything above on one page.", lambda: _report(story))

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.core.rundir import RunDir
+from securetrain.core import RunDir
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
 from securetrain.ledger import Ledger

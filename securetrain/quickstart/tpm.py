@@ -15,9 +15,9 @@ from typing import Final
 
 from securetrain.core.files import make_private_dir
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch.run_setup import node_name
+from securetrain.launch import node_name
 from securetrain.quickstart.story_state import Story
-from securetrain.testing.machine import Machine, reference_values, write_policy
+from securetrain.testing import Machine, reference_values, write_policy
 
 FOLDER: Final = "tpm"
 LIFETIME: Final = timedelta(days=7)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from securetrain.core import printable
 from securetrain.core.errors import SecureTrainError
-from securetrain.core.text import printable
 from securetrain.core.vocabulary import Boundary
 from securetrain.report.document import Document
 from securetrain.report.model import DrillView, json_text

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import click
 
-from securetrain.identity.cluster_ca import ClusterCA
-from securetrain.identity.register import Issued, Kind
-from securetrain.identity.spiffe import SpiffeId
-from securetrain.identity.token import Token, fingerprint
+from securetrain.identity import ClusterCA, Issued, Kind, SpiffeId, Token, fingerprint
 from securetrain.report.document import Document, moment
 from securetrain.report.keys import IN_CLEAR
 

@@ -10,11 +10,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from securetrain.core.codes import ExitCode
+from securetrain.core import ExitCode
 from securetrain.report.document import Document
 
 if TYPE_CHECKING:
-    from securetrain.train.planning.job_plan import JobPlan
+    from securetrain.train.planning import JobPlan
 
 GB: Final = 10**9
 SHORT: Final = {

@@ -8,9 +8,9 @@ import threading
 
 import click
 
-from securetrain.core.text import printable
+from securetrain.core import printable
 from securetrain.ledger import Event
-from securetrain.rendezvous.coordinator.standalone import Standalone
+from securetrain.rendezvous.coordinator import Standalone
 
 
 class Announcer:

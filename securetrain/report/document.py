@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from securetrain.core.text import printable
+from securetrain.core import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,14 +17,17 @@ import click
 import msgspec
 from rich.text import Text
 
-from securetrain.attest.fleet.cache_files import Listing
-from securetrain.attest.fleet.describe import describe_verdict
-from securetrain.attest.fleet.enroll import Edition
-from securetrain.attest.fleet.local import Collected
-from securetrain.attest.fleet.offline import Judgement
-from securetrain.attest.fleet.sections import Section, Table
-from securetrain.attest.session.state import Revocation
-from securetrain.core.codes import ExitCode
+from securetrain.attest.fleet import (
+    Collected,
+    Edition,
+    Judgement,
+    Listing,
+    Section,
+    Table,
+    describe_verdict,
+)
+from securetrain.attest.session import Revocation
+from securetrain.core import ExitCode
 from securetrain.core.vocabulary import UNATTESTED
 from securetrain.report.document import Document
 from securetrain.report.pieces import (
@@ -96,7 +99,7 @@ def bundle_page(path: Path, sections: Sequence[Section], *, full: bool) -> Docum
 
     Args:
         path: the bundle's file.
-        sections: of `attest.fleet.describe`.
+        sections: of `attest.fleet.description`.
         full: whether these sections were asked for by name.
     """
 

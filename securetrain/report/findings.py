@@ -11,9 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from securetrain.audit.check import Check
-from securetrain.audit.engine import worst_states
-from securetrain.audit.findings import AuditResult, Finding
+from securetrain.audit import AuditResult, Check, Finding, worst_states
 from securetrain.core.vocabulary import State
 from securetrain.report.document import Document
 from securetrain.report.pieces import bare_table, indented, plain

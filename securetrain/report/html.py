@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from securetrain import __version__
+from securetrain.core import RunDir, install_hint
 from securetrain.core.errors import UsageError
-from securetrain.core.extras import install_hint
 from securetrain.core.files import write_atomic
-from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Severity, State
 from securetrain.report import picture, plots
 from securetrain.report.model import BoundaryState, FindingView, ProofState, RunRecord

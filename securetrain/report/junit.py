@@ -9,7 +9,7 @@ failure. A problem of the whole directory is a case of its own.
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from securetrain.core.text import printable
+from securetrain.core import printable
 from securetrain.report.problems import Located, Outcome
 
 _WHOLE: Final = "(the whole)"

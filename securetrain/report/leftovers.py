@@ -4,9 +4,8 @@
 
 import click
 
-from securetrain.core.codes import ExitCode
-from securetrain.core.text import printable
-from securetrain.network.leftovers import Collected
+from securetrain.core import ExitCode, printable
+from securetrain.network import Collected
 from securetrain.report.document import Document
 
 

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from securetrain.core.text import printable
+from securetrain.core import printable
 
 _MIN_TEXT: Final = 30
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from securetrain.core import install_hint
 from securetrain.core.errors import UsageError
-from securetrain.core.extras import install_hint
 from securetrain.report.model import GuardView, RankPoint, StepPoint
 
 if TYPE_CHECKING:

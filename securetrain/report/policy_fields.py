@@ -10,9 +10,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from securetrain.core.codes import ExitCode
-from securetrain.policy.explain import Row
-from securetrain.policy.lint import Level, Remark
+from securetrain.core import ExitCode
+from securetrain.policy import Level, Remark, Row
 from securetrain.policy.load import LoadedPolicy
 from securetrain.report.document import Document
 from securetrain.report.pieces import bare_table, plain

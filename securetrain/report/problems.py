@@ -6,11 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from securetrain.artifacts.model.oms.model import ModelResult
-from securetrain.artifacts.scan.findings import NOTHING, ScanResult
-from securetrain.artifacts.statement.statements import CheckpointPredicate
-from securetrain.artifacts.tree.problems import Problem
-from securetrain.artifacts.verify import VerifyResult
+from securetrain.artifacts import NOTHING, Problem, ScanResult, VerifyResult
+from securetrain.artifacts.model import ModelResult
+from securetrain.artifacts.statement import CheckpointPredicate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,12 +20,11 @@ from typing import Any, Final
 
 import msgspec
 
+from securetrain.artifacts import STATEMENT, Kind
 from securetrain.artifacts.lineage import quarantine
-from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened, open_statement
-from securetrain.artifacts.tree.layout import STATEMENT, Kind
-from securetrain.core.codes import ExitCode
+from securetrain.artifacts.statement import CheckpointPredicate, Opened, open_statement
+from securetrain.core import ExitCode, RunDir
 from securetrain.core.errors import SecureTrainError, UsageError
-from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Decision, NetworkProfile, degraded_label
 from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot
@@ -250,7 +249,9 @@ def _line(entry: Entry) -> LedgerLine:
         event=event.event,
         subject=event.subject,
         code=event.code,
-        details=", ".join(f"{name} {value}" for name, value in event.details.items()),
+        details=", ".join(
+            f"{name} {value}" for name, value in event.details.items() if value != ""
+        ),
     )
 
 

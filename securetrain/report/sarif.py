@@ -12,8 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from securetrain import __version__
-from securetrain.core.codes import CODES
-from securetrain.core.text import printable
+from securetrain.core import CODES, printable
 from securetrain.core.vocabulary import Severity
 from securetrain.report.problems import Located, Outcome
 

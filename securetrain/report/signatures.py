@@ -4,8 +4,8 @@
 
 from pathlib import Path
 
-from securetrain.artifacts.lineage.waivers import Waiver
-from securetrain.artifacts.statement.dataset_predicate import DatasetPredicate
+from securetrain.artifacts.lineage import Waiver
+from securetrain.artifacts.statement import DatasetPredicate
 from securetrain.report.document import Document, aligned
 
 

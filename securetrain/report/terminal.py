@@ -9,10 +9,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from securetrain.core.text import printable
+from securetrain.core import printable
 from securetrain.core.vocabulary import State
 from securetrain.report.document import Document
-from securetrain.report.model import BoundaryState, Proof, ProofState, RunRecord, json_text
+from securetrain.report.model import (
+    BoundaryState,
+    BoundaryView,
+    Proof,
+    ProofState,
+    RunRecord,
+    json_text,
+)
 
 _STYLES: Final[Mapping[str, str]] = {
     BoundaryState.CHECKED: "green",
@@ -77,10 +84,16 @@ def _boundaries(record: RunRecord, console: Console) -> None:
         console,
         ("boundary", "state", "why"),
         [
-            (_text(v.boundary), _word(v.state), _text("; ".join(v.reasons[:3]) or v.label))
-            for v in record.boundaries
+            (_text(view.boundary), _word(view.state), _text(_why(view)))
+            for view in record.boundaries
         ],
     )
+
+
+def _why(view: BoundaryView) -> str:
+    """The first reasons; what is open leads, for it may be the last of many."""
+    is_open = view.state in {BoundaryState.PARTIAL, BoundaryState.UNKNOWN}
+    return "; ".join([*([view.label] if is_open else []), *view.reasons[:3]]) or view.label
 
 
 def _training(record: RunRecord, console: Console) -> None:

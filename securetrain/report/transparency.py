@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.log.checkpoint import SignedCheckpoint
-from securetrain.identity.log.proof import Logged
+from securetrain.identity.log import Logged, SignedCheckpoint
 from securetrain.report.document import Document, moment, plural
 
 

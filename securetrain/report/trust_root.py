@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from securetrain.identity import Outcome
 from securetrain.identity.trust import TrustDocument
-from securetrain.identity.trustfolder import Outcome
 from securetrain.report.document import Document, moment
 
 

@@ -14,13 +14,10 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from securetrain.artifacts.examine import Examined
-from securetrain.artifacts.lineage.walk import Link
-from securetrain.artifacts.model.oms.model import ModelResult
-from securetrain.artifacts.scan.findings import NOTHING, Finding, ScanResult
-from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
-from securetrain.artifacts.tree.problems import Problem
-from securetrain.artifacts.verify import VerifyResult
+from securetrain.artifacts import NOTHING, Examined, Finding, Problem, ScanResult, VerifyResult
+from securetrain.artifacts.lineage import Link
+from securetrain.artifacts.model import ModelResult
+from securetrain.artifacts.statement import CheckpointPredicate, DatasetPredicate
 from securetrain.policy.load import LoadedPolicy
 from securetrain.report import junit, problems, sarif
 from securetrain.report.document import Document, aligned, plural

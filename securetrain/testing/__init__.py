@@ -8,3 +8,7 @@ run directory; ``processes`` several gloo ranks for the price of one torch impor
 several hosts as network namespaces on a bridge. Nothing here is ever imported by the rest of
 securetrain.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

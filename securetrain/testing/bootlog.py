@@ -30,8 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from securetrain.evidence.tpm.constants import Hash
-from securetrain.evidence.tpm.eventlog import EventType
+from securetrain.evidence.tpm import EventType, Hash
 
 GLOBAL: Final = UUID("8be4df61-93ca-11d2-aa0d-00e098032b8c")
 """EFI_GLOBAL_VARIABLE: SecureBoot, PK, KEK, BootOrder."""
@@ -55,7 +54,6 @@ _MADE: Final = datetime(2020, 1, 1, tzinfo=UTC)
 _VALID: Final = timedelta(days=36500)
 
 _IMA_PCR: Final = 10
-_IMA_TEMPLATE: Final = "ima-ng"
 _AGGREGATED: Final = range(10)
 
 

@@ -29,7 +29,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Final, Self
 
-from securetrain.network.namespace import Namespace
+from securetrain.network import Namespace
 
 UNDERLAY: Final = IPv4Network("198.18.0.0/24")
 DEVICE: Final = "eth0"
@@ -58,7 +58,7 @@ print(struct.unpack("=II", tap.getsockopt(263, 6, 8))[1])  # SOL_PACKET, PACKET_
 
 def missing() -> list[str]:
     """List what a cluster needs and this machine lacks; empty when one can be made."""
-    from securetrain.network.engines import missing_here  # noqa: PLC0415 - a test asks once
+    from securetrain.network import missing_here  # noqa: PLC0415 - a test asks once
 
     return missing_here()
 

@@ -21,16 +21,25 @@ from typing import Final
 
 import msgspec
 
-from securetrain.attest.node.attester import sign_evidence
-from securetrain.attest.session.verifier import Verifier
+from securetrain.attest.node import sign_evidence
+from securetrain.attest.session import Verifier
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.appraiser import Appraisal, Appraiser
-from securetrain.evidence.binding import EXPORTER_SIZE, SESSION_SIZE, Binding
-from securetrain.evidence.case import Ask, Case, Claims, Opening
-from securetrain.evidence.node_evidence import AttestationKeys, Evidence
-from securetrain.evidence.result import AttestationResult
+from securetrain.evidence import (
+    EXPORTER_SIZE,
+    SESSION_SIZE,
+    Appraisal,
+    Appraiser,
+    Ask,
+    AttestationKeys,
+    AttestationResult,
+    Binding,
+    Case,
+    Claims,
+    Evidence,
+    Opening,
+)
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.ledger import Clock
 from securetrain.policy import LoadedPolicy

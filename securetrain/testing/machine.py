@@ -19,14 +19,20 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, Self
 
-from securetrain.attest.fleet.bundle import Bundle, collect_bundle, key_text, own_question
-from securetrain.attest.fleet.enroll import Enrollment, Roots, enroll
-from securetrain.attest.node.composite import NodeAttester
-from securetrain.attest.node.settings import AttesterSettings, TpmSettings, make_attester
-from securetrain.attest.session.reference_file import write_reference_values
+from securetrain.attest.fleet import (
+    Bundle,
+    Enrollment,
+    Roots,
+    collect_bundle,
+    enroll,
+    key_text,
+    own_question,
+)
+from securetrain.attest.node import AttesterSettings, NodeAttester, TpmSettings, make_attester
+from securetrain.attest.session import write_reference_values
 from securetrain.core import canonical
 from securetrain.core.files import write_atomic
-from securetrain.evidence.reference import ReferenceValues
+from securetrain.evidence import ReferenceValues
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.measurement_lists import Measurement, encode_ima, measure_files

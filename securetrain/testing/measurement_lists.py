@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import pack
 
-from securetrain.evidence.node_evidence import ImaList
+from securetrain.evidence import ImaList
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

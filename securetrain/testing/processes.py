@@ -16,6 +16,6 @@ through a file and talk over loopback. A rank that raises, dies or hangs fails t
 traceback, and every rank is killed before it returns.
 """
 
-from securetrain.drills.ranks import PRELOAD, RankError, run_ranks
+from securetrain.drills import PRELOAD, RankError, run_ranks
 
 __all__ = ["PRELOAD", "RankError", "run_ranks"]

@@ -11,9 +11,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from securetrain.core import canonical
+from securetrain.core import RunDir, canonical
 from securetrain.core.files import make_private_dir, write_atomic
-from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.ledger import Clock, Ledger, events

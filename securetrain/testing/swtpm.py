@@ -30,10 +30,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
 
-from securetrain.attest.node.tpm.client import Tpm
+from securetrain.attest.node import Tpm
 from securetrain.core.errors import UsageError
 from securetrain.core.files import make_private_dir, read_file
-from securetrain.evidence.tpm.constants import Hash
+from securetrain.evidence.tpm import Hash
 from securetrain.testing.measurement_lists import Measurement
 
 COMMANDS: Final = ("swtpm", "swtpm_setup", "swtpm_localca")

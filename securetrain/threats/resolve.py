@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
 
-from securetrain.audit.check import Check
-from securetrain.core.codes import CODES, ExitCode
+from securetrain.audit import Check
+from securetrain.core import CODES, ExitCode
 from securetrain.core.vocabulary import Boundary
 from securetrain.threats.source import SourceTree
 from securetrain.threats.threat_model import Control, Flow, Status, Stride, Threat, ThreatModel

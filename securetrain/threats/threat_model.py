@@ -19,14 +19,12 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from securetrain.audit.check import CheckId, Refs
-from securetrain.audit.document import read_document
+from securetrain.audit import CheckId, Refs, read_document
 from securetrain.core.vocabulary import Boundary
 from securetrain.policy.load import bundled_dir
 
 SCHEMA: Final = "securetrain.threatmodel/v1"
 FILE_LIMIT: Final = 1 << 20
-MAX_MODELS: Final = 64
 
 Text: TypeAlias = Annotated[str, Meta(min_length=3, max_length=2000)]
 Reason: TypeAlias = Annotated[str, Meta(min_length=15, max_length=2000)]

@@ -17,10 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from securetrain.core.codes import ExitCode
+from securetrain.core import RUN_DIR_VARIABLE, STATE_VARIABLE, ExitCode, NodeState, RunDir
 from securetrain.core.errors import SecureTrainError, UsageError
-from securetrain.core.nodestate import STATE_VARIABLE, NodeState
-from securetrain.core.rundir import RUN_DIR_VARIABLE, RunDir
 from securetrain.train.config import JobConfig, load_job, override
 
 

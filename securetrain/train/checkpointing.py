@@ -23,21 +23,34 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from securetrain.artifacts import Freshness, RankSigner, SaveContext, async_save, load, save
-from securetrain.artifacts.checkpoint.save import SavedCheckpoint
-from securetrain.artifacts.lineage import head
-from securetrain.artifacts.lineage.folder import Found, checkpoints_of, highest_step, remove
-from securetrain.artifacts.lineage.logged import proof_name
-from securetrain.artifacts.lineage.machine import (
+from securetrain.artifacts import (
+    DecryptionKey,
+    Freshness,
+    Kind,
+    LocalStorage,
+    RankSigner,
+    Recipient,
+    SaveContext,
+    async_save,
+    load,
+    save,
+)
+from securetrain.artifacts.checkpoint import SavedCheckpoint
+from securetrain.artifacts.lineage import (
     NO_EPOCH,
+    Found,
     History,
     Known,
+    checkpoints_of,
+    head,
+    highest_step,
     newest_believed,
     next_seq,
+    proof_name,
     removable,
+    remove,
 )
-from securetrain.artifacts.statement.listing import read_statement
-from securetrain.artifacts.statement.statements import (
+from securetrain.artifacts.statement import (
     CheckpointPredicate,
     DatasetRef,
     GradientRecord,
@@ -49,13 +62,10 @@ from securetrain.artifacts.statement.statements import (
     PolicyRef,
     digest_of,
     open_statement,
+    read_statement,
 )
-from securetrain.artifacts.tree.encryption import DecryptionKey, Recipient
-from securetrain.artifacts.tree.layout import Kind
-from securetrain.artifacts.tree.storage import LocalStorage
-from securetrain.core import canonical
+from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger, events

@@ -9,13 +9,18 @@ refused here, before a process group exists: with the field, the reason and the 
 import math
 from typing import Final
 
-from securetrain.parallel.degrees import Degrees, RequestedDegrees, nearest_divisor, resolve_degrees
-from securetrain.parallel.kind import DataParallelism, kind_of
-from securetrain.parallel.plan import Compression, ContextKind
-from securetrain.parallel.schedule import (
+from securetrain.parallel import (
+    Compression,
+    ContextKind,
+    DataParallelism,
+    Degrees,
+    RequestedDegrees,
+    kind_of,
     microbatch_multiple,
     min_microbatches,
+    nearest_divisor,
     num_stages,
+    resolve_degrees,
     stages_per_rank,
 )
 from securetrain.policy.schema import GuardMode

@@ -20,16 +20,17 @@ from msgspec import Meta
 
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import read_file
-from securetrain.parallel.degrees import nearest_divisor
-from securetrain.parallel.plan import (
+from securetrain.parallel import (
     Compression,
     ContextKind,
     Precision,
     Recompute,
+    Schedule,
     Settings,
     Zero,
+    default_microbatches,
+    nearest_divisor,
 )
-from securetrain.parallel.schedule import Schedule, default_microbatches
 from securetrain.policy.load import parse_yaml
 from securetrain.train.models.shape import ModelShape, RopeScaling
 

@@ -8,7 +8,7 @@ from typing import TextIO
 import msgspec
 
 from securetrain.core.errors import os_error
-from securetrain.guard.verdict import StepRecord
+from securetrain.guard import StepRecord
 from securetrain.train.metrics import drop_lines_after
 
 

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from securetrain.core.codes import ExitCode
+from securetrain.core import ExitCode
 from securetrain.ledger import events
 from securetrain.train.agree import rank_zero_decides, recording_refusals
 from securetrain.train.baseline import Baselines, baselines

@@ -18,19 +18,21 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import Floors, Freshness, RankSigner, VerifiedDataset
-from securetrain.artifacts.lineage.history import read_history, read_run_ledger
-from securetrain.artifacts.lineage.waivers import read_waivers
-from securetrain.artifacts.model.signed_model import SignedModel
-from securetrain.core import canonical
+from securetrain.artifacts.lineage import read_history, read_run_ledger, read_waivers
+from securetrain.artifacts.model import SignedModel
+from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.core.nodestate import NodeState
-from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Ledger, events
-from securetrain.parallel.build import Description, parallelize
-from securetrain.parallel.locality import machine_id, tp_machine_span
-from securetrain.parallel.mesh import Mesh, make_mesh
+from securetrain.parallel import (
+    Description,
+    Mesh,
+    machine_id,
+    make_mesh,
+    parallelize,
+    tp_machine_span,
+)
 from securetrain.policy import LoadedPolicy
 from securetrain.policy.load import load_resolved
 from securetrain.policy.schema import Gradients

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
+from securetrain.core import install_hint
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.core.extras import install_hint
 
 BYTES: Final = "bytes"
 LIMIT: Final = 64 << 20

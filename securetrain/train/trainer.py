@@ -24,9 +24,8 @@ import torch
 import torch.distributed as dist
 
 from securetrain.core.errors import GuardError
-from securetrain.guard.verdict import Verdict
-from securetrain.parallel.engine import ParallelModel
-from securetrain.parallel.gradients import are_finite, clip_grads, grad_norm
+from securetrain.guard import Verdict
+from securetrain.parallel import ParallelModel, are_finite, clip_grads, grad_norm
 from securetrain.train.baseline import Baselines
 from securetrain.train.config import JobConfig
 from securetrain.train.data import Rows, share

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 from securetrain.guard import GradientGuard, StepRecord
-from securetrain.parallel.engine import ParallelModel
+from securetrain.parallel import ParallelModel
 from securetrain.policy.schema import Gradients, GuardMode
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from securetrain.artifacts.model.signed_model import SignedModel, open_model
+from securetrain.artifacts.model import SignedModel, open_model
 from securetrain.core.files import read_file
+from securetrain.identity import load_trust
 from securetrain.identity.trust import TrustRoot
-from securetrain.identity.truststore import load_trust
 from securetrain.policy.schema import Policy
 from securetrain.train.config import JobConfig, ModelJob, bad_field
 from securetrain.train.models import hf

@@ -23,18 +23,17 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT
-from securetrain.core.hashtree import TreeParams, tree_of
+from securetrain.core.hashtree import TreeParams
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.trust import (
     Revoked,
-    RoleKeys,
-    TrustDocument,
     TrustRole,
     TrustRoot,
-    key_table,
     sign_document,
 )
+from tests.trees import tree_of
+from tests.vocabulary import trust_document
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
@@ -59,15 +58,10 @@ class Keys:
             TrustRole.NODE: [self.admitter.public],
             TrustRole.OPERATOR: [key.public for key in self.operators],
         }
-        document = TrustDocument(
-            version=1,
-            created=NOW - timedelta(days=400),
-            expires=NOW + timedelta(days=4000),
-            keys=key_table([key for keys in roles.values() for key in keys]),
-            roles={
-                role: RoleKeys([key.key_id for key in keys], 2 if role is TrustRole.OPERATOR else 1)
-                for role, keys in roles.items()
-            },
+        document = trust_document(
+            roles,
+            NOW - timedelta(days=400),
+            NOW + timedelta(days=4000),
             revoked=[Revoked(key_id=key_id, since=NOW) for key_id in revoked],
         )
         return sign_document(document, [self.root])

@@ -25,8 +25,9 @@ from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
 from securetrain.artifacts.tree.problems import most_telling
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import UsageError
-from securetrain.core.hashtree import TreeParams, tree_of
+from securetrain.core.hashtree import TreeParams
 from securetrain.policy.load import load_policy
+from tests.trees import tree_of
 
 DATA = "rank-00000.bin"
 TABLE = "rank-00000.bin.leaves"

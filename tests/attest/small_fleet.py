@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import pytest
 
 from securetrain.attest.node.attester import sign_evidence
 from securetrain.attest.node.software import collect_software
@@ -37,11 +36,11 @@ from securetrain.evidence.node_evidence import (
 )
 from securetrain.evidence.reference import EnrolledNode, ReferenceValues, SignedReferenceValues
 from securetrain.evidence.result import AttestationResult
-from securetrain.evidence.tpm.appraisal import BOOT_PCRS
 from securetrain.evidence.tpm.boot import learn_boot
 from securetrain.evidence.tpm.certificates import TpmReference
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.credential import Credential
+from securetrain.evidence.tpm_appraiser import BOOT_PCRS
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy
 from securetrain.testing.bootlog import Boot
@@ -51,6 +50,7 @@ from securetrain.testing.measurement_lists import (
     measure_files,
     measured_file,
 )
+from tests import vocabulary
 from tests.evidence.tpm.forge import FIRMWARE, MAKER, NOW, PCRS, Authority, Tpm
 
 MAKER_CA: Final = Authority("a maker's root")
@@ -282,10 +282,7 @@ class World:
 
     def refused(self, code: str, *args: Any, **how: Any) -> AttestationError:
         """One exchange that ends with `code`."""
-        with pytest.raises(AttestationError) as caught:
-            self.join(*args, **how)
-        assert caught.value.code == code, caught.value
-        return caught.value
+        return vocabulary.refused(AttestationError, code, self.join, *args, **how)
 
 
 def tpm(**changes: Any) -> Forger:
@@ -311,10 +308,7 @@ def ima(**changes: Any) -> Forger:
 
 def refused(code: str, what: Callable[[], object]) -> AttestationError:
     """What `what` ends with, which must be `code`."""
-    with pytest.raises(AttestationError) as caught:
-        what()
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, what)
 
 
 def own_binding(world: World, machine: Machine | None = None) -> Binding:

@@ -14,9 +14,16 @@ import pytest
 from securetrain.audit.collect import owners
 from securetrain.audit.collect.host import Host
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, USER, interpreter
+from tests.vocabulary import needs
 
 OVERFLOW = owners.overflow_uid()
-PYTHON = interpreter() if os.geteuid() == 0 else None
+
+
+def without_root() -> list[str]:
+    """Files of several users are made, and Python is started as one of them."""
+    if os.geteuid() != 0:
+        return ["user id 0"]
+    return [] if interpreter() else ["an interpreter that an ordinary user may start"]
 
 
 def info(uid=OVERFLOW, dev=1, ino=2, ctime=3):
@@ -115,8 +122,7 @@ print(json.dumps(root_files_variable({"PATH": ":".join(sys.argv[1:]), "HOME": "/
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of several users")
-@pytest.mark.skipif(PYTHON is None, reason="no interpreter that an ordinary user may start")
+@needs(without_root)
 def test_in_a_real_user_namespace_roots_files_are_roots_and_a_strangers_are_not(shared_folder):
     mine, strangers = shared_folder / "mine", shared_folder / "strangers"
     for path, uid in ((mine, USER), (strangers, USER + 1)):
@@ -126,7 +132,7 @@ def test_in_a_real_user_namespace_roots_files_are_roots_and_a_strangers_are_not(
 
     def run(code, *before, **env):
         done = subprocess.run(
-            [*AS_USER, *before, str(PYTHON), "-c", code, *paths],
+            [*AS_USER, *before, str(interpreter()), "-c", code, *paths],
             env={**ENVIRONMENT, **env},
             cwd="/",
             capture_output=True,

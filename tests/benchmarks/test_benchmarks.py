@@ -22,7 +22,8 @@ from benchmarks import (
     run,
 )
 from tests.attest.swtpms import needs_swtpm
-from tests.evidence.tee import test_appraisal as cpus
+from tests.evidence import test_tee_appraiser as cpus
+from tests.vocabulary import needs
 
 
 def test_every_benchmark_has_a_name_a_goal_and_pairs():
@@ -104,8 +105,7 @@ def test_the_latency_of_an_agent():
 
 
 BOTH = [ab.Side.OURS, ab.Side.PLAIN]
-LACKING = nodes.lacking()
-needs_hosts = pytest.mark.skipif(bool(LACKING), reason=f"hosts need: {'; '.join(LACKING)}")
+needs_hosts = needs(nodes.lacking)
 
 
 def _slow_or_broken(how):

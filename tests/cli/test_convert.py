@@ -16,7 +16,7 @@ from securetrain.core.errors import UsageError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, sign_root
 from tests.train.models.test_hf import KEY, NOW, ROOT
-from tests.train.test_export import trained
+from tests.train.test_exporter import trained
 
 
 def test_a_checkpoint_of_torch_becomes_a_signed_one(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from securetrain.cli.main import main
-from securetrain.policy.explain import documented_fields
+from securetrain.policy.explanation import documented_fields
 
 
 @pytest.fixture

@@ -23,14 +23,8 @@ from securetrain.cli.waive import command as waive
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import (
-    RoleKeys,
-    TrustDocument,
-    TrustRole,
-    TrustRoot,
-    key_table,
-    sign_document,
-)
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_document
+from tests.vocabulary import trust_document
 
 
 def run(verb: object, *arguments: object) -> tuple[int, str]:
@@ -51,16 +45,7 @@ def place(tmp_path: Path) -> Path:
         TrustRole.CHECKPOINT: [signer.public],
         TrustRole.OPERATOR: [key.public for key in operators],
     }
-    document = TrustDocument(
-        version=1,
-        created=now - timedelta(days=1),
-        expires=now + timedelta(days=1),
-        keys=key_table([key for keys in roles.values() for key in keys]),
-        roles={
-            role: RoleKeys([key.key_id for key in keys], 2 if role is TrustRole.OPERATOR else 1)
-            for role, keys in roles.items()
-        },
-    )
+    document = trust_document(roles, now - timedelta(days=1), now + timedelta(days=1))
     data = sign_document(document, [root])
     (tmp_path / "trust.json").write_bytes(data)
     for seq in (1, 2):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
+from tests import vocabulary
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,11 +26,11 @@ values = st.recursive(
 
 
 def refused(data, **more) -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        canonical.decode(data, Point, where="doc", **more)
-    assert caught.value.code == "ST-USAG-008"
-    assert caught.value.where == "doc"
-    return caught.value
+    error = vocabulary.refused(
+        UsageError, "ST-USAG-008", canonical.decode, data, Point, where="doc", **more
+    )
+    assert error.where == "doc"
+    return error
 
 
 @given(values)

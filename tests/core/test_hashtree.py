@@ -17,8 +17,8 @@ from securetrain.core.hashtree import (
     TreeWriter,
     pages_of,
     root_of,
-    tree_of,
 )
+from tests.trees import tree_of
 
 SMALL = TreeParams(leaf_size=1024)
 

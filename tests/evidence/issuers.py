@@ -11,17 +11,18 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from securetrain.evidence.jws import Algorithm, Jwk, Jwks, Signing
+from tests.rsa_keys import rsa_key
 
 KEYS: dict[str, Any] = {
     "ES256": ec.generate_private_key(ec.SECP256R1()),
     "ES384": ec.generate_private_key(ec.SECP384R1()),
     "ES512": ec.generate_private_key(ec.SECP521R1()),
-    "RS256": rsa.generate_private_key(65537, 2048),
+    "RS256": rsa_key(2048, 0),
 }
 OTHERS: dict[str, Any] = {
     "ES256": ec.generate_private_key(ec.SECP256R1()),
     "ES384": ec.generate_private_key(ec.SECP384R1()),
-    "RS256": rsa.generate_private_key(65537, 2048),
+    "RS256": rsa_key(2048, 1),
 }
 
 

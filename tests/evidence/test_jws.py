@@ -14,24 +14,26 @@ import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.jws import TOKEN_LIMIT, Algorithm, Jwk, Jwks, Signing, parse
+from tests import vocabulary
 from tests.evidence.issuers import KEYS, OTHERS, jwk, segment, signed, signing, token
+from tests.rsa_keys import rsa_key
 
 CLAIMS = {"iss": "https://issuer.example", "x": [1, {"y": None}]}
 
 
 def refused(text: str, code: str, pinned: Signing | None = None) -> AttestationError:
-    with pytest.raises(AttestationError) as error:
-        parse(text, "token").verify(pinned or signing())
-    assert error.value.code == code
-    assert error.value.where.startswith("token")
-    return error.value
+    error = vocabulary.refused(
+        AttestationError, code, lambda: parse(text, "token").verify(pinned or signing())
+    )
+    assert error.where.startswith("token")
+    return error
 
 
 @pytest.mark.parametrize("algorithm", list(KEYS))
@@ -303,7 +305,7 @@ def test_a_token_without_an_issuer(issuer):
     assert error.value.code == "ST-ATTS-801"
 
 
-SHORT = rsa.generate_private_key(65537, 1024)
+SHORT = rsa_key(1024)
 UNUSABLE: dict[str, tuple[tuple[Jwk, ...], str]] = {
     "one id twice": ((jwk(KEYS["ES256"]), jwk(OTHERS["ES256"])), "two pinned keys"),
     "a short RSA key": ((jwk(SHORT),), "fits no algorithm"),

@@ -43,10 +43,10 @@ from tests.attest.small_fleet import (
     refused,
     tpm,
 )
-from tests.evidence.gpu import test_appraisal as gpus
-from tests.evidence.tee import test_appraisal as tees
+from tests.evidence import test_gpu_appraiser as gpus
+from tests.evidence import test_tee_appraiser as tees
 from tests.evidence.tee.forge import pem
-from tests.evidence.tee.test_appraisal import AMD
+from tests.evidence.test_tee_appraiser import AMD
 from tests.evidence.tpm.forge import NOW
 from tools.fuzz.engine import bounded_memory
 

@@ -27,6 +27,7 @@ from securetrain.evidence.reference import (
 )
 from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey
+from tests import vocabulary
 from tests.evidence.tpm.forge import NOW
 
 KEY = PrivateKey.generate()
@@ -45,10 +46,9 @@ def path(tmp_path):
 
 
 def refused(path, now=NOW, signed_by=None, said=""):
-    with pytest.raises(AttestationError) as caught:
-        load_reference_values(path, signed_by or SIGNED_BY, now)
-    error = caught.value
-    assert error.code == "ST-ATTS-009"
+    error = vocabulary.refused(
+        AttestationError, "ST-ATTS-009", load_reference_values, path, signed_by or SIGNED_BY, now
+    )
     assert error.where == str(path)
     assert said in error.what
     return error

@@ -24,6 +24,7 @@ from securetrain.evidence.result import (
 from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
+from tests import vocabulary
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 CA = JobCA.create("securetrain.local", "job-1", NOW)
@@ -61,11 +62,9 @@ def read(ear, svid, now=NOW, key=KEY, ca=CA):
 
 
 def refused(what, ear, svid, **more):
-    with pytest.raises(AttestationError) as caught:
-        read(ear, svid, **more)
-    assert caught.value.code == "ST-ATTS-014"
-    assert what in caught.value.what
-    return caught.value
+    error = vocabulary.refused(AttestationError, "ST-ATTS-014", read, ear, svid, **more)
+    assert what in error.what
+    return error
 
 
 def test_a_passport_is_read_back():

@@ -15,6 +15,7 @@ from securetrain.evidence.token_profiles import (
     TokenProfile,
     nras_device,
 )
+from tests import vocabulary
 from tests.evidence.honest_tokens import AZURE, AZURE_TEE, EAR, GOOGLE, MODULE, NRAS, device
 
 MISSING = object()
@@ -31,10 +32,7 @@ def judge(profile: TokenProfile, claims: dict[str, Any]) -> Facts:
 
 
 def refused(profile: TokenProfile, claims: dict[str, Any]) -> AttestationError:
-    with pytest.raises(AttestationError) as error:
-        judge(profile, claims)
-    assert error.value.code == "ST-ATTS-809"
-    return error.value
+    return vocabulary.refused(AttestationError, "ST-ATTS-809", judge, profile, claims)
 
 
 def test_google():

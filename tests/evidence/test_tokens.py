@@ -25,6 +25,7 @@ from securetrain.evidence.tokens import (
     TokenState,
     appraise_token,
 )
+from tests import vocabulary
 from tests.attest.keyrecovery import recover_p384
 from tests.evidence.honest_tokens import (
     AZURE,
@@ -63,11 +64,9 @@ def appraise(
 def refused(
     text: str, code: str, pinned: TokenReference | None = None, **arguments: Any
 ) -> AttestationError:
-    with pytest.raises(AttestationError) as error:
-        appraise(text, pinned, **arguments)
-    assert error.value.code == code
-    assert error.value.where.startswith("token")
-    return error.value
+    error = vocabulary.refused(AttestationError, code, appraise, text, pinned, **arguments)
+    assert error.where.startswith("token")
+    return error
 
 
 def test_a_token_of_googles():

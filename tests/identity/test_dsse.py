@@ -11,6 +11,7 @@ from securetrain.core import canonical
 from securetrain.core.errors import IdentityError
 from securetrain.identity.dsse import MAX_SIGNATURES, pae, sign, verify
 from securetrain.identity.keys import KeyKind, PrivateKey
+from tests import vocabulary
 
 KIND = "application/example"
 KEYS = [PrivateKey.generate(), PrivateKey.generate(KeyKind.P256), PrivateKey.generate()]
@@ -18,9 +19,9 @@ TRUSTED = {key.key_id: key.public for key in KEYS[:2]}
 
 
 def refused(code, data, *, kind=KIND, keys=TRUSTED, threshold=1):
-    with pytest.raises(IdentityError) as caught:
-        verify(data, kind, keys, threshold=threshold, where="w")
-    assert caught.value.code == code, caught.value
+    vocabulary.refused(
+        IdentityError, code, verify, data, kind, keys, threshold=threshold, where="w"
+    )
 
 
 def envelope(**changes):

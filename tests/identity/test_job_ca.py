@@ -21,6 +21,7 @@ from securetrain.identity.job_ca import (
 )
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
+from tests import vocabulary
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -83,9 +84,7 @@ def forge(
 
 
 def refused(certificate, code="ST-IDEN-005", role=Role.NODE, now=NOW):
-    with pytest.raises(IdentityError) as caught:
-        check_leaf(certificate, CA.certificate, role, now)
-    assert caught.value.code == code, caught.value
+    vocabulary.refused(IdentityError, code, check_leaf, certificate, CA.certificate, role, now)
 
 
 def test_each_role_is_good_for_itself():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity import keyfile
 from securetrain.identity.keyfile import LABEL, Cost, is_sealed, seal, unseal
+from tests import vocabulary
 
 CHEAP = Cost(memory_kib=19 << 10, passes=2, lanes=1)
 PLAIN, SECRET = b"what PKCS#8 would be", b"correct horse"
@@ -18,11 +19,9 @@ SEALED = seal(PLAIN, SECRET, CHEAP)
 
 
 def refused(data, passphrase=SECRET):
-    with pytest.raises(IdentityError) as caught:
-        unseal(data, passphrase, "k.pem")
-    assert caught.value.code == "ST-IDEN-001"
-    assert passphrase.decode("latin-1") not in str(caught.value)
-    return caught.value
+    error = vocabulary.refused(IdentityError, "ST-IDEN-001", unseal, data, passphrase, "k.pem")
+    assert passphrase.decode("latin-1") not in str(error)
+    return error
 
 
 def body(data: bytes) -> bytes:

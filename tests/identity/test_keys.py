@@ -4,10 +4,11 @@ import hashlib
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import KEY_FILE_LIMIT, KeyKind, PrivateKey, PublicKey
+from tests.rsa_keys import rsa_key
 
 KINDS = list(KeyKind)
 
@@ -90,7 +91,7 @@ def pkcs8(native):
     "native",
     [
         pytest.param(ec.generate_private_key(ec.SECP384R1()), id="P-384"),
-        pytest.param(rsa.generate_private_key(65537, 2048), id="RSA"),
+        pytest.param(rsa_key(2048), id="RSA"),
     ],
 )
 def test_other_kinds_of_keys_are_refused(native, tmp_path):

@@ -16,17 +16,14 @@ from securetrain.identity.rotation import (
     amended,
     missing_signatures,
     next_root,
-    walk,
 )
 from securetrain.identity.trust import (
     Revoked,
-    RoleKeys,
-    TrustDocument,
     TrustRole,
     TrustRoot,
-    key_table,
     sign_document,
 )
+from tests import vocabulary
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -35,15 +32,11 @@ NEW = [PrivateKey.generate() for _ in range(2)]
 WORKER, NEXT_WORKER = PrivateKey.generate(), PrivateKey.generate()
 KIND = "application/example"
 
-FIRST = TrustDocument(
-    version=1,
-    created=NOW,
-    expires=NOW + YEAR,
-    keys=key_table([key.public for key in (*OLD, WORKER)]),
-    roles={
-        TrustRole.ROOT: RoleKeys([key.key_id for key in OLD], 2),
-        TrustRole.CHECKPOINT: RoleKeys([WORKER.key_id]),
-    },
+FIRST = vocabulary.trust_document(
+    {TrustRole.ROOT: [key.public for key in OLD], TrustRole.CHECKPOINT: [WORKER.public]},
+    NOW,
+    NOW + YEAR,
+    two_of=TrustRole.ROOT,
     log_origin="log.example",
 )
 TRUSTED = TrustRoot.parse(sign_document(FIRST, OLD[:2]), NOW)
@@ -65,10 +58,7 @@ BOTH = [*OLD[:2], *NEW]
 
 
 def refused(code, data, trusted=TRUSTED):
-    with pytest.raises(IdentityError) as caught:
-        next_root(trusted, data, "root")
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(IdentityError, code, next_root, trusted, data, "root")
 
 
 def replaced(document, **changes):
@@ -125,28 +115,6 @@ def test_a_version_that_is_not_newer():
     assert error.exit_code == 15
     second = next_root(TRUSTED, sign_document(SECOND, BOTH))
     refused("ST-IDEN-017", sign_document(FIRST, OLD), second)
-
-
-def test_the_chain_is_walked_to_its_end():
-    short = replaced(SECOND, expires=NOW + timedelta(days=1))
-    third = amended(SECOND, change())
-    chain = [sign_document(short, BOTH), sign_document(third, NEW)]
-    later = NOW + timedelta(days=2)
-    assert walk(TRUSTED, chain, later).version == 3  # the second has expired, which is no matter
-    with pytest.raises(IdentityError, match="ST-IDEN-008"):
-        walk(TRUSTED, chain[:1], later)
-    with pytest.raises(IdentityError, match="ST-IDEN-016"):
-        walk(TRUSTED, chain[1:], later)
-    assert walk(TRUSTED, [], NOW) is TRUSTED
-
-
-def test_a_chain_without_an_end(monkeypatch):
-    chain = [sign_document(SECOND, BOTH), sign_document(amended(SECOND, change()), NEW)]
-    monkeypatch.setattr("securetrain.identity.rotation.MAX_STEPS", 2)
-    assert walk(TRUSTED, chain, NOW).version == 3
-    monkeypatch.setattr("securetrain.identity.rotation.MAX_STEPS", 1)
-    with pytest.raises(IdentityError, match="at once"):
-        walk(TRUSTED, chain, NOW)
 
 
 def revocation(**fields):

@@ -21,6 +21,7 @@ from securetrain.identity.sigstore import (
     verify_bytes,
     verify_dsse,
 )
+from tests import vocabulary
 from tests.identity.private_sigstore import ISSUER, KIND, SPIFFE, Instance, new_key
 
 POLICY = KeylessPolicy(identity=SPIFFE, issuer=ISSUER)
@@ -53,10 +54,9 @@ def data(bundle) -> bytes:
 
 
 def refused(code, bundle, root, policy=POLICY, kind=KIND):
-    with pytest.raises(IdentityError) as caught:
-        verify_dsse(bundle, kind, policy, root, "bundle")
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(
+        IdentityError, code, verify_dsse, bundle, kind, policy, root, "bundle"
+    )
 
 
 def test_a_statement_without_a_key_to_keep(instance, root):

@@ -21,6 +21,7 @@ from securetrain.identity.trust import (
     TrustRoot,
     sign_root,
 )
+from tests import vocabulary
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -40,9 +41,7 @@ def signed(changed, *keys) -> bytes:
 
 
 def refused(data, now=NOW):
-    with pytest.raises(IdentityError) as caught:
-        TrustRoot.parse(data, now, "trust.json")
-    assert caught.value.code == "ST-IDEN-008"
+    vocabulary.refused(IdentityError, "ST-IDEN-008", TrustRoot.parse, data, now, "trust.json")
 
 
 def test_keys_are_trusted_for_their_role_only(tmp_path):

@@ -8,6 +8,7 @@ from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.rotation import amended
 from securetrain.identity.trust import sign_document
 from securetrain.identity.truststore import TrustStore, load_trust, published_name
+from tests import vocabulary
 from tests.identity.test_rotation import BOTH, FIRST, NEW, NOW, OLD, SECOND, YEAR, change, replaced
 
 ONE = sign_document(FIRST, OLD[:2])
@@ -16,9 +17,7 @@ THREE = sign_document(amended(SECOND, change()), NEW)
 
 
 def refused(code, function, *arguments):
-    with pytest.raises(IdentityError) as caught:
-        function(*arguments)
-    assert caught.value.code == code, caught.value
+    vocabulary.refused(IdentityError, code, function, *arguments)
 
 
 @pytest.fixture

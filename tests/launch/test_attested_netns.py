@@ -14,15 +14,15 @@ from securetrain.testing.cluster import NamespaceCluster, missing
 from securetrain.testing.machine import Machine, reference_values, write_policy
 from tests.attest.swtpms import without_swtpm
 from tests.launch.two_nodes import TRAIN, coordinated
+from tests.vocabulary import needs
 
-LACKING = missing()
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.dist,
     pytest.mark.slow,
     pytest.mark.tpm,
     without_swtpm,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing),
 ]
 
 NODES = ("node-a", "node-b", "node-c", "node-d")

@@ -27,7 +27,7 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log.checkpoint import LogPolicy, open_checkpoint
 from securetrain.identity.log.entry import entry_of
-from securetrain.identity.log.machine_witness import machine_witness, witness_key
+from securetrain.identity.log.node_witness import machine_witness, witness_key
 from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.checkpoint_log import CheckpointLog

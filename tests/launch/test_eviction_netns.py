@@ -25,13 +25,13 @@ from securetrain.ledger import verify_ledger
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
 from tests.train.jobs import JOB, documents
+from tests.vocabulary import needs
 
-LACKING = missing()
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.dist,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing),
 ]
 
 STEPS, EVERY, LEASE = 400, 4, 12.0

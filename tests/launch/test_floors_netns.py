@@ -29,13 +29,13 @@ from securetrain.launch.run_setup import prepare_run
 from securetrain.ledger import Ledger
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
+from tests.vocabulary import needs
 
-LACKING = missing()
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.dist,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing),
 ]
 
 # Each node loads the checkpoint that its store calls the newest, stock and ours.

@@ -13,8 +13,7 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.foreign_sockets import foreign_sockets
 from securetrain.launch.sockets import SocketCheck, check_sockets, violation
 from securetrain.testing.cluster import NamespaceCluster, missing
-
-LACKING = missing()
+from tests.vocabulary import needs
 
 
 def test_ones_own_sockets_are_not_foreign():
@@ -34,7 +33,7 @@ def test_ones_own_sockets_are_not_foreign():
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}")
+@needs(missing)
 def test_sockets_of_another_namespace_are_found():
     """The control: routes and listeners of this namespace do not show them."""
     with NamespaceCluster.up(2) as cluster, ExitStack() as stack:

@@ -14,7 +14,7 @@ from securetrain.artifacts.verify import verify_path
 from securetrain.core.nodestate import NodeState
 from securetrain.core.rundir import RunDir
 from securetrain.identity.log.checkpoint import LogPolicy
-from securetrain.identity.log.machine_witness import witness_key
+from securetrain.identity.log.node_witness import witness_key
 from securetrain.identity.log.store import Log
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.launch.run_setup import prepare_run
@@ -22,13 +22,13 @@ from securetrain.ledger import verify_ledger
 from securetrain.policy import load_policy
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, PATIENCE, POLICY, TwoNodes, coordinated
+from tests.vocabulary import needs
 
-LACKING = missing()
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.dist,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing),
 ]
 
 # Two ranks on two machines save three checkpoints onto the disk that they share.

@@ -16,12 +16,12 @@ from securetrain.core.rundir import RunDir
 from securetrain.network.wireguard import decode_key
 from securetrain.testing.cluster import missing
 from tests.network.fake_nccl import TLS, WITHOUT, compile_nccl
+from tests.vocabulary import needs
 
-LACKING = missing()
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.dist,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing),
 ]
 
 POLICY = """\

@@ -13,8 +13,7 @@ import pytest
 from securetrain.core.vocabulary import Boundary, Decision
 from securetrain.testing.cluster import missing
 from tests.launch.two_nodes import PATIENCE, POLICY
-
-LACKING = missing()
+from tests.vocabulary import needs
 
 # argv: folder. It listens before torch has made a group, and waits for a visitor afterwards.
 SCRIPT = """
@@ -85,7 +84,7 @@ def test_on_loopback_it_ends_the_run(tmp_path, script, launch):
 
 @pytest.mark.netns
 @pytest.mark.dist
-@pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}")
+@needs(missing)
 def test_in_a_job_network_nobody_outside_reaches_it(
     tmp_path, script, run_command, clean_environment
 ):

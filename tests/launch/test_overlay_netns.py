@@ -20,13 +20,13 @@ from securetrain.network.record import STATE
 from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
 from securetrain.testing.frames import Kind, Traffic
 from tests.launch.two_nodes import CANARIES, NODES, PATIENCE, POLICY, TRAIN, TwoNodes, coordinated
+from tests.vocabulary import needs
 
-LACKING = missing()
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.dist,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing),
 ]
 
 

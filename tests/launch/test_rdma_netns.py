@@ -19,13 +19,13 @@ from securetrain.report import html, terminal
 from securetrain.report.run_record import read_run
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, POLICY, TRAIN, coordinated
+from tests.vocabulary import needs
 
-LACKING = missing()
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.dist,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing),
 ]
 
 IN_CLEAR = """\

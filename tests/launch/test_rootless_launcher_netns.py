@@ -18,13 +18,13 @@ from securetrain.testing.cluster import NamespaceCluster, missing
 from securetrain.testing.frames import Kind, Traffic
 from tests.launch.two_nodes import CANARIES, NODES, PATIENCE, POLICY, TRAIN, coordinated
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, USER, interpreter
+from tests.vocabulary import needs
 
-LACKING = [*missing(), *rootless.missing(), *WireGuardGo().missing()]
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.dist,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"rootless job networks need: {'; '.join(LACKING)}"),
+    needs(missing, rootless.missing, WireGuardGo().missing),
 ]
 
 ROOTLESS = POLICY.replace("[overlay]", "[overlay, overlay-rootless]")

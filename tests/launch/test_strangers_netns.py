@@ -30,13 +30,13 @@ from securetrain.network.addresses import Names
 from securetrain.network.namespace import Namespace
 from securetrain.testing.cluster import Host, NamespaceCluster, missing
 from tests.launch.two_nodes import NODES, POLICY, coordinated
+from tests.vocabulary import needs
 
-LACKING = missing()
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.dist,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing),
 ]
 
 PATIENCE = 150

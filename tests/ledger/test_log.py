@@ -29,6 +29,7 @@ from securetrain.ledger import (
     events,
     verify_ledger,
 )
+from tests import vocabulary
 
 KEY, SECOND, STRANGER = (PrivateKey.generate() for _ in range(3))
 KEYS = {key.key_id: key.public for key in (KEY, SECOND)}
@@ -57,9 +58,15 @@ def lines(path):
 
 
 def refused(code, data, *, keys=KEYS, require_closed=False):
-    with pytest.raises(IntegrityError) as caught:
-        verify_ledger(data, keys, require_closed=require_closed, where="ledger.jsonl")
-    assert caught.value.code == code, caught.value
+    vocabulary.refused(
+        IntegrityError,
+        code,
+        verify_ledger,
+        data,
+        keys,
+        require_closed=require_closed,
+        where="ledger.jsonl",
+    )
 
 
 def test_an_honest_ledger(lines):

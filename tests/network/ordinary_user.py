@@ -4,6 +4,7 @@
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import securetrain
@@ -15,6 +16,7 @@ LIBRARIES = [path for path in sys.path if path.endswith("site-packages")]
 ENVIRONMENT = {"PATH": "/usr/bin:/usr/sbin", "PYTHONPATH": ":".join([str(SOURCE), *LIBRARIES])}
 
 
+@cache
 def interpreter(*modules):
     """A Python that the user may start and that finds what we need; None when there is none."""
     code = "import " + ", ".join(["securetrain", "cryptography", "msgspec", *modules])

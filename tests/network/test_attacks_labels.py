@@ -31,6 +31,7 @@ from securetrain.report import html, terminal
 from securetrain.report.run_record import read_run
 from securetrain.testing.cluster import missing
 from securetrain.testing.runs import make_run
+from tests.vocabulary import needs
 
 P = NetworkProfile
 DEV = load_policy("dev").policy
@@ -41,8 +42,7 @@ kind: Policy
 metadata: {id: overlay-only, version: 1.0.0, title: Of a test}
 network: {require: [overlay, loopback]}
 """
-LACKING = missing()
-needs_root = pytest.mark.skipif(bool(LACKING), reason=f"namespaces need: {'; '.join(LACKING)}")
+needs_root = needs(missing)
 
 
 @pytest.mark.dist

@@ -23,12 +23,12 @@ from securetrain.network.wireguard import Endpoint
 from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.network.conftest import Job
+from tests.vocabulary import needs
 
-LACKING = [*missing(), *WireGuardGo().missing()]
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing, WireGuardGo().missing),
 ]
 
 PORT = 51820

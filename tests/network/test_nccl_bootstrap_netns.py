@@ -12,6 +12,7 @@ import importlib.util
 import secrets
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,10 @@ from securetrain.network.environment import worker_environment
 from securetrain.network.namespace import Namespace, write_names
 from securetrain.policy import load_policy
 from securetrain.testing.cluster import missing
+from tests.vocabulary import needs
 
-LACKING = missing()
 
-
+@cache
 def find_nccl() -> str:
     """The NCCL of torch's CUDA wheels, or the machine's."""
     package = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
@@ -34,11 +35,13 @@ def find_nccl() -> str:
     return ctypes.util.find_library("nccl") or ""
 
 
-NCCL = find_nccl()
+def without_nccl() -> list[str]:
+    return [] if find_nccl() else ["libnccl.so.2"]
+
+
 pytestmark = [
     pytest.mark.netns,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
-    pytest.mark.skipif(not NCCL, reason="no libnccl.so.2 here"),
+    needs(missing, without_nccl),
 ]
 
 TUNNEL, EVIL = "100.64.0.1", "198.18.9.9"
@@ -73,7 +76,7 @@ def inside(tmp_path):
 
 
 def ask(command: list[str], env: dict[str, str]) -> str:
-    full = [*command, sys.executable, "-I", "-c", UNIQUE_ID, NCCL]
+    full = [*command, sys.executable, "-I", "-c", UNIQUE_ID, find_nccl()]
     done = subprocess.run(full, env=env, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.strip()
 

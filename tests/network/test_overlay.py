@@ -15,6 +15,7 @@ from securetrain.network.namespace import Namespace
 from securetrain.network.overlay import Overlay, Plan, require_only_way, underlay_mtu
 from securetrain.network.process_identity import Owner
 from securetrain.network.wireguard import Endpoint, WireGuardKey
+from tests import vocabulary
 from tests.network.conftest import UNDERLAY, Link
 
 
@@ -24,10 +25,7 @@ def overlay(raise_overlay, job):
 
 
 def refused(code, call, *arguments):
-    with pytest.raises(NetworkError) as error:
-        call(*arguments)
-    assert error.value.code == code
-    return error.value
+    return vocabulary.refused(NetworkError, code, call, *arguments)
 
 
 def test_up_without_members(overlay, system, engine, job, state):

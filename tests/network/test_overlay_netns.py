@@ -32,11 +32,11 @@ from securetrain.network.system_tools import command_failed, run_command
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.network.conftest import Job
+from tests.vocabulary import needs
 
-LACKING = missing()
 pytestmark = [
     pytest.mark.netns,
-    pytest.mark.skipif(bool(LACKING), reason=f"job networks need: {'; '.join(LACKING)}"),
+    needs(missing),
 ]
 
 PORT = 51820

@@ -6,6 +6,7 @@ import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.network.rdma import find_place, is_exclusive
+from tests import vocabulary
 from tests.network.fake_rdma import OWN, FakeRdma
 
 IB = ip_address("198.51.100.1")
@@ -21,10 +22,8 @@ def find(machine, address=OWN):
 
 
 def refused(machine, address=OWN):
-    with pytest.raises(NetworkError) as caught:
-        find(machine, address)
-    assert caught.value.code == "ST-NETW-032"
-    return caught.value.what
+    error = vocabulary.refused(NetworkError, "ST-NETW-032", find, machine, address)
+    return error.what
 
 
 def test_the_roce_port_behind_an_address(machine):

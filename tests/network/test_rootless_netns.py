@@ -17,12 +17,12 @@ from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
 from securetrain.testing.frames import Traffic
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, interpreter
+from tests.vocabulary import needs
 
-LACKING = [*missing(), *rootless.missing(), *WireGuardGo().missing()]
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(LACKING), reason=f"rootless job networks need: {'; '.join(LACKING)}"),
+    needs(missing, rootless.missing, WireGuardGo().missing),
 ]
 
 PORT = 51820

@@ -6,14 +6,17 @@ from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
 from securetrain.core.errors import NetworkError
 from securetrain.network import uapi
 from securetrain.network.wireguard import DeviceState, Endpoint, Peer, PeerState, WireGuardKey
+from tests import vocabulary
 
-KEY = WireGuardKey.generate()
+# Fixed, since ids of tests hold it.
+KEY = WireGuardKey(X25519PrivateKey.from_private_bytes(bytes(range(32))))
 A, B, PSK = bytes([1] * 32), bytes([2] * 32), bytes([3] * 32)
 HEX = {name: value.hex() for name, value in (("a", A), ("b", B), ("psk", PSK))}
 HEX["key"] = KEY.secret().hex()
@@ -54,10 +57,7 @@ def answer(text=ANSWER):
 
 
 def refused(code, data):
-    with pytest.raises(NetworkError) as error:
-        uapi.parse_state(data)
-    assert error.value.code == code
-    return error.value
+    return vocabulary.refused(NetworkError, code, uapi.parse_state, data)
 
 
 def peer(public_key, last):

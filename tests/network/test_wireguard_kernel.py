@@ -5,6 +5,7 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,8 @@ from securetrain.network.wireguard import (
 )
 from securetrain.network.wireguard_kernel import KernelWireGuard, configuration, parse_dump
 
-KEY = WireGuardKey.generate()
+# Fixed, since ids of tests hold it.
+KEY = WireGuardKey(X25519PrivateKey.from_private_bytes(bytes(range(32))))
 PRIVATE, PUBLIC = encode_key(KEY.secret()), encode_key(KEY.public)
 A, B, PSK = bytes([1] * 32), bytes([2] * 32), bytes([3] * 32)
 PEER = Peer(

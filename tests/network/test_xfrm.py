@@ -28,6 +28,7 @@ from tests.network.fake_rdma import (
     state,
     template,
 )
+from tests.vocabulary import needs
 
 
 def test_a_state():
@@ -209,11 +210,8 @@ def test_a_policy_for_some_packets_is_not_whole(at):
     assert [p.is_whole for p in xfrm.policies(dump_of([], [bytes(data)]))] == [False]
 
 
-LACKING = missing()
-
-
 @pytest.mark.netns
-@pytest.mark.skipif(bool(LACKING), reason=f"namespaces need: {'; '.join(LACKING)}")
+@needs(missing)
 def test_policies_of_a_real_kernel():
     """States need ESP in the kernel; policies do not."""
     place = Namespace(f"st-xfrm-{os.getpid()}")

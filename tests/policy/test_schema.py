@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from securetrain.core.vocabulary import Boundary
-from securetrain.policy.explain import documented_fields
+from securetrain.policy.explanation import documented_fields
 from securetrain.policy.schema import SECTIONS
 
 ENFORCERS = {"run", "audit", "verify"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-STEPS = 12
+STEPS = 6
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def fake(then: str) -> list[str]:
 
 def started(running: children.Child) -> list[int]:
     while not any("ready" in line for line in running.tail):
-        assert running.running()
+        assert running.running() or running.reader.is_alive()
         time.sleep(0.01)
     line = next(line for line in running.tail if "ready" in line)
     return [int(word) for word in line.split()[1:]]

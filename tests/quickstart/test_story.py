@@ -23,7 +23,7 @@ from securetrain.quickstart.story_state import Options, Story
 from securetrain.report.model import BoundaryState, ProofState
 from securetrain.report.run_record import exit_code_of, read_run
 
-STEPS = 12
+STEPS = 6
 
 
 def a_story(run_dir: Path) -> Story:

@@ -824,7 +824,7 @@ def test_idle_connections_cannot_keep_a_member_out(job, tools):
     idle = [socket.create_connection((job.host, job.port)) for _ in range(30)]
     member = job.join()
     assert member.connected
-    assert job.coordinator.num_unauthenticated <= 4
+    assert job.coordinator._listener.num_strangers <= 4
     event = job.expect("ST-ADMN-010", "connection-refused")
     assert event.boundary is Boundary.RENDEZVOUS
     tools.wait_until(
@@ -839,7 +839,7 @@ def test_an_authenticated_node_that_never_proves_counts_as_a_stranger(job, tools
     job.start(1, 8, policy=tools.make_policy(max_unauthenticated=2))
     held = [job.challenged(job.identity(f"node-{n}"))[0] for n in range(3)]
     job.expect("ST-ADMN-010", "node-refused")
-    assert job.coordinator.num_unauthenticated <= 2
+    assert job.coordinator._listener.num_strangers <= 2
     for channel in held:
         channel.close()
 

@@ -85,7 +85,7 @@ def test_the_coordinator_starts_without_torch():
 def test_a_stand_alone_coordinator_and_its_commands_need_no_torch():
     modules = imported_by(
         "import securetrain.rendezvous.coordinator.standalone\n"
-        "import securetrain.rendezvous.member.enroll\n"
+        "import securetrain.rendezvous.member.enrollee\n"
         "import securetrain.cli.coordinator, securetrain.cli.enroll, securetrain.cli.ca"
     )
     assert "securetrain.rendezvous.coordinator.enrollment_server" in modules

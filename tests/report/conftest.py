@@ -47,7 +47,7 @@ def full(tmp_path: Path) -> SmallRun:
     return add_history(make_run(tmp_path / "run"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fill() -> Callable[..., SmallRun]:
     """Adds a whole history to a run; a text given as `hostile` goes into every free text."""
     return add_history

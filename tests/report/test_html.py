@@ -8,6 +8,7 @@ from datetime import timedelta
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from securetrain.core.errors import UsageError
@@ -56,8 +57,13 @@ def page_of(run: SmallRun) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def test_the_page_needs_nothing_else(full):
-    text = page_of(full)
+@pytest.fixture(scope="module")
+def text(tmp_path_factory, fill) -> str:
+    """The page of a run that has everything; the plots take a while."""
+    return page_of(fill(make_run(tmp_path_factory.mktemp("page") / "run")))
+
+
+def test_the_page_needs_nothing_else(text):
     assert "//" not in re.sub(r"/\*.*?\*/", "", text)
     assert "http" not in text.replace("http-equiv", "")
     assert "@import" not in text
@@ -73,8 +79,7 @@ def test_the_page_needs_nothing_else(full):
     assert "default-src 'none'" in text
 
 
-def test_every_boundary_is_on_the_picture_in_words(full):
-    text = page_of(full)
+def test_every_boundary_is_on_the_picture_in_words(text):
     picture = text[text.index('<svg class="picture"') : text.index("</svg>")]
     for boundary in Boundary:
         assert f">{boundary.value}</text>" in picture
@@ -83,8 +88,7 @@ def test_every_boundary_is_on_the_picture_in_words(full):
         assert word in picture
 
 
-def test_all_sections_and_curves_are_there(full):
-    text = page_of(full)
+def test_all_sections_and_curves_are_there(text):
     for words in (
         "What this run did not prove", "Loss in bits per byte", "Gradient norm", "bigram 3.77",
         "Time of a step",
@@ -94,8 +98,8 @@ def test_all_sections_and_curves_are_there(full):
         assert words in text, words
 
 
-def test_ids_are_unique_and_every_drawing_has_a_title(full):
-    tags = parse(page_of(full)).tags
+def test_ids_are_unique_and_every_drawing_has_a_title(text):
+    tags = parse(text).tags
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     for tag, attributes in tags:
@@ -124,6 +128,17 @@ def test_hostile_text_is_no_markup_on_the_terminal(tmp_path, fill):
     text = console.export_text()
     assert "[/nonsense]" in text
     assert "\x1b" not in text
+
+
+def test_the_terminal_says_what_is_open_at_a_boundary_first(full):
+    record = read_run(full.run_dir.root, full.clock())
+    node = next(view for view in record.boundaries if view.boundary == "node")
+    many = replace(node, reasons=("one", "two", "three", *node.reasons))
+    console = Console(record=True, width=200, file=io.StringIO())
+    terminal.show(replace(record, boundaries=(many,)), console)
+    assert re.search(
+        r"node +partial +UNATTESTED; one; two; three *$", console.export_text(), re.MULTILINE
+    )
 
 
 def test_a_bare_run_is_shown_as_not_recorded(bare):

@@ -423,7 +423,7 @@ def test_a_trust_root_of_the_inputs_that_is_not_there_is_recorded(new_run: NewRu
 def test_what_the_guard_refuses_is_recorded(new_run: NewRun):
     made = new_run()
     session = SimpleNamespace(
-        worker=SimpleNamespace(first=True),
+        worker=SimpleNamespace(is_rank_zero=True),
         ledger=made.ledger("rank-0"),
         trainer=SimpleNamespace(progress=SimpleNamespace(step=3)),
     )

@@ -16,7 +16,7 @@ from securetrain.artifacts.tree.safetensors_header import (
     METADATA,
     SUFFIX,
     dtype_code,
-    encode,
+    encode_header,
     weight_map,
 )
 from securetrain.core.errors import UsageError
@@ -102,7 +102,7 @@ class Safetensors:
                     "ST-USAG-013", f"safetensors has no place for it ({dtype})", name, "use `save`"
                 )
             tensors[name] = dtype, tuple(data.size)
-        return encode(tensors)
+        return encode_header(tensors)
 
     def documents(self, index: Index) -> dict[str, bytes]:
         """See `Container`."""

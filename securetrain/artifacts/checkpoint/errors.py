@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from torch.distributed.checkpoint.api import CheckpointException
 
-from securetrain.core.codes import CODES
+from securetrain.core import CODES
 from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, os_error
 
 P = ParamSpec("P")

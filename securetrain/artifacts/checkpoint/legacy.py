@@ -58,7 +58,6 @@ from securetrain.identity.keys import Signer
 TORCH_MIN: Final = (2, 10)
 MAX_ENTRIES: Final = 4096
 """Files in the archive of one item."""
-MAX_ARCHIVE_OVERHEAD: Final = 1 << 20
 _DATA: Final = re.compile(r"__\d{1,8}_\d{1,8}\.distcp")
 
 

@@ -29,7 +29,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final, Protocol
 
-from securetrain.core.codes import CODES
+from securetrain.core import CODES
 from securetrain.core.errors import IntegrityError, UsageError
 
 F_SEAL_FUTURE_WRITE: Final = 0x10

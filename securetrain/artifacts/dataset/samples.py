@@ -25,8 +25,7 @@ from securetrain.artifacts.tree.parts import Count, Hex32, Text
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError, reason
-from securetrain.identity.log import merkle
-from securetrain.identity.log.leaf_hashes import hashes_of
+from securetrain.identity.log import hashes_of, merkle
 
 TABLE_PREFIX: Final = "securetrain-samples-"
 LINE_LIMIT: Final = 64 << 10

@@ -48,8 +48,7 @@ from securetrain.core.errors import IntegrityError, os_error
 from securetrain.core.files import FileEntry, open_regular, survey, write_atomic
 from securetrain.core.hashtree import DATASET_LEAF, TreeParams, TreeWriter
 from securetrain.identity.keys import Signer
-from securetrain.identity.log import merkle
-from securetrain.identity.log.leaf_hashes import hashes_of
+from securetrain.identity.log import hashes_of, merkle
 
 SPLIT_FOLDERS: Final = ("train", "training", "validation", "valid", "val", "test", "eval")
 

@@ -26,8 +26,7 @@ from securetrain.artifacts.lineage.machine import HEAD, Head
 from securetrain.artifacts.statement.statements import CheckpointPredicate, digest_of
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import LocalStorage, Storage
-from securetrain.core import canonical
-from securetrain.core.codes import ExitCode
+from securetrain.core import ExitCode, canonical
 from securetrain.core.errors import SecureTrainError, reason
 from securetrain.core.files import locked
 from securetrain.identity import dsse

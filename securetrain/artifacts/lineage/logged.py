@@ -23,8 +23,7 @@ from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import Storage
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.identity.keys import PublicKey
-from securetrain.identity.log.checkpoint import LogPolicy
-from securetrain.identity.log.proof import LIMIT, SUFFIX, Logged, verify_logged
+from securetrain.identity.log import LIMIT, SUFFIX, Logged, LogPolicy, verify_logged
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.schema import Policy, TransparencyLog
 

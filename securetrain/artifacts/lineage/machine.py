@@ -8,7 +8,7 @@ and `folder` read it. Loading, verifying, resuming, evicting, numbering and remo
 1. A checkpoint is in one state of the table below. An event that its row does not name changes
    nothing; the run's ledger tells of ``enter``, ``doubt`` and ``gone`` only.
 2. A checkpoint is believed to be the newest when all of this holds, in order; a waiver of operators
-   for exactly this digest excuses b to f where the code is in `EXCUSABLE`, and so does that the run
+   for exactly this digest excuses b to f where the table of codes says so, and so does that the run
    itself set its newest one aside and went back to exactly this one:
 
    a. it has not expired;
@@ -50,11 +50,11 @@ from securetrain.artifacts.statement.statements import (
 )
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.artifacts.tree.problems import Problem
+from securetrain.core import CODES, Retry
 
 HEAD: Final = "head.json"
 CLOCK_SKEW: Final = timedelta(minutes=10)
 NO_EPOCH: Final = -1
-EXCUSABLE: Final = frozenset({"ST-CKPT-151", "ST-CKPT-160", "ST-CKPT-171"})
 
 
 class State(StrEnum):
@@ -251,7 +251,7 @@ def doubts(one: Opened, known: Known) -> list[Problem]:
     if known.history is not None:
         problems += _against_ledger(one, known.history)
     if digest in known.excused:
-        problems = [problem for problem in problems if problem.code not in EXCUSABLE]
+        problems = [problem for problem in problems if not _is_excusable(problem)]
     return problems
 
 
@@ -263,7 +263,7 @@ def state_of(one: Opened, known: Known) -> State:
     if known.history is not None and one.digest in known.history.by_digest:
         events.append(Event.ENTER)
     found = {problem.code for problem in doubts(one, known)}
-    if found & {"ST-CKPT-150", "ST-CKPT-151"}:
+    if "ST-CKPT-150" in found or "ST-CKPT-151" in found:
         events.append(Event.PASS)
     if "ST-CKPT-160" in found:
         events.append(Event.DOUBT)
@@ -411,6 +411,10 @@ def _against_ledger(one: Opened, history: History) -> list[Problem]:
 def _previous(one: Opened) -> list[str]:
     parents = one.checkpoint.parents
     return [parent.digest for parent in parents if parent.role is ParentRole.PREVIOUS]
+
+
+def _is_excusable(problem: Problem) -> bool:
+    return CODES[problem.code].retry is Retry.WAIVED
 
 
 def _problem(code: str, what: str, file: str = STATEMENT) -> Problem:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from securetrain.core.codes import CODES, ExitCode
+from securetrain.core import CODES, ExitCode
 
 NOTHING: Final = "ST-SCAN-030"
 UNJUDGED: Final = "ST-SCAN-031"
@@ -86,7 +86,7 @@ class Judged:
         }
 
 
-def merge(results: Sequence["ScanResult"]) -> "ScanResult":
+def merge_scans(results: Sequence["ScanResult"]) -> "ScanResult":
     """Several scans as one; names get the path that they were found below."""
     if len(results) == 1:
         return results[0]

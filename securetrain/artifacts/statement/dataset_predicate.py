@@ -26,8 +26,7 @@ from msgspec import Meta
 from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time, TreeInfo
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError
-from securetrain.identity.log import merkle
-from securetrain.identity.log.leaf_hashes import hashes_of
+from securetrain.identity.log import hashes_of, merkle
 
 MAX_REMOVED: Final = 1_000_000
 MAX_LISTED: Final = 4096

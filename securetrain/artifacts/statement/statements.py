@@ -34,8 +34,7 @@ from securetrain.artifacts.tree.encryption import Sealed
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, bad_name
 from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time, TreeInfo
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.core import canonical
-from securetrain.core.codes import ExitCode
+from securetrain.core import ExitCode, canonical
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.identity import dsse, statement
@@ -346,7 +345,7 @@ def open_statement(
 
 
 def _code(kind: Kind, refused: ExitCode) -> str:
-    """Turn an envelope's refusal into the directory's: the one with the same exit code."""
+    """Translate an envelope's refusal to the directory's: the refusal with the same exit code."""
     match refused:
         case ExitCode.BAD_SIGNATURE:
             return kind.code(110)

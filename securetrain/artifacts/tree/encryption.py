@@ -36,9 +36,8 @@ from msgspec import Meta
 
 from securetrain.artifacts.tree.parts import Count, Hex32
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.core import canonical
+from securetrain.core import canonical, install_hint
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.core.extras import install_hint
 from securetrain.identity.keys import read_private
 
 KEY_SIZE: Final = 32
@@ -168,10 +167,6 @@ class FileCipher:
     def room(self) -> int:
         """Bytes of plaintext in a full chunk."""
         return self.chunk - TAG
-
-    def sealed_size(self, size: int) -> int:
-        """Bytes of ciphertext for `size` bytes; empty data has one empty chunk."""
-        return size + TAG * self.num_chunks(size)
 
     def num_chunks(self, size: int) -> int:
         """Chunks of `size` bytes of plaintext."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The problems of a signed directory, as data and as an error.
+"""Problems of a signed directory, as data and as an error.
 
 A verifier collects problems; a loader raises the first one. Both speak of the same things: the
 file, the bytes of it, and the tensors that lie there.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from securetrain.artifacts.tree.layout import Kind
-from securetrain.core.codes import CODES
+from securetrain.core import CODES
 from securetrain.core.errors import IntegrityError
 
 MAX_TENSORS_NAMED: Final = 8

@@ -79,7 +79,7 @@ def dtype_code(dtype: str) -> str | None:
     return _CODES.get(dtype)
 
 
-def encode(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+def encode_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
     """The header (with its length) of tensors that follow in this order: name to dtype and shape.
 
     The bytes after it start at a multiple of 64.

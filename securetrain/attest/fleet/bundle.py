@@ -29,19 +29,25 @@ from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, IdentityError, UsageError
 from securetrain.core.files import PRIVATE_FILE, read_file, write_atomic
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.appraise import Exchange, appraise_evidence, check_binding
-from securetrain.evidence.appraiser import Appraiser
-from securetrain.evidence.binding import EXPORTER_SIZE, NONCE_SIZE, SESSION_SIZE, Binding
-from securetrain.evidence.case import Ask, Opening
-from securetrain.evidence.node_evidence import (
+from securetrain.evidence import (
     BODY_LIMIT,
+    EXPORTER_SIZE,
     NODE_TYPE,
+    NONCE_SIZE,
+    SESSION_SIZE,
+    Appraiser,
+    Ask,
     AttestationKeys,
+    AttestationResult,
+    Binding,
     Evidence,
+    Exchange,
+    Opening,
     Structure,
+    appraise_evidence,
+    check_binding,
 )
-from securetrain.evidence.result import AttestationResult
-from securetrain.evidence.tpm.structures import parse_public
+from securetrain.evidence.tpm import parse_public
 from securetrain.identity.keys import PublicKey
 
 JOB: Final = "offline"

@@ -30,14 +30,10 @@ from securetrain.attest.fleet.fetch import is_named
 from securetrain.attest.session.cache import Index, Item, build_cache, read_index
 from securetrain.core.errors import AttestationError
 from securetrain.core.files import read_file
-from securetrain.evidence.collateral import LIMITS, CollateralKind
-from securetrain.evidence.gpu.ocsp import UNREADABLE
-from securetrain.evidence.gpu.rim import NVIDIA_RIM_ROOTS, parse_rim
-from securetrain.evidence.reference import trusted_keys
-from securetrain.evidence.tee.chain import load_certificates
-from securetrain.evidence.tee.snp import AMD
-from securetrain.evidence.tee.tdx_collateral import INTEL
-from securetrain.evidence.tpm.runtime_policy import PAYLOAD_TYPE, parse_runtime_policy
+from securetrain.evidence import LIMITS, CollateralKind, trusted_keys
+from securetrain.evidence.gpu import NVIDIA_RIM_ROOTS, UNREADABLE, parse_rim
+from securetrain.evidence.tee import AMD, INTEL, load_certificates
+from securetrain.evidence.tpm import PAYLOAD_TYPE, parse_runtime_policy
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 

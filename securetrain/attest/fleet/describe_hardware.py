@@ -13,32 +13,31 @@ from cryptography import x509
 
 from securetrain.attest.fleet.sections import Fact, Section, Table, refused, tried
 from securetrain.core.errors import AttestationError, SecureTrainError
-from securetrain.evidence.gpu.certificates import NVIDIA_DEVICE_ROOTS
-from securetrain.evidence.gpu.ocsp import UNREADABLE
-from securetrain.evidence.gpu.report import DeviceState, verify_device
-from securetrain.evidence.gpu.signer import spki_sha256
-from securetrain.evidence.gpu.spdm import parse_report as parse_device_report
-from securetrain.evidence.node_evidence import (
-    DeviceEvidence,
-    TeeEvidence,
-    TeeKind,
-    device_nonce,
-    report_data,
+from securetrain.evidence import DeviceEvidence, TeeEvidence, TeeKind, device_nonce, report_data
+from securetrain.evidence.gpu import (
+    NVIDIA_DEVICE_ROOTS,
+    UNREADABLE,
+    DeviceState,
+    spki_sha256,
+    verify_device,
 )
-from securetrain.evidence.tee import chain
-from securetrain.evidence.tee.snp import AMD, claimed_key, claimed_provider, read_tcb
-from securetrain.evidence.tee.snp_report import (
+from securetrain.evidence.gpu import parse_report as parse_device_report
+from securetrain.evidence.tee import (
+    AMD,
     PlatformBit,
     PolicyBit,
     Report,
+    Tcb,
+    attributes_of,
+    chain,
+    claimed_key,
+    claimed_platform,
+    claimed_provider,
+    parse_quote,
     parse_report,
+    read_tcb,
 )
-from securetrain.evidence.tee.snp_rules import Tcb
-from securetrain.evidence.tee.tdx import attributes_of, claimed_platform
-from securetrain.evidence.tee.tdx_quote import parse_quote
-from securetrain.evidence.tpm import eventlog
-from securetrain.evidence.tpm.constants import Hash
-from securetrain.evidence.tpm.efi import describe
+from securetrain.evidence.tpm import Hash, describe, eventlog
 
 _DEBUGGED = 0xFF
 _RTMRS = (

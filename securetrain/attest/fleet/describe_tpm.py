@@ -19,32 +19,35 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from securetrain.attest.fleet.sections import Fact, Section, Table, refused, tried, yes
 from securetrain.core import text
 from securetrain.core.errors import SecureTrainError
-from securetrain.evidence.node_evidence import AttestationKeys, ImaList, TpmEvidence
-from securetrain.evidence.tpm import eventlog
-from securetrain.evidence.tpm.bootrules import SEPARATORS
-from securetrain.evidence.tpm.constants import Hash
-from securetrain.evidence.tpm.efi import describe, printable
-from securetrain.evidence.tpm.eventlog import Event, EventLog, EventType
-from securetrain.evidence.tpm.ima import TemplateCache, appraise_ima
-from securetrain.evidence.tpm.ima_list import (
-    Entry,
-    Refusal,
-    parse_ascii,
-    parse_binary,
-    split_ascii,
-    split_binary,
-)
-from securetrain.evidence.tpm.keys import check_attestation_key, check_endorsement_key
-from securetrain.evidence.tpm.profile import check_endorsement_profile
-from securetrain.evidence.tpm.secureboot import read_secure_boot
-from securetrain.evidence.tpm.structures import (
+from securetrain.evidence import AttestationKeys, ImaList, TpmEvidence
+from securetrain.evidence.tpm import (
+    SEPARATORS,
     EccKey,
+    Entry,
+    Event,
+    EventLog,
+    EventType,
+    Hash,
     PublicArea,
     QuoteInfo,
+    Refusal,
     RsaKey,
+    TemplateCache,
+    appraise_ima,
+    check_attestation_key,
+    check_endorsement_key,
+    check_endorsement_profile,
+    describe,
+    eventlog,
+    parse_ascii,
     parse_attest,
+    parse_binary,
     parse_public,
     parse_signature,
+    printable,
+    read_secure_boot,
+    split_ascii,
+    split_binary,
 )
 
 IMA_PCR: Final = 10

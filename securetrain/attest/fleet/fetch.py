@@ -32,15 +32,29 @@ from cryptography import x509
 from securetrain.attest.fleet.download import Downloader
 from securetrain.attest.session.cache import Item
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.collateral import LIMITS, CollateralKind
-from securetrain.evidence.gpu.crl import verify_crl
-from securetrain.evidence.gpu.ocsp import build_request, verify_response
-from securetrain.evidence.gpu.revocation import crl_id, ocsp_id
-from securetrain.evidence.gpu.rim import NVIDIA_RIM_ROOTS, Rim, RimKind, parse_rim
-from securetrain.evidence.tee import chain
-from securetrain.evidence.tee.snp import AMD, ROOTS
-from securetrain.evidence.tee.snp_report import Product, SigningKey
-from securetrain.evidence.tee.tdx_collateral import INTEL, ROOT, TdxCollateral, open_collateral
+from securetrain.evidence import LIMITS, CollateralKind
+from securetrain.evidence.gpu import (
+    NVIDIA_RIM_ROOTS,
+    Rim,
+    RimKind,
+    build_request,
+    crl_id,
+    ocsp_id,
+    parse_rim,
+    verify_crl,
+    verify_response,
+)
+from securetrain.evidence.tee import (
+    AMD,
+    INTEL,
+    ROOT,
+    ROOTS,
+    Product,
+    SigningKey,
+    TdxCollateral,
+    chain,
+    open_collateral,
+)
 
 NONCE_SIZE: Final = 32
 _CODE: Final = "ST-ATTS-741"

@@ -19,20 +19,21 @@ from itertools import pairwise
 from cryptography import x509
 
 from securetrain.attest.fleet.bundle import Bundle
-from securetrain.attest.fleet.describe import parse_bundle
+from securetrain.attest.fleet.description import parse_bundle
 from securetrain.attest.fleet.download import Downloader
 from securetrain.attest.fleet.fetch import Fetcher, Services
 from securetrain.attest.session.cache import Item
 from securetrain.core.errors import AttestationError, SecureTrainError
-from securetrain.evidence.gpu.certificates import NVIDIA_DEVICE_ROOTS
-from securetrain.evidence.gpu.firmware import wanted_rims
-from securetrain.evidence.gpu.report import verify_device
-from securetrain.evidence.gpu.revocation import ocsp_id
-from securetrain.evidence.gpu.rim import parse_rim
-from securetrain.evidence.gpu.spdm import parse_report
-from securetrain.evidence.node_evidence import DeviceEvidence, TeeEvidence, TeeKind
-from securetrain.evidence.tee.snp import claimed_key
-from securetrain.evidence.tee.tdx import claimed_platform
+from securetrain.evidence import DeviceEvidence, TeeEvidence, TeeKind
+from securetrain.evidence.gpu import (
+    NVIDIA_DEVICE_ROOTS,
+    ocsp_id,
+    parse_report,
+    parse_rim,
+    verify_device,
+    wanted_rims,
+)
+from securetrain.evidence.tee import claimed_key, claimed_platform
 
 
 @dataclass(frozen=True, slots=True)

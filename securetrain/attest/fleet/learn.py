@@ -21,26 +21,31 @@ from securetrain.attest.fleet.bundle import Bundle
 from securetrain.attest.fleet.learn_gpu import learn_devices, merge_devices
 from securetrain.attest.fleet.learn_tee import learn_snp, learn_tdx, merge_snp, merge_tdx
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.collateral import Collateral, CollateralKind
-from securetrain.evidence.node_evidence import (
+from securetrain.evidence import (
+    BOOT_PCRS,
+    QUOTED,
     AttestationKeys,
+    Collateral,
+    CollateralKind,
+    EnrolledNode,
     NodeEvidence,
+    ReferenceValues,
     TeeEvidence,
     TeeKind,
     TpmEvidence,
     device_nonce,
     report_data,
 )
-from securetrain.evidence.reference import EnrolledNode, ReferenceValues
-from securetrain.evidence.tee.snp import ROOTS, claimed_key
-from securetrain.evidence.tee.snp_report import Product
-from securetrain.evidence.tee.tdx_collateral import ROOT
-from securetrain.evidence.tpm.appraisal import BOOT_PCRS, QUOTED
-from securetrain.evidence.tpm.boot import learn_boot
-from securetrain.evidence.tpm.bootrules import BootReference, merge
-from securetrain.evidence.tpm.keys import check_attestation_key, check_endorsement_key
-from securetrain.evidence.tpm.quote import verify_quote
-from securetrain.evidence.tpm.structures import parse_public
+from securetrain.evidence.tee import ROOT, ROOTS, Product, claimed_key
+from securetrain.evidence.tpm import (
+    BootReference,
+    check_attestation_key,
+    check_endorsement_key,
+    learn_boot,
+    merge,
+    parse_public,
+    verify_quote,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,8 @@ from datetime import datetime
 import msgspec
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.gpu.certificates import NVIDIA_DEVICE_ROOTS
-from securetrain.evidence.gpu.reference import GpuReference
-from securetrain.evidence.gpu.report import verify_device
-from securetrain.evidence.gpu.topology import check_fabric
-from securetrain.evidence.node_evidence import DeviceEvidence, DeviceKind
+from securetrain.evidence import DeviceEvidence, DeviceKind
+from securetrain.evidence.gpu import NVIDIA_DEVICE_ROOTS, GpuReference, check_fabric, verify_device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,14 +22,24 @@ from typing import Final
 import msgspec
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.node_evidence import TeeEvidence
-from securetrain.evidence.tee.snp import ROOTS, claimed_key, claimed_provider, verify_snp
-from securetrain.evidence.tee.snp_report import Product, parse_report
-from securetrain.evidence.tee.snp_rules import SnpReference, Tcb, permissions_of
-from securetrain.evidence.tee.tdx import TdxReference, attributes_of, authenticate, judge_td
-from securetrain.evidence.tee.tdx_collateral import ROOT
-from securetrain.evidence.tpm.bootrules import BootReference
-from securetrain.evidence.tpm.ccel import learn_ccel
+from securetrain.evidence import TeeEvidence
+from securetrain.evidence.tee import (
+    ROOT,
+    ROOTS,
+    Product,
+    SnpReference,
+    Tcb,
+    TdxReference,
+    attributes_of,
+    authenticate,
+    claimed_key,
+    claimed_provider,
+    judge_td,
+    parse_report,
+    permissions_of,
+    verify_snp,
+)
+from securetrain.evidence.tpm import BootReference, learn_ccel
 
 OLDEST_REPORT: Final = 2
 

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.attest.fleet.bundle import Bundle, Question, collect_bundle, own_question
-from securetrain.attest.fleet.describe import parse_bundle, speakers
+from securetrain.attest.fleet.description import parse_bundle, speakers
 from securetrain.attest.node.settings import AUTO, make_attester, settings_for
 from securetrain.attest.node.tpm.transport import DEFAULT_DEVICE
 from securetrain.core.errors import UsageError
 from securetrain.core.files import make_private_dir
-from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
+from securetrain.evidence import SELF_ASSERTED_TYPE
+from securetrain.identity import SEGMENT
 from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.identity.spiffe import SEGMENT
 
 ROOT_STATE: Final = Path("/var/lib/securetrain")
 USER_STATE: Final = Path(".local/state/securetrain")

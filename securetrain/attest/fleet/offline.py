@@ -20,14 +20,10 @@ from pathlib import Path
 from securetrain.attest.fleet.bundle import Bundle, Secret, Verdict, make_question, verify_bundle
 from securetrain.attest.session.appraisers import appraisers_for
 from securetrain.attest.session.state import FileState
-from securetrain.core.codes import ExitCode
+from securetrain.core import ExitCode, RunDir
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.files import write_atomic
-from securetrain.core.rundir import RunDir
-from securetrain.evidence.appraiser import Appraiser
-from securetrain.evidence.node_evidence import NODE_TYPE
-from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
-from securetrain.evidence.tiers import check_tier
+from securetrain.evidence import NODE_TYPE, SELF_ASSERTED_TYPE, Appraiser, check_tier
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy.load import LoadedPolicy
 

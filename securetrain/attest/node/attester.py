@@ -14,10 +14,14 @@ from typing import Protocol
 
 from securetrain.attest.node.software import collect_software
 from securetrain.core import canonical
-from securetrain.evidence.binding import Binding
-from securetrain.evidence.case import Ask
-from securetrain.evidence.node_evidence import AttestationKeys, Evidence, signed_message
-from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
+from securetrain.evidence import (
+    SELF_ASSERTED_TYPE,
+    Ask,
+    AttestationKeys,
+    Binding,
+    Evidence,
+    signed_message,
+)
 from securetrain.identity.keys import PrivateKey
 
 

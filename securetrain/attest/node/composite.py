@@ -36,12 +36,13 @@ from securetrain.attest.node.tpm.agent import TpmAgent
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.files import read_file
-from securetrain.evidence.binding import Binding
-from securetrain.evidence.case import Ask
-from securetrain.evidence.node_evidence import (
+from securetrain.evidence import (
     BODY_LIMIT,
     NODE_TYPE,
+    SELF_ASSERTED_TYPE,
+    Ask,
     AttestationKeys,
+    Binding,
     DeviceEvidence,
     Evidence,
     NodeEvidence,
@@ -50,7 +51,6 @@ from securetrain.evidence.node_evidence import (
     device_nonce,
     report_data,
 )
-from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.identity.keys import PrivateKey
 
 MAX_TOKENS: Final = 4

@@ -28,10 +28,8 @@ from pathlib import Path
 from typing import Final
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.node_evidence import TeeEvidence, TeeKind
-from securetrain.evidence.reader import Reader
-from securetrain.evidence.tee.snp_report import SigningKey, parse_report
-from securetrain.evidence.tee.tdx_quote import QUOTE_LIMIT, parse_quote
+from securetrain.evidence import Reader, TeeEvidence, TeeKind
+from securetrain.evidence.tee import QUOTE_LIMIT, SigningKey, parse_quote, parse_report
 
 REPORTS: Final = Path("/sys/kernel/config/tsm/report")
 EVENT_LOG: Final = Path("/sys/firmware/acpi/tables/data/CCEL")

@@ -26,11 +26,10 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from securetrain.core import install_hint
 from securetrain.core.errors import AttestationError
-from securetrain.core.extras import install_hint
-from securetrain.evidence.gpu.certificates import CHAIN_LENGTH
-from securetrain.evidence.gpu.spdm import NONCE_SIZE
-from securetrain.evidence.node_evidence import MAX_DEVICES, DeviceEvidence, DeviceKind
+from securetrain.evidence import MAX_DEVICES, DeviceEvidence, DeviceKind
+from securetrain.evidence.gpu import CHAIN_LENGTH, NONCE_SIZE
 
 _ENABLED: Final = 1
 """NVML_CC_SYSTEM_FEATURE_ENABLED and NVML_CC_SYSTEM_DEVTOOLS_MODE_ON."""

@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import securetrain
-from securetrain.evidence.selfreport import (
-    TEXT_LIMIT,
-    Hardware,
-    Kernel,
-    Software,
-    SoftwareEvidence,
-)
+from securetrain.evidence import TEXT_LIMIT, Hardware, Kernel, Software, SoftwareEvidence
 
 _PACKAGES: Final = (
     "securetrain",

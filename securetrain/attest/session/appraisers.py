@@ -11,10 +11,7 @@ from securetrain.attest.session.cache import CollateralCache
 from securetrain.attest.session.reference_file import load_reference_values
 from securetrain.attest.session.state import MemoryState, StateStore
 from securetrain.core.errors import AttestationError, PolicyError
-from securetrain.evidence.appraiser import APPRAISERS, Appraiser
-from securetrain.evidence.collateral import CollateralKind
-from securetrain.evidence.node_appraiser import NodeAppraiser
-from securetrain.evidence.node_evidence import NODE_TYPE
+from securetrain.evidence import APPRAISERS, NODE_TYPE, Appraiser, CollateralKind, NodeAppraiser
 from securetrain.policy.load import LoadedPolicy
 
 

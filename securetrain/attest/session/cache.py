@@ -41,7 +41,7 @@ from msgspec import Meta
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, IdentityError, UsageError, reason
 from securetrain.core.files import open_regular, read_file, write_atomic
-from securetrain.evidence.collateral import LIMITS, CollateralKind
+from securetrain.evidence import LIMITS, CollateralKind
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey, PublicKey
 

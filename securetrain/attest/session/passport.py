@@ -9,10 +9,9 @@ from cryptography import x509
 
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.result import AttestationResult, refused, verify_result
-from securetrain.identity.job_ca import JobCA, certificate_pem, check_leaf, load_certificate
+from securetrain.evidence import AttestationResult, refused, verify_result
+from securetrain.identity import JobCA, Role, certificate_pem, check_leaf, load_certificate
 from securetrain.identity.keys import PrivateKey, PublicKey
-from securetrain.identity.spiffe import Role
 
 
 @dataclass(frozen=True, slots=True)

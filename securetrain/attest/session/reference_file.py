@@ -8,7 +8,7 @@ from pathlib import Path
 
 from securetrain.core.errors import SecureTrainError, reason
 from securetrain.core.files import read_file, write_atomic
-from securetrain.evidence.reference import (
+from securetrain.evidence import (
     FILE_LIMIT,
     ReferenceValues,
     SignedReferenceValues,

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from securetrain.core.errors import AttestationError
 from securetrain.core.files import PRIVATE_FILE
-from securetrain.evidence.case import Remembered
+from securetrain.evidence import Remembered
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS tpm (

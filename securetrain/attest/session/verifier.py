@@ -35,13 +35,22 @@ import msgspec
 from securetrain.attest.session.state import MemoryState, Revocation, StateStore
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.appraise import Exchange, appraise_evidence
-from securetrain.evidence.appraiser import APPRAISERS, Appraiser
-from securetrain.evidence.binding import NONCE_SIZE, Binding
-from securetrain.evidence.case import Ask, Lease, Opening, Remembered
-from securetrain.evidence.node_evidence import AttestationKeys, Evidence
-from securetrain.evidence.result import AttestationResult
-from securetrain.evidence.tiers import check_tier
+from securetrain.evidence import (
+    APPRAISERS,
+    NONCE_SIZE,
+    Appraiser,
+    Ask,
+    AttestationKeys,
+    AttestationResult,
+    Binding,
+    Evidence,
+    Exchange,
+    Lease,
+    Opening,
+    Remembered,
+    appraise_evidence,
+    check_tier,
+)
 from securetrain.identity.keys import PublicKey
 from securetrain.policy.schema import Policy
 

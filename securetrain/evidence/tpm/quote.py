@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Is this quote (or certification) fresh, from this TPM, and over these registers?
+"""Is this quote fresh, from this TPM, and over these registers?
 
 Sources: TCG TPM 2.0 Library, Part 1, 31 (Attestation), Part 2, 10.12 (TPMS_ATTEST), Part 3, 18.4
-(TPM2_Quote) and 18.2 (TPM2_Certify).
+(TPM2_Quote).
 
 Rules, in the order in which they are checked:
 
@@ -30,11 +30,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tpm.constants import Algorithm, Attributes, Hash
+from securetrain.evidence.tpm.constants import Algorithm, Hash
 from securetrain.evidence.tpm.keys import qualified_name
 from securetrain.evidence.tpm.structures import (
     Attest,
-    CertifyInfo,
     PcrSelection,
     PublicArea,
     QuoteInfo,
@@ -42,8 +41,6 @@ from securetrain.evidence.tpm.structures import (
     parse_attest,
     parse_signature,
 )
-
-_RESIDENT: Final = Attributes.FIXED_TPM | Attributes.FIXED_PARENT | Attributes.SENSITIVE_DATA_ORIGIN
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,49 +118,6 @@ def verify_quote(
     if previous is not None:
         check_clock(clock, previous, running=running)
     return Quote(clock=clock, safe=attest.clock.safe, pcrs=values)
-
-
-def verify_certify(
-    certification: bytes,
-    signature: bytes,
-    *,
-    ak: PublicArea,
-    ek: PublicArea,
-    extra_data: bytes,
-    public: PublicArea,
-) -> None:
-    """Judge the certification (TPM2_Certify) of another key below the same endorsement key.
-
-    Args:
-        certification: TPMS_ATTEST.
-        signature: TPMT_SIGNATURE.
-        ak: the attestation key, judged by `keys.check_attestation_key`.
-        ek: the endorsement key that is the parent of both.
-        extra_data: what the certification must carry.
-        public: the key that is said to be in the TPM.
-
-    Raises:
-        AttestationError: ST-ATTS-101 malformed, ST-ATTS-111 signature, ST-ATTS-112 not a
-            certification of a TPM, ST-ATTS-113 extraData, ST-ATTS-114 signer, ST-ATTS-120 another
-            key, or one that is not resident.
-    """
-    verify_signature(ak, certification, signature)
-    attest = parse_attest(certification, "certification")
-    if not isinstance(attest.attested, CertifyInfo):
-        raise AttestationError("ST-ATTS-112", "a quote, not a certification", "type")
-    _check_origin(attest, ak, ek, extra_data)
-    if not hmac.compare_digest(attest.attested.name, public.name):
-        raise _other_key("name", public.name, attest.attested.name)
-    expected = qualified_name((ek, public))
-    if not hmac.compare_digest(attest.attested.qualified_name, expected):
-        raise _other_key("qualifiedName", expected, attest.attested.qualified_name)
-    if _RESIDENT & ~public.attributes or Attributes.ENCRYPTED_DUPLICATION in public.attributes:
-        raise AttestationError(
-            "ST-ATTS-120",
-            "a key that was not made by the TPM or may leave it",
-            "objectAttributes",
-            "make the key with fixedTPM, fixedParent and sensitiveDataOrigin",
-        )
 
 
 def verify_signature(public: PublicArea, message: bytes, signature: bytes) -> None:
@@ -308,10 +262,4 @@ def _selection(what: str) -> AttestationError:
 def _value(where: str, what: str) -> AttestationError:
     return AttestationError(
         "ST-ATTS-116", what, where, "send the SHA-256 values of exactly the quoted registers"
-    )
-
-
-def _other_key(field: str, expected: bytes, found: bytes) -> AttestationError:
-    return AttestationError(
-        "ST-ATTS-120", f"expected {expected.hex()}, certified was {found.hex()}", field
     )

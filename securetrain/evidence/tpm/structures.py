@@ -218,30 +218,6 @@ def encode_selections(selections: Iterable[PcrSelection]) -> bytes:
     return number(len(items), 4) + b"".join(map(_encode_selection, items))
 
 
-def encode_attest(attest: Attest) -> bytes:
-    """TPMS_ATTEST."""
-    match attest.attested:
-        case QuoteInfo(selections, digest):
-            tag, body = Tag.ATTEST_QUOTE, encode_selections(selections) + tpm2b(digest)
-        case CertifyInfo(name, qualified_name):
-            tag, body = Tag.ATTEST_CERTIFY, tpm2b(name) + tpm2b(qualified_name)
-    clock = attest.clock
-    return b"".join(
-        (
-            number(GENERATED, 4) + number(tag, 2),
-            tpm2b(attest.qualified_signer) + tpm2b(attest.extra_data),
-            number(clock.clock, 8) + number(clock.reset_count, 4) + number(clock.restart_count, 4),
-            number(clock.safe, 1) + number(attest.firmware, 8),
-            body,
-        )
-    )
-
-
-def encode_signature(signature: Signature) -> bytes:
-    """TPMT_SIGNATURE."""
-    return _encode_scheme(signature.scheme) + b"".join(map(tpm2b, signature.parts))
-
-
 def _encode_public(area: PublicArea) -> bytes:
     match area.unique:
         case RsaKey(bits=bits, exponent=exponent, modulus=modulus):

@@ -20,3 +20,7 @@ The usual way through it: ``Log.append(envelope)`` returns an index; ``Witness.c
 ``verify_logged(envelope, proof, LogPolicy.from_trust_root(trust))`` returns the proven index and
 times for ``TrustRoot.verify(..., logged=found.index)``.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NodeTier
-from securetrain.evidence.result import AttestationResult
+from securetrain.evidence import AttestationResult
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.session import Session

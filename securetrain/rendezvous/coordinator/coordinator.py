@@ -24,13 +24,11 @@ from typing import Final, TypeAlias
 
 from cryptography import x509
 
-from securetrain.attest.session.appraisers import appraisers_for
-from securetrain.attest.session.verifier import Verifier
+from securetrain.attest.session import Verifier, appraisers_for
 from securetrain.core.errors import AdmissionError, SecureTrainError, reason
-from securetrain.evidence.result import AttestationResult
-from securetrain.identity.job_ca import JobCA
+from securetrain.evidence import AttestationResult
+from securetrain.identity import JobCA, Role, SpiffeId
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
-from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.ledger import Ledger, events
 from securetrain.policy.load import LoadedPolicy
 from securetrain.rendezvous.coordinator.admission import (
@@ -220,11 +218,6 @@ class Coordinator:
         """The latest one."""
         with self._lock:
             return self._assembly.membership
-
-    @property
-    def num_unauthenticated(self) -> int:
-        """Connections that have not been admitted yet."""
-        return self._listener.num_strangers
 
     @property
     def problem(self) -> SecureTrainError | None:

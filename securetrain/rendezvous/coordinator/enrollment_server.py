@@ -21,12 +21,19 @@ from OpenSSL import SSL
 from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError
 from securetrain.core.files import PRIVATE_FILE, make_private_dir, write_atomic
-from securetrain.identity.cluster_ca import ClusterCA
-from securetrain.identity.job_ca import JobCA, certificate_pem
+from securetrain.identity import (
+    SECRET_SIZE,
+    ClusterCA,
+    How,
+    Invitation,
+    JobCA,
+    Role,
+    SpiffeId,
+    Token,
+    certificate_pem,
+    fingerprint,
+)
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
-from securetrain.identity.register import How, Invitation
-from securetrain.identity.spiffe import Role, SpiffeId
-from securetrain.identity.token import SECRET_SIZE, Token, fingerprint
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.listener import Listener

@@ -21,7 +21,7 @@ Which of these an end is, its code's row says (`core.codes`, column ``node``).
 
 from typing import Final
 
-from securetrain.core.codes import Node
+from securetrain.core import Node
 from securetrain.core.errors import SecureTrainError
 from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.wire.membership import Evicted, Membership

@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 
 from OpenSSL import SSL
 
-from securetrain.identity.job_ca import JobCA
+from securetrain.identity import JobCA, Role
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.wire.tls import TlsIdentity
 
 

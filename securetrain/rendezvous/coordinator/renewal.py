@@ -20,10 +20,8 @@ from typing import TypeAlias
 from cryptography import x509
 
 from securetrain.core.errors import AdmissionError, IdentityError
-from securetrain.identity.job_ca import public_key_of
+from securetrain.identity import SpiffeId, public_key_of, serial_text
 from securetrain.identity.keys import PublicKey
-from securetrain.identity.register import serial_text
-from securetrain.identity.spiffe import SpiffeId
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
 

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from cryptography import x509
 
 from securetrain.core.errors import AdmissionError, IdentityError
-from securetrain.identity.cluster_ca import ClusterCA
-from securetrain.identity.revocation import RevocationList
-from securetrain.identity.spiffe import SpiffeId
+from securetrain.identity import ClusterCA, RevocationList, SpiffeId
 
 
 @dataclass(slots=True)

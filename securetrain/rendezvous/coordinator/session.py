@@ -21,15 +21,11 @@ from typing import Final, Protocol
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from securetrain.attest.session.passport import issue_passport, svid_pem
-from securetrain.attest.session.verifier import Verifier
+from securetrain.attest.session import Verifier, issue_passport, svid_pem
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
-from securetrain.evidence.binding import SESSION_SIZE, Binding
-from securetrain.evidence.node_evidence import Evidence
-from securetrain.evidence.result import AttestationResult
-from securetrain.identity.job_ca import JobCA, certificate_pem
+from securetrain.evidence import SESSION_SIZE, AttestationResult, Binding, Evidence
+from securetrain.identity import JobCA, SpiffeId, certificate_pem
 from securetrain.identity.keys import PrivateKey, PublicKey
-from securetrain.identity.spiffe import SpiffeId
 from securetrain.rendezvous.coordinator.renewal import Renewal
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.wire.protocol import (

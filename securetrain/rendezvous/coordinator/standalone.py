@@ -21,19 +21,12 @@ from typing import Final
 
 from cryptography import x509
 
-from securetrain.attest.session.appraisers import appraisers_for
-from securetrain.attest.session.state import FileState
-from securetrain.attest.session.verifier import Verifier
-from securetrain.core import canonical
+from securetrain.attest.session import FileState, Verifier, appraisers_for
+from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
-from securetrain.core.rundir import RunDir
-from securetrain.identity.cluster_ca import ClusterCA, Unlock
-from securetrain.identity.job_ca import JobCA
+from securetrain.identity import ClusterCA, How, JobCA, Role, Token, Unlock
 from securetrain.identity.keys import PrivateKey, PublicKey
-from securetrain.identity.register import How
-from securetrain.identity.spiffe import Role
-from securetrain.identity.token import Token
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
 from securetrain.ledger import (
     Event,

@@ -22,10 +22,10 @@ from typing import Final
 
 from cryptography import x509
 
-from securetrain.attest.node.attester import Attester
+from securetrain.attest.node import Attester
 from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
-from securetrain.evidence.result import AttestationResult
+from securetrain.evidence import AttestationResult
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.link import Link
 from securetrain.rendezvous.wire.membership import Membership, verify_membership

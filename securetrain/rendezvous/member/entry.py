@@ -67,7 +67,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     from datetime import UTC, datetime  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    from securetrain.attest.node.settings import make_attester, settings_for  # noqa: PLC0415
+    from securetrain.attest.node import make_attester, settings_for  # noqa: PLC0415
     from securetrain.core.errors import SecureTrainError  # noqa: PLC0415
     from securetrain.core.vocabulary import NetworkProfile  # noqa: PLC0415
     from securetrain.rendezvous.member.client import Member  # noqa: PLC0415
@@ -144,7 +144,7 @@ def _name_device(bind: str, environ: "MutableMapping[str, str]") -> None:
     """
     from ipaddress import ip_address  # noqa: PLC0415
 
-    from securetrain.network.namespace import Namespace  # noqa: PLC0415
+    from securetrain.network import Namespace  # noqa: PLC0415
     from securetrain.network.overlay import underlay_device  # noqa: PLC0415
 
     try:

@@ -17,11 +17,17 @@ from cryptography import x509
 
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
-from securetrain.identity.cluster_ca import ClusterCA
-from securetrain.identity.job_ca import JobCA, certificate_pem, check_leaf, load_certificate
+from securetrain.identity import (
+    ClusterCA,
+    How,
+    JobCA,
+    Role,
+    SpiffeId,
+    certificate_pem,
+    check_leaf,
+    load_certificate,
+)
 from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.identity.register import How
-from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.rendezvous.wire.tls import TlsIdentity, spki_of
 
 KEY_FILE: Final = "node.pem"

@@ -26,21 +26,19 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from securetrain.attest.node.attester import Attester
-from securetrain.attest.session.passport import Passport, verify_passport
-from securetrain.core.codes import CODES
+from securetrain.attest.node import Attester
+from securetrain.attest.session import Passport, verify_passport
+from securetrain.core import CODES
 from securetrain.core.errors import (
     AdmissionError,
     AttestationError,
     NetworkError,
     SecureTrainError,
 )
-from securetrain.evidence.binding import Binding
-from securetrain.evidence.case import Ask
-from securetrain.evidence.result import AttestationResult
-from securetrain.evidence.tpm.structures import parse_public
+from securetrain.evidence import Ask, AttestationResult, Binding
+from securetrain.evidence.tpm import parse_public
+from securetrain.identity import Role
 from securetrain.identity.keys import PublicKey
-from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup

@@ -37,9 +37,8 @@ from OpenSSL import SSL, crypto
 
 from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError, os_error
 from securetrain.core.vocabulary import NodeTier
-from securetrain.identity.job_ca import check_leaf
-from securetrain.identity.spiffe import Role, SpiffeId
-from securetrain.network.kernel_sockets import Listener, read_sockets, require_only
+from securetrain.identity import Role, SpiffeId, check_leaf
+from securetrain.network import Listener, read_sockets, require_only
 from securetrain.rendezvous.wire import tls
 from securetrain.rendezvous.wire.membership import Membership
 

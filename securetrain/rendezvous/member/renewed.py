@@ -7,8 +7,7 @@ from datetime import datetime
 from cryptography import x509
 
 from securetrain.core.errors import AdmissionError, SecureTrainError
-from securetrain.identity.job_ca import check_leaf, load_certificate, public_key_of
-from securetrain.identity.spiffe import Role
+from securetrain.identity import Role, check_leaf, load_certificate, public_key_of
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from securetrain.core.errors import AdmissionError, os_error
-from securetrain.network.kernel_sockets import require_only
+from securetrain.network import require_only
 
 _BACKLOG: Final = 512
 

@@ -26,7 +26,7 @@ from typing import Final
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError
-from securetrain.identity.spiffe import SpiffeId
+from securetrain.identity import SpiffeId
 from securetrain.rendezvous.wire import tls
 from securetrain.rendezvous.wire.protocol import (
     FRAME_LIMIT,

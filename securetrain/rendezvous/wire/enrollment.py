@@ -32,9 +32,8 @@ from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, UsageError
+from securetrain.identity import Digest, SpiffeId
 from securetrain.identity.keys import PublicKey
-from securetrain.identity.spiffe import SpiffeId
-from securetrain.identity.token import Digest
 from securetrain.rendezvous.wire.protocol import (
     DOCUMENT_LIMIT,
     HEADER_SIZE,

@@ -38,7 +38,7 @@ from msgspec import Meta
 from securetrain.core import canonical
 from securetrain.core.errors import AdmissionError, UsageError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
-from securetrain.evidence.node_evidence import AttestationKeys, Structure
+from securetrain.evidence import AttestationKeys, Structure
 
 PROTOCOL: Final = "securetrain-rdzv/2"
 """Its number changes with any message: TLS (ALPN) and Hello refuse another one, before the rest."""

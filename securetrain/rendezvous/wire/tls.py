@@ -26,10 +26,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from OpenSSL import SSL, crypto
 
 from securetrain.core.errors import AdmissionError, IdentityError
-from securetrain.evidence.binding import EXPORTER_LABEL, EXPORTER_SIZE
-from securetrain.identity.job_ca import check_leaf
+from securetrain.evidence import EXPORTER_LABEL, EXPORTER_SIZE
+from securetrain.identity import Role, SpiffeId, check_leaf
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.rendezvous.wire.protocol import PROTOCOL
 
 _ALPN: Final = PROTOCOL.encode()

@@ -27,11 +27,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from securetrain.core.errors import AdmissionError, NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.identity.keys import PrivateKey
-from securetrain.network.addresses import address
-from securetrain.network.epoch import OverlayMember
-from securetrain.network.nccl import group_key
+from securetrain.network import TUNNELLED, VERBS, OverlayMember, address, group_key
 from securetrain.network.overlay import Overlay
-from securetrain.network.profile import TUNNELLED, VERBS
 from securetrain.network.wireguard import (
     KEY_SIZE,
     Endpoint,

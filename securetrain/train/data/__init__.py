@@ -8,8 +8,6 @@ one stream; ``order`` where a row begins; ``rows`` rows; ``prefetch`` rows made 
 of it from a job.
 """
 
-from securetrain.train.data.rows import Rows, RowSource, share
-from securetrain.train.data.source import ByteSplit
-from securetrain.train.data.token_streams import ByteTokens
+import lazy_loader
 
-__all__ = ["ByteSplit", "ByteTokens", "RowSource", "Rows", "share"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from securetrain.artifacts.dataset.write import Document
+from securetrain.artifacts.dataset import Document
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.train.data.source import ByteRange, ByteSplit

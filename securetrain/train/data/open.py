@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securetrain.artifacts.dataset.samples import TABLE_PREFIX
-from securetrain.artifacts.dataset.verified import VerifiedDataset
-from securetrain.artifacts.statement.dataset_predicate import DataFormat
+from securetrain.artifacts.dataset import TABLE_PREFIX, VerifiedDataset
+from securetrain.artifacts.statement import DataFormat
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
 from securetrain.train.config import DataJob, Format, JobConfig, RowOrder, bad_field

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from securetrain.artifacts.dataset.files import VerifiedFile
+from securetrain.artifacts.dataset import VerifiedFile
+from securetrain.core import install_hint
 from securetrain.core.errors import UsageError
-from securetrain.core.extras import install_hint
 from securetrain.train.data.documents import Sizes, false_index, not_in_format
 from securetrain.train.data.source import ByteRange, ByteSource
 

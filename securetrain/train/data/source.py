@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
-from securetrain.artifacts.dataset.removal import Removals
+from securetrain.artifacts.dataset import Removals
 from securetrain.core.errors import UsageError
 
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from securetrain.artifacts.model.signed_model import SignedModel
+from securetrain.artifacts.model import SignedModel
 from securetrain.core import canonical
 from securetrain.core.errors import UsageError
 from securetrain.train.models.shape import ModelShape, RopeScaling

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from securetrain.artifacts.checkpoint.load import load
-from securetrain.artifacts.model.signed_model import SignedModel
-from securetrain.artifacts.statement.statements import digest_of
+from securetrain.artifacts import load
+from securetrain.artifacts.model import SignedModel
+from securetrain.artifacts.statement import digest_of
 from securetrain.core.errors import IntegrityError
 from securetrain.train.models.hf import hf_name
 

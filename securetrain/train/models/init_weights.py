@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from securetrain.parallel.initialization import initialize
+from securetrain.parallel import initialize
 from securetrain.train.models.shape import ModelShape
 
 EMBEDDING_STD: Final = 0.5

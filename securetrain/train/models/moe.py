@@ -23,8 +23,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from securetrain.parallel.engine import ParallelModel, unwrap
-from securetrain.parallel.experts import Dispatch, dispatch_local, local_weight
+from securetrain.parallel import Dispatch, ParallelModel, dispatch_local, local_weight, unwrap
 from securetrain.train.models.shape import ModelShape
 
 

@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass
 
-from securetrain.parallel.degrees import RANKED, Axis, Degrees
+from securetrain.parallel import RANKED, Axis, Degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

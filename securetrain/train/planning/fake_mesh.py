@@ -18,12 +18,18 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from securetrain.parallel.build import Description, parallelize
-from securetrain.parallel.degrees import Degrees
-from securetrain.parallel.kind import DataParallelism, kind_of
-from securetrain.parallel.mesh import make_mesh
-from securetrain.parallel.plan import Compression, Recompute, Settings
-from securetrain.parallel.schedule import num_stages
+from securetrain.parallel import (
+    Compression,
+    DataParallelism,
+    Degrees,
+    Description,
+    Recompute,
+    Settings,
+    kind_of,
+    make_mesh,
+    num_stages,
+    parallelize,
+)
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.models.shape import ModelShape

@@ -17,9 +17,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from securetrain.parallel.degrees import Axis, Degrees
-from securetrain.parallel.plan import Settings
-from securetrain.parallel.schedule import bubble, layers_of, stages_of, stages_per_rank
+from securetrain.parallel import (
+    Axis,
+    Degrees,
+    Settings,
+    bubble,
+    layers_of,
+    stages_of,
+    stages_per_rank,
+)
 from securetrain.train.composition import check_world
 from securetrain.train.config import JobConfig, settings_of, shape_of
 from securetrain.train.models.shape import ModelShape, flops_per_token, num_parameters

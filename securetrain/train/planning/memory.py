@@ -14,11 +14,16 @@ Sources: Rajbhandari et al. 2019 (arXiv:1910.02054) for states; Korthikanti et a
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.parallel.degrees import Degrees
-from securetrain.parallel.kind import DataParallelism, kind_of
-from securetrain.parallel.plan import ContextKind, Precision, Recompute, Settings, Zero
-from securetrain.parallel.schedule import (
+from securetrain.parallel import (
+    ContextKind,
+    DataParallelism,
+    Degrees,
+    Precision,
+    Recompute,
     Schedule,
+    Settings,
+    Zero,
+    kind_of,
     layers_of,
     stages_of,
     stages_per_rank,

@@ -13,8 +13,7 @@ from itertools import product
 import msgspec
 
 from securetrain.core.errors import UsageError
-from securetrain.parallel.degrees import Degrees
-from securetrain.parallel.plan import Recompute, Zero
+from securetrain.parallel import Degrees, Recompute, Zero
 from securetrain.train.composition import check_world
 from securetrain.train.config import AUTO, ComputeJob, JobConfig, ParallelJob, settings_of, shape_of
 from securetrain.train.planning.memory import Workload, held, memory_of

@@ -6,10 +6,15 @@ A ring among n ranks sends (n-1)/n of a tensor for a gather or a reduce-scatter,
 an all-reduce (Patarasuk and Yuan 2009). The busiest pipeline rank is counted.
 """
 
-from securetrain.parallel.degrees import Axis
-from securetrain.parallel.kind import DataParallelism, kind_of
-from securetrain.parallel.plan import ContextKind, Recompute, Zero
-from securetrain.parallel.schedule import stages_per_rank
+from securetrain.parallel import (
+    Axis,
+    ContextKind,
+    DataParallelism,
+    Recompute,
+    Zero,
+    kind_of,
+    stages_per_rank,
+)
 from securetrain.train.planning.memory import FP32, LocalParameters, Workload
 
 

@@ -119,7 +119,7 @@ def model(tmp_path):
         ({"a": torch.arange(300.0)}, {"b": torch.arange(7).bfloat16(), "c": torch.ones(2, 2)})
     ):
         name = f"model-0000{number + 1}-of-00002.safetensors"
-        header = headers.encode(
+        header = headers.encode_header(
             {k: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for k, t in tensors.items()}
         )
         body = b"".join(bytes(t.view(torch.uint8).flatten().tolist()) for t in tensors.values())

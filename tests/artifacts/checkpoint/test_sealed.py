@@ -12,12 +12,13 @@ import torch
 from securetrain import artifacts
 from securetrain.artifacts.checkpoint.async_save import SaveMode, async_save
 from securetrain.artifacts.statement.statements import CheckpointPredicate, open_statement, sign
-from securetrain.artifacts.tree.encryption import DecryptionKey, FileCipher, open_key
+from securetrain.artifacts.tree.encryption import TAG, DecryptionKey, FileCipher, open_key
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError
-from securetrain.core.hashtree import TreeParams, pages_of, root_of, tree_of
+from securetrain.core.hashtree import TreeParams, pages_of, root_of
 from securetrain.policy.load import load_policy
+from tests.trees import tree_of
 
 SMALL = TreeParams(leaf_size=1024)
 OWNER = DecryptionKey.generate()
@@ -220,4 +221,4 @@ def test_the_cipher_of_a_file_is_bound_to_its_save(sealed: Path, trust: Any) -> 
     right = FileCipher.of(
         key, run_id="r", save_id=opened.save_id, file=file.name, chunk=SMALL.leaf_size
     )
-    assert file.size == right.sealed_size(file.sealed.size)
+    assert file.size == file.sealed.size + TAG * right.num_chunks(file.sealed.size)

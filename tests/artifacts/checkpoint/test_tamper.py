@@ -19,7 +19,8 @@ from securetrain.artifacts.statement.reading import LeafReader, SignedFile
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core.errors import IntegrityError
-from securetrain.core.hashtree import TreeParams, tree_of
+from securetrain.core.hashtree import TreeParams
+from tests.trees import tree_of
 
 DATA = "rank-00000.bin"
 TABLE = "rank-00000.bin.leaves"

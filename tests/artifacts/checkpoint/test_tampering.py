@@ -34,8 +34,9 @@ from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError
-from securetrain.core.hashtree import TreeParams, tree_of
+from securetrain.core.hashtree import TreeParams
 from securetrain.identity import dsse, statement
+from tests.trees import tree_of
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 DATA: Final = "rank-00000.bin"
@@ -595,7 +596,7 @@ def campaign(root: Path, count: int, trust: Any, now: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    "count", [250, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "count", [250, pytest.param(10_000, marks=[pytest.mark.many, pytest.mark.timeout(900)])]
 )
 def test_random_mutations(ckpt, trust, now, count):
     _heard.clear()
@@ -621,7 +622,7 @@ def _write_for_ever(path: str, good: bytes) -> None:
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
-    "count", [60, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "count", [60, pytest.param(1_000, marks=[pytest.mark.many, pytest.mark.timeout(900)])]
 )
 def test_races_with_a_writer(ckpt, trust, now, count):
     """T6: somebody writes to the file all the time. Every load is refused or right."""

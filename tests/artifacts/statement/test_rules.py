@@ -20,7 +20,7 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.hashtree import HashAlgorithm
 from securetrain.core.vocabulary import NodeTier
 from securetrain.policy.load import load_policy
-from securetrain.policy.schema import SelfAsserted
+from securetrain.policy.schema import GuardMode, SelfAsserted
 
 
 @pytest.fixture
@@ -96,6 +96,11 @@ def test_gradients_that_nobody_watched(check):
     assert check(change=change, gradients=GradientRecord()) == ["ST-CKPT-121"]
 
 
+def test_a_policy_that_watches_nothing_asks_for_no_verdict(check):
+    change = {"checkpoint": {"require_clean_verdict": False}, "gradients": {"mode": GuardMode.OFF}}
+    assert check(change=change, gradients=GradientRecord()) == []
+
+
 def test_a_refused_verdict_where_it_need_not_be_clean(check):
     change = {"checkpoint": {"require_clean_verdict": False}}
     refused = GradientRecord(verdict=GradientVerdict.REFUSED, judged=2, refused=1)
@@ -120,11 +125,8 @@ def test_its_own_parent(forge, trust, now, tmp_path, check):
     assert check(parents=[Parent(digest=digest_of(first))]) == ["ST-CKPT-170"]
 
 
-def test_self_asserted_needs_an_exception_that_has_not_ended(check, now):
-    said = SelfAsserted(max_nodes=1, reason="x", until=(now - timedelta(days=1)).date())
-    codes = check(
-        "dev",
-        change={"node": {"allow_self_asserted": said}},
-        nodes=[node(NodeTier.SELF_ASSERTED)],
-    )
-    assert codes == ["ST-CKPT-121"]
+@pytest.mark.parametrize(("days", "codes"), [(1, []), (0, []), (-1, ["ST-CKPT-121"])])
+def test_self_asserted_needs_an_exception_that_has_not_ended(check, now, days, codes):
+    said = SelfAsserted(max_nodes=1, reason="x", until=(now + timedelta(days=days)).date())
+    change = {"node": {"allow_self_asserted": said}}
+    assert check("dev", change=change, nodes=[node(NodeTier.SELF_ASSERTED)]) == codes

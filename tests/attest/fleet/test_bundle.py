@@ -33,6 +33,7 @@ from securetrain.evidence.binding import NONCE_SIZE
 from securetrain.evidence.node_evidence import parse_node
 from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
+from tests import vocabulary
 from tests.attest.bundles import bundle_of, document, replaced, resigned, self_report
 from tests.attest.small_fleet import Machine, World
 from tests.evidence.tpm.forge import NOW
@@ -68,10 +69,7 @@ def verify(world, bundle, secret=None, now=NOW, appraiser=None):
 
 
 def refused(code, world, bundle, secret=None, **how):
-    with pytest.raises(AttestationError) as caught:
-        verify(world, bundle, secret, **how)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, verify, world, bundle, secret, **how)
 
 
 # What must work.

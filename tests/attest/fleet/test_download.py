@@ -8,6 +8,7 @@ import pytest
 
 from securetrain.attest.fleet.download import Downloader
 from securetrain.core.errors import AttestationError
+from tests import vocabulary
 from tests.attest.httpservice import serve
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -27,11 +28,9 @@ def service():
 
 
 def refused(act, *arguments):
-    with pytest.raises(AttestationError) as caught:
-        act(*arguments)
-    assert caught.value.code == "ST-ATTS-741", caught.value
-    assert caught.value.where
-    return caught.value.what
+    error = vocabulary.refused(AttestationError, "ST-ATTS-741", act, *arguments)
+    assert error.where
+    return error.what
 
 
 def test_get_and_post(service):

@@ -21,6 +21,7 @@ from securetrain.evidence.tee.snp import ROOTS
 from securetrain.evidence.tee.snp_report import Product, SigningKey
 from securetrain.evidence.tee.tdx_collateral import ROOT
 from securetrain.identity.keys import PrivateKey
+from tests import vocabulary
 from tests.attest.fleet.test_download import no_proxies
 from tests.attest.httpservice import serve
 from tests.evidence.gpu.authority import NOW, issue, make_authority
@@ -56,10 +57,7 @@ def fetcher(service, *, now=NOW, **changes):
 
 
 def refused(code, act, *arguments):
-    with pytest.raises(AttestationError) as caught:
-        act(*arguments)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, act, *arguments)
 
 
 def test_nothing_is_fetched_from_elsewhere():

@@ -28,9 +28,9 @@ from tests.attest.bundles import (
 from tests.attest.small_fleet import Machine
 from tests.evidence.gpu.forge import Device
 from tests.evidence.gpu.forge import roots as gpu_roots
-from tests.evidence.gpu.test_appraisal import AUTHORITY, rims
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import AmdWorld
+from tests.evidence.test_gpu_appraiser import AUTHORITY, rims
 from tests.evidence.tpm.forge import NOW
 
 GPU = Device()

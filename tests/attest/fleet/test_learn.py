@@ -26,7 +26,7 @@ from tests.attest.bundles import (
     with_tdx,
 )
 from tests.attest.collateral import Shelf
-from tests.attest.fleet.test_enroll import make, refused
+from tests.attest.fleet.test_enrollment import make, refused
 from tests.attest.small_fleet import Machine
 from tests.evidence.gpu.forge import Device
 from tests.evidence.gpu.forge import roots as gpu_roots

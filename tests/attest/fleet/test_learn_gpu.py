@@ -9,6 +9,7 @@ from securetrain.attest.fleet.learn_gpu import LearnedDevices, learn_devices, me
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.opaque import Mode
 from securetrain.evidence.gpu.reference import GpuReference, check_reference
+from tests import vocabulary
 from tests.evidence.gpu.forge import (
     GPUS,
     NONCE,
@@ -29,10 +30,7 @@ def learn(*devices, nonce=NONCE, trusted=None):
 
 
 def refused(code, what):
-    with pytest.raises(AttestationError) as caught:
-        what()
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, what)
 
 
 def test_one_gpu():

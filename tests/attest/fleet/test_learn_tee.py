@@ -15,6 +15,7 @@ from securetrain.evidence.tee.snp_rules import Permission, Protection, SnpRefere
 from securetrain.evidence.tee.tdx import TdAttribute, TdxReference
 from securetrain.evidence.tee.tdx_quote import parse_quote
 from securetrain.evidence.tpm.ccel import appraise_ccel
+from tests import vocabulary
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import NOW, flip
 from tests.evidence.tee.forge_amd import (
@@ -64,10 +65,7 @@ def learn_td(data=None, log=b"", report_data=intel.REPORT_DATA, root=None):
 
 
 def refused(code, what):
-    with pytest.raises(AttestationError) as caught:
-        what()
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, what)
 
 
 # SEV-SNP.

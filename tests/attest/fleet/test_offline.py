@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from securetrain.attest.fleet.bundle import Verdict
-from securetrain.attest.fleet.enroll import Enrollment, Roots, enroll
+from securetrain.attest.fleet.enrollment import Enrollment, Roots, enroll
 from securetrain.attest.fleet.offline import Judgement, ask, judge, open_state, write_ear
 from securetrain.attest.session.state import FileState, Revocation
 from securetrain.core.codes import ExitCode

@@ -16,6 +16,7 @@ from securetrain.attest.node.configfs import collect, parse_certificate_table
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import TeeKind
 from securetrain.evidence.tee.snp_report import SigningKey
+from tests import vocabulary
 from tests.evidence.tee import forge, forge_amd
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge_amd import REPORT_DATA, AmdWorld
@@ -91,10 +92,8 @@ def root(tmp_path):
 
 
 def refused(code, text, root, **options):
-    with pytest.raises(AttestationError) as caught:
-        collect(REPORT_DATA, root=root, **options)
-    assert caught.value.code == code, caught.value
-    assert text in f"{caught.value.what} {caught.value.where}", caught.value
+    error = vocabulary.refused(AttestationError, code, collect, REPORT_DATA, root=root, **options)
+    assert text in f"{error.what} {error.where}", error
 
 
 def test_a_report_with_the_hosts_certificates(root, monkeypatch):

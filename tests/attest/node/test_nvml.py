@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from securetrain.attest.node.nvml import collect
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.node_evidence import DeviceKind, NodeEvidence, parse_node
+from tests import vocabulary
 from tests.evidence.gpu.forge import NONCE, Device, gpu_pdi, verify
 
 
@@ -89,12 +90,10 @@ def to_pem(der):
 
 
 def refused(number, what, nvml, where="NVML"):
-    with pytest.raises(AttestationError) as caught:
-        collect(NONCE, nvml)
-    assert caught.value.code == f"ST-ATTS-{number}", caught.value
-    assert what in caught.value.what
-    assert caught.value.where == where
-    assert caught.value.fix
+    error = vocabulary.refused(AttestationError, f"ST-ATTS-{number}", collect, NONCE, nvml)
+    assert what in error.what
+    assert error.where == where
+    assert error.fix
 
 
 def test_evidence_of_all_gpus_is_collected():

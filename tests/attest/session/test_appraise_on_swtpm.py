@@ -35,6 +35,7 @@ from securetrain.testing.machine import (
     runtime_policy,
     write_policy,
 )
+from tests import vocabulary
 from tests.attest.swtpms import without_swtpm
 
 pytestmark = [pytest.mark.tpm, without_swtpm]
@@ -116,10 +117,7 @@ class World:
         return self.answer(forged, binding, node)
 
     def refused(self, code, **how):
-        with pytest.raises(AttestationError) as caught:
-            self.join(**how)
-        assert caught.value.code == code, caught.value
-        return caught.value
+        return vocabulary.refused(AttestationError, code, self.join, **how)
 
 
 @pytest.fixture

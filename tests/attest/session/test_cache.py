@@ -29,6 +29,7 @@ from securetrain.core.files import write_atomic
 from securetrain.evidence.collateral import LIMITS, CollateralKind
 from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey
+from tests import vocabulary
 
 KEY = PrivateKey.generate()
 KEYS = {KEY.key_id: KEY.public}
@@ -62,12 +63,10 @@ def open_cache(folder, keys=KEYS, now=NOW, **changes):
 
 
 def refused(code, act, *arguments, **changes):
-    with pytest.raises(AttestationError) as caught:
-        act(*arguments, **changes)
-    assert caught.value.code == code, caught.value
-    assert caught.value.where
-    assert caught.value.fix
-    return caught.value
+    error = vocabulary.refused(AttestationError, code, act, *arguments, **changes)
+    assert error.where
+    assert error.fix
+    return error
 
 
 def names(folder):

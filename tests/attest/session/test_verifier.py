@@ -26,6 +26,7 @@ from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.policy import load_policy
 from securetrain.policy.schema import SelfAsserted
+from tests import vocabulary
 from tests.attest.small_fleet import MANIFEST, Machine, ima, refused, tpm
 from tests.attest.small_fleet import World as Fleet
 from tests.evidence.tpm.forge import Tpm
@@ -84,10 +85,7 @@ class World:
         return self.appraise(ATTESTER.collect(binding, Ask()), binding, node)
 
     def refused(self, code, evidence, binding, **more):
-        with pytest.raises(AttestationError) as caught:
-            self.appraise(evidence, binding, **more)
-        assert caught.value.code == code, caught.value
-        return caught.value
+        return vocabulary.refused(AttestationError, code, self.appraise, evidence, binding, **more)
 
 
 def test_honest_evidence():

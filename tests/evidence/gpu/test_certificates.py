@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
@@ -20,6 +20,7 @@ from securetrain.evidence.gpu.certificates import (
     CertificateStatus,
     verify_chain,
 )
+from tests import vocabulary
 from tests.evidence.gpu.forge import (
     END,
     FWID,
@@ -31,6 +32,7 @@ from tests.evidence.gpu.forge import (
     key,
     roots,
 )
+from tests.rsa_keys import rsa_key
 
 PDI = "00112233445566aa"
 SECOND = timedelta(seconds=1)
@@ -50,11 +52,9 @@ def verify(certificates, **changes):
 
 
 def refused(code, what, certificates, role=None, **changes):
-    with pytest.raises(AttestationError) as caught:
-        verify(certificates, **changes)
-    assert caught.value.code == f"ST-ATTS-{code}", caught.value
-    assert what in caught.value.what
-    assert caught.value.where == (f"gpu 3: {role} certificate" if role else "gpu 3")
+    error = vocabulary.refused(AttestationError, f"ST-ATTS-{code}", verify, certificates, **changes)
+    assert what in error.what
+    assert error.where == (f"gpu 3: {role} certificate" if role else "gpu 3")
 
 
 @pytest.mark.parametrize("chip", ["GH100", "GB100", "LS_10"])
@@ -215,7 +215,7 @@ FORGED = {
         "FMC",
     ),
     "leaf-key-of-rsa": (
-        chain(leaf={"public": rsa.generate_private_key(65537, 2048).public_key()}),
+        chain(leaf={"public": rsa_key(2048).public_key()}),
         606,
         "not one of P-384",
         "FMC",

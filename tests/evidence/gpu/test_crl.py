@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,9 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.crl import LIMIT, verify_crl
 from securetrain.evidence.gpu.ocsp import CLOCK_SKEW
+from tests import vocabulary
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, issue, make_authority, new_key
+from tests.rsa_keys import rsa_key
 
 AUTHORITY = make_authority()
 SIGNER, ISSUER, PRODUCT = AUTHORITY.signer, AUTHORITY.issuer, AUTHORITY.product
@@ -78,11 +80,9 @@ def verify(data, certificate=SIGNER, issuer=ISSUER, **changes):
 
 
 def refused(code, data, **changes):
-    with pytest.raises(AttestationError) as caught:
-        verify(data, **changes)
-    assert caught.value.code == code, caught.value
-    assert caught.value.where == "CRL x"
-    return caught.value.what
+    error = vocabulary.refused(AttestationError, code, verify, data, **changes)
+    assert error.where == "CRL x"
+    return error.what
 
 
 def test_a_list():
@@ -116,7 +116,7 @@ NO_LISTS = issue("Test L3 GH100", PRODUCT, ca=False, key=ISSUER.key)
 NO_USAGE = issue("Test L3 GH100", PRODUCT, usage=False, key=ISSUER.key)
 P256 = issue("P256", PRODUCT, key=new_key(ec.SECP256R1()))
 P256_LEAF = issue("leaf", P256, ca=False)
-RSA = issue("RSA", key=rsa.generate_private_key(public_exponent=65537, key_size=2048))
+RSA = issue("RSA", key=rsa_key(2048))
 RSA_LEAF = issue("leaf", RSA, ca=False)
 
 

@@ -7,6 +7,7 @@ from cryptography import x509
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.certificates import verify_chain
+from tests import vocabulary
 from tests.evidence.gpu.forge import (
     COMPOSITE,
     DEVICE_INFO,
@@ -152,8 +153,6 @@ def test_forged_device_name_is_refused(names, what):
 
 
 def refused(code, what, call, value):
-    with pytest.raises(AttestationError) as caught:
-        call(value)
-    assert caught.value.code == f"ST-ATTS-{code}", caught.value
-    assert what in caught.value.what
-    assert caught.value.where == "gpu 3"
+    error = vocabulary.refused(AttestationError, f"ST-ATTS-{code}", call, value)
+    assert what in error.what
+    assert error.where == "gpu 3"

@@ -15,6 +15,7 @@ from securetrain.evidence.gpu.opaque import Claims, Mode
 from securetrain.evidence.gpu.report import Architecture, DeviceState, verify_device
 from securetrain.evidence.gpu.rim import NVIDIA_RIM_ROOTS, RimCache, RimKind
 from securetrain.evidence.node_evidence import DeviceEvidence, DeviceKind
+from tests import vocabulary
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, make_authority
 from tests.evidence.gpu.rimforge import digest_of, manifest, sign
 from tests.evidence.vectors import needs_vectors, vector
@@ -83,10 +84,7 @@ def check(state=GPU, *, store=None, roots=None, **changes):
 
 
 def refused(code, state=GPU, **changes):
-    with pytest.raises(AttestationError) as caught:
-        check(state, **changes)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, check, state, **changes)
 
 
 def claim(state, **changes):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -25,6 +25,7 @@ from securetrain.evidence.gpu.ocsp import (
     build_request,
     verify_response,
 )
+from tests import vocabulary
 from tests.evidence.gpu.authority import (
     DAY,
     OCSP_SIGNING,
@@ -33,6 +34,7 @@ from tests.evidence.gpu.authority import (
     make_authority,
     new_key,
 )
+from tests.rsa_keys import rsa_key
 
 # The library that makes responses says that they were produced now, whatever now is.
 NOW = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=30)
@@ -99,11 +101,9 @@ def verify(data, certificate=SIGNER, issuer=ISSUER, **changes):
 
 
 def refused(code, data, **changes):
-    with pytest.raises(AttestationError) as caught:
-        verify(data, **changes)
-    assert caught.value.code == code, caught.value
-    assert caught.value.where == "OCSP x"
-    return caught.value.what
+    error = vocabulary.refused(AttestationError, code, verify, data, **changes)
+    assert error.where == "OCSP x"
+    return error.what
 
 
 def test_a_response():
@@ -170,7 +170,7 @@ def responder(issuer=ISSUER, **changes):
 OTHER = make_authority("Other")
 TLS_ONLY = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
 ANY_USE = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE])
-RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+RSA_KEY = rsa_key(2048)
 SIBLING = issue("Sibling", ISSUER, ca=False)
 
 

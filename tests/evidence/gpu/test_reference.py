@@ -16,6 +16,7 @@ from securetrain.evidence.gpu.reference import (
     compare_measurements,
 )
 from securetrain.evidence.gpu.report import Architecture
+from tests import vocabulary
 from tests.evidence.gpu.forge import Device
 
 GPU, SWITCH = Device("aa" * 8).state(), Device("55" * 8, "LS_10").state()
@@ -27,12 +28,10 @@ def reference(**changes):
 
 
 def refused(code, what, call, *arguments, **keywords):
-    with pytest.raises(AttestationError) as caught:
-        call(*arguments, **keywords)
-    assert caught.value.code == f"ST-ATTS-{code}", caught.value
-    assert what in caught.value.what
-    assert arguments[0].pdi in caught.value.where
-    assert caught.value.fix
+    error = vocabulary.refused(AttestationError, f"ST-ATTS-{code}", call, *arguments, **keywords)
+    assert what in error.what
+    assert arguments[0].pdi in error.where
+    assert error.fix
 
 
 # Inventory, modes and versions.

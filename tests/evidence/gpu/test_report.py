@@ -10,6 +10,7 @@ from securetrain.evidence.gpu.certificates import CertificateCache, CertificateS
 from securetrain.evidence.gpu.opaque import Mode
 from securetrain.evidence.gpu.report import Architecture, verify_device
 from securetrain.evidence.node_evidence import DeviceKind, device_nonce
+from tests import vocabulary
 from tests.evidence.gpu.forge import (
     COMPOSITE,
     END,
@@ -41,11 +42,9 @@ HOPPER, BLACKWELL, SWITCH = Device(), Device(chip="GB100"), Device("55" * 8, "LS
 
 
 def refused(code, what, evidence, **changes):
-    with pytest.raises(AttestationError) as caught:
-        verify(evidence, **changes)
-    assert caught.value.code == f"ST-ATTS-{code}", caught.value
-    assert what in caught.value.what
-    assert caught.value.where.startswith(changes.get("where", str(evidence.kind)))
+    error = vocabulary.refused(AttestationError, f"ST-ATTS-{code}", verify, evidence, **changes)
+    assert what in error.what
+    assert error.where.startswith(changes.get("where", str(evidence.kind)))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.revocation import CachedStatus, crl_id, ocsp_id
 from securetrain.evidence.gpu.rim import parse_rim
+from tests import vocabulary
 from tests.evidence.gpu.authority import DAY, OCSP_SIGNING, issue
 from tests.evidence.gpu.rimforge import manifest, sign
 from tests.evidence.gpu.test_crl import make as make_crl
@@ -59,10 +60,7 @@ def ask(store, holder=SIGNER, issuer=ISSUER, now=NOW):
 
 
 def refused(code, store, **changes):
-    with pytest.raises(AttestationError) as caught:
-        ask(store, **changes)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, ask, store, **changes)
 
 
 def test_good_certificates():

@@ -17,6 +17,7 @@ from securetrain.evidence.gpu.rim import (
     RimKind,
     parse_rim,
 )
+from tests import vocabulary
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, make_authority
 from tests.evidence.gpu.rimforge import SHA384, SWID, TCG, digest_of, manifest, resource, sign
 from tests.evidence.vectors import needs_vectors, vector, vectors
@@ -31,11 +32,9 @@ def parse(data, **changes):
 
 
 def refused(code, data, **changes):
-    with pytest.raises(AttestationError) as caught:
-        parse(data, **changes)
-    assert caught.value.code == code, caught.value
-    assert caught.value.where == "RIM x"
-    return caught.value
+    error = vocabulary.refused(AttestationError, code, parse, data, **changes)
+    assert error.where == "RIM x"
+    return error
 
 
 def test_a_rim():

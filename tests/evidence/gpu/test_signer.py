@@ -9,17 +9,19 @@ from itertools import pairwise
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.certificates import CertificateStatus
 from securetrain.evidence.gpu.signer import check_revocation, verify_chain
+from tests import vocabulary
 from tests.evidence.gpu.authority import NOW, YEAR, Holder, issue, make_authority, new_key
+from tests.rsa_keys import rsa_key
 
 AUTHORITY = make_authority()
 ISSUER, PRODUCT, ROOT = AUTHORITY.issuer, AUTHORITY.product, AUTHORITY.root
 SIGNER = AUTHORITY.signer
-RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+RSA_KEY = rsa_key(2048)
 
 
 def verify(*holders, roots=None):
@@ -28,11 +30,9 @@ def verify(*holders, roots=None):
 
 
 def refused(*holders, roots=None):
-    with pytest.raises(AttestationError) as caught:
-        verify(*holders, roots=roots)
-    assert caught.value.code == "ST-ATTS-705", caught.value
-    assert caught.value.where == "RIM x"
-    return caught.value.what
+    error = vocabulary.refused(AttestationError, "ST-ATTS-705", verify, *holders, roots=roots)
+    assert error.where == "RIM x"
+    return error.what
 
 
 def test_a_chain():

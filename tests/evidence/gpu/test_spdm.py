@@ -6,6 +6,7 @@ import pytest
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.spdm import OPAQUE_LIMIT, REPORT_LIMIT, parse_report
+from tests import vocabulary
 from tests.evidence.gpu.forge import FWID, NONCE, Device, ReportSpec, block, opaque_data
 
 DEVICE = Device()
@@ -21,11 +22,9 @@ def small(*blocks, **changes):
 
 
 def refused(raw, what):
-    with pytest.raises(AttestationError) as caught:
-        parse_report(raw, "gpu 3")
-    assert caught.value.code == "ST-ATTS-601"
-    assert what in caught.value.what
-    assert caught.value.where.startswith("gpu 3")
+    error = vocabulary.refused(AttestationError, "ST-ATTS-601", parse_report, raw, "gpu 3")
+    assert what in error.what
+    assert error.where.startswith("gpu 3")
 
 
 def test_report_is_taken_apart():

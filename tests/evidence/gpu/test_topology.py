@@ -9,6 +9,7 @@ import pytest
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.gpu.opaque import Mode
 from securetrain.evidence.gpu.topology import check_fabric
+from tests import vocabulary
 from tests.evidence.gpu.forge import GPUS, SWITCHES, Device, hgx, hgx_gpu, hgx_switch
 
 STRANGER = "ee" * 8
@@ -172,8 +173,8 @@ def test_two_halves_of_two_boards_are_refused():
 
 
 def refused(code, what, states, gpus=8, switches=4):
-    with pytest.raises(AttestationError) as caught:
-        check_fabric(states, gpus=gpus, switches=switches)
-    assert caught.value.code == f"ST-ATTS-{code}", caught.value
-    assert what in caught.value.what
-    assert caught.value.where.startswith("fabric")
+    error = vocabulary.refused(
+        AttestationError, f"ST-ATTS-{code}", check_fabric, states, gpus=gpus, switches=switches
+    )
+    assert what in error.what
+    assert error.where.startswith("fabric")

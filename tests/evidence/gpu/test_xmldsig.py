@@ -21,6 +21,7 @@ from securetrain.evidence.gpu.xmldsig import (
     parse,
     read_document,
 )
+from tests import vocabulary
 from tests.evidence.gpu.authority import make_authority, new_key
 from tests.evidence.gpu.rimforge import (
     C14N,
@@ -49,12 +50,10 @@ def verify(data):
 
 
 def refused(code, data):
-    with pytest.raises(AttestationError) as caught:
-        verify(data)
-    assert caught.value.code == code, caught.value
-    assert caught.value.where == "RIM x"
-    assert "RIM service" in caught.value.fix
-    return caught.value.what
+    error = vocabulary.refused(AttestationError, code, verify, data)
+    assert error.where == "RIM x"
+    assert "RIM service" in error.fix
+    return error.what
 
 
 def after(old, new, count=1):

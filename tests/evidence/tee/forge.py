@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from tests.rsa_keys import named_rsa_key
+
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 START = datetime(2020, 1, 1, tzinfo=UTC)
 END = datetime(2040, 1, 1, tzinfo=UTC)
@@ -23,12 +25,12 @@ DAY = timedelta(days=1)
 @cache
 def rsa_key(name: str) -> rsa.RSAPrivateKey:
     """A key by name, so that it is made once."""
-    return rsa.generate_private_key(65537, 4096)
+    return named_rsa_key(4096, name)
 
 
 @cache
 def short_rsa_key(name: str) -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(65537, 3072)
+    return named_rsa_key(3072, name)
 
 
 @cache
@@ -44,6 +46,11 @@ def p256_key(name: str) -> ec.EllipticCurvePrivateKey:
 @cache
 def p384_key(name: str) -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
+
+
+def label(value: object) -> str:
+    """The id of a parameter: options by their names, for a key has no text that stays."""
+    return "-".join(value) if isinstance(value, dict) else str(value)
 
 
 def name(common_name: str) -> x509.Name:

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import msgspec
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -18,6 +17,7 @@ from securetrain.evidence.tee import chain
 from securetrain.evidence.tee.snp import verify_snp
 from securetrain.evidence.tee.snp_report import Product, SigningKey
 from securetrain.evidence.tee.snp_rules import SnpReference, Tcb
+from tests import vocabulary
 from tests.evidence.tee import forge
 from tests.evidence.tee.forge import NOW, certificate, custom, der, der_int, p384_key, rsa_key, tlv
 
@@ -247,8 +247,8 @@ def _ca(subject, issuer, key, signer, **options) -> x509.Certificate:
 
 def refused(code, where="", *, world=None, text="", report=None, **changes):
     """What is named makes `AmdWorld.verify` refuse with this code."""
-    with pytest.raises(AttestationError) as caught:
-        (world or AmdWorld()).verify(report, **changes)
-    assert caught.value.code == code, caught.value
-    assert where in caught.value.where, caught.value
-    assert text in caught.value.what, caught.value
+    error = vocabulary.refused(
+        AttestationError, code, lambda: (world or AmdWorld()).verify(report, **changes)
+    )
+    assert where in error.where, error
+    assert text in error.what, error

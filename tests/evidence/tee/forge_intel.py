@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 import msgspec
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,6 +19,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.tee import chain
 from securetrain.evidence.tee.tdx import TdxReference, verify_tdx
 from securetrain.evidence.tee.tdx_collateral import TdxCollateral
+from tests import vocabulary
 from tests.evidence.tee import forge
 from tests.evidence.tee.forge import NOW, certificate, custom, der_int, p256_key, tlv
 
@@ -436,9 +436,7 @@ def verify(data=None, **changes) -> Any:
 
 def refused(code, where="", text="", data=None, **changes):
     """What is named makes `verify` refuse with this code."""
-    with pytest.raises(AttestationError) as caught:
-        verify(data, **changes)
-    assert caught.value.code == code, caught.value
-    assert where in caught.value.where, caught.value
-    assert text in caught.value.what, caught.value
-    return caught.value
+    error = vocabulary.refused(AttestationError, code, verify, data, **changes)
+    assert where in error.where, error
+    assert text in error.what, error
+    return error

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives import hashes
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tee import chain
 from securetrain.evidence.tee.tdx_collateral import INTEL
+from tests import vocabulary
 from tests.evidence.tee import forge
 from tests.evidence.tee.forge import (
     DAY,
@@ -28,10 +29,10 @@ PIN = chain.spki_digest(ROOT)
 
 
 def refused(code, text, path=PATH, now=NOW, pin=PIN, *, memory=None):
-    with pytest.raises(AttestationError) as caught:
-        chain.verify_path(path, pin, now, INTEL, memory)
-    assert caught.value.code == code, caught.value
-    assert text in caught.value.what, caught.value
+    error = vocabulary.refused(
+        AttestationError, code, chain.verify_path, path, pin, now, INTEL, memory
+    )
+    assert text in error.what, error
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_a_changed_signature_or_report_of_the_enclave(offset, where):
         {"point": b"\x01" * 64},
         {"point": bytes(64)},
     ],
-    ids=str,
+    ids=forge.label,
 )
 @pytest.mark.forgery
 def test_signatures_that_do_not_hold_one_another(changes):
@@ -158,7 +158,7 @@ def refused_chain(code, where, text="", **certificates):
         ({"ca": True}, "is a CA"),
         ({"subject": "Intel SGX TCB Signing"}, "is not the certificate of a platform's PCK"),
     ],
-    ids=str,
+    ids=forge.label,
 )
 @pytest.mark.forgery
 def test_a_pck_that_intel_did_not_certify(options, text):
@@ -180,7 +180,7 @@ def test_a_pck_under_another_ca_of_intels():
         ({"ca": False}, "may not sign certificates"),
         ({"may_sign_certificates": False}, "may not sign certificates"),
     ],
-    ids=str,
+    ids=forge.label,
 )
 @pytest.mark.forgery
 def test_a_ca_that_is_none(options, text):

@@ -12,6 +12,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.tee import chain
 from securetrain.evidence.tee import tdx_collateral as module
 from securetrain.evidence.tee.tdx_collateral import TdxCollateral, open_collateral
+from tests import vocabulary
 from tests.evidence.tee import forge
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import DAY, NOW, flip, p256_key
@@ -29,11 +30,9 @@ def opened(now=NOW, root=None, **changes):
 
 
 def refused(code, where, text="", **changes):
-    with pytest.raises(AttestationError) as caught:
-        opened(**changes)
-    assert caught.value.code == code, caught.value
-    assert where in caught.value.where, caught.value
-    assert text in caught.value.what, caught.value
+    error = vocabulary.refused(AttestationError, code, opened, **changes)
+    assert where in error.where, error
+    assert text in error.what, error
 
 
 def test_good_collateral():
@@ -206,7 +205,7 @@ def refused_signer(code, where, text="", **certificates):
         ({"subject": "Intel SGX PCK Certificate"}, "is no 'Intel SGX TCB Signing'"),
         ({"extensions": [(forge.NO_USAGE, True)]}, "may not sign"),
     ],
-    ids=str,
+    ids=forge.label,
 )
 @pytest.mark.forgery
 def test_a_signer_that_is_none(options, text):

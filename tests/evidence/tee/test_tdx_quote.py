@@ -6,16 +6,15 @@ import pytest
 
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tee.tdx_quote import QUOTE_LIMIT, parse_quote
+from tests import vocabulary
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import p256_key
 from tests.evidence.tee.forge_intel import quote
 
 
 def refused(data, text, code="ST-ATTS-501"):
-    with pytest.raises(AttestationError) as caught:
-        parse_quote(data)
-    assert caught.value.code == code
-    assert text in caught.value.what, caught.value
+    error = vocabulary.refused(AttestationError, code, parse_quote, data)
+    assert text in error.what, error
 
 
 def test_every_field_is_read_from_its_place():

@@ -37,6 +37,7 @@ from securetrain.evidence.tpm.structures import (
     number,
     tpm2b,
 )
+from tests.rsa_keys import rsa_key as kept_rsa_key
 
 PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -46,15 +47,11 @@ PCRS = tuple(range(16))
 EXTRA = bytes(range(32))
 FIRMWARE = 0x20240101_00000001
 
+
 # Making RSA keys is slow, and which one it is makes no difference to any test.
-_rsa_keys: dict[tuple[int, int], rsa.RSAPrivateKey] = {}
-
-
 def rsa_key(bits: int = 2048, number: int = 0) -> rsa.RSAPrivateKey:
     """The test run's RSA key of that size and number."""
-    if (bits, number) not in _rsa_keys:
-        _rsa_keys[bits, number] = rsa.generate_private_key(65537, bits)
-    return _rsa_keys[bits, number]
+    return kept_rsa_key(bits, number)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,7 @@ from securetrain.evidence.tpm.bootrules import Kind
 from securetrain.evidence.tpm.eventlog import parse, replay
 from securetrain.evidence.tpm.secureboot import PolicyVariable
 from securetrain.testing.bootlog import Boot
+from tests import vocabulary
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.bootlogs import (
     ACTION,
@@ -71,10 +72,7 @@ def appraise(entries=GOOD, pcrs=None, reference=REFERENCE, *, secure_boot=True, 
 
 
 def refused(code, *args, said="", where="", **more):
-    with pytest.raises(AttestationError) as caught:
-        appraise(*args, **more)
-    error = caught.value
-    assert error.code == code, error
+    error = vocabulary.refused(AttestationError, code, appraise, *args, **more)
     assert said in error.what, error
     assert error.where.startswith(where), error
     return error

@@ -10,6 +10,7 @@ import pytest
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm.bootrules import BootReference, Kind
 from securetrain.evidence.tpm.ccel import appraise_ccel, learn_ccel
+from tests import vocabulary
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.bootlogs import (
     AUTHORITY,
@@ -47,10 +48,7 @@ def appraise(entries=GOOD, rtmrs=None, reference=REFERENCE, *, secure_boot=True,
 
 
 def refused(code, *args, said="", where="", **more):
-    with pytest.raises(AttestationError) as caught:
-        appraise(*args, **more)
-    error = caught.value
-    assert error.code == code, error
+    error = vocabulary.refused(AttestationError, code, appraise, *args, **more)
     assert said in error.what, error
     assert error.where.startswith(where), error
     return error

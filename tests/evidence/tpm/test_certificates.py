@@ -30,6 +30,7 @@ from securetrain.evidence.tpm.certificates import (
     check_endorsement,
 )
 from securetrain.evidence.tpm.keys import EK_TEMPLATES
+from tests import vocabulary
 from tests.evidence.tpm.forge import (
     BEGIN,
     END,
@@ -62,10 +63,7 @@ def judge(certificate=LEAF_CERTIFICATE, chain=(), *, key=EK, now=NOW, **referenc
 
 
 def refused(code, certificate=LEAF_CERTIFICATE, chain=(), **named: Any) -> AttestationError:
-    with pytest.raises(AttestationError) as caught:
-        judge(certificate, chain, **named)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, judge, certificate, chain, **named)
 
 
 def fingerprint(certificate: bytes) -> str:

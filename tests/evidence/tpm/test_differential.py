@@ -35,9 +35,7 @@ from securetrain.evidence.tpm.structures import (
     RsaKey,
     Scheme,
     Signature,
-    encode_attest,
     encode_selections,
-    encode_signature,
     number,
     parse_attest,
     parse_public,
@@ -45,6 +43,7 @@ from securetrain.evidence.tpm.structures import (
     parse_signature,
     tpm2b,
 )
+from tests.evidence.tpm.encoders import encode_attest, encode_signature
 
 PACKAGE = "tpm2-pytss==3.0.0"
 HERE = Path(__file__).resolve()

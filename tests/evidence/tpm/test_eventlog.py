@@ -12,6 +12,7 @@ import pytest
 from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.eventlog import LOG_LIMIT, EventType, parse, read, replay
+from tests import vocabulary
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.bootlogs import (
     CRTM_VERSION,
@@ -33,10 +34,7 @@ FIRST = event(0, CRTM_VERSION, b"firmware")
 
 
 def refused(code, log, *args, **more):
-    with pytest.raises(AttestationError) as caught:
-        parse(log, *args, **more)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, parse, log, *args, **more)
 
 
 # What is good.

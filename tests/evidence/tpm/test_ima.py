@@ -25,6 +25,7 @@ from securetrain.testing.measurement_lists import (
     measured_file,
     replayed,
 )
+from tests import vocabulary
 
 BOOT = hashlib.sha256(b"PCR 0 to 9").digest()
 FILES = [measured_file(f"/usr/bin/tool{number}") for number in range(6)]
@@ -70,10 +71,7 @@ def appraise(evidence: ImaList, pcr10: bytes, **changes: Any) -> ImaState:
 
 
 def refused(evidence: ImaList, pcr10: bytes, code: str, **changes: Any) -> AttestationError:
-    with pytest.raises(AttestationError) as error:
-        appraise(evidence, pcr10, **changes)
-    assert error.value.code == code
-    return error.value
+    return vocabulary.refused(AttestationError, code, appraise, evidence, pcr10, **changes)
 
 
 BOTH = pytest.mark.parametrize("binary", [True, False], ids=["binary", "ascii"])

@@ -29,6 +29,7 @@ from securetrain.evidence.tpm.structures import (
     parse_public,
     tpm2b,
 )
+from tests import vocabulary
 from tests.evidence.tpm.forge import make_key, rsa_attestation_template
 
 # The profile's printed values (TCG EK Credential Profile 2.6, annex B.6).
@@ -51,10 +52,7 @@ POLICY_B = {
 
 
 def refused(code, check, public):
-    with pytest.raises(AttestationError) as caught:
-        check(public)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, check, public)
 
 
 @pytest.mark.parametrize("name", ["L-1", "L-2", "H-1", "H-2", "H-3", "H-4", "H-6"])

@@ -19,6 +19,7 @@ from securetrain.evidence.tpm.profile import (
     check_authority,
     check_endorsement_profile,
 )
+from tests import vocabulary
 from tests.evidence.tpm.forge import (
     MAKER,
     SWTPM,
@@ -39,11 +40,9 @@ def judge(certificate, *, rsa=False):
 
 
 def refused(word, certificate, *, rsa=False):
-    with pytest.raises(AttestationError) as caught:
-        judge(certificate, rsa=rsa)
-    assert caught.value.code == "ST-ATTS-105", caught.value
-    assert word in caught.value.what
-    assert caught.value.where == WHERE
+    error = vocabulary.refused(AttestationError, "ST-ATTS-105", judge, certificate, rsa=rsa)
+    assert word in error.what
+    assert error.where == WHERE
 
 
 def sequence(*elements: bytes) -> bytes:

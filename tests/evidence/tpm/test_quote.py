@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tpm.constants import Algorithm, Attributes, Curve, Handle, Hash, Tag
+from securetrain.evidence.tpm.constants import Algorithm, Curve, Handle, Hash
 from securetrain.evidence.tpm.keys import (
     AK_TEMPLATE,
     EK_TEMPLATES,
@@ -26,7 +26,6 @@ from securetrain.evidence.tpm.quote import (
     Quote,
     check_clock,
     composite,
-    verify_certify,
     verify_quote,
     verify_signature,
 )
@@ -40,6 +39,7 @@ from securetrain.evidence.tpm.structures import (
     parse_public_area,
     tpm2b,
 )
+from tests import vocabulary
 from tests.evidence.tpm.forge import (
     EXTRA,
     FIRMWARE,
@@ -74,10 +74,7 @@ def forged(changes, **expected) -> Quote:
 
 
 def refused(code, call, *arguments, **named):
-    with pytest.raises(AttestationError) as caught:
-        call(*arguments, **named)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, call, *arguments, **named)
 
 
 # Controls.
@@ -507,91 +504,6 @@ def test_the_clock_alone():
     after = msgspec.structs.replace(BEFORE, clock=BEFORE.clock + 1)
     check_clock(after, BEFORE, running=True)
     refused("ST-ATTS-117", check_clock, BEFORE, BEFORE, running=True)
-
-
-# Certified keys.
-
-RESIDENT = make_key(
-    AK_TEMPLATE,
-    attributes=AK_TEMPLATE.attributes & ~Attributes.RESTRICTED,
-).public
-
-
-def judge_certify(certification, signature, public=RESIDENT, extra_data=EXTRA, tpm=TPM):
-    return verify_certify(
-        certification,
-        signature,
-        ak=tpm.ak.public,
-        ek=tpm.ek.public,
-        extra_data=extra_data,
-        public=public,
-    )
-
-
-def test_honest_certifications():
-    judge_certify(*TPM.certify(RESIDENT))
-
-
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("changes", "code", "where"),
-    [
-        pytest.param({"name": OTHER.ak.public.name}, "ST-ATTS-120", "name", id="other-name"),
-        pytest.param({"name": b""}, "ST-ATTS-120", "name", id="no-name"),
-        pytest.param(
-            {"qualified": qualified_name((OTHER.ek.public, RESIDENT))},
-            "ST-ATTS-120",
-            "qualifiedName",
-            id="under-another-ek",
-        ),
-        pytest.param(
-            {"qualified": qualified_name((TPM.ek.public, RESIDENT), Handle.OWNER)},
-            "ST-ATTS-120",
-            "qualifiedName",
-            id="under-the-owner",
-        ),
-        pytest.param({"extra": bytes(32)}, "ST-ATTS-113", "extraData", id="other-extra-data"),
-        pytest.param({"signer": b"x"}, "ST-ATTS-114", "qualifiedSigner", id="other-signer"),
-        pytest.param({"magic": 1}, "ST-ATTS-112", "certification", id="magic"),
-        pytest.param({"tag": Tag.ATTEST_QUOTE}, "ST-ATTS-101", "certification", id="tag"),
-    ],
-)
-def test_forged_certifications(changes, code, where):
-    error = refused(code, judge_certify, *TPM.certify(RESIDENT, **changes))
-    assert error.where == where
-
-
-@pytest.mark.forgery
-def test_the_certification_of_another_key():
-    refused("ST-ATTS-120", judge_certify, *TPM.certify(TPM.ak.public))
-
-
-@pytest.mark.forgery
-def test_a_quote_is_no_certification():
-    assert "quote" in refused("ST-ATTS-112", judge_certify, *TPM.quote()).what
-
-
-@pytest.mark.forgery
-def test_a_certification_with_anothers_signature():
-    certification, _ = TPM.certify(RESIDENT)
-    refused("ST-ATTS-111", judge_certify, certification, OTHER.ak.sign(certification))
-
-
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        RESIDENT.attributes & ~Attributes.FIXED_TPM,
-        RESIDENT.attributes & ~Attributes.FIXED_PARENT,
-        RESIDENT.attributes & ~Attributes.SENSITIVE_DATA_ORIGIN,
-        RESIDENT.attributes | Attributes.ENCRYPTED_DUPLICATION,
-    ],
-    ids=["may-leave", "may-be-moved", "imported", "duplicated"],
-)
-def test_certified_keys_that_are_not_resident(attributes):
-    public = dataclasses.replace(RESIDENT, attributes=attributes)
-    error = refused("ST-ATTS-120", judge_certify, *TPM.certify(public), public=public)
-    assert error.where == "objectAttributes"
 
 
 # A real quote: a Windows virtual machine with a vTPM, from another project's tests.

@@ -21,6 +21,7 @@ from securetrain.evidence.tpm.runtime_policy import (
     parse_runtime_policy,
 )
 from securetrain.identity import dsse
+from tests import vocabulary
 from tests.evidence.vectors import needs_vectors, vector
 
 SHA256 = hashlib.sha256(b"x").hexdigest()
@@ -48,10 +49,7 @@ def dumped(**changes: Any) -> bytes:
 
 
 def refused(data: bytes, code: str = "ST-ATTS-320") -> AttestationError:
-    with pytest.raises(AttestationError) as error:
-        parse_runtime_policy(data)
-    assert error.value.code == code
-    return error.value
+    return vocabulary.refused(AttestationError, code, parse_runtime_policy, data)
 
 
 @pytest.mark.parametrize(
@@ -231,10 +229,7 @@ def get(reference: ImaReference, documents: dict[str, bytes] | None = None):
 def refused_reference(
     reference: ImaReference, code: str, documents: dict[str, bytes] | None = None
 ) -> AttestationError:
-    with pytest.raises(AttestationError) as error:
-        get(reference, documents)
-    assert error.value.code == code
-    return error.value
+    return vocabulary.refused(AttestationError, code, get, reference, documents)
 
 
 def test_a_policy_inside_the_reference_values():

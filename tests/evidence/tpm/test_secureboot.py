@@ -10,6 +10,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm.constants import Hash
 from securetrain.evidence.tpm.eventlog import parse
 from securetrain.evidence.tpm.secureboot import PolicyVariable, read_secure_boot
+from tests import vocabulary
 from tests.evidence.tpm import bootlogs
 from tests.evidence.tpm.bootlogs import (
     ACTION,
@@ -43,10 +44,7 @@ def read(entries):
 
 
 def refused(code, entries, said="", entry=None):
-    with pytest.raises(AttestationError) as caught:
-        read(entries)
-    error = caught.value
-    assert error.code == code, error
+    error = vocabulary.refused(AttestationError, code, read, entries)
     assert said in error.what, error
     assert error.where.startswith("PCR 7")
     if entry is not None:

@@ -34,9 +34,7 @@ from securetrain.evidence.tpm.structures import (
     Scheme,
     Signature,
     Symmetric,
-    encode_attest,
     encode_selections,
-    encode_signature,
     number,
     parse_attest,
     parse_public,
@@ -45,6 +43,8 @@ from securetrain.evidence.tpm.structures import (
     parse_signature,
     tpm2b,
 )
+from tests import vocabulary
+from tests.evidence.tpm.encoders import encode_attest, encode_signature
 from tests.evidence.tpm.forge import Tpm, make_key, rsa_attestation_template
 
 ECC = make_key(AK_TEMPLATE).public
@@ -69,10 +69,7 @@ ATTRIBUTES, SYMMETRIC, SCHEME, SCHEME_HASH, OWN = 4, 10, 12, 14, 16
 
 
 def refused(code, parse, data):
-    with pytest.raises(AttestationError) as caught:
-        parse(data)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, parse, data)
 
 
 def patch(data, at, new):

@@ -18,6 +18,7 @@ from securetrain.identity.log.checkpoint import (
     sign,
 )
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_document, sign_root
+from tests import vocabulary
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LOG, STRANGER = PrivateKey.generate(), PrivateKey.generate()
@@ -40,10 +41,7 @@ def cosigned(*keys, time=NOW, head=HEAD, log=LOG, names=None):
 
 
 def refused(code, data, policy=POLICY, now=NOW):
-    with pytest.raises(IdentityError) as caught:
-        open_checkpoint(data, policy, now, "checkpoint")
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(IdentityError, code, open_checkpoint, data, policy, now, "checkpoint")
 
 
 def test_a_quorum():

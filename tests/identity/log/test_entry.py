@@ -10,6 +10,7 @@ from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.log.entry import LIMIT, entry_of
+from tests import vocabulary
 
 KEYS = [PrivateKey.generate(), PrivateKey.generate(KeyKind.P256)]
 VERIFIERS = {key.key_id: key.public for key in KEYS}
@@ -17,9 +18,7 @@ KIND = "application/example"
 
 
 def refused(code, envelope, verifiers=VERIFIERS):
-    with pytest.raises(IdentityError) as caught:
-        entry_of(envelope, verifiers)
-    assert caught.value.code == code
+    vocabulary.refused(IdentityError, code, entry_of, envelope, verifiers)
 
 
 def test_the_form_of_rekor():

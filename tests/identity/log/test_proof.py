@@ -13,21 +13,23 @@ from securetrain.core.errors import IdentityError
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log.proof import LIMIT, Proof, parse_proof, verify_logged
+from tests import vocabulary
 from tests.identity.log.conftest import KIND, NOW, World
 
 
 def refused(code, world, proof, *, envelope=None, policy=None, now=NOW, verifiers=None):
-    with pytest.raises(IdentityError) as caught:
-        verify_logged(
+    return vocabulary.refused(
+        IdentityError,
+        code,
+        lambda: verify_logged(
             envelope or world.envelope("b"),
             proof,
             verifiers or world.verifiers,
             policy or world.policy,
             now,
             "proof",
-        )
-    assert caught.value.code == code, caught.value
-    return caught.value
+        ),
+    )
 
 
 @pytest.fixture

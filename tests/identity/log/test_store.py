@@ -15,13 +15,12 @@ from securetrain.identity.log import merkle, note, tiles
 from securetrain.identity.log.checkpoint import Checkpoint, sign
 from securetrain.identity.log.entry import entry_of
 from securetrain.identity.log.store import Log
+from tests import vocabulary
 from tests.identity.log.conftest import NOW, ORIGIN
 
 
 def refused(code, function, *arguments):
-    with pytest.raises(IdentityError) as caught:
-        function(*arguments)
-    assert caught.value.code == code, caught.value
+    vocabulary.refused(IdentityError, code, function, *arguments)
 
 
 def plain(count, start=0):

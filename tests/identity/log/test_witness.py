@@ -19,15 +19,14 @@ from securetrain.identity.log.witness import (
     parse_request,
     request_for,
 )
+from tests import vocabulary
 from tests.identity.log.conftest import NOW, ORIGIN
 
 
 def refused(code, function, *arguments, exit_code=18):
-    with pytest.raises(IdentityError) as caught:
-        function(*arguments)
-    assert caught.value.code == code, caught.value
-    assert caught.value.exit_code == exit_code
-    return caught.value
+    error = vocabulary.refused(IdentityError, code, function, *arguments)
+    assert error.exit_code == exit_code
+    return error
 
 
 def checkpoint(log: Log) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from securetrain.core.errors import AdmissionError
-from securetrain.core.vocabulary import Boundary
+from securetrain.ledger.events.base import encode_event
 from securetrain.rendezvous.coordinator import admission
 from securetrain.rendezvous.coordinator.admission import record_end, twin_of
 
@@ -16,17 +16,14 @@ ERROR = AdmissionError("ST-ADMN-013", "it was revoked")
 
 
 class Written:
-    """A journal that remembers who called what."""
+    """A journal that remembers what was written."""
 
     def __init__(self):
         self.rows = []
 
-    def observe(self, boundary, event, subject):
-        assert boundary is Boundary.RENDEZVOUS
-        self.rows.append((event, None, subject))
-
-    def refuse(self, event, error, subject):
-        self.rows.append((event, error.code, subject))
+    def write(self, said):
+        wire = encode_event(said)
+        self.rows.append((wire.event, wire.code or None, wire.subject))
 
     def refuse_stranger(self, error, subject):
         self.rows.append(("stranger", error.code, subject))

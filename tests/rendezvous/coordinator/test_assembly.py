@@ -203,7 +203,7 @@ def test_otherwise_the_round_goes_on(scene, what):
 
 def test_of_a_round_that_could_not_be_recorded_nobody_is_rank_0(scene):
     class Full:
-        def allow(self, *_, **__):
+        def write(self, _said):
             raise UsageError("ST-USAG-006", "the disk is full")
 
     scene.assembly._journal = Full()

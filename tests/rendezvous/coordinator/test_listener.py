@@ -145,7 +145,7 @@ def test_5000_idle_connections_cannot_keep_a_member_out(job, tools):
         assert line == ["all", "5000", "0"], "every connection was made"
         assert early.connected
         assert late.connected
-        assert job.coordinator.num_unauthenticated <= 64
+        assert job.coordinator._listener.num_strangers <= 64
         tools.wait_until(
             lambda: threading.active_count() <= before + 64 + 8, "the threads of the evicted end"
         )

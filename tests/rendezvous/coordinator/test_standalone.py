@@ -30,7 +30,7 @@ from securetrain.policy.load import LoadedPolicy, digest_of
 from securetrain.rendezvous.coordinator import standalone
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
 from securetrain.rendezvous.coordinator.standalone import Plan, Standalone
-from securetrain.rendezvous.member.enroll import enroll
+from securetrain.rendezvous.member.enrollee import enroll
 from securetrain.rendezvous.member.identity_dir import NodeIdentity, store_identity
 
 

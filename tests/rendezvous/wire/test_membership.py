@@ -25,6 +25,7 @@ from securetrain.rendezvous.wire.membership import (
     verify_membership,
 )
 from securetrain.rendezvous.wire.protocol import FLOOR_LIMIT, MAX_SHOWN
+from tests import vocabulary
 
 KEY = PrivateKey.generate(KeyKind.P256)
 COORDINATOR = "spiffe://securetrain.local/job/job-1/coordinator"
@@ -92,9 +93,7 @@ def with_member(rank, **changes):
 
 
 def refused(envelope, code, expected=EXPECTED):
-    with pytest.raises(AdmissionError) as caught:
-        verify_membership(envelope, expected)
-    assert caught.value.code == code
+    vocabulary.refused(AdmissionError, code, verify_membership, envelope, expected)
 
 
 def test_an_honest_membership():

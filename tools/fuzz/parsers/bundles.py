@@ -20,8 +20,8 @@ from securetrain.attest.fleet.bundle import (
     read_secret,
 )
 from securetrain.attest.fleet.cache_files import read_item
-from securetrain.attest.fleet.describe import describe
-from securetrain.attest.fleet.enroll import ima_reference, read_pem
+from securetrain.attest.fleet.description import describe
+from securetrain.attest.fleet.enrollment import ima_reference, read_pem
 from securetrain.core import canonical
 from securetrain.evidence.collateral import CollateralKind
 from securetrain.evidence.node_evidence import parse_node

@@ -28,12 +28,12 @@ from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import keys, manifest
 from securetrain.artifacts.model.oms.manifest import Predicate, Resource
 from securetrain.artifacts.tree.problems import Problem, most_telling
-from securetrain.core.codes import CODES, ExitCode
+from securetrain.core import CODES, ExitCode
 from securetrain.core.errors import IdentityError, IntegrityError, UsageError
 from securetrain.core.files import FileEntry, open_regular, read_file, survey, write_atomic
+from securetrain.identity import KeylessPolicy, verify_dsse
 from securetrain.identity.dsse import IN_TOTO, pae
 from securetrain.identity.keys import read_private
-from securetrain.identity.sigstore import KeylessPolicy, verify_dsse
 
 CHUNK: Final = 1 << 20
 KEY_LIMIT: Final = 1 << 20

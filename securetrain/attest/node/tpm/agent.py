@@ -43,10 +43,15 @@ from securetrain.attest.node.tpm.transport import DEFAULT_DEVICE
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, SecureTrainError
 from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
-from securetrain.evidence.node_evidence import AttestationKeys, TpmEvidence
-from securetrain.evidence.tpm.constants import Hash
-from securetrain.evidence.tpm.keys import AK_TEMPLATE, EK_TEMPLATES, check_attestation_key
-from securetrain.evidence.tpm.structures import PcrSelection, parse_public
+from securetrain.evidence import AttestationKeys, TpmEvidence
+from securetrain.evidence.tpm import (
+    AK_TEMPLATE,
+    EK_TEMPLATES,
+    Hash,
+    PcrSelection,
+    check_attestation_key,
+    parse_public,
+)
 
 BOOT_PCRS: Final = tuple(range(11))
 """Firmware and boot loader (0 to 9) and IMA (10)."""

@@ -30,9 +30,11 @@ from typing import Final, Self
 from securetrain.attest.node.tpm.commands import PASSWORD, Command, Session, policy, run
 from securetrain.attest.node.tpm.transport import Channel, connect
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.reader import Reader
-from securetrain.evidence.tpm.constants import Algorithm, Handle, Hash
-from securetrain.evidence.tpm.structures import (
+from securetrain.evidence import Reader
+from securetrain.evidence.tpm import (
+    Algorithm,
+    Handle,
+    Hash,
     PcrSelection,
     PublicArea,
     encode_selections,
@@ -73,7 +75,6 @@ class Range(IntEnum):
 class _Capability(IntEnum):
     HANDLES = 1
     PCRS = 5
-    TPM_PROPERTIES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +141,6 @@ class Tpm:
         self._channel.close()
 
     # What the TPM is.
-
-    def properties(self, first: int, count: int) -> dict[int, int]:
-        """TPM_PT properties from `first` on; fewer than `count` when there are fewer."""
-        body = self._capability(_Capability.TPM_PROPERTIES, first, count)
-        found = {body.u32(): body.u32() for _ in range(self._count(body, count))}
-        body.end()
-        return found
 
     def handles(self, first: Range) -> tuple[int, ...]:
         """Every handle of one kind.
@@ -329,12 +323,6 @@ class Tpm:
         """TPMS_ATTEST and TPMT_SIGNATURE over registers and `qualifying` (extraData)."""
         asked = tpm2b(qualifying) + number(Algorithm.NULL, 2) + encode_selections(selections)
         return self._attested(self._run(Command.Quote, [key], [PASSWORD], asked))
-
-    def certify(self, subject: int, key: int, qualifying: bytes) -> tuple[bytes, bytes]:
-        """TPMS_ATTEST and TPMT_SIGNATURE by `key`: that the TPM holds `subject`."""
-        asked = tpm2b(qualifying) + number(Algorithm.NULL, 2)
-        sessions = [PASSWORD, PASSWORD]
-        return self._attested(self._run(Command.Certify, [subject, key], sessions, asked))
 
     # Registers.
 

@@ -23,9 +23,8 @@ from typing import Final
 from securetrain.attest.node.tpm.responses import RETRIED, ResponseCode, refusal
 from securetrain.attest.node.tpm.transport import HEADER, Channel
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.reader import Reader
-from securetrain.evidence.tpm.constants import Handle, Tag
-from securetrain.evidence.tpm.structures import number, tpm2b
+from securetrain.evidence import Reader
+from securetrain.evidence.tpm import Handle, Tag, number, tpm2b
 
 KEY_TIMEOUT: Final = 300.0
 """Seconds for making a key: finding RSA primes takes long on a slow TPM, with bad luck minutes."""
@@ -41,7 +40,6 @@ class Command(IntEnum):
     CreatePrimary = 0x131
     Shutdown = 0x145
     ActivateCredential = 0x147
-    Certify = 0x148
     NV_Read = 0x14E
     PolicySecret = 0x151
     Create = 0x153

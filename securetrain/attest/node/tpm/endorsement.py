@@ -26,15 +26,16 @@ from typing import Final
 
 from securetrain.attest.node.tpm.client import Range, Tpm
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.tpm.constants import Handle
-from securetrain.evidence.tpm.keys import (
+from securetrain.evidence.tpm import (
     EK_TEMPLATES,
     POLICY_C,
+    Handle,
+    PublicArea,
     check_endorsement_key,
+    parse_public,
     policy_a,
     policy_b,
 )
-from securetrain.evidence.tpm.structures import PublicArea, parse_public
 
 MAX_CHAIN: Final = 8
 CERTIFICATE_INDICES: Final[Mapping[str, int]] = MappingProxyType(

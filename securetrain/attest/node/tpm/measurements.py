@@ -21,8 +21,8 @@ from typing import Final
 
 from securetrain.core.errors import UsageError
 from securetrain.core.files import read_file
-from securetrain.evidence.node_evidence import ImaList
-from securetrain.evidence.tpm.ima_list import Refusal, split_binary
+from securetrain.evidence import ImaList
+from securetrain.evidence.tpm import Refusal, split_binary
 
 EVENT_LOG_LIMIT: Final = 1 << 20
 IMA_READ_LIMIT: Final = 64 << 20

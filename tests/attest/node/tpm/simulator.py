@@ -43,7 +43,6 @@ _AREAS: Final[dict[Command, tuple[int, int]]] = {
     Command.ContextSave: (1, 0),
     Command.ActivateCredential: (2, 2),
     Command.Quote: (1, 1),
-    Command.Certify: (2, 2),
     Command.PCR_Extend: (1, 1),
 }
 
@@ -245,13 +244,6 @@ class Simulator:
         changes = {"banks": {Hash.SHA256: self.pcrs}, "ak": key.public}
         attest = self.tpm.attest(extra=extra, selections=selections, **changes)
         return None, tpm2b(attest) + key.sign(attest)
-
-    def do_Certify(self, handles, reader):
-        subject, key, extra = self.key(handles[0]), self.key(handles[1]), reader.sized(2, 64)
-        assert reader.u16() == Algorithm.NULL
-        self.tpm.ak = key
-        attest, signature = self.tpm.certify(subject.public, extra=extra)
-        return None, tpm2b(attest) + signature
 
     def do_PCR_Read(self, _, reader):
         asked = parse_selections(reader.rest())

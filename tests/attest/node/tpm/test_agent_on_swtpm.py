@@ -20,7 +20,6 @@ from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.tpm.certificates import TpmReference, check_endorsement
 from securetrain.evidence.tpm.constants import Attributes, Hash
 from securetrain.evidence.tpm.keys import AK_TEMPLATE, EK_TEMPLATES, check_endorsement_key
-from securetrain.evidence.tpm.quote import verify_certify
 from securetrain.evidence.tpm.structures import parse_attest, parse_public
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.measurement_lists import measure_files
@@ -212,30 +211,6 @@ def test_a_key_of_another_tpm_is_refused(machine, tmp_path, ca):
             agent.evidence(BINDING)
         assert error.value.code == "ST-ATTS-157"
         assert "did not wrap it" in error.value.what
-
-
-@needs_swtpm
-def test_a_second_key_is_certified(machine):
-    with Tpm.open(machine.address) as tpm, contextlib.ExitStack() as held:
-        key = endorsement.find(tpm)
-        assert key.handle is not None
-        loaded = []
-        for _ in range(2):
-            with endorsement.session(tpm, key) as session:
-                private, public = tpm.create(key.handle, session, AK_TEMPLATE)
-            with endorsement.session(tpm, key) as session:
-                handle = held.enter_context(tpm.load(key.handle, session, private, public))
-            loaded.append((handle, parse_public(public)))
-        (ak, ak_public), (other, other_public) = loaded
-        certification, signature = tpm.certify(other, ak, BINDING)
-    verify_certify(
-        certification,
-        signature,
-        ak=ak_public,
-        ek=key.public,
-        extra_data=BINDING,
-        public=other_public,
-    )
 
 
 @needs_swtpm

@@ -12,7 +12,7 @@ from securetrain.core.errors import AttestationError
 from securetrain.evidence.tpm.constants import Handle, Hash
 from securetrain.evidence.tpm.credential import make_credential
 from securetrain.evidence.tpm.keys import AK_TEMPLATE, EK_TEMPLATES, check_attestation_key
-from securetrain.evidence.tpm.quote import verify_certify, verify_quote
+from securetrain.evidence.tpm.quote import verify_quote
 from securetrain.evidence.tpm.structures import (
     PcrSelection,
     encode_selections,
@@ -55,10 +55,6 @@ def refused(error, says, code="ST-ATTS-152"):
     assert says in error.value.what
     assert error.value.where
     return True
-
-
-def test_properties(tpm):
-    assert tpm.properties(0x100, 16) == {0x100: 0x322E3000, 0x105: 0x49424D00}
 
 
 def test_banks_that_are_off_are_left_out(tpm):
@@ -134,22 +130,6 @@ def test_a_bank_of_an_unknown_hash_is_told(tpm, simulator):
     body = "00 00000005 00000001 0012 03 010000"
     simulator.alter[Command.GetCapability] = lambda _: bytes.fromhex(body)
     assert tpm.pcr_banks() == {0x12: (0,)}
-
-
-@pytest.mark.forgery
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("00 00000006 00000011" + "0000010000000000" * 17, "17 items, at most 16"),
-        ("00 00000006 00000001 0000010000000000 ff", "1 bytes follow"),
-        ("00 00000001 00000000", "capability 1, not 6"),
-    ],
-)
-def test_properties_that_are_refused(tpm, simulator, body, says):
-    simulator.alter[Command.GetCapability] = lambda _: bytes.fromhex(body)
-    with pytest.raises(AttestationError) as error:
-        tpm.properties(0x100, 16)
-    assert refused(error, says)
 
 
 def test_nv_is_read_in_pieces(tpm, simulator):
@@ -303,12 +283,6 @@ def test_a_quote_verifies(tpm, simulator):
     )
 
 
-def test_a_key_is_certified(tpm):
-    with attestation_key(tpm) as (ak, public, ek, _):
-        certification, signature = tpm.certify(ak, ak, EXTRA)
-    verify_certify(certification, signature, ak=public, ek=ek, extra_data=EXTRA, public=public)
-
-
 def test_registers_are_read_until_all_are_there(tpm, simulator):
     for pcr in range(24):
         tpm.pcr_extend(pcr, [(Hash.SHA256, bytes([pcr]) * 32)])
@@ -377,7 +351,7 @@ def test_registers_that_are_refused(tpm, simulator, alter, says):
     assert refused(error, says)
 
 
-ENDLESS = {Command.Quote, Command.Certify, Command.ContextSave, Command.CreatePrimary}
+ENDLESS = {Command.Quote, Command.ContextSave, Command.CreatePrimary}
 """The last thing in their responses has no length of its own, or is not read."""
 
 
@@ -404,7 +378,6 @@ def every_command(tpm):
             tpm.policy_or(session, [b"a" * 32, b"b" * 32])
             tpm.activate_credential(ak, parent, session, made.id_object, made.encrypted_secret)
         tpm.quote(ak, EXTRA, ())
-        tpm.certify(ak, ak, EXTRA)
         context = tpm.context_save(ak)
     with tpm.context_load(context):
         pass

@@ -11,7 +11,7 @@ import pytest
 from OpenSSL import crypto
 
 from securetrain.attest.fleet.bundle import key_text, make_question, verify_bundle
-from securetrain.attest.fleet.enroll import (
+from securetrain.attest.fleet.enrollment import (
     LIFETIME,
     Enrollment,
     Roots,
@@ -35,6 +35,7 @@ from securetrain.evidence.tpm.runtime_policy import ImaReference
 from securetrain.identity.keys import PrivateKey
 from securetrain.testing.bootlog import Boot
 from securetrain.testing.machine import runtime_policy
+from tests import vocabulary
 from tests.attest.bundles import (
     AMD,
     bundle_of,
@@ -76,10 +77,7 @@ def make(values, *bundles, learn_boot=True, roots=ROOTS, now=NOW, makers=MAKERS,
 
 
 def refused(code, *args, error=AttestationError, **how):
-    with pytest.raises(error) as caught:
-        make(*args, **how)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(error, code, make, *args, **how)
 
 
 def appraiser(values, **policy):

@@ -31,14 +31,14 @@ from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.verify import VerifyResult, verify_path
 from securetrain.core.errors import IntegrityError
 from securetrain.core.files import read_file
-from securetrain.identity.log.proof import LIMIT as PROOF_LIMIT
+from securetrain.identity.log import LIMIT as PROOF_LIMIT
 from securetrain.identity.trust import TrustRoot
 from securetrain.policy.load import LoadedPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Questions about an artifact beyond its signature and its bytes."""
+    """The questions about an artifact beyond its signature and its bytes."""
 
     log_proof: Path | None = None
     waivers: Sequence[Path] = ()
@@ -109,7 +109,7 @@ def examine_model(
 
 
 def _known(wanted: Wanted) -> Freshness | None:
-    """The knowledge of this machine besides the artifact; None when nothing was given."""
+    """Read what this machine knows besides the artifact; None when nothing was given."""
     if not wanted.waivers and wanted.floors is None:
         return None
     return Freshness(

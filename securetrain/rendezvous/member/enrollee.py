@@ -18,16 +18,21 @@ from typing import Final
 from cryptography import x509
 from OpenSSL import SSL, crypto
 
-from securetrain.core.codes import CODES
+from securetrain.core import CODES
 from securetrain.core.errors import (
     AdmissionError,
     IdentityError,
     SecureTrainError,
 )
-from securetrain.identity.job_ca import check_leaf, load_certificate, public_key_of
+from securetrain.identity import (
+    Role,
+    Token,
+    check_leaf,
+    fingerprint,
+    load_certificate,
+    public_key_of,
+)
 from securetrain.identity.keys import KeyKind, PrivateKey
-from securetrain.identity.spiffe import Role
-from securetrain.identity.token import Token, fingerprint
 from securetrain.rendezvous.member.identity_dir import NodeIdentity, new_folder, store_identity
 from securetrain.rendezvous.wire.channel import Anonymous, Channel
 from securetrain.rendezvous.wire.enrollment import (

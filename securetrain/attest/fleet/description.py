@@ -21,11 +21,18 @@ from securetrain.attest.fleet.describe_tpm import describe_keys, describe_tpm
 from securetrain.attest.fleet.sections import Fact, Section, Table, refused, tried, yes
 from securetrain.core.errors import AttestationError, SecureTrainError
 from securetrain.core.vocabulary import UNATTESTED
-from securetrain.evidence.jws import parse
-from securetrain.evidence.node_evidence import NODE_TYPE, NodeEvidence, parse_node
-from securetrain.evidence.result import AFFIRMING, Submodule
-from securetrain.evidence.selfreport import SELF_ASSERTED_TYPE, SoftwareEvidence, parse_software
-from securetrain.evidence.tokens import unbundle
+from securetrain.evidence import (
+    AFFIRMING,
+    NODE_TYPE,
+    SELF_ASSERTED_TYPE,
+    NodeEvidence,
+    SoftwareEvidence,
+    Submodule,
+    parse,
+    parse_node,
+    parse_software,
+    unbundle,
+)
 
 _TITLES: Final = {
     "self-report": "What the node says of itself",

@@ -22,16 +22,10 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from securetrain.artifacts import SaveContext, load, sign_safetensors
-from securetrain.artifacts.checkpoint.tensors import memory
-from securetrain.artifacts.model.signed_model import BUNDLE, SignedModel
-from securetrain.artifacts.statement.statements import (
-    CheckpointPredicate,
-    Parent,
-    ParentRole,
-    digest_of,
-)
-from securetrain.artifacts.tree import safetensors_header as headers
+from securetrain.artifacts import INDEX_JSON, SaveContext, encode_header, load, sign_safetensors
+from securetrain.artifacts.checkpoint import memory
+from securetrain.artifacts.model import BUNDLE, SignedModel
+from securetrain.artifacts.statement import CheckpointPredicate, Parent, ParentRole, digest_of
 from securetrain.core.errors import IntegrityError, UsageError, os_error
 from securetrain.core.files import staged_dir
 from securetrain.identity.keys import Signer
@@ -109,7 +103,7 @@ def export(
         if len(groups) > 1:
             said = {"metadata": {"total_size": total}, "weight_map": where}
             data = msgspec.json.format(msgspec.json.encode(said, order="sorted"), indent=2)
-            _put(staging / headers.INDEX_JSON, [memoryview(data)])
+            _put(staging / INDEX_JSON, [memoryview(data)])
     assert source is not None
     signed = sign_safetensors(out, key=key, context=_context(source, now))
     return Exported(path=out, digest=digest_of(signed), num_files=len(groups), num_bytes=total)
@@ -153,7 +147,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor]) -> int:
         for name, one in tensors.items()
     }
     data = [memory(one) for one in tensors.values()]
-    _put(path, [memoryview(headers.encode(named)), *data])
+    _put(path, [memoryview(encode_header(named)), *data])
     return sum(len(one) for one in data)
 
 
@@ -172,7 +166,7 @@ def _documents(shape: ModelShape, base: SignedModel | None) -> Iterator[tuple[st
         yield hf.CONFIG, hf.config_of(shape)
         return
     for document in base.predicate.documents:
-        if document.name not in {headers.INDEX_JSON, BUNDLE}:
+        if document.name not in {INDEX_JSON, BUNDLE}:
             yield document.name, base.document(document.name)
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from securetrain.report.document import Document
-from securetrain.report.pieces import bare_table, plain
+from securetrain.report import Document, bare_table, plain
 from securetrain.threats.resolve import Report
 from securetrain.threats.threat_model import ThreatModel
 

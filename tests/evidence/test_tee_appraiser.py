@@ -9,10 +9,11 @@ import pytest
 from securetrain.core.errors import AttestationError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence.node_evidence import TeeEvidence, TeeKind, report_data
-from securetrain.evidence.tee.appraisal import TeeAppraiser
 from securetrain.evidence.tee.snp_report import SigningKey
+from securetrain.evidence.tee_appraiser import TeeAppraiser
 from securetrain.evidence.tpm.bootrules import BootReference
 from securetrain.evidence.tpm.ccel import learn_ccel
+from tests import vocabulary
 from tests.attest.collateral import Shelf, case
 from tests.evidence.tee import forge_intel as intel
 from tests.evidence.tee.forge import NOW, der, pem
@@ -74,10 +75,7 @@ def judge(evidence, chips=(), node="node-0", **changes):
 
 
 def refused(code, evidence, chips=(), **changes):
-    with pytest.raises(AttestationError) as caught:
-        judge(evidence, chips, **changes)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, judge, evidence, chips, **changes)
 
 
 @pytest.mark.parametrize(("evidence", "name"), [(snp, "sev-snp"), (tdx, "tdx")])

@@ -8,12 +8,13 @@ from datetime import timedelta
 import pytest
 
 from securetrain.core.errors import AttestationError
-from securetrain.evidence.gpu.appraisal import GpuAppraiser
 from securetrain.evidence.gpu.firmware import wanted_rims
 from securetrain.evidence.gpu.reference import GpuReference
 from securetrain.evidence.gpu.rim import RimCache, RimKind
+from securetrain.evidence.gpu_appraiser import GpuAppraiser
 from securetrain.evidence.node_evidence import DeviceEvidence, device_nonce
 from securetrain.policy.schema import Gpu
+from tests import vocabulary
 from tests.attest.collateral import Shelf, case
 from tests.evidence.gpu.authority import DAY, NOW, YEAR, make_authority
 from tests.evidence.gpu.forge import GPUS, SWITCHES, Device, hgx_gpu, hgx_switch, key, spki
@@ -88,10 +89,7 @@ def judge(
 
 
 def refused(code, *evidence, **changes):
-    with pytest.raises(AttestationError) as caught:
-        judge(*evidence, **changes)
-    assert caught.value.code == code, caught.value
-    return caught.value
+    return vocabulary.refused(AttestationError, code, judge, *evidence, **changes)
 
 
 def good(device=GPU):

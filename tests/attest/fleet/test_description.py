@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from securetrain.attest.fleet.bundle import make_question, verify_bundle
-from securetrain.attest.fleet.describe import describe, describe_verdict, parse_bundle, speakers
+from securetrain.attest.fleet.description import describe, describe_verdict, parse_bundle, speakers
 from securetrain.attest.fleet.sections import Fact, Section, Table, refused, tried
 from securetrain.core.errors import AttestationError, UsageError
 from securetrain.core.vocabulary import UNATTESTED

@@ -34,16 +34,24 @@ from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, UsageError, reason
 from securetrain.core.files import read_file
 from securetrain.core.vocabulary import tier_label
-from securetrain.evidence.appraise import check_signature
-from securetrain.evidence.collateral import Collateral
-from securetrain.evidence.node_evidence import NODE_TYPE, AttestationKeys, NodeEvidence, parse_node
-from securetrain.evidence.reference import EnrolledNode, ReferenceValues, trusted_keys
-from securetrain.evidence.tpm.certificates import (
+from securetrain.evidence import (
+    NODE_TYPE,
+    AttestationKeys,
+    Collateral,
+    EnrolledNode,
+    NodeEvidence,
+    ReferenceValues,
+    check_signature,
+    parse_node,
+    trusted_keys,
+)
+from securetrain.evidence.tpm import (
     Endorsements,
+    ImaReference,
+    RuntimePolicies,
     TpmReference,
     check_endorsement,
 )
-from securetrain.evidence.tpm.runtime_policy import ImaReference, RuntimePolicies
 from securetrain.identity.keys import PrivateKey
 
 LIFETIME: Final = timedelta(days=90)

@@ -13,7 +13,7 @@ from securetrain.artifacts import SaveContext, save
 from securetrain.artifacts.model.signed_model import open_model
 from securetrain.artifacts.verify import verify_path
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.train.export import export
+from securetrain.train.exporter import export
 from securetrain.train.models import hf
 from securetrain.train.models.hf_weights import load_weights
 from securetrain.train.models.init_weights import init_weights

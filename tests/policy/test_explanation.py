@@ -4,7 +4,7 @@ import pytest
 
 from securetrain.core.errors import UsageError
 from securetrain.policy import load_policy
-from securetrain.policy.explain import documented_fields, explain
+from securetrain.policy.explanation import documented_fields, explain
 from securetrain.policy.schema import SECTIONS
 
 OPTIONAL = ("reference_values.", "isolation.", "log.")

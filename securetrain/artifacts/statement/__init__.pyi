@@ -1,0 +1,22 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from . import members as members
+from .context import SaveContext as SaveContext
+from .dataset_predicate import DataFormat as DataFormat
+from .dataset_predicate import DatasetPredicate as DatasetPredicate
+from .dataset_predicate import Removed as Removed
+from .dataset_predicate import Scan as Scan
+from .dataset_predicate import Verdict as Verdict
+from .dataset_predicate import digest_of_report as digest_of_report
+from .listing import read_statement as read_statement
+from .statements import CheckpointPredicate as CheckpointPredicate
+from .statements import DatasetRef as DatasetRef
+from .statements import GradientRecord as GradientRecord
+from .statements import GradientVerdict as GradientVerdict
+from .statements import NodeRef as NodeRef
+from .statements import Opened as Opened
+from .statements import Parent as Parent
+from .statements import ParentRole as ParentRole
+from .statements import PolicyRef as PolicyRef
+from .statements import digest_of as digest_of
+from .statements import open_statement as open_statement

@@ -1,0 +1,22 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from .certificates import CHAIN_LENGTH as CHAIN_LENGTH
+from .certificates import NVIDIA_DEVICE_ROOTS as NVIDIA_DEVICE_ROOTS
+from .crl import verify_crl as verify_crl
+from .firmware import wanted_rims as wanted_rims
+from .ocsp import UNREADABLE as UNREADABLE
+from .ocsp import build_request as build_request
+from .ocsp import verify_response as verify_response
+from .reference import GpuReference as GpuReference
+from .report import DeviceState as DeviceState
+from .report import verify_device as verify_device
+from .revocation import crl_id as crl_id
+from .revocation import ocsp_id as ocsp_id
+from .rim import NVIDIA_RIM_ROOTS as NVIDIA_RIM_ROOTS
+from .rim import Rim as Rim
+from .rim import RimKind as RimKind
+from .rim import parse_rim as parse_rim
+from .signer import spki_sha256 as spki_sha256
+from .spdm import NONCE_SIZE as NONCE_SIZE
+from .spdm import parse_report as parse_report
+from .topology import check_fabric as check_fabric

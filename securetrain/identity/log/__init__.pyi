@@ -1,0 +1,20 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from . import merkle as merkle
+from . import note as note
+from . import proof as proof
+from .checkpoint import LogPolicy as LogPolicy
+from .checkpoint import SignedCheckpoint as SignedCheckpoint
+from .checkpoint import open_checkpoint as open_checkpoint
+from .entry import entry_of as entry_of
+from .leaf_hashes import hashes_of as hashes_of
+from .node_witness import machine_witness as machine_witness
+from .node_witness import witness_key as witness_key
+from .note import vkey as vkey
+from .proof import LIMIT as LIMIT
+from .proof import SUFFIX as SUFFIX
+from .proof import Logged as Logged
+from .proof import verify_logged as verify_logged
+from .store import Log as Log
+from .witness import Witness as Witness
+from .witness import request_for as request_for

@@ -1,0 +1,21 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from . import events as events
+from .events import LedgerEvent as LedgerEvent
+from .events import WriterRole as WriterRole
+from .log import GENESIS as GENESIS
+from .log import LINE_LIMIT as LINE_LIMIT
+from .log import Clock as Clock
+from .log import Ledger as Ledger
+from .log import VerifiedLedger as VerifiedLedger
+from .log import verify_ledger as verify_ledger
+from .reading import Ignored as Ignored
+from .reading import Reading as Reading
+from .reading import Recorded as Recorded
+from .reading import Writers as Writers
+from .reading import read_events as read_events
+from .reading import read_ledger as read_ledger
+from .wire import Body as Body
+from .wire import Detail as Detail
+from .wire import Entry as Entry
+from .wire import Event as Event

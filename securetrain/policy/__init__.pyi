@@ -1,0 +1,10 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from .explanation import Row as Row
+from .explanation import explain as explain
+from .lint import Level as Level
+from .lint import Remark as Remark
+from .lint import lint_policy as lint_policy
+from .load import LoadedPolicy as LoadedPolicy
+from .load import load_policy as load_policy
+from .schema import Policy as Policy

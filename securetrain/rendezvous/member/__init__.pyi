@@ -1,0 +1,13 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+from .enrollee import enroll as enroll
+from .entry import CARRIER as CARRIER
+from .entry import FLOORS as FLOORS
+from .entry import ON_EPOCH as ON_EPOCH
+from .entry import TUNNEL as TUNNEL
+from .entry import get_creator as get_creator
+from .entry import parse_endpoint as parse_endpoint
+from .identity_dir import issue_identity as issue_identity
+from .identity_dir import load_identity as load_identity
+from .identity_dir import write_identity as write_identity
+from .relay import Carrier as Carrier

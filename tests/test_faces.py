@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The faces of the rooms, pinned: a change of ``faces.json`` is a decision.
+
+import-linter holds that other rooms import from nowhere else (pyproject.toml, "Rooms are entered
+through their faces"). Here is what it cannot see: which names there are, that each loads, that
+each has a reader in another room, and what a face may not load.
+"""
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PINNED = json.loads((ROOT / "tests" / "faces.json").read_text("utf-8"))
+FACES = PINNED["faces"]
+FOR_PROGRAMS = PINNED["for_programs"]
+"""Names that no other room takes: programs that use securetrain do."""
+
+
+def _packages():
+    for path in sorted((ROOT / "securetrain").rglob("__init__.py")):
+        if "__all__" in path.read_text("utf-8"):
+            yield ".".join(path.parent.relative_to(ROOT).parts)
+
+
+def test_every_face_is_pinned():
+    # The events are pinned as they stand on disk: docs/reference/ledger-events.md.
+    assert set(_packages()) - {"securetrain.ledger.events"} == set(FACES)
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_the_names_of_a_face_are_pinned_and_load(name):
+    module = importlib.import_module(name)
+    assert sorted(module.__all__) == FACES[name]
+    for public in module.__all__:
+        assert getattr(module, public) is not None
+    with pytest.raises(AttributeError):
+        module.nothing  # noqa: B018
+
+
+def test_every_name_of_a_face_has_a_reader():
+    taken = {face: set(FOR_PROGRAMS.get(face, ())) for face in FACES}
+    for path in sorted((ROOT / "securetrain").rglob("*.py")):
+        room = path.relative_to(ROOT).parts[1].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if not isinstance(node, ast.ImportFrom) or node.module not in FACES:
+                continue
+            assert node.module
+            if node.module.split(".")[1] != room:
+                taken[node.module].update(alias.name for alias in node.names)
+    unread = {face: sorted(set(names) - taken[face]) for face, names in FACES.items()}
+    assert {face: names for face, names in unread.items() if names} == {}
+
+
+def _loaded(statement):
+    out = subprocess.run(
+        [sys.executable, "-c", f"import sys; {statement}; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(out.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import securetrain.rendezvous.member",
+        "from securetrain.rendezvous.member import Carrier, get_creator, load_identity",
+        "from securetrain.rendezvous.member.client import Member",
+    ],
+)
+def test_a_member_loads_no_verifier(statement):
+    loaded = _loaded(statement)
+    assert not {name for name in loaded if name.startswith("securetrain.rendezvous.coordinator.")}
+    assert not {name for name in loaded if name.startswith("securetrain.attest.fleet.")}
+    verifiers = ("verifier", "appraisers", "state")
+    assert not {f"securetrain.attest.session.{name}" for name in verifiers} & loaded
+    assert "securetrain.evidence.node_appraiser" not in loaded
+
+
+def test_a_face_loads_only_what_is_taken_from_it():
+    loaded = _loaded("from securetrain.artifacts import verify_path")
+    assert "securetrain.artifacts.verify" in loaded
+    assert not {"torch", "numpy", "securetrain.artifacts.checkpoint.save"} & loaded

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Words that tests of all rooms share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, TypeVar
+
+import pytest
+
+from securetrain.core.errors import SecureTrainError
+from securetrain.identity.keys import PublicKey
+from securetrain.identity.trust import Revoked, RoleKeys, TrustDocument, TrustRole, key_table
+
+E = TypeVar("E", bound=SecureTrainError)
+
+
+def refused(
+    kind: type[E], code: str, call: Callable[..., object], /, *args: Any, **named: Any
+) -> E:
+    """Call it, which must end with an error of that kind and code; give the error."""
+    with pytest.raises(kind) as caught:
+        call(*args, **named)
+    assert caught.value.code == code, caught.value
+    return caught.value
+
+
+def trust_document(
+    roles: Mapping[TrustRole, Sequence[PublicKey]],
+    created: datetime,
+    expires: datetime,
+    *,
+    two_of: TrustRole | None = TrustRole.OPERATOR,
+    revoked: Sequence[Revoked] = (),
+    log_origin: str = "",
+) -> TrustDocument:
+    """An unsigned trust root in which one role, if it is there, needs two of its keys."""
+    return TrustDocument(
+        version=1,
+        created=created,
+        expires=expires,
+        keys=key_table([key for keys in roles.values() for key in keys]),
+        roles={
+            role: RoleKeys([key.key_id for key in keys], 2 if role is two_of else 1)
+            for role, keys in roles.items()
+        },
+        revoked=list(revoked),
+        log_origin=log_origin,
+    )
+
+
+def needs(*lacking: Callable[[], list[str]]) -> pytest.MarkDecorator:
+    """Skip a test where something lacks that one of `lacking` lists.
+
+    They are asked when the first such test is about to run, since most of them start programs, and
+    collecting tests must not.
+    """
+    return pytest.mark.needs.with_args(*lacking)
+
+
+def skip_where_something_lacks(item: pytest.Item) -> None:
+    """Do what `needs` promises; `conftest.py` calls it before every test."""
+    lacking = [
+        one for mark in item.iter_markers("needs") for ask in mark.args for one in _asked(ask)
+    ]
+    if lacking:
+        pytest.skip(f"this needs: {'; '.join(lacking)}")
+
+
+@cache
+def _asked(ask: Callable[[], list[str]]) -> list[str]:
+    return ask()
