@@ -142,7 +142,7 @@ def verify_path(
 
     Args:
         path: the directory of a checkpoint or dataset: a path, or a URL of an object store.
-        trust: who may sign it.
+        trust: the keys that may sign it.
         policy: what is asked of it besides integrity and signature; None asks for nothing more.
         now: the time of the check.
         progress: called from the calling thread while bytes are hashed.
@@ -469,7 +469,7 @@ def _judge(report: _Report, job: _FileJob, tensors: index_file.TensorMap, *, nam
         report.add(
             Problem(
                 code=kind.code(130),
-                what="the content is not what was signed (where, its damaged table cannot say)",
+                what="the content is not what was signed; its damaged table cannot say where",
                 file=file.name,
                 offset=0,
                 length=file.size,

@@ -114,7 +114,7 @@ def others_can_write(link: Link, trusted: set[int]) -> Truth:
     if not mode & 0o020:
         return FALSE
     if link.group_uids is None:
-        return unknown(f"{link.path}: who is in its group is not known")
+        return unknown(f"{link.path}: the members of its group are not known")
     return truth(not set(link.group_uids) <= trusted)
 
 

@@ -83,8 +83,8 @@ Examples:
       --out answer.json
   securetrain attest collect --node node-17 --attester attester.json --json
 
-The TPM and its logs are root's: without root, most of the evidence is missing, and this says so.
-The keys are kept in --state, so that an answer comes from the keys that were asked.
+The TPM and its logs are root's: without root, most of the evidence is missing, and the
+output says so. The keys are kept in --state, so that an answer comes from the keys that were asked.
 
 Exit codes: 0 collected (also when only the node itself speaks: look for UNATTESTED); 1 what
 --attester requires cannot be had; 2 bad command line, settings or question.
@@ -98,7 +98,7 @@ Exit codes: 0 collected (also when only the node itself speaks: look for UNATTES
     "--attester",
     default="auto",
     show_default=True,
-    help="What may speak: 'auto' takes what this machine has, or a settings file.",
+    help="Sources of evidence: 'auto' (what this machine has) or a settings file.",
 )
 @file_option("--key", "key_file", help="The node's key. Default: one in --state.")
 @file_option("--question", "question_file", help="A verifier's question to answer.")
@@ -176,11 +176,13 @@ stays here and is needed to verify the answer, within 24 hours.
 """
 
 
-@command.command(name="challenge", epilog=CHALLENGE_EPILOG, short_help="Make a question to a node.")
+@command.command(
+    name="challenge", epilog=CHALLENGE_EPILOG, short_help="Make a question for a node."
+)
 @file_argument("bundle")
 @_POLICY
-@file_option("--out", "question_file", required=True, help="What the node is given.")
-@file_option("--secret", "secret_file", required=True, help="What stays here (0600).")
+@file_option("--out", "question_file", required=True, help="The question, for the node.")
+@file_option("--secret", "secret_file", required=True, help="The secret, which stays here (0600).")
 @json_option
 def challenge(
     bundle: Path, policy_name: str, question_file: Path, secret_file: Path, output: str
@@ -207,15 +209,15 @@ Examples:
       --secret question.secret --ear answer.jwt --sign-key verifier.pem
 
 Exit codes: 0 everything that the policy asks for was proven; 1 refused, naming the rule, and the
-register or log entry; 2 bad command line, policy or file; 3 nothing is wrong, and something stays
-open: freshness without --secret, or a node that only its own word or a software TPM speaks for.
+register or log entry; 2 bad command line, policy or file; 3 nothing is wrong, but something stays
+open: freshness without --secret, or a node with nothing but its own word or a software TPM.
 """
 
 
 @command.command(name="verify", epilog=VERIFY_EPILOG, short_help="Judge a bundle under a policy.")
 @file_argument("bundle")
 @_POLICY
-@file_option("--secret", "secret_file", help="Of the question that this answers.")
+@file_option("--secret", "secret_file", help="The secret of the question that this answers.")
 @click.option("--at", help="Judge as of a past time (RFC 3339). Default: now.")
 @file_option("--ear", help="Write the result as a signed EAR (JWT), if proven.")
 @file_option("--sign-key", help="The verifier's P-256 key, for --ear.")

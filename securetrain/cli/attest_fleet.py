@@ -17,7 +17,7 @@ _SIGNED_BY = click.option(
     "--signed-by",
     multiple=True,
     metavar="KEY",
-    help="Who may have signed what is there. Default: --key.",
+    help="A key that may have signed what is there; repeatable. Default: --key.",
 )
 
 # --- reference values ----------------------------------------------------------------------------
@@ -45,22 +45,22 @@ that is enrolled as another node; 3 enrolled, and something was left out: read t
     name="enroll", epilog=ENROLL_EPILOG, short_help="Enroll nodes into signed reference values."
 )
 @file_argument("bundles", nargs=-1)
-@file_option("--reference-values", "values", required=True, help="The file; made when new.")
+@file_option("--reference-values", "values", required=True, help="The file; created when missing.")
 @_KEY
 @file_option("--root", "roots", multiple=True, help="CA of a maker of TPMs (PEM).")
 @file_option("--virtual-root", "virtual", multiple=True, help="CA of virtual TPMs: a cloud's.")
 @file_option("--test-root", "test", multiple=True, help="CA of software TPMs: proves nothing.")
 @file_option("--intermediate", "between", multiple=True, help="CA between a root and the TPMs.")
-@click.option("--learn-boot", is_flag=True, help="Take boot, guest and firmware as good ones.")
+@click.option("--learn-boot", is_flag=True, help="Take boot, guest and firmware as known good.")
 @click.option("--uncertified", is_flag=True, help="Accept a TPM without a certificate, as virtual.")
-@click.option("--replace", is_flag=True, help="The node's hardware was really changed.")
+@click.option("--replace", is_flag=True, help="Accept new hardware of an enrolled node.")
 @file_option("--ima-policy", help="A Keylime runtime policy to put in.")
 @click.option(
     "--ima-policy-sha256", metavar="SHA256", help="One that is in the cache, by its SHA-256."
 )
 @file_option("--cache", "cache_folder", help="Cache with AMD's certificates.")
 @_SIGNED_BY
-@days_option(90, "How long it lasts.")
+@days_option(90, "Days that it lasts.")
 @json_option
 def enroll(  # noqa: PLR0917 - click passes every option
     bundles: tuple[Path, ...],
@@ -169,7 +169,7 @@ anew, with a later end. A refusal with ST-ATTS-735 names the document that is mi
 @click.option("--amd-chain", multiple=True, metavar=NAMED, help="AMD's ASK and ARK.")
 @file_option("--runtime-policy", help="A Keylime runtime policy.")
 @_SIGNED_BY
-@days_option(30, "How long it lasts.")
+@days_option(30, "Days that it lasts.")
 @json_option
 def cache_add(  # noqa: PLR0917 - click passes every option
     folder: Path,
@@ -223,8 +223,8 @@ Example:
   securetrain attest cache fetch collateral node-*.json --key operator.pem
 
 Asks NVIDIA, AMD and Intel, over HTTPS (a proxy is taken from HTTPS_PROXY), for what the CPUs and
-GPUs in the bundles call for: RIMs, certificates, TCB documents, and who is revoked. Everything is
-verified before it is put in. What makers say ends after days: run it again in time.
+GPUs in the bundles call for: RIMs, certificates, TCB documents and revocation lists. Everything is
+verified before it is put in. The makers' documents end after days: run it again in time.
 
 Exit codes: 0 all of it is there; 3 something could not be had: read the lines with '!'.
 """
@@ -237,7 +237,7 @@ Exit codes: 0 all of it is there; 3 something could not be had: read the lines w
 @file_argument("bundles", nargs=-1, required=True)
 @_KEY
 @_SIGNED_BY
-@days_option(30, "How long it lasts.")
+@days_option(30, "Days that it lasts.")
 @json_option
 def cache_fetch(  # noqa: PLR0917 - click passes every option
     folder: Path,
@@ -278,7 +278,11 @@ def _named(option: str, text: str) -> tuple[str, Path]:
 @cache.command(name="list")
 @file_argument("folder")
 @click.option(
-    "--signed-by", multiple=True, required=True, metavar="KEY", help="Who may have signed it."
+    "--signed-by",
+    multiple=True,
+    required=True,
+    metavar="KEY",
+    help="A key that may sign it; repeatable.",
 )
 @json_option
 def cache_list(folder: Path, signed_by: tuple[str, ...], output: str) -> int:
@@ -298,7 +302,7 @@ def cache_list(folder: Path, signed_by: tuple[str, ...], output: str) -> int:
 @file_argument("state")
 @json_option
 def revocations(state: Path, output: str) -> int:
-    """Show who was revoked by the verifier of a run. STATE is the run's directory."""
+    """Show what the verifier of a run has revoked. STATE is the run's directory."""
     from contextlib import closing
 
     from securetrain.attest.fleet import open_state

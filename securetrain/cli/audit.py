@@ -48,9 +48,13 @@ or command line; 3 more checks unknown than host.max_unknown; 4 the facts cannot
     help="Also write the collected facts (names, owners and modes; no secret's value).",
 )
 @click.option(
-    "--policy", "policy_name", default="baseline", show_default=True, help="A policy, name or file."
+    "--policy",
+    "policy_name",
+    default="baseline",
+    show_default=True,
+    help="A policy by name or file.",
 )
-@file_option("--waivers", "waivers_file", help="Failures that are accepted.")
+@file_option("--waivers", "waivers_file", help="File of the failures that are accepted.")
 @click.option("--list", "list_only", is_flag=True, help="Show the checks and end.")
 @format_options()
 def command(

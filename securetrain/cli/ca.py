@@ -69,7 +69,8 @@ def init(
 @click.option(
     "--coordinator",
     is_flag=True,
-    help="Write what a coordinator on another machine needs: this job's CA, no key of the cluster.",
+    help="Write the folder for a coordinator on another machine: this job's CA, no key of the"
+    " cluster.",
 )
 @file_option("--out", help="The folder to write; must be new.")
 @click.option(
@@ -109,7 +110,7 @@ def issue(  # noqa: PLR0917 - click passes options by name
 @click.option("--node", default="", help="Revoke a node: all its certificates, in every job.")
 @click.option("--serial", default="", help="Revoke one certificate, by its serial (hex).")
 @click.option("--job", default="", help="Revoke a job's CA: every certificate of the job.")
-@click.option("--reason", default="", help="Why; stands in the signed list.")
+@click.option("--reason", default="", help="The reason, which stands in the signed list.")
 @passphrase_option
 @json_option
 def revoke(  # noqa: PLR0917 - click passes options by name

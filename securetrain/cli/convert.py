@@ -33,15 +33,15 @@ Examples:
       --trust runs/r1/trust.json --key checkpoint.pem --dtype bfloat16
 
 \b
-Without --to, OLD is read with everything that is known against it: the scanner looks at every
-pickle first, its index is read by an allow-list of 13 globals, values by torch's weights-only
-unpickler. Nothing in OLD runs. What cannot be seen is whether OLD is what was once saved: it was
-never signed. Who converts it vouches for it.
+Without --to, OLD is read with every precaution: the scanner looks at every pickle first, its index
+is read by an allow-list of 13 globals, values by torch's weights-only unpickler. Nothing in OLD
+runs. Nothing shows that OLD is what was once saved: it was never signed. By converting it you vouch
+for it.
 
 \b
 With --to hf, OLD is a checkpoint of the built-in trainer, verified like any other; NEW gets its
 weights as safetensors under the names of Hugging Face's Llama, config.json, and the tokenizer of
-the model that --job fine-tunes, if it does. --job tells the model's sizes.
+the model that --job fine-tunes, if it does. --job gives the model's sizes.
 
 \b
 Exit codes: 0 converted and signed; 2 a value or tensor that the format cannot hold; 14 a link or a
@@ -68,7 +68,7 @@ special file; 19 unsafe content, or not such a checkpoint; 20 unreadable, or NEW
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
     default="float32",
-    help="--to hf: what tensors are stored as.",
+    help="--to hf: the type in which tensors are stored.",
 )
 @json_option
 def command(
@@ -98,8 +98,10 @@ def command(
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
+        from securetrain.core import install_hint
+
         raise UsageError(
-            "ST-USAG-004", "torch is not installed", "torch", "pip install 'securetrain[train]'"
+            "ST-USAG-004", "torch is not installed", "torch", install_hint("train")
         ) from error
 
     key = open_signer(key_name, asker(passphrase_file))

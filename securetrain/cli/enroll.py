@@ -31,7 +31,7 @@ def command() -> None:
 
 
 @command.command(name="token", epilog=EPILOG)
-@file_option("--ca", "folder", required=True, help="The CA.")
+@file_option("--ca", "folder", required=True, help="The cluster CA's folder.")
 @click.option("--job", required=True, help="The job's id.")
 @click.option("--node", required=True, help="The node's name.")
 @click.option(
@@ -39,7 +39,7 @@ def command() -> None:
     type=click.IntRange(1, 1440),
     default=15,
     show_default=True,
-    help="How long the token is good.",
+    help="Minutes that the token is good.",
 )
 @click.option(
     "--address",
@@ -83,7 +83,7 @@ def token(  # noqa: PLR0917 - click passes options by name
 
 @command.command(name="join", epilog=EPILOG)
 @click.argument("text", metavar="TOKEN")
-@file_option("--out", required=True, help="For the identity.")
+@file_option("--out", required=True, help="The identity's folder.")
 @file_option("--bundle", help="An attestation bundle to file in the coordinator's inventory.")
 @json_option
 def join(text: str, out: Path, bundle: Path | None, output: str) -> int:

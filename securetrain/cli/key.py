@@ -76,7 +76,7 @@ def generate(
 @click.argument("key")
 @click.option("--pem", is_flag=True, help="Print the public key as PEM, and nothing else.")
 @click.option("--name", default="", help="Also its verifier key (C2SP vkey) under this name.")
-@click.option("--cosigner", is_flag=True, help="With --name: that of a witness, not of a log.")
+@click.option("--cosigner", is_flag=True, help="With --name: a witness's key, not a log's.")
 @secret_option
 @json_option
 def show(  # noqa: PLR0917 - click passes options by name
@@ -112,7 +112,7 @@ def passphrase(
 ) -> int:
     """Change, set or remove the passphrase of the key file PATH.
 
-    A key that PKCS#8's own encryption protects gets that of today with its new passphrase.
+    A key under PKCS#8's own encryption gets today's encryption with its new passphrase.
     """
     from securetrain.identity.keys import PrivateKey, is_encrypted
     from securetrain.report import keys

@@ -178,7 +178,7 @@ def prove(folder: Path, envelope: Path, trust_path: Path, out: Path | None, outp
 @click.option(
     "--max-age-hours",
     type=click.FloatRange(0, min_open=True),
-    help="Refuse a checkpoint that enough witnesses have not cosigned for so long.",
+    help="Refuse a checkpoint without enough cosignatures that are younger.",
 )
 @json_option
 def verify(
@@ -186,8 +186,8 @@ def verify(
 ) -> int:
     """Prove that ENVELOPE was logged. Needs no log: the proof holds what is needed.
 
-    Every signature of the envelope must be by a key of the trust root, revoked or not: whether
-    what it says counts is for 'securetrain verify'.
+    Every signature of the envelope must be by a key of the trust root, revoked or not: 'securetrain
+    verify' decides whether its content counts.
     """
     from securetrain.core.files import read_file
     from securetrain.identity.dsse import ENVELOPE_LIMIT
@@ -215,7 +215,7 @@ def verify(
 @file_option(
     "--state",
     required=True,
-    help="Where it keeps what it has seen: its own, durable, and never removed.",
+    help="Folder of what it has seen: its own, durable, and never removed.",
 )
 @_TRUST
 @click.option(
@@ -235,8 +235,8 @@ def witness(  # noqa: PLR0917 - click passes options by name
 ) -> int:
     """Cosign what the log in FOLDER says now, if it extends what this witness has seen.
 
-    FOLDER is the log's own or a copy of it. What contradicts is never signed, and is kept in the
-    state's folder as proof.
+    FOLDER is the log's own or a copy of it. A log that contradicts what it has
+    seen is never signed, and is kept in the state's folder as proof.
     """
     from securetrain.identity.log import Witness, request_for
     from securetrain.report import transparency

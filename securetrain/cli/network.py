@@ -30,7 +30,7 @@ def command() -> None:
 @click.option(
     "--state",
     type=click.Path(path_type=Path, readable=False),
-    help="The state folder, when it is not the usual.",
+    help="The state folder, when it is not the usual one.",
 )
 @json_option
 def gc(state: Path | None, output: str) -> int:

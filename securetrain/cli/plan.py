@@ -34,7 +34,7 @@ Exit codes: 0 the job is valid, and fits when a device or memory is given; 1 it 
 @click.option(
     "--nproc-per-node",
     type=click.IntRange(1, 1024),
-    help="Processes on each; else the job's launch.nproc_per_node.",
+    help="Processes on each node; else the job's launch.nproc_per_node.",
 )
 @click.option("--device", help="The accelerator: h100, h200, ... Else the job's launch.device.")
 @click.option("--memory", type=click.FloatRange(min=1), help="Its memory in GB (10^9 bytes).")

@@ -27,7 +27,7 @@ def command() -> None:
 @click.argument("file")
 @json_option
 def lint(file: str, output: str) -> int:
-    """Say what in a policy is wrong (exit code 2) or worth a second look (exit code 0).
+    """Report errors in a policy (exit code 2) and what is worth a second look (exit code 0).
 
     FILE is a policy file or the name of a shipped one.
     """
@@ -45,7 +45,7 @@ def lint(file: str, output: str) -> int:
 @click.option("--section", help="One section, such as checkpoint or supply-chain.")
 @json_option
 def explain(name_or_file: str, section: str | None, output: str) -> int:
-    """Show every field of a policy: its value, who set it, who enforces it, what it means."""
+    """Show every field of a policy: its value, source, enforcer and meaning."""
     from securetrain.policy import explain as rows_of
     from securetrain.policy import load_policy
     from securetrain.report import policy_fields

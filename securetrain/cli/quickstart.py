@@ -11,7 +11,7 @@ import click
 @click.option(
     "--run-dir",
     type=click.Path(path_type=Path),
-    help="Where everything goes; must be new. Default: runs/quickstart-TIME.",
+    help="The run directory; must be new. Default: runs/quickstart-TIME.",
 )
 @click.option(
     "--steps",

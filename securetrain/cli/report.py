@@ -23,7 +23,7 @@ def command(run_dir: Path, out: Path | None, output: str) -> int:
 
     Signatures are verified when the report is made. Ends with 0 when the run's trust root, ledger
     and statements verify and the run ended well, with 4 when one of them does not verify, and with
-    1 when the run or one of its drills failed. What was refused on the way is shown either way.
+    1 when the run or one of its drills failed. Refusals on the way are shown in any case.
     """
     from datetime import UTC, datetime
 

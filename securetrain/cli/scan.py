@@ -24,8 +24,8 @@ Examples:
 \b
 What is looked at: pickles, torch.save files old and new, torch.distributed.checkpoint's .metadata
 and every item at the place that it names, numpy arrays of objects, and all of that in zip, tar,
-gzip, bzip2 and xz files. A global passes when it is on the allow-list of names
-that only build values. It is not a verdict on who made a file: 'securetrain verify' is.
+gzip, bzip2 and xz files. A global passes when it is on the allow-list of names that only build
+values. It is no verdict on the origin of a file: 'securetrain verify' is.
 
 \b
 Exit codes: 0 something was scanned and nothing found; 3 nothing could be scanned, or something

@@ -48,7 +48,7 @@ checkpoints: securetrain convert.
     "--certificate", help="--oms: the key's certificate (PEM), which then travels in the bundle."
 )
 @file_option(
-    "--chain", multiple=True, help="--oms: what leads from the certificate to the root (PEM)."
+    "--chain", multiple=True, help="--oms: the certificates between that one and the root (PEM)."
 )
 @file_option(
     "--bundle", help="--oms: where the bundle is written. Default: model.sig in the model."

@@ -45,7 +45,7 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of a dataset, which reach the command as one `DatasetOptions`."""
     options = (
         click.option(
-            "--name", default="", help="What it is called. Default: the directory's name."
+            "--name", default="", help="Name of what is signed. Default: the directory's name."
         ),
         click.option(
             "--data-format",
@@ -66,7 +66,7 @@ def dataset_options(command: Callable[..., int]) -> Callable[..., int]:
             help="--append: the trust root that verifies the version before.",
         ),
         click.option("--license", "licenses", multiple=True, help="--dataset: an SPDX expression."),
-        click.option("--source", "sources", multiple=True, help="--dataset: where it came from."),
+        click.option("--source", "sources", multiple=True, help="--dataset: its origin."),
         click.option(
             "--scan-report",
             "scan_reports",

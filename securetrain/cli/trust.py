@@ -39,8 +39,8 @@ Examples:
 
 \b
 Roles: root, checkpoint, dataset, ledger, operator, node, log, witness, ci. Keys are PEM files (of
-the public half, but for --key) or pkcs11: URIs. What too few root keys signed stays a draft, which
-the others sign with 'trust sign', on machines of their own.
+the public half, but for --key) or pkcs11: URIs. A version that too few root keys have signed
+stays a draft; the others sign it with 'trust sign', on machines of their own.
 
 \b
 Exit codes: 0 done, or kept as a draft; 2 bad arguments, keys that cannot be used, or it exists
@@ -129,7 +129,7 @@ def init(  # noqa: PLR0917 - click passes options by name
     "--remove",
     multiple=True,
     metavar="ROLE=ID",
-    help="Take a key (the beginning of its id) from a role: what it signed is trusted no more.",
+    help="Take a key (the beginning of its id) from a role: what it signed is no longer trusted.",
 )
 @_THRESHOLD
 @_DAYS
@@ -244,7 +244,7 @@ def show(path: Path, output: str) -> int:
 
 @command.command(name="update", epilog=EPILOG)
 @_FOLDER
-@file_option("--pin", help="Trust this file, because you say so.")
+@file_option("--pin", help="Trust this file, on your word.")
 @file_option("--from", "source", help="Follow the published versions in this folder.")
 @json_option
 def update(folder: Path, pin: Path | None, source: Path | None, output: str) -> int:

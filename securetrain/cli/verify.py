@@ -41,8 +41,8 @@ What is checked:
 Exit codes: 0 all of it held; 10 not signed; 11 bad signature; 12 not what the trust root or policy
 allows; 13 content changed; 14 files missing or extra; 15 too old; 16 revoked or set aside;
 17 lineage broken; 18 not shown to be logged; 19 unsafe content; 20 unreadable. With several
-problems, the most telling one decides: who signed, then what was changed, then what is missing,
-then what the policy says. Nothing is fetched from a network but what a URL names.
+problems, the most telling one decides: the signature, then changed content, then missing files,
+then the policy. Nothing is fetched from a network except what a URL names.
 
 \b
 URLs need fsspec and the package of their store, such as s3fs for s3://.
@@ -60,9 +60,9 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
 )
 @file_option(
     "--log-proof",
-    help="Proof that the statement was logged (securetrain log prove). Given, it must hold, and"
-    " keys that were revoked later still count. Default, when the policy asks for a log: the one"
-    " beside PATH.",
+    help="Proof that the statement was logged (securetrain log prove). It must hold; keys that were"
+    " revoked later then still count. Default, when the policy asks for a log: the proof beside"
+    " PATH.",
 )
 @file_option(
     "--bundle", help="An OpenSSF Model Signing bundle: PATH is a model that was signed with it."
@@ -71,7 +71,10 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
 @file_option(
     "--ca", "roots", help="With --bundle: certificates (PEM) of the authorities that are trusted."
 )
-@click.option("--identity", help="With --bundle: who signed keyless, in full (e-mail or URI).")
+@click.option(
+    "--identity",
+    help="With --bundle: the identity that signed keyless, in full (e-mail or URI).",
+)
 @click.option("--issuer", help="With --identity: the OIDC issuer that vouched, in full.")
 @file_option(
     "--trusted-root",
@@ -106,7 +109,7 @@ URLs need fsspec and the package of their store, such as s3fs for s3://.
 @file_option(
     "--floors",
     "floors_file",
-    help="File in which this machine remembers the newest of every run: older ones are refused.",
+    help="File that remembers the newest checkpoint of every run: older ones are refused.",
 )
 @click.option("--scan", is_flag=True, help="Also scan every file for pickles (securetrain scan).")
 @click.option(
@@ -239,7 +242,7 @@ def _refuse_ignored(path: Path | str) -> None:
     if flags:
         raise UsageError(
             "ST-USAG-001",
-            f"a Model Signing bundle says nothing that {', '.join(flags)} could be about",
+            f"{', '.join(flags)} does not apply to a Model Signing bundle",
             str(path),
             "leave it out; a bundle is verified with --public-key, --ca or --identity, and --scan",
         )

@@ -45,8 +45,8 @@ checkpoint, and excuses that it is not the newest or was set aside: never a sign
     help="Operator's private key: a file or a pkcs11: URI. May be given several times.",
 )
 @secret_option
-@click.option("--reason", help="Why, for those who read it later.")
-@days_option(7, "How long it counts.", most=MAX_DAYS)
+@click.option("--reason", help="The reason, for later readers.")
+@days_option(7, "Days that it counts.", most=MAX_DAYS)
 @file_option("--add", help="A waiver that other operators signed: looked at, and signed too.")
 @file_option("--out", required=True, help="The waiver's file.")
 def command(

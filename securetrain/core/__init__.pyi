@@ -5,6 +5,7 @@ from .codes import CODES as CODES
 from .codes import ExitCode as ExitCode
 from .codes import Node as Node
 from .codes import Retry as Retry
+from .extras import install_hint as install_hint
 from .nodestate import STATE_VARIABLE as STATE_VARIABLE
 from .nodestate import NodeState as NodeState
 from .rundir import RUN_DIR_VARIABLE as RUN_DIR_VARIABLE

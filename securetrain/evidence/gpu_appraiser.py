@@ -119,7 +119,7 @@ class GpuAppraiser:
                 f"the devices are {', '.join(sorted(found))}, the node has"
                 f" {', '.join(sorted(enrolled))}",
                 f"node {case.node}: devices",
-                "securetrain attest enroll, after making sure whose devices they are",
+                "make sure whose devices they are, then run 'securetrain attest enroll'",
             )
 
 

@@ -84,7 +84,7 @@ def verify(
     Args:
         data: the envelope.
         payload_type: the only one that is accepted.
-        keys: who may sign, by key id.
+        keys: the keys that may sign, by key id.
         threshold: how many of them must have.
         revoked: ids of keys that count no more; they only make the refusal say so.
         where: for the refusal.

@@ -36,6 +36,7 @@ from urllib.parse import unquote_to_bytes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
+from securetrain.core import install_hint
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import PublicKey, read_private
 
@@ -213,7 +214,7 @@ def _module(path: Path) -> Any:
         raise UsageError(
             "ST-USAG-004",
             "keys in PKCS#11 tokens need the package python-pkcs11",
-            fix="pip install 'securetrain[pkcs11]'",
+            fix=install_hint("pkcs11"),
         ) from error
     try:
         is_file = stat.S_ISREG(path.stat().st_mode)

@@ -26,6 +26,7 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from securetrain.core import install_hint
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.core.files import read_file
 from securetrain.identity import dsse
@@ -160,7 +161,7 @@ def _prepare(bundle: bytes, trusted_root: Path | None, where: str) -> tuple[Any,
             "ST-USAG-004",
             f"keyless signatures need the package sigstore: {error}",
             where,
-            "pip install 'securetrain[sigstore]'",
+            install_hint("sigstore"),
         ) from error
     path = trusted_root or _public_root()
     read_file(path, TRUSTED_ROOT_LIMIT)

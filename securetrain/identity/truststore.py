@@ -101,7 +101,8 @@ class TrustStore:
                 "ST-IDEN-007",
                 "no trust root was pinned here",
                 str(self.folder),
-                "securetrain trust update DIR --pin FILE; or name a root.json, not its folder",
+                "pin one: securetrain trust update DIR --pin FILE; or name a root.json, not its"
+                " folder",
             )
         try:
             return TrustRoot.parse_of_any_time(read_file(path, LIMIT), str(path))

@@ -49,7 +49,7 @@ def as_error(
         str(log) if log else f"its output above; --tee 3 keeps it below {log_dir}",
         "correct the script and run it again"
         if first.exit_code > 0
-        else "look for what ended it: out of memory, a fault, or somebody's kill",
+        else "find out what ended it: out of memory, a fault, or somebody's kill",
     )
 
 

@@ -231,7 +231,8 @@ class Session:
                     "ST-USAG-001",
                     "no identity was given",
                     "--rdzv-conf",
-                    "--rdzv-conf identity=DIR, the folder that 'securetrain enroll join' wrote",
+                    "give --rdzv-conf identity=DIR, the folder that 'securetrain enroll join'"
+                    " wrote",
                 )
             node = load_identity(Path(str(folder)), self.clock()).spiffe.node
         bind = str(plan.rdzv_conf.get("bind", ""))

@@ -141,7 +141,7 @@ def _where(
             "ST-USAG-001",
             f"the policy names the log {asked.origin}, and nothing says where it is",
             "--transparency-log",
-            "--transparency-log DIR, and --transparency-log-key KEY on a node that writes it",
+            "give --transparency-log DIR, and --transparency-log-key KEY on a node that writes it",
         )
     key = open_signer(options.log_key, _ask_nobody) if options.log_key else None
     return Path(options.log), key

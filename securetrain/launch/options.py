@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from securetrain.core import install_hint
 from securetrain.core.errors import RuntimeRefusal, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 
@@ -233,7 +234,7 @@ def format_help() -> str:
     try:
         torch_help = _torch_parser().format_help()
     except ImportError:
-        torch_help = "torchrun's options: install torch to see them (securetrain[train])\n"
+        torch_help = f"torchrun's options: to see them, {install_hint('train')}\n"
     _, _, rest = torch_help.partition("positional arguments:")
     return f"{ours.format_help()}\ntorchrun's own:\n\npositional arguments:{rest or torch_help}"
 

@@ -20,6 +20,7 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
+from securetrain.core import install_hint
 from securetrain.core.errors import RuntimeRefusal, UsageError
 from securetrain.policy.schema import Policy
 
@@ -101,7 +102,7 @@ def check_torch(policy: Policy, installed_version: Callable[[str], str] = versio
         found = Version(installed_version("torch"))
     except (PackageNotFoundError, InvalidVersion) as error:
         raise UsageError(
-            "ST-USAG-004", "torch is not installed", "torch", "pip install 'securetrain[train]'"
+            "ST-USAG-004", "torch is not installed", "torch", install_hint("train")
         ) from error
     for minimum, who in (
         (policy.supply_chain.torch_min, "the policy (supply_chain.torch_min)"),

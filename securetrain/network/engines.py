@@ -127,7 +127,7 @@ def probe(profile: NetworkProfile) -> str:
             return "this process is root of a user namespace only: that is overlay-rootless"
         case NetworkProfile.OVERLAY_ROOTLESS if not rootless.is_inside():
             if os.geteuid() == 0:
-                return "this process is root, who is given overlay; this is for ordinary users"
+                return "this process is root and gets overlay; this is for ordinary users"
             return "; ".join([*rootless.missing(), *WireGuardGo().missing()])
         case NetworkProfile.OVERLAY | NetworkProfile.OVERLAY_ROOTLESS:
             try:

@@ -64,10 +64,10 @@ def collect(
     if os.geteuid() not in {0, owner}:
         raise UsageError(
             "ST-USAG-002",
-            f"job networks are recorded in a folder that only user {owner} may look into; whether"
-            " anything is left was not looked at",
+            f"job networks are recorded in a folder that only user {owner} may look into, and it"
+            " was not searched",
             str(state),
-            "run it as that user; as root: sudo securetrain network gc",
+            "run it as that user, or as root: sudo securetrain network gc",
         )
     with record.locked(state):
         return collect_locked(state, machine or Machine.current(), run)

@@ -18,6 +18,7 @@ from typing import Final
 
 import torch
 
+from securetrain.core import install_hint
 from securetrain.core.errors import UsageError
 from securetrain.parallel.plan import Compression, Settings
 
@@ -75,7 +76,7 @@ def _check_float8(capability: tuple[int, int] | None) -> None:
             "ST-USAG-004",
             "float8 needs torchao, which is not installed",
             "compute.float8",
-            "pip install 'securetrain[float8]', or set compute.float8: false",
+            f"{install_hint('float8')}, or set compute.float8: false",
         )
 
 

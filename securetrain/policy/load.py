@@ -245,7 +245,7 @@ def _check(policy: Policy, where: str) -> None:
     if policy.node.min_tier <= NodeTier.SELF_ASSERTED and policy.node.allow_self_asserted is None:
         raise PolicyError(
             "ST-PLCY-004",
-            f"min_tier {policy.node.min_tier} without allow_self_asserted",
+            f"node.min_tier is {policy.node.min_tier}, without allow_self_asserted",
             f"{where}: node.allow_self_asserted",
             "add max_nodes and a reason, or raise min_tier",
         )
@@ -264,14 +264,14 @@ def _check(policy: Policy, where: str) -> None:
             "ST-PLCY-004",
             "Secure Boot can only be told from the firmware's log, which is not asked for",
             f"{where}: node.tpm.event_log",
-            "node.tpm.event_log: true, or node.tpm.secure_boot: false",
+            "set node.tpm.event_log: true, or node.tpm.secure_boot: false",
         )
     if policy.checkpoint.require_clean_verdict and policy.gradients.mode is GuardMode.OFF:
         raise PolicyError(
             "ST-PLCY-004",
             "checkpoints need a clean gradient verdict, but the guard is off",
             f"{where}: gradients.mode",
-            "gradients.mode: detect, or checkpoint.require_clean_verdict: false",
+            "set gradients.mode: detect, or checkpoint.require_clean_verdict: false",
         )
     _check_network(policy, where)
     if policy.checkpoint.log is not None:
@@ -345,7 +345,7 @@ def _check_network(policy: Policy, where: str) -> None:
             "ST-PLCY-004",
             "only the guard sees changes on a fabric in the clear, and it is off",
             f"{where}: gradients.mode",
-            "gradients.mode: detect, or another network profile",
+            "set gradients.mode: detect, or use another network profile",
         )
 
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from securetrain.core import install_hint
 from securetrain.core.errors import UsageError, os_error
 from securetrain.quickstart import steps, training
 from securetrain.quickstart.story_state import StepOutcome, Story, StoryResult
@@ -131,7 +132,7 @@ def check_machine(run_dir: Path) -> None:
                 "ST-USAG-004",
                 f"{' and '.join(missing)} not installed",
                 f"securetrain[{extra}]",
-                f"pip install 'securetrain[{extra}]'",
+                install_hint(extra),
             )
     try:
         if run_dir.exists() and any(run_dir.iterdir()):

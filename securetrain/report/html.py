@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from securetrain import __version__
-from securetrain.core import RunDir
+from securetrain.core import RunDir, install_hint
 from securetrain.core.errors import UsageError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import Severity, State
@@ -127,7 +127,7 @@ def _environment() -> "jinja2.Environment":
             "ST-USAG-004",
             "the HTML report needs jinja2",
             "securetrain[report]",
-            "pip install 'securetrain[report]'",
+            install_hint("report"),
         ) from error
     templates = files("securetrain.report") / "templates"
 

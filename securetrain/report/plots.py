@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from securetrain.core import install_hint
 from securetrain.core.errors import UsageError
 from securetrain.report.model import GuardView, RankPoint, StepPoint
 
@@ -311,7 +312,7 @@ def _plot(name: str, title: str, caption: str, paint: "Callable[[Axes], None]") 
             "ST-USAG-004",
             "the plots of the HTML report need matplotlib",
             "securetrain[report]",
-            "pip install 'securetrain[report]'",
+            install_hint("report"),
         ) from error
     settings: Any = {
         "svg.fonttype": "none",

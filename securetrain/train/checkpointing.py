@@ -317,7 +317,7 @@ class Checkpoints:
                 f"it is of run {predicate.run_id} on dataset {predicate.dataset.digest[:16]}, this"
                 f" is run {self.run_id} on dataset {self.dataset_digest[:16]}",
                 str(path),
-                f"to continue from it all the same: --resume {path}",
+                f"give --resume {path} to continue from it all the same",
             )
 
     def _check_cursor(self, predicate: CheckpointPredicate, progress: Progress, path: Path) -> None:
@@ -344,7 +344,7 @@ class Checkpoints:
                 str(path),
                 "find out who put it back; the ledger says why it was set aside"
                 if problem.code == "ST-CKPT-160"
-                else f"to continue from it all the same: --resume {path}",
+                else f"give --resume {path} to continue from it all the same",
             )
         return opened.checkpoint.step
 

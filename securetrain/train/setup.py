@@ -139,7 +139,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
             "ST-USAG-007",
             f"there is no dataset at {path}",
             f"{where}: data.dataset",
-            "name the directory of a signed dataset, and in trust: who may have signed it",
+            "name the directory of a signed dataset, and in trust: the keys that may sign it",
         )
     with recording_refusals(ledger, events.DatasetRefused, str(path)):
         dataset = VerifiedDataset.open(

@@ -22,13 +22,14 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
+from securetrain.core import install_hint
 from securetrain.core.errors import IntegrityError, UsageError
 
 BYTES: Final = "bytes"
 LIMIT: Final = 64 << 20
 END_TOKENS: Final = ("</s>", "<|end_of_text|>", "<|endoftext|>")
 """The tokens that end documents in models that people fine-tune."""
-_EXTRA: Final = "pip install 'securetrain[train]'"
+_EXTRA: Final = install_hint("train")
 
 
 class Tokenizer(Protocol):
@@ -137,8 +138,8 @@ def unsigned(path: str, where: str) -> UsageError:
         "ST-USAG-007",
         f"nobody vouches for {path}",
         where,
-        "dataset:NAME or model:NAME for a file of what is signed, or data.tokenizer_sha256: the"
-        " file's digest from whoever made it",
+        "write dataset:NAME or model:NAME for a signed file, or set data.tokenizer_sha256 to the"
+        " file's digest, as its maker gives it",
     )
 
 
@@ -157,7 +158,7 @@ def _parse(data: bytes, where: str) -> Any:
             "ST-USAG-007",
             f"not a tokenizer: {str(error)[:200]}",
             where,
-            "data.tokenizer: the tokenizer.json of the tokenizers library",
+            "set data.tokenizer to the tokenizer.json of the tokenizers library",
         ) from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -181,7 +182,7 @@ def _contradiction(what: str, where: str) -> UsageError:
         "ST-USAG-007",
         f"the tokenizer contradicts itself: {what}",
         where,
-        "data.tokenizer: a file as the tokenizers library writes it",
+        "set data.tokenizer to a file as the tokenizers library writes it",
     )
 
 

@@ -53,8 +53,8 @@ def open_weights(
             f"there is no directory {name}",
             where,
             "model.weights",
-            "a signed directory with config.json and safetensors files, and in trust: who may have"
-            " signed it",
+            "a signed directory with config.json and safetensors files, and in trust: the keys"
+            " that may sign it",
         )
     model = open_model(path, trust=trust, policy=policy, now=now)
     shape = hf.shape_of(model.document(hf.CONFIG), str(path / hf.CONFIG))

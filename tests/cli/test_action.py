@@ -19,7 +19,7 @@ from securetrain.identity.trust import TrustRole, sign_root
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
-STEP = ACTION["runs"]["steps"][1]
+INSTALL, STEP = ACTION["runs"]["steps"]
 
 
 @pytest.fixture
@@ -77,6 +77,32 @@ def test_an_input_is_never_code(signed: Path) -> None:
     assert not marker.exists()
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step["run"]
+
+
+@pytest.mark.forgery
+@pytest.mark.parametrize(("identity", "extra"), [("", ""), ("maker@example.org", "[sigstore]")])
+def test_it_installs_its_own_checkout_and_no_name_of_an_index(
+    tmp_path: Path, identity: str, extra: str
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text('#!/bin/sh\nfor one in "$@"; do echo "$one"; done\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", INSTALL["run"]],
+        env={
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "GITHUB_ACTION_PATH": "/the action",
+            **dict.fromkeys(INSTALL["env"], identity),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == [
+        *("-m", "pip", "install", "--quiet", "-c", "/the action/constraints.txt"),
+        f"/the action{extra}",
+    ]
 
 
 def test_every_input_is_used_and_every_hook_is_a_verb() -> None:

@@ -47,7 +47,7 @@ def test_a_checkpoint_of_torch_becomes_a_signed_one(tmp_path):
 def test_without_torch_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "securetrain.artifacts.checkpoint.legacy", raising=False)
-    with pytest.raises(UsageError, match=r"pip install .securetrain\[train\]") as caught:
+    with pytest.raises(UsageError, match=r"pip install '\.\[train\]'") as caught:
         CliRunner().invoke(
             command, ["old", "new", "--key", str(tmp_path / "k")], catch_exceptions=False
         )

@@ -51,6 +51,6 @@ def test_float8_needs_torchao(monkeypatch):
     monkeypatch.setattr(available, "find_spec", lambda _name: None)
     error = refusal(Settings(float8=True), CUDA, (9, 0))
     assert error.code == "ST-USAG-004"
-    assert "securetrain[float8]" in error.fix
+    assert "pip install '.[float8]'" in error.fix
     monkeypatch.setattr(available, "find_spec", lambda name: name)
     check_device(Settings(float8=True), CUDA, (8, 9))

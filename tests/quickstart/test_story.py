@@ -48,7 +48,7 @@ def test_a_missing_extra_is_named_before_anything_is_made(tmp_path, monkeypatch,
     with pytest.raises(UsageError) as caught:
         story.tell(a_story(tmp_path / "run"))
     assert caught.value.code == "ST-USAG-004"
-    assert f"securetrain[{extra}]" in caught.value.fix
+    assert f"pip install '.[{extra}]'" in caught.value.fix
     assert not (tmp_path / "run").exists()
 
 

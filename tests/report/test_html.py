@@ -181,7 +181,7 @@ def test_a_missing_extra_is_named(full, monkeypatch, module):
     with pytest.raises(UsageError) as caught:
         page_of(full)
     assert caught.value.code == "ST-USAG-004"
-    assert "securetrain[report]" in caught.value.fix
+    assert "pip install '.[report]'" in caught.value.fix
 
 
 def test_thinning_keeps_the_extremes():

@@ -158,4 +158,4 @@ def test_without_the_library_the_extra_is_named(data, monkeypatch):
     with pytest.raises(UsageError) as caught:
         FileTokenizer(data, None, "job")
     assert caught.value.code == "ST-USAG-004"
-    assert "securetrain[train]" in caught.value.fix
+    assert "pip install '.[train]'" in caught.value.fix

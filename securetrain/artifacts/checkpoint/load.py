@@ -95,7 +95,7 @@ def load(
     Args:
         state_dict: what to fill, as for torch.distributed.checkpoint.load.
         path: the checkpoint's directory: a path, or a URL of an object store.
-        trust: who may sign checkpoints.
+        trust: the keys that may sign checkpoints.
         policy: what is asked of it; None asks for nothing but integrity and signature.
         now: the time of the check.
         process_group: the ranks that take part (default: all; none needed in a single process).

@@ -77,7 +77,7 @@ def save(
             1 MiB, by the size of the tensors' parts).
         process_group: the ranks that take part (default: all; none needed in a single process).
         signer: this rank's own key, with which it signs what it wrote; every rank or none.
-        recipients: who may decrypt the tensors, the same on all ranks; none leaves them in the
+        recipients: the keys that open the tensors, the same on all ranks; none leaves them in the
             clear.
 
     Raises:

@@ -95,7 +95,7 @@ class VerifiedDataset:
 
         Args:
             path: the dataset's directory.
-            trust: who may sign datasets.
+            trust: the keys that may sign datasets.
             policy: what is asked of it; None asks for nothing but integrity and signature.
             now: the time of the check.
             floors: what this node has seen before; an older version than that is refused, and this

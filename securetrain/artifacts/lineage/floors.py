@@ -151,7 +151,7 @@ class Floors:
         Args:
             run_id: The run.
             floor: The checkpoint.
-            keys: Who signed it.
+            keys: The keys that signed it.
             head: The signed head that shows it, when there is one.
 
         Raises:

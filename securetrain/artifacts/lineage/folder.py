@@ -112,7 +112,7 @@ def checkpoints(
 
     Args:
         folder: Where they are.
-        trust: Who may sign them.
+        trust: The keys that may sign them.
         wanted: Says of a path whether it is looked at.
         passed_over: See `read`.
     """
@@ -151,7 +151,7 @@ def remove(
     Args:
         folder: Where the run's checkpoints are.
         run_id: The run's.
-        trust: Who may sign checkpoints.
+        trust: The keys that may sign checkpoints.
         going: What goes.
         tell: Writes one into the ledger.
 

@@ -39,7 +39,7 @@ def look(
     Args:
         opened: The checkpoint.
         folder: The folder that it lies in.
-        trust: Who may sign heads and waivers.
+        trust: The keys that may sign heads and waivers.
         freshness: This node's knowledge.
         known: With the time, and whether a head is required.
 

@@ -85,7 +85,7 @@ def check(root: Place, opened: Opened, trust: TrustRoot) -> list[Problem]:
     Args:
         root: The checkpoint's directory.
         opened: Its verified statement.
-        trust: Who may say so.
+        trust: The keys that may say so.
     """
     storage = storage_of(root)
     if opened.kind is not Kind.CHECKPOINT or not storage.has(QUARANTINE):

@@ -81,7 +81,7 @@ def walk(path: Path | str, opened: Opened, trust: TrustRoot, places: Sequence[Pa
     Args:
         path: Where it is.
         opened: Its verified statement.
-        trust: Who may sign what it was made from.
+        trust: The keys that may sign what it was made from.
         places: Directories below which that is looked for.
     """
     walker = _Walker(trust, dict(_near(places)))

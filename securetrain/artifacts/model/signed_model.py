@@ -102,7 +102,7 @@ def open_model(
 
     Args:
         path: The directory.
-        trust: Who may sign checkpoints.
+        trust: The keys that may sign checkpoints.
         policy: What is asked of it (rule 4).
         now: The time of the check.
 

@@ -313,7 +313,7 @@ def open_statement(
     Args:
         data: the statement's bytes.
         kind: what it must be about.
-        trust: who may sign it.
+        trust: the keys that may sign it.
         where: for the refusal.
         logged: the index at which it is proven to be logged; keys revoked later still count.
 

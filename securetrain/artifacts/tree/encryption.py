@@ -13,8 +13,8 @@ Rules, in order:
    https://eprint.iacr.org/2015/189);
 3. the leaf is verified before it is decrypted, and what does not decrypt is refused.
 
-Names, shapes, dtypes and plain values stay readable: they are in the index. libsodium is an extra
-(``securetrain[encryption]``), which who neither saves nor loads encrypted files does not need.
+Names, shapes, dtypes and plain values stay readable: they are in the index. libsodium is the
+extra ``encryption``, needed only to save and load encrypted files.
 """
 
 import base64
@@ -36,7 +36,7 @@ from msgspec import Meta
 
 from securetrain.artifacts.tree.parts import Count, Hex32
 from securetrain.artifacts.tree.problems import Problem
-from securetrain.core import canonical
+from securetrain.core import canonical, install_hint
 from securetrain.core.errors import IdentityError, UsageError
 from securetrain.identity.keys import read_private
 
@@ -259,6 +259,6 @@ def _nacl() -> Any:
             "ST-USAG-004",
             "encrypted checkpoints need PyNaCl, which is not installed",
             "",
-            "pip install 'securetrain[encryption]'",
+            install_hint("encryption"),
         ) from error
     return nacl

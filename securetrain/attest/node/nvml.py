@@ -26,6 +26,7 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from securetrain.core import install_hint
 from securetrain.core.errors import AttestationError
 from securetrain.evidence import MAX_DEVICES, DeviceEvidence, DeviceKind
 from securetrain.evidence.gpu import CHAIN_LENGTH, NONCE_SIZE
@@ -74,7 +75,7 @@ def _load() -> ModuleType:
         raise _refuse(
             "ST-ATTS-970",
             "the package nvidia-ml-py is missing",
-            "pip install 'securetrain[nvidia]'",
+            install_hint("nvidia"),
         ) from error
 
 
@@ -101,7 +102,7 @@ def _check_mode(nvml: Any) -> None:
         raise _refuse(
             "ST-ATTS-972",
             f"the driver knows no confidential computing: {error}",
-            "only Hopper and later GPUs can attest, with a driver that supports it",
+            "use Hopper or later GPUs, with a driver that supports it",
         ) from error
     settings = _settings(nvml)
     if state.ccFeature != _ENABLED and settings.multiGpuMode not in _MULTI_GPU:

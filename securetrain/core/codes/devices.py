@@ -18,6 +18,7 @@ from securetrain.core.codes.columns import (
     Code,
     X,
 )
+from securetrain.core.extras import install_hint
 
 # fmt: off
 ROWS: Final = (
@@ -49,7 +50,7 @@ ROWS: Final = (
          fix="fetch AMD's certificates and revocation list again (kdsintf.amd.com) and renew the"
              " cache",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
-    Code("ST-ATTS-408", X.FAILURE, "the SEV-SNP report and its key's certificate contradict",
+    Code("ST-ATTS-408", X.FAILURE, "the SEV-SNP report contradicts its key's certificate",
          fix="offer the certificate of this chip at its reported TCB",
          severity=CRITICAL, rank=ALONE, node=BARRED, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-409", X.FAILURE, "the SEV-SNP guest can be debugged by its host",
@@ -149,7 +150,7 @@ ROWS: Final = (
          fix="check the clock",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-609", X.FAILURE, "a device's certificates do not lead to a pinned root",
-         fix="only genuine NVIDIA devices can attest; pin a further root if you trust it",
+         fix="use genuine NVIDIA devices, or pin a further root if you trust it",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-610", X.FAILURE, "a device's certificate is revoked",
          fix="remove the device from the node",
@@ -331,7 +332,7 @@ ROWS: Final = (
     Code("ST-ATTS-805", X.FAILURE, "the attestation token has expired",
          fix="get a new token; check the clocks if it is new",
          severity=HIGH, rank=ALONE, node=OUT, retry=LATER, threat="T-NOD-001"),
-    Code("ST-ATTS-806", X.FAILURE, "the attestation token is of the wrong time",
+    Code("ST-ATTS-806", X.FAILURE, "the attestation token is not valid at this time",
          fix="get a new token; check the clocks if it is new",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-807", X.FAILURE, "the attestation token answers another nonce",
@@ -374,7 +375,7 @@ ROWS: Final = (
          fix="get the token again from its issuer",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NOD-001"),
     Code("ST-ATTS-970", X.USAGE, "the package that reads GPU evidence is not installed",
-         fix="pip install 'securetrain[nvidia]'",
+         fix=install_hint("nvidia"),
          severity=LOW, rank=ALONE, node=OUT, retry=NEVER, threat=MACHINE),
     Code("ST-ATTS-971", X.FAILURE, "NVML cannot be used on this machine",
          fix="install and load the NVIDIA driver",

@@ -59,7 +59,7 @@ ROWS: Final = (
          fix="use a Python with the sources of its standard library, not stripped of docstrings",
          severity=LOW, rank=ALONE, node=UNPROVEN, retry=NEVER, threat=INPUT),
     Code("ST-USAG-012", X.USAGE, "the state dict does not fit the checkpoint",
-         fix="load into a state dict of the model that was saved, or strict=False",
+         fix="load into a state dict of the model that was saved, or pass strict=False",
          severity=LOW, rank=ALONE, node=UNPROVEN, retry=NEVER, threat=INPUT),
     Code("ST-USAG-013", X.USAGE, "a value has no place in the native checkpoint format",
          fix="convert it to a dense tensor of an ordinary dtype before saving",

@@ -76,8 +76,8 @@ ROWS: Final = (
     Code("ST-ADMN-017", X.FAILURE, "an enrollment token was tried too often",
          fix="ask for a new token ('securetrain enroll token')",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-003"),
-    Code("ST-ADMN-018", X.FAILURE, "a member went in the middle of a run, unproven since",
-         fix="find out why the node went, and do not resume from checkpoints that it helped to"
+    Code("ST-ADMN-018", X.FAILURE, "a member left a running job, and has not proven itself since",
+         fix="find out why the node left, and do not resume from checkpoints that it helped to"
              " write",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-CKP-005"),
     # network and worker environment; 01x and 02x: the job network; 03x: NCCL and RDMA
@@ -123,10 +123,10 @@ ROWS: Final = (
          fix="stop the job: the coordinator is not the one it was",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-002"),
     Code("ST-NETW-020", X.FAILURE, "a job network of this name is up already",
-         fix="end the other launcher; if it is dead: securetrain network gc",
+         fix="end the other launcher; if it is dead, run 'securetrain network gc'",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=LATER, threat="T-NET-003"),
     Code("ST-NETW-021", X.FAILURE, "something of a job network could not be removed",
-         fix="securetrain network gc",
+         fix="run 'securetrain network gc'",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-003"),
     Code("ST-NETW-022", X.FAILURE, "the record of a job network is malformed or not ours",
          fix="run as the user who started the jobs; look at what is in it, then remove it",
@@ -146,7 +146,7 @@ ROWS: Final = (
          fix="start workers with securetrain run only, and make process groups in them, not in"
              " processes that they start",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-FAB-003"),
-    Code("ST-NETW-032", X.FAILURE, "the RDMA port of this node's address cannot be told",
+    Code("ST-NETW-032", X.FAILURE, "the RDMA port of this node's address cannot be determined",
          fix="announce the address of an active RDMA port (--rdzv-conf bind=ADDRESS), or use the"
              " overlay profile",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-FAB-003"),

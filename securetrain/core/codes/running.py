@@ -49,7 +49,7 @@ ROWS: Final = (
          fix="send large data as tensors",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-004"),
     Code("ST-RUNT-009", X.FAILURE, "a peer announces more rows for experts than it can have",
-         fix="the rank is broken or hostile: exclude its node; nothing was allocated for it",
+         fix="exclude its node: the rank is broken or hostile; nothing was allocated for it",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-004"),
     # gradients
     Code("ST-GRAD-001", X.FAILURE, "a rank's gradient is not finite",

@@ -41,7 +41,8 @@ ROWS: Final = (
              " letters, digits, '.', '_' and '-'",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-IDN-004"),
     Code("ST-IDEN-007", X.USAGE, "no trust root was given",
-         fix="--trust FILE or SECURETRAIN_TRUST=FILE; a run keeps its own in <run>/trust.json",
+         fix="give --trust FILE or set SECURETRAIN_TRUST=FILE; a run keeps its own in"
+         " <run>/trust.json",
          severity=LOW, rank=ALONE, node=OUT, retry=NEVER, threat=INPUT),
     Code("ST-IDEN-008", X.POLICY,
          "the trust root is malformed, expired or not signed by its own root keys",

@@ -45,7 +45,7 @@ class Assembly:
         """Prepare.
 
         Args:
-            rounds: who is in and who waits.
+            rounds: the members and those that wait.
             terms: of the job.
             nodes: the sessions by the names of their nodes; the coordinator's own table.
             journal: where memberships are recorded.

@@ -65,7 +65,7 @@ class RevocationWatch:
             what = f"{error.code}: {error.what}" if error is not None else "it was never read"
             raise AdmissionError(
                 "ST-ADMN-012",
-                f"the list of the revoked cannot be used: {what}",
+                f"the revocation list cannot be used: {what}",
                 str(self.ca.revocations_file),
                 "copy the CA's revoked.json again",
             )

@@ -174,7 +174,7 @@ def _check_settings(params: "RendezvousParameters") -> None:
         raise _usage(
             "no identity was given",
             "--rdzv-conf",
-            "--rdzv-conf identity=DIR, the folder that 'securetrain enroll join' wrote",
+            "give --rdzv-conf identity=DIR, the folder that 'securetrain enroll join' wrote",
         )
 
 

@@ -203,7 +203,8 @@ def not_in_format(what: str, where: str, file: str) -> UsageError:
         "ST-USAG-015",
         what,
         f"{where}: {file}",
-        "data.format and data.field: how documents lie in this dataset; or repair the file and sign"
+        "set data.format and data.field to how documents lie in this dataset; or repair the file"
+        " and sign"
         " the dataset again",
     )
 

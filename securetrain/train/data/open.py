@@ -319,7 +319,7 @@ def _files(dataset: VerifiedDataset, found: Format, split: str, where: str) -> S
             "ST-USAG-015",
             f"split {split!r} has no {suffix} file",
             where,
-            "data.format: how the data lies in this dataset",
+            "set data.format to how the data lies in this dataset",
         )
     return files
 
@@ -332,14 +332,14 @@ def _width(data: DataJob, dataset: VerifiedDataset, where: str) -> int:
             "ST-USAG-007",
             f"tokens of {signed} bytes" if signed else "nothing says how wide its tokens are",
             where,
-            "data.token_bytes: 2 or 4; or sign the dataset with --metadata token_bytes=2",
+            "set data.token_bytes to 2 or 4, or sign the dataset with --metadata token_bytes=2",
         )
     if signed is not None and data.token_bytes not in {None, int(signed)}:
         raise UsageError(
             "ST-USAG-007",
             f"the job says tokens of {data.token_bytes} bytes, the dataset's statement {signed}",
             where,
-            f"data.token_bytes: {signed}, or leave it out",
+            f"set data.token_bytes: {signed}, or leave it out",
         )
     return int(signed) if signed is not None else int(data.token_bytes or 0)
 

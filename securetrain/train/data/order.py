@@ -98,7 +98,7 @@ def exhausted(order: EpochOrder, step: int) -> UsageError:
         f"step {step} needs row {step * order.batch_rows}, and {order.epochs} epoch(s) of split"
         f" {order.split!r} have {rows}",
         order.where,
-        f"steps: {rows // order.batch_rows} or fewer, or data.epochs: {needed}",
+        f"set steps to {rows // order.batch_rows} or fewer, or data.epochs to {needed}",
     )
 
 

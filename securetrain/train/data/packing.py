@@ -74,7 +74,7 @@ class PackedTokens:
                 "ST-USAG-015",
                 f"split {self.name!r} has no document",
                 self.where,
-                "data.format: how documents lie in this dataset",
+                "set data.format to how documents lie in this dataset",
             )
 
     def __len__(self) -> int:

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from securetrain.artifacts.dataset import VerifiedFile
+from securetrain.core import install_hint
 from securetrain.core.errors import UsageError
 from securetrain.train.data.documents import Sizes, false_index, not_in_format
 from securetrain.train.data.source import ByteRange, ByteSource
@@ -153,7 +154,7 @@ class _Opened:
                 "ST-USAG-004",
                 "the package pyarrow is not installed",
                 self._where,
-                "pip install 'securetrain[parquet]'",
+                install_hint("parquet"),
             ) from error
         try:
             return parquet.ParquetFile(

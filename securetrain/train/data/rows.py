@@ -118,7 +118,7 @@ def check_length(stream: Stream, seq_len: int) -> None:
             "ST-USAG-007",
             f"split {stream.name!r} has {len(stream)} tokens, a row needs {seq_len + 1}",
             stream.where,
-            "data.seq_len: a smaller one, or use a larger dataset",
+            "set data.seq_len to less, or use a larger dataset",
         )
 
 

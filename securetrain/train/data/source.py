@@ -130,7 +130,7 @@ def _stretches(source: ByteSource, name: str, unit: int, where: str) -> Iterable
             "ST-USAG-007",
             f"{name} has {source.files[name]} bytes, which do not divide into tokens of {unit}",
             where,
-            "data.token_bytes: the width that the file was written with",
+            "set data.token_bytes to the width that the file was written with",
         )
     for begin, end in source.removals.kept(name, source.files[name]):
         first, last = -(-begin // unit) * unit, end // unit * unit

@@ -111,8 +111,8 @@ class BinTokens:
                 "ST-USAG-015",
                 f"token {tokens[at]} at byte {place.offset}; the vocabulary has {self.vocab}",
                 f"{self.where}: {place.file}",
-                "data.token_bytes: the width that the file was written with; or model.vocab: the"
-                " size of the tokenizer that wrote it",
+                "set data.token_bytes to the width that the file was written with, or model.vocab"
+                " to the size of the tokenizer that wrote it",
             )
         return torch.from_numpy(tokens)
 

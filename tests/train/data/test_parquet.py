@@ -119,4 +119,4 @@ def test_without_the_library_the_extra_is_named(signed, monkeypatch, tmp_path: P
     with pytest.raises(UsageError) as caught:
         rows_of(dataset)
     assert caught.value.code == "ST-USAG-004"
-    assert "securetrain[parquet]" in caught.value.fix
+    assert "pip install '.[parquet]'" in caught.value.fix

@@ -124,7 +124,7 @@ def check_chain(
 
     Args:
         chain: DER, the signer's first.
-        roots: who is trusted.
+        roots: the trusted keys and authorities.
         now: the time of the check, with a time zone.
         where: for the refusal.
 
