@@ -5,6 +5,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -24,6 +25,14 @@ def refused(
         call(*args, **named)
     assert caught.value.code == code, caught.value
     return caught.value
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether there is such a process, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def trust_document(

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from securetrain.launch.descendants import (
     stragglers,
     subreaper,
 )
+from tests.vocabulary import is_running
 
 # Starts a sleeper in a session of its own, says its pid, and is gone.
 PARENT = """
@@ -32,13 +32,6 @@ def start_orphan(env):
         [sys.executable, "-c", PARENT], env=env, stdout=subprocess.PIPE, text=True, check=True
     )
     return int(out.stdout)
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_orphans_of_the_run_are_found_and_ended_and_others_are_not(tmp_path):

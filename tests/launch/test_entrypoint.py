@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +16,7 @@ from securetrain.identity.job_ca import JobCA
 from securetrain.policy import load_policy
 from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.member.identity_dir import write_identity
+from tests.vocabulary import is_running
 
 STORY = """\
 import json, os, signal, sys
@@ -267,13 +267,6 @@ def test_baseline_refuses_this_machine(tmp_path, monkeypatch, capsys):
     code = json.loads(capsys.readouterr().out)["error"]["code"]
     assert code in {"ST-RUNT-003", "ST-ATTS-004", "ST-ATTS-005"}
     assert code in (tmp_path / "run" / "ledger.jsonl").read_text()
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_for(ready, launcher, seconds=120):

@@ -10,12 +10,12 @@ import sys
 import time
 import zipfile
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from securetrain.launch.run_setup import prepare_run
 from securetrain.launch.workerlog import WorkerReport, read_reports
+from tests.vocabulary import is_running
 
 SCRIPT = """\
 import json, multiprocessing, pickle, sys
@@ -190,13 +190,6 @@ def test_a_worker_dies_with_its_launcher(run, tmp_path, clean_environment):
     while is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize("arguments", [[], ["-m"], ["missing.py"]])

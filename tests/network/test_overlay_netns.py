@@ -32,7 +32,7 @@ from securetrain.network.system_tools import command_failed, run_command
 from securetrain.network.wireguard import Endpoint, WireGuardKey
 from securetrain.testing.cluster import NamespaceCluster, missing
 from tests.network.conftest import Job
-from tests.vocabulary import needs
+from tests.vocabulary import is_running, needs
 
 pytestmark = [
     pytest.mark.netns,
@@ -720,13 +720,6 @@ def test_a_killed_owner_leaves_nothing_after_gc(net, orphaned, capsys):
 def test_a_killed_owner_is_no_obstacle(net, orphaned):
     net.up("node-0")
     assert not is_running(orphaned)
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 LISTEN = """

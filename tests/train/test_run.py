@@ -5,7 +5,7 @@
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-import torch.distributed as dist
 from cryptography.hazmat.primitives import serialization
 
 from securetrain.artifacts.dataset.verified import sign_documents
@@ -40,6 +39,8 @@ from securetrain.train.run import _Loop, run_job
 from securetrain.train.setup import Worker, open_session
 from tests.train.conftest import now
 from tests.train.jobs import JOB
+
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 NewRun = Callable[..., SmallRun]
 
@@ -97,14 +98,6 @@ def recorded(run: SmallRun) -> list[tuple[str, str, str]]:
 
 def weights(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.glob("rank-*.bin")}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_rank() -> Iterator[None]:
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_a_run_writes_what_it_should(new_run: NewRun):

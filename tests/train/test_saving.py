@@ -3,7 +3,6 @@
 """Checkpoints in the background, and old ones that go."""
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,15 +34,9 @@ from securetrain.train.setup import run_id_of
 from tests.train.jobs import JOB
 from tests.train.test_run import NewRun, curve, set_aside, train, weights, worker
 
+pytestmark = pytest.mark.usefixtures("one_rank")
+
 EVERY = JOB.replace("checkpoint: {every: 3}", "checkpoint: {every: 1, %s}")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_rank() -> Iterator[None]:
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def steps(run: SmallRun) -> list[int]:

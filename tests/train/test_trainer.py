@@ -3,13 +3,11 @@
 """What a step does when the guard, a number or a person says no."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from securetrain.artifacts.statement.statements import GradientVerdict
 from securetrain.core.rundir import RunDir
@@ -24,13 +22,7 @@ from securetrain.train.trainer import Progress, Trainer
 from tests.train.conftest import now
 from tests.train.jobs import JOB, byte_rows
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_rank() -> Iterator[None]:
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 class Flag:

@@ -2,11 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mixture of experts: equal to the formula, and evened out without touching any weight."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 
 from securetrain.parallel.build import Description, move_buffers, parallelize
@@ -24,17 +21,11 @@ from securetrain.train.models.shape import (
     num_parameters,
 )
 
+pytestmark = pytest.mark.usefixtures("one_rank")
+
 SHAPE = ModelShape(
     dim=16, layers=2, heads=2, ffn=24, vocab=32, experts=4, experts_per_token=2, expert_balance=0.25
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_rank() -> Iterator[None]:
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def mixture() -> MoE:
