@@ -160,7 +160,7 @@ def _job(
     """A job on all hosts whose round is complete: who is revoked, how to look again, the nodes."""
     from benchmarks.join import lenient
     from securetrain.identity.job_ca import JobCA
-    from securetrain.rendezvous.coordinator.coordinator import Coordinator
+    from securetrain.rendezvous.coordinator.coordinator import Coordinator, CoordinatorSettings
 
     def clock() -> datetime:
         return datetime.now(UTC)
@@ -183,7 +183,7 @@ def _job(
             min_nodes=len(hosts),
             max_nodes=len(hosts),
             clock=clock,
-            revoked=judge,
+            settings=CoordinatorSettings(revoked=judge),
         )
         stack.callback(coordinator.stop)
         meeting = coordinator.start()

@@ -48,7 +48,7 @@ from securetrain.network.environment import (
 )
 from securetrain.network.overlay import underlay_device
 from securetrain.network.wireguard import Endpoint
-from securetrain.rendezvous.coordinator import Admission, Coordinator
+from securetrain.rendezvous.coordinator import Admission, Coordinator, CoordinatorSettings
 from securetrain.rendezvous.member import Carrier, load_identity
 
 
@@ -281,7 +281,7 @@ class Session:
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
-            verifier=self._verifier(),
+            settings=CoordinatorSettings(verifier=self._verifier()),
         )
         host, port = self.coordinator.start()
         return f"{host}:{port}", run.keys

@@ -96,7 +96,7 @@ from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.ledger import Ledger
 from securetrain.policy import load_policy
-from securetrain.rendezvous.coordinator.coordinator import Coordinator
+from securetrain.rendezvous.coordinator.coordinator import Coordinator, CoordinatorSettings
 from securetrain.rendezvous.member.identity_dir import write_identity
 folder, now, revoked = Path(sys.argv[1]), lambda: datetime.now(UTC), set()
 policy = load_policy(sys.argv[2])
@@ -109,8 +109,9 @@ def check(peer, certificate):
 lease = {"lease": float(sys.argv[6])} if float(sys.argv[6]) else {}
 ledger = Ledger(folder / "ledger.jsonl", PrivateKey.generate(), "coordinator", now)
 coordinator = Coordinator(
-    sys.argv[4], ca, policy, ledger, clock=now, revoked=check, **lease,
-    min_nodes=int(sys.argv[5]), max_nodes=len(sys.argv[7:]), last_call=1.0)
+    sys.argv[4], ca, policy, ledger, clock=now,
+    min_nodes=int(sys.argv[5]), max_nodes=len(sys.argv[7:]),
+    settings=CoordinatorSettings(revoked=check, last_call=1.0, **lease))
 print(coordinator.start(sys.argv[3])[1], flush=True)
 for line in sys.stdin:
     revoked.add(line.strip())

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job on loopback: a CA, a coordinator, members, and an attacker who speaks raw TLS."""
 
+import dataclasses
 import socket
 import sys
 import time
@@ -29,7 +30,7 @@ from securetrain.ledger import Event, Ledger, verify_ledger
 from securetrain.policy import LoadedPolicy, load_policy
 from securetrain.policy.load import digest_of
 from securetrain.policy.schema import SelfAsserted
-from securetrain.rendezvous.coordinator.coordinator import Coordinator
+from securetrain.rendezvous.coordinator.coordinator import Coordinator, CoordinatorSettings
 from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.identity_dir import NodeIdentity, write_identity
 from securetrain.rendezvous.wire.channel import Channel
@@ -67,6 +68,13 @@ def make_policy(max_nodes: int = 16, **rendezvous: int) -> LoadedPolicy:
         rendezvous=msgspec.structs.replace(dev.rendezvous, **rendezvous),
     )
     return LoadedPolicy(policy=policy, digest=digest_of(policy))
+
+
+def in_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """A coordinator's arguments, with those that belong there in its settings."""
+    names = {one.name for one in dataclasses.fields(CoordinatorSettings)}
+    chosen = CoordinatorSettings(**{name: given[name] for name in names & given.keys()})
+    return {**{name: given[name] for name in given.keys() - names}, "settings": chosen}
 
 
 @dataclass
@@ -112,7 +120,7 @@ class Job:
         settings.setdefault("clock", now)
         settings.setdefault("ledger", self.ledger)
         self.coordinator = Coordinator(
-            self.name, self.ca, min_nodes=min_nodes, max_nodes=max_nodes, **settings
+            self.name, self.ca, min_nodes=min_nodes, max_nodes=max_nodes, **in_settings(settings)
         )
         self.host, self.port = self.coordinator.start()
         self.started.append(self.coordinator)
@@ -265,6 +273,7 @@ class Tools:
     now = staticmethod(now)
     soon = staticmethod(soon)
     wait_until = staticmethod(wait_until)
+    in_settings = staticmethod(in_settings)
     make_policy = staticmethod(make_policy)
     make_hello = staticmethod(make_hello)
     binding_of = staticmethod(binding_of)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from .coordinator import Admission as Admission
 from .coordinator import Coordinator as Coordinator
+from .coordinator import CoordinatorSettings as CoordinatorSettings
 from .enrollment_server import make_token as make_token
 from .standalone import Plan as Plan
 from .standalone import Standalone as Standalone

@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeAlias
@@ -58,6 +59,30 @@ Revoked: TypeAlias = Callable[[SpiffeId, x509.Certificate], None]
 """Raises when a peer, or its certificate, has been revoked; or when that cannot be known."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """The settings of a coordinator that a job rarely changes."""
+
+    last_call: float = LAST_CALL_SECONDS
+    """Seconds that a round stays open once `min_nodes` are in."""
+    heartbeat: float = HEARTBEAT_SECONDS
+    """Seconds between a node's signs of life."""
+    last_epoch: int = -1
+    """The last epoch of an earlier coordinator of this job; epochs go on from there."""
+    verifier: Verifier | None = None
+    """Judges evidence; by default one under the policy."""
+    lease: float | None = None
+    """Seconds that an admission lasts; by default, and at most, the policy's."""
+    revoked: Revoked | None = None
+    """Refuses a peer that the cluster CA has revoked; see `Coordinator.recheck`."""
+    issue: Issue | None = None
+    """Renews nodes' certificates; by default with the job's CA, without a register."""
+    monotonic: Callable[[], float] = time.monotonic
+    """A steady clock in seconds."""
+    random: Callable[[int], bytes] = secrets.token_bytes
+    """Makes nonces and session ids."""
+
+
 class Coordinator:
     """One job's coordinator; `start` it, then nodes may join."""
 
@@ -71,15 +96,7 @@ class Coordinator:
         min_nodes: int,
         max_nodes: int,
         clock: Callable[[], datetime],
-        last_call: float = LAST_CALL_SECONDS,
-        heartbeat: float = HEARTBEAT_SECONDS,
-        last_epoch: int = -1,
-        verifier: Verifier | None = None,
-        lease: float | None = None,
-        revoked: Revoked | None = None,
-        issue: Issue | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        random: Callable[[int], bytes] = secrets.token_bytes,
+        settings: CoordinatorSettings | None = None,
     ) -> None:
         """Prepare a coordinator; nothing listens yet.
 
@@ -91,54 +108,47 @@ class Coordinator:
             min_nodes: a round needs at least so many.
             max_nodes: and at most so many.
             clock: the time, timezone-aware.
-            last_call: seconds that a round stays open once `min_nodes` are in.
-            heartbeat: seconds between a node's signs of life.
-            last_epoch: of an earlier coordinator of this job; epochs go on from there.
-            verifier: judges evidence; by default one under `policy`.
-            lease: seconds that an admission lasts; by default, and at most, the policy's.
-            revoked: refuses whom the cluster CA has revoked; see `recheck`.
-            issue: renews nodes' certificates; by default with `ca`, and nobody keeps a register.
-            monotonic: a steady clock in seconds.
-            random: makes nonces and session ids.
+            settings: what differs from an ordinary coordinator.
 
         Raises:
             AttestationError: ST-ATTS-009, 3xx or 7xx when the policy's reference values are bad.
         """
-        settings = policy.policy
+        chosen = settings or CoordinatorSettings()
+        asked = policy.policy
         self._ca = ca
         self._clock = clock
-        self._monotonic = monotonic
+        self._monotonic = chosen.monotonic
         self._policy = policy
-        self._revoked = revoked
-        self._journal = Journal(ledger, monotonic)
+        self._revoked = chosen.revoked
+        self._journal = Journal(ledger, chosen.monotonic)
         self._spiffe = SpiffeId(ca.trust_domain, job, Role.COORDINATOR)
-        self._verifier = verifier or Verifier(
-            policy=settings,
+        self._verifier = chosen.verifier or Verifier(
+            policy=asked,
             policy_digest=policy.digest,
             clock=clock,
-            monotonic=monotonic,
+            monotonic=chosen.monotonic,
             appraisers=appraisers_for(policy, clock()),
         )
-        lifetime = timedelta(minutes=settings.identity.certificate_lifetime_minutes)
+        lifetime = timedelta(minutes=asked.identity.certificate_lifetime_minutes)
 
         def issue_node(node: str, key: PublicKey) -> x509.Certificate:
             return ca.issue(Role.NODE, key, clock(), node=node, lifetime=lifetime)
 
-        longest = min(settings.node.lease_minutes * 60.0, lifetime.total_seconds())
+        longest = min(asked.node.lease_minutes * 60.0, lifetime.total_seconds())
         self._terms = Terms(
             job=job,
             key=PrivateKey.generate(KeyKind.P256),
             ca=ca,
             policy_digest=policy.digest,
-            handshake_timeout=settings.rendezvous.handshake_timeout_seconds,
-            heartbeat=heartbeat,
-            lease=min(lease or longest, longest),
-            join_timeout=settings.rendezvous.join_timeout_seconds,
+            handshake_timeout=asked.rendezvous.handshake_timeout_seconds,
+            heartbeat=chosen.heartbeat,
+            lease=min(chosen.lease or longest, longest),
+            join_timeout=asked.rendezvous.join_timeout_seconds,
             min_nodes=min_nodes,
             max_nodes=max_nodes,
-            random=random,
-            renewal=Renewal(issue=issue or issue_node, clock=clock, journal=self._journal),
-            monotonic=monotonic,
+            random=chosen.random,
+            renewal=Renewal(issue=chosen.issue or issue_node, clock=clock, journal=self._journal),
+            monotonic=chosen.monotonic,
         )
         self._reception = Reception(
             ca=ca,
@@ -147,7 +157,7 @@ class Coordinator:
             clock=clock,
             make=partial(make_context, server=True),
         )
-        self._rounds = Rounds(min_nodes=min_nodes, max_nodes=max_nodes, last_call=last_call)
+        self._rounds = Rounds(min_nodes=min_nodes, max_nodes=max_nodes, last_call=chosen.last_call)
         self._nodes: dict[str, Session] = {}
         self._assembly = Assembly(
             self._rounds,
@@ -156,14 +166,14 @@ class Coordinator:
             self._journal,
             coordinator=str(self._spiffe),
             clock=clock,
-            last_epoch=last_epoch,
-            doubt_lost=settings.node.doubt_lost,
+            last_epoch=chosen.last_epoch,
+            doubt_lost=asked.node.doubt_lost,
         )
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
         self._lock = threading.Condition(threading.RLock())
         self._listener = Listener(
-            self._begin, settings.rendezvous.max_unauthenticated, self._note_problem
+            self._begin, asked.rendezvous.max_unauthenticated, self._note_problem
         )
         self._round_thread = threading.Thread(
             target=self._round_loop, name="coordinator-rounds", daemon=True
@@ -472,4 +482,4 @@ class Coordinator:
         self._problem = self._problem or problem
 
 
-__all__ = ["Admission", "Coordinator"]
+__all__ = ["Admission", "Coordinator", "CoordinatorSettings"]

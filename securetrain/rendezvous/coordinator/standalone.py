@@ -38,7 +38,11 @@ from securetrain.ledger import (
     verify_ledger,
 )
 from securetrain.policy.load import FILE_LIMIT, LoadedPolicy
-from securetrain.rendezvous.coordinator.coordinator import LAST_CALL_SECONDS, Coordinator
+from securetrain.rendezvous.coordinator.coordinator import (
+    LAST_CALL_SECONDS,
+    Coordinator,
+    CoordinatorSettings,
+)
 from securetrain.rendezvous.coordinator.enrollment_server import EnrollmentServer, make_token
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
@@ -139,16 +143,18 @@ class Standalone:
             min_nodes=plan.min_nodes,
             max_nodes=plan.max_nodes,
             clock=self.clock,
-            last_call=plan.last_call,
-            last_epoch=last_epoch,
-            revoked=self.watch.check,
-            issue=self._issue,
-            verifier=Verifier(
-                policy=policy,
-                policy_digest=plan.policy.digest,
-                clock=self.clock,
-                appraisers=appraisers_for(plan.policy, now),
-                state=self.state,
+            settings=CoordinatorSettings(
+                last_call=plan.last_call,
+                last_epoch=last_epoch,
+                revoked=self.watch.check,
+                issue=self._issue,
+                verifier=Verifier(
+                    policy=policy,
+                    policy_digest=plan.policy.digest,
+                    clock=self.clock,
+                    appraisers=appraisers_for(plan.policy, now),
+                    state=self.state,
+                ),
             ),
         )
         self.address = self.coordinator.start(plan.bind, plan.port)

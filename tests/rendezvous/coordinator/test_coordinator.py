@@ -62,7 +62,7 @@ def build(job, tools, monkeypatch):
             min_nodes=min_nodes,
             max_nodes=max_nodes,
             clock=tools.now,
-            **settings,
+            **tools.in_settings(settings),
         )
 
     return make

@@ -33,7 +33,7 @@ from securetrain.rendezvous.coordinator.enrollment_server import (
     make_token,
 )
 from securetrain.rendezvous.coordinator.journal import Journal
-from securetrain.rendezvous.member import enroll as enroll_module
+from securetrain.rendezvous.member import enrollee as enroll_module
 from securetrain.rendezvous.member.enrollee import enroll
 from securetrain.rendezvous.member.identity_dir import load_identity
 from securetrain.rendezvous.wire.channel import Anonymous, Channel
