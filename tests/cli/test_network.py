@@ -32,7 +32,7 @@ def test_who_may_not_look_is_told_that_nothing_was_looked_at(
     assert main(["network", "gc", "--state", str(tmp_path), *options]) == 20
     said = "".join(capsys.readouterr())
     assert "ST-USAG-002" in said
-    assert "was not looked at" in said
+    assert "it was not searched" in said
     assert str(tmp_path.stat().st_uid) in said
 
 

@@ -173,7 +173,7 @@ def test_a_job_whose_data_would_end_is_refused_before_it_begins(signed):
     with pytest.raises(UsageError) as caught:
         open_data(job(steps=enough + 1), "job.yaml", dataset)
     assert caught.value.code == "ST-USAG-014"
-    assert f"steps: {enough} or fewer, or data.epochs: 2" in caught.value.fix
+    assert f"set steps to {enough} or fewer, or data.epochs to 2" in caught.value.fix
     data = open_data(job(steps=enough + 1, epochs=2), "job.yaml", dataset)
     with pytest.raises(UsageError, match="ST-USAG-014"):
         data.train.batch(2 * enough + 2, [0])

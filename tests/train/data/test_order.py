@@ -77,7 +77,7 @@ def test_the_end_of_data_is_an_error_with_what_to_do():
     with pytest.raises(UsageError) as caught:
         one.start(6, 0)
     assert caught.value.code == "ST-USAG-014"
-    assert caught.value.fix == "steps: 5 or fewer, or data.epochs: 3"
+    assert caught.value.fix == "set steps to 5 or fewer, or data.epochs to 3"
     one.check(5)
     with pytest.raises(UsageError, match="ST-USAG-014"):
         one.check(6)
