@@ -5,7 +5,6 @@ import json
 import pytest
 
 from securetrain.cli.main import main
-from securetrain.network import leftovers
 from securetrain.network.leftovers import Collected
 
 FOUND = Collected(removed=("st-a-1",), alive=("st-b-2",), problems={"st-c-3": "bad\x1b[2J"})
@@ -14,7 +13,7 @@ FOUND = Collected(removed=("st-a-1",), alive=("st-b-2",), problems={"st-c-3": "b
 @pytest.fixture
 def found(monkeypatch):
     def set_to(value):
-        monkeypatch.setattr(leftovers, "collect", lambda state: value)
+        monkeypatch.setattr("securetrain.network.collect", lambda state: value)
 
     return set_to
 
@@ -79,6 +78,6 @@ def test_the_usual_folder(monkeypatch, capsys):
         asked.append(str(state))
         return Collected()
 
-    monkeypatch.setattr(leftovers, "collect", collect)
+    monkeypatch.setattr("securetrain.network.collect", collect)
     assert main(["network", "gc"]) == 0
     assert asked == ["/run/securetrain/network"]
