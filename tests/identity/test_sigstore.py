@@ -208,5 +208,5 @@ def test_nobody_and_anybody_cannot_be_asked_for(identity, issuer):
 def test_without_the_package(monkeypatch):
     for name in ("sigstore", "sigstore.models", "sigstore.verify"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match="securetrain\\[sigstore\\]"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[sigstore\]'"):
         verify_dsse(b"{}", KIND, POLICY)
