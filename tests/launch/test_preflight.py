@@ -91,8 +91,9 @@ def test_the_device_of_an_overlay_counts_before_it_is_made(setup):
         }
         for tunnel in ("", "st0")
     }
-    assert failed[""] - failed["st0"] == {"ST-FAB-001"}
-    assert failed["st0"] <= failed[""]
+    others = {"ST-RDZ-002"}  # sees the listeners of whatever else runs on this machine
+    assert failed[""] - failed["st0"] - others == {"ST-FAB-001"}
+    assert failed["st0"] - others <= failed[""]
 
 
 def test_off_checks_nothing_and_says_so(setup):
