@@ -61,7 +61,7 @@ def weights(shape: ModelShape) -> bytes:
     model = Llama(shape)
     init_weights(model, 0, shape)
     tensors = {hf.hf_name(name): one.detach() for name, one in model.named_parameters()}
-    header = safetensors_header.encode(
+    header = safetensors_header.encode_header(
         {name: ("float32", tuple(one.shape)) for name, one in tensors.items()}
     )
     return header + b"".join(one.view(torch.uint8).numpy().tobytes() for one in tensors.values())

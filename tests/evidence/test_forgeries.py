@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PLACES = ("tests/attest", "tests/rendezvous")
+PLACES = ("tests/attest", "tests/evidence", "tests/rendezvous")
 GOAL = 200
 """What the design asks for."""
 FLOOR = {
-    "tests/attest": 600,
-    "tests/attest/tpm": 1200,
-    "tests/attest/tee": 400,
-    "tests/attest/gpu": 600,
-    "tests/rendezvous": 4,
+    "tests/attest/fleet": 95,
+    "tests/attest/node/tpm": 85,
+    "tests/attest/session": 105,
+    "tests/evidence": 590,
+    "tests/evidence/gpu": 600,
+    "tests/evidence/tee": 400,
+    "tests/evidence/tpm": 1100,
+    "tests/rendezvous/coordinator": 16,
+    "tests/rendezvous/member": 7,
 }
 """What there was, by folder; raise it with what is added."""
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from securetrain.ledger.events.base import encode_event
 from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.locality import machine_id, tp_machine_span
 from securetrain.parallel.mesh import make_mesh
@@ -49,11 +50,12 @@ class Page:
         self.events: list[tuple[object, ...]] = []
         self.text = ""
 
-    def observe(self, boundary: object, event: str, subject: str, **details: object) -> None:
-        self.events.append((str(boundary), event, subject, details))
-
-    def write(self, text: str) -> None:
-        self.text += text
+    def write(self, said: object) -> None:
+        if isinstance(said, str):
+            self.text += said
+            return
+        wire = encode_event(said)  # type: ignore[arg-type]
+        self.events.append((str(wire.boundary), wire.event, wire.subject, wire.details))
 
 
 def warned(machines: int) -> tuple[list[tuple[object, ...]], str]:
