@@ -43,6 +43,8 @@ from securetrain.evidence import AttestationKeys, Structure
 PROTOCOL: Final = "securetrain-rdzv/2"
 """Its number changes with any message: TLS (ALPN) and Hello refuse another one, before the rest."""
 HEADER_SIZE: Final = 4
+MISSED_HEARTBEATS: Final = 3
+"""So many in a row, and either side takes the other for dead."""
 FRAME_LIMIT: Final = 64 << 10
 DOCUMENT_LIMIT: Final = 4 << 20
 """For a frame that carries evidence (base64) or a membership."""
@@ -301,6 +303,3 @@ def unexpected(message: Message, wanted: str) -> AdmissionError:
 
 def _bad(what: str) -> AdmissionError:
     return AdmissionError("ST-ADMN-001", what, "control connection")
-
-
-MISSED_HEARTBEATS: Final = 3
