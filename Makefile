@@ -8,6 +8,8 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 # Who has more than two cores: make test WORKERS=8.
 WORKERS ?= 2
+# The fast tests wait as long as they compute: for leases, silences and time-outs.
+FAST_WORKERS ?= $(shell expr $(WORKERS) + 1)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -52,7 +54,8 @@ test: $(VENV)/.dev system-packages lint types  ## Lint, type-check, check the la
 	$(PYTEST) -m "not gpu and not many"
 
 test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes)
-	$(PYTEST) -m "not gpu and not dist and not slow and not netns and not tpm and not many" -q
+	$(BIN)/python -m pytest -n $(FAST_WORKERS) --dist worksteal -q \
+	  -m "not gpu and not dist and not slow and not netns and not tpm and not many"
 
 test-slow: $(VENV)/.dev  ## What make test leaves out: sixteen ranks, compiled meshes, long campaigns
 	$(BIN)/python -m pytest -m many

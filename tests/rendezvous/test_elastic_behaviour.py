@@ -224,6 +224,7 @@ def test_a_spare_node_leaves_gracefully_when_the_job_closes(scene):
 # Signs of life.
 
 
+@pytest.mark.slow  # silence is measured
 def test_a_silent_node_is_out_of_the_next_round(scene):
     scene.start(1, 2, last_call=0.3, heartbeat=0.5)
     nodes = scene.nodes(2)
@@ -234,6 +235,7 @@ def test_a_silent_node_is_out_of_the_next_round(scene):
     assert (info.rank, info.world_size) == (0, 1)
 
 
+@pytest.mark.slow  # silence is measured
 def test_nodes_that_beat_stay_in(scene):
     scene.start(1, 3, last_call=0.2, heartbeat=0.5)
     nodes = scene.nodes(2)

@@ -131,6 +131,7 @@ def flood(job, source, number):
     )
 
 
+@pytest.mark.slow  # a process of its own makes the flood
 def test_5000_idle_connections_cannot_keep_a_member_out(job, tools):
     """One node joins in the middle of the flood and one after it; what is held stays bounded."""
     job.start(2, 2, policy=tools.make_policy(max_unauthenticated=64))
