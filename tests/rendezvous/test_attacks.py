@@ -89,7 +89,7 @@ def test_an_honest_raw_node_is_admitted(job, tools):
 def test_no_client_certificate(job, tools):
     job.start()
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
-    context.set_alpn_protos([b"securetrain-rdzv/2"])
+    context.set_alpn_protos([b"securetrain-rdzv/3"])
     error = careless_handshake(job.connect(job.identity(), context))
     assert "certificate required" in error.what  # the alert; nothing of ours was said
     assert "certificate" in job.expect("ST-ADMN-002").details["what"]
@@ -173,7 +173,7 @@ def test_another_application_protocol(job, tools):
     context.use_privatekey(identity.key.native)
     context.set_alpn_protos([b"h2"])
     careless_handshake(job.connect(identity, context))
-    assert "securetrain-rdzv/2" in job.expect("ST-ADMN-002").details["what"]
+    assert "securetrain-rdzv/3" in job.expect("ST-ADMN-002").details["what"]
 
 
 def test_a_session_is_never_resumed(job, tools):
@@ -338,7 +338,7 @@ def test_nobody_can_claim_a_rank(job, tools):
     channel = job.connect(job.identity())
     channel.handshake(tools.soon())
     honest = encode_frame(tools.make_hello(job.identity()))[4:]
-    raw_send(channel, frame(honest.replace(b'"tpm":null', b'"rank":0,"tpm":null')))
+    raw_send(channel, frame(honest.replace(b'"role":""', b'"rank":0,"role":""')))
     assert "rank" in refused(job, tools, channel, "ST-ADMN-001").details["what"]
 
 

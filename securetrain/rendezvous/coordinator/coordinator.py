@@ -47,11 +47,11 @@ from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.coordinator.session import Session, Terms
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.protocol import Store
+from securetrain.rendezvous.wire.protocol import Done, Going, Store, Workers
 from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context
 from securetrain.rendezvous.wire.tunnel import require_alike
 
-HEARTBEAT_SECONDS: Final = 5.0
+HEARTBEAT_SECONDS: Final = 2.5
 LAST_CALL_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 5.0
 
@@ -359,6 +359,13 @@ class Coordinator:
         with self._lock:
             self._assembly.announce(session, store)
 
+    def hear(self, session: Session, message: Workers | Done | Going) -> None:
+        """Act on what a member says of its workers or its going, and tell the others."""
+        with self._lock:
+            self._assembly.hear(session, message)
+            self._advance()
+            self._assembly.tell_everybody()
+
     def close(self, session: Session) -> None:
         """No more rounds."""
         with self._lock:
@@ -401,7 +408,7 @@ class Coordinator:
             if session.admitted:
                 self._distrust(session, error)
         # The end of a job is no reason to restart: there are no more rounds.
-        restart = going_on and (error is not None or not session.said_goodbye)
+        restart = going_on and session.node not in self._rounds.done
         self._assembly.remove(session.node, evicted=restart)
 
     def _distrust(self, session: Session, error: SecureTrainError | None) -> None:
@@ -445,11 +452,12 @@ class Coordinator:
         """Completes rounds whose last call is over."""
         with self._lock:
             while not self._stopping:
-                deadline = self._rounds.deadline
+                deadline = self._assembly.deadline
                 left = None if deadline is None else deadline - self._monotonic()
                 if left is None or left > 0:
                     self._lock.wait(left)
                     continue
+                self._assembly.put_out_late()
                 self._advance()
                 self._assembly.tell_everybody()
 

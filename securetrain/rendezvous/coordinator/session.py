@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec.structs import replace
 
 from securetrain.attest.session import Verifier, issue_passport, svid_pem
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
@@ -37,6 +38,8 @@ from securetrain.rendezvous.wire.protocol import (
     AnyMessage,
     Challenge,
     Close,
+    Done,
+    Going,
     Heartbeat,
     Hello,
     Leave,
@@ -46,6 +49,7 @@ from securetrain.rendezvous.wire.protocol import (
     Renew,
     Status,
     Store,
+    Workers,
     unexpected,
 )
 from securetrain.rendezvous.wire.tunnel import check_hello as check_tunnel
@@ -93,6 +97,9 @@ class Hub(Protocol):
     def store(self, session: "Session", store: Store) -> None:
         """The node announces the workers' store."""
 
+    def hear(self, session: "Session", message: Workers | Done | Going) -> None:
+        """The node says something about its workers, or that it will leave."""
+
     def close(self, session: "Session") -> None:
         """The node says that the job is over."""
 
@@ -128,7 +135,7 @@ class Session:
     _outbox: deque[AnyMessage] = field(default_factory=deque)
     _verdict: SecureTrainError | None = None
     _cut: bool = False
-    _told: tuple[int, bool, bool, tuple[str, ...]] = (0, False, False, ())
+    _told: tuple[int, bool, bool, tuple[str, ...], int] = (0, False, False, (), 0)
     _pending: Binding | None = None
     _challenged: datetime | None = None
     _holder: PublicKey | None = None
@@ -163,7 +170,7 @@ class Session:
 
     def tell(self, status: Status) -> None:
         """Post a status when it says something that an agent acts on and has not heard yet."""
-        news = (status.waiting, status.closed, status.spare, status.evicted)
+        news = (status.waiting, status.closed, status.spare, status.evicted, status.running)
         if news != self._told:
             self._told = news
             self.post(status)
@@ -353,6 +360,25 @@ class Session:
                 "ST-ATTS-007", "the lease ended and was not renewed", self.subject
             ) from cause
 
+    def _staff(self, workers: Workers) -> None:
+        """Take a node's word about its workers, which it gives once."""
+        said = self.hello
+        assert said is not None, "it is admitted"
+        known = said.local_world or workers.local_world, said.role or workers.role
+        if known != (workers.local_world, workers.role) or self.staffed:
+            raise AdmissionError(
+                "ST-ADMN-040",
+                f"{self.node} runs {known[0]} workers of role {known[1]}, and now says"
+                f" {workers.local_world} of role {workers.role}",
+                self.subject,
+            )
+        self.hello = replace(said, local_world=workers.local_world, role=workers.role)
+
+    @property
+    def staffed(self) -> bool:
+        """Tell whether the node has said what workers it runs."""
+        return self.hello is not None and bool(self.hello.local_world and self.hello.role)
+
     def _handle(self, message: AnyMessage) -> None:
         match message:
             case Heartbeat():
@@ -362,6 +388,11 @@ class Session:
                 self.hub.ready(self)
             case Store():
                 self.hub.store(self, message)
+            case Workers():
+                self._staff(message)
+                self.hub.hear(self, message)
+            case Done() | Going():
+                self.hub.hear(self, message)
             case Renew():
                 self._challenge()
             case Proof():
