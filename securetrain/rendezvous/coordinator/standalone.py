@@ -38,14 +38,11 @@ from securetrain.ledger import (
     verify_ledger,
 )
 from securetrain.policy.load import FILE_LIMIT, LoadedPolicy
-from securetrain.rendezvous.coordinator.coordinator import (
-    LAST_CALL_SECONDS,
-    Coordinator,
-    CoordinatorSettings,
-)
+from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.coordinator.enrollment_server import EnrollmentServer, make_token
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
+from securetrain.rendezvous.coordinator.settings import LAST_CALL_SECONDS, CoordinatorSettings
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 LOOK_SECONDS: Final = 1.0
