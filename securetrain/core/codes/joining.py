@@ -83,7 +83,7 @@ ROWS: Final = (
     # 03x: members of a job, once they are in
     Code("ST-ADMN-030", X.FAILURE, "a node that comes and goes is kept out for a while",
          fix="find out why the node goes, and start it again after the time that is named",
-         severity=MEDIUM, rank=ALONE, node=UNPROVEN, retry=LATER, threat="T-RDZ-005"),
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=LATER, threat="T-RDZ-005"),
     Code("ST-ADMN-031", X.FAILURE, "a member costs more than one may",
          fix="find out what the node sends; an honest one is far below every limit",
          severity=HIGH, rank=ALONE, node=OUT, retry=LATER, threat="T-RDZ-005"),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What members may do to a job and to each other, once they are in: `closing`, `quotas`.
+"""The rights of members that are in, over the job and each other: `closing`, `quotas`.
 
 Nothing here locks: the coordinator calls it with its lock held.
 """

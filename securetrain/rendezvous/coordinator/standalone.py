@@ -181,6 +181,7 @@ class Standalone:
             timeout=policy.rendezvous.handshake_timeout_seconds,
             clock=self.clock,
             inventory=run.root / "inventory",
+            limit=policy.rendezvous.max_unauthenticated,
         )
         host, number = server.start(self.plan.bind, port)
         self.enrollment_server = server

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what a node announces in Hello can be a member's: its address, its WireGuard key.
+"""The meaning of what a node announces in Hello: its address, its WireGuard key.
 
 Rules:
 

@@ -152,7 +152,7 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class CloseState(StrEnum):
-    """What became of a node's own Close."""
+    """The fate of a node's own Close."""
 
     NONE = "none"
     """It has sent none."""
@@ -178,7 +178,7 @@ class Status(Message, frozen=True, tag="status"):
     unfinished: Count = 0
     """Members of this node's round that have neither closed the job nor gone."""
     close: CloseState = CloseState.NONE
-    """What became of this node's Close."""
+    """The fate of this node's Close."""
 
 
 class Formed(Message, frozen=True, tag="formed"):
