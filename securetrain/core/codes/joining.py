@@ -93,7 +93,7 @@ ROWS: Final = (
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
     Code("ST-ADMN-033", X.FAILURE, "a Close of a node that is not in the current round",
          fix="nothing is over; look at why the node wants to end a job that it is not in",
-         severity=MEDIUM, rank=ALONE, node=FREE, retry=NEVER, threat="T-RDZ-005"),
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
     Code("ST-ADMN-034", X.FAILURE, "the other members have voted this node out",
          fix="look at what they caught it at, in the coordinator's ledger",
          severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
