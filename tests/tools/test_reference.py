@@ -29,7 +29,7 @@ def test_a_published_code_that_is_neither_kept_nor_retired_is_named():
     assert page.count("\n| `ST-") == len(CODES)
     assert reference.vanished(page) == []
     row = "\n| `{}` | meaning |\n"
-    retired = sorted(RETIRED)[0]
+    retired = min(RETIRED)
     assert reference.vanished(page + row.format("ST-ATTS-998") + row.format(retired)) == [
         "ST-ATTS-998"
     ]
