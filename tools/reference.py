@@ -8,6 +8,7 @@ checks, commands, ledger events.
 
 import ast
 import inspect as python_inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from msgspec import inspect
 
 from securetrain.audit.catalogue import load_checks
 from securetrain.cli.main import VERBS, LazyGroup
-from securetrain.core.codes import ALONE, CODES, Code, ExitCode, Node, Retry
+from securetrain.core.codes import ALONE, CODES, RETIRED, Code, ExitCode, Node, Retry
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.ledger import events
@@ -303,6 +304,8 @@ def _help(command: click.Command, name: str) -> list[str]:
         return ["```text", command.get_help(context).rstrip(), "```"]
 
 
+_PUBLISHED: Final = re.compile(r"^\| `(ST-[A-Z]{4}-\d{3})`", re.MULTILINE)
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes_page,
     "policy.md": policy_page,
@@ -313,9 +316,17 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 }
 
 
+def vanished(page: str) -> list[str]:
+    """List the codes that a published page shows and the table has neither kept nor retired."""
+    return sorted(set(_PUBLISHED.findall(page)) - CODES.keys() - RETIRED)
+
+
 def main() -> int:
     """Write the pages, or compare them with what they should be."""
     check = "--check" in sys.argv[1:]
+    if (codes := DOCS / "codes.md").exists() and (gone := vanished(codes.read_text())):
+        print(f"{', '.join(gone)}: published, and no row any more; add it to RETIRED")
+        return 1
     stale = []
     for name, make in PAGES.items():
         path = DOCS / name
