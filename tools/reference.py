@@ -8,6 +8,7 @@ checks, commands, ledger events, torchrun's command lines.
 
 import ast
 import inspect as python_inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from msgspec import inspect
 
 from securetrain.audit.catalogue import load_checks
 from securetrain.cli.main import VERBS, LazyGroup
-from securetrain.core.codes import ALONE, CODES, Code, ExitCode, Node, Retry
+from securetrain.core.codes import ALONE, CODES, RETIRED, Code, ExitCode, Node, Retry
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.ledger import events
@@ -313,8 +314,8 @@ exit code, the log files and the error file of the launcher. A line without a no
 nothing but the variables below and the fabric variables of
 [the worker environment](worker-environment.md).
 
-Without `--policy`, a line with `--standalone` runs under `dev` and any other under `baseline`, which
-most machines have to be prepared for; the refusal says what to type to try a script.
+Without `--policy`, a line with `--standalone` runs under `dev` and any other under `baseline`, for
+which most machines have to be prepared; the refusal says what to type to try a script.
 """
 
 
@@ -325,11 +326,11 @@ def torchrun_page() -> str:
     lines += ["| --- | --- | --- | --- |", *map(_line_row, LINES)]
     lines += ["\n## Variables with other values\n", "| variable | under ours |", "| --- | --- |"]
     lines += [f"| `{name}` | {text} |" for name, text in COMMON.items()]
-    lines += [
+    lines.append(
         "\n`--master-port`, or the port of a `c10d` or `static` endpoint, is the store's in the"
         "\nfirst round. A round after a restart gets a free one, because the store before it may"
-        "\nstill be open. A launcher that a signal ended exits with 130 in place of 1.",
-    ]
+        "\nstill be open. A launcher that a signal ended exits with 130 in place of 1."
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -342,6 +343,8 @@ def _line_row(line: Line) -> str:
     return f"| {line.name} | `{command}` | {exits} | {line.note} |"
 
 
+_PUBLISHED: Final = re.compile(r"^\| `(ST-[A-Z]{4}-\d{3})`", re.MULTILINE)
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes_page,
     "policy.md": policy_page,
@@ -353,9 +356,17 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 }
 
 
+def vanished(page: str) -> list[str]:
+    """List the codes that a published page shows and the table has neither kept nor retired."""
+    return sorted(set(_PUBLISHED.findall(page)) - CODES.keys() - RETIRED)
+
+
 def main() -> int:
     """Write the pages, or compare them with what they should be."""
     check = "--check" in sys.argv[1:]
+    if (codes := DOCS / "codes.md").exists() and (gone := vanished(codes.read_text())):
+        print(f"{', '.join(gone)}: published, and no row any more; add it to RETIRED")
+        return 1
     stale = []
     for name, make in PAGES.items():
         path = DOCS / name
