@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import socket
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -550,6 +551,7 @@ def test_beating_is_not_renewing(job, tools):
         channel.send(Heartbeat(), tools.soon())
         message = tools.answer(channel)
         assert not isinstance(message, SecureTrainError), message
+        time.sleep(0.01)  # more in a second would be its end for another reason
     assert message.code == "ST-ATTS-007"
     event = job.expect("ST-ATTS-007", "node-evicted")
     assert event.boundary is Boundary.NODE

@@ -85,6 +85,7 @@ class Rounds:
         """
         if self.closed:
             raise AdmissionError("ST-ADMN-008", "the job is closed", f"node {node}")
+        self.finished.discard(node)
         self._withdraw(node)
         if self.complete and self.participants and self.done.issuperset(self.participants):
             self.participants.clear()
@@ -115,8 +116,7 @@ class Rounds:
         self.deadline = None
 
     def finish(self, node: str) -> None:
-        """A node is done with the job, which ends it for everybody."""
-        self.close()
+        """A node is done with the job; `closing` says whether that ends it for everybody."""
         self.finished.add(node)
 
     def formed(self, now: float) -> bool:

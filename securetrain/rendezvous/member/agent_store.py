@@ -48,7 +48,7 @@ class AgentStore(Store):
             store: The round's store, with its prefix.
             member: This node.
             membership: The round's.
-            timeout: How long an operation may take.
+            timeout: The time that an operation may take.
         """
         super().__init__()
         self._store: Any = store
@@ -108,7 +108,7 @@ class AgentStore(Store):
 
     @property
     def timeout(self) -> timedelta:
-        """How long an operation may take."""
+        """The time that an operation may take."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:

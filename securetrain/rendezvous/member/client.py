@@ -16,7 +16,6 @@ Rules:
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -29,6 +28,7 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.evidence import AttestationResult
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.link import Link
+from securetrain.rendezvous.member.round import EpochOverError, OpenStore, Round, closed, late
 from securetrain.rendezvous.wire.membership import (
     Membership,
     verify_membership,
@@ -38,6 +38,7 @@ from securetrain.rendezvous.wire.protocol import (
     PROTOCOL,
     Admit,
     Close,
+    CloseState,
     Done,
     Formed,
     Going,
@@ -46,6 +47,7 @@ from securetrain.rendezvous.wire.protocol import (
     Staffed,
     Status,
     Store,
+    Suspect,
     Workers,
 )
 from securetrain.rendezvous.wire.tls import TlsIdentity
@@ -54,33 +56,6 @@ from securetrain.rendezvous.wire.tunnel import Keys, Tunnel, store_host
 _CLOSE_SECONDS: Final = 5.0
 _SLICE_SECONDS: Final = 0.5
 """Longest wait between two looks at what nobody announces: that this node has left."""
-
-OpenStore = Callable[[Membership], int]
-"""Called on rank 0 to start the workers' store at this node's address; returns the port."""
-
-
-class SpareNodeError(AdmissionError):
-    """The job closed while this node was spare: its wait ended well."""
-
-
-class EpochOverError(AdmissionError):
-    """A member of the epoch is gone: its others meet for the next one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """A complete round, as one member sees it."""
-
-    membership: Membership
-    rank: int
-    host: str
-    """Address of the workers' store, on rank 0's node."""
-    port: int
-
-    @property
-    def world_size(self) -> int:
-        """Nodes in the round."""
-        return len(self.membership.members)
 
 
 class Member:
@@ -350,7 +325,9 @@ class Member:
         self._link.post(Ready(floors=tuple(self._floors())))
 
     def close_job(self) -> None:
-        """Tell the coordinator that the job is over, and wait until it has noted it.
+        """Tell the coordinator that this node is done, and wait until it has noted it.
+
+        That ends the job for all once a quorum of the round is done; else the others go on.
 
         Raises:
             SecureTrainError: why this node is out.
@@ -358,7 +335,7 @@ class Member:
         self._link.post(Close())
         deadline = self._monotonic() + _CLOSE_SECONDS
         with self._changed:
-            while not self._status.closed:
+            while not self._noted:
                 self._raise_failure()
                 if not self._changed.wait(max(0.0, deadline - self._monotonic())):
                     raise AdmissionError(
@@ -366,7 +343,7 @@ class Member:
                     )
 
     def await_others(self, timeout: float) -> bool:
-        """After `close_job`: wait until every other member of the round has closed it or gone.
+        """After `close_job`: wait until every other member of the round is done or has gone.
 
         Until then they may be reading from this node's store, and their workers may not have heard
         yet that this node's have ended: both go through its tunnel.
@@ -379,10 +356,21 @@ class Member:
                 lambda: (
                     self._failure is not None
                     or not self._link.is_open
-                    or (self._status.closed and not self._status.unfinished)
+                    or (self._noted and not self._status.unfinished)
                 ),
                 timeout,
             )
+
+    @property
+    def _noted(self) -> bool:
+        return self._status.closed or self._status.close is not CloseState.NONE
+
+    def suspect(self, node: str, code: str, what: str = "") -> None:
+        """Tell the coordinator that this node does not trust another member of its epoch.
+
+        It is recorded. The other one is evicted when more than half of the members say so.
+        """
+        self._link.post(Suspect(node=node, epoch=max(0, self._epoch), code=code, what=what[:2000]))
 
     def leave(self) -> None:
         """Leave the job and end the connection; may be called twice."""
@@ -471,7 +459,7 @@ class Member:
             while True:
                 current = self._membership
                 if self._status.closed and current is None:
-                    raise self._failure or self._closed()
+                    raise self._failure or closed(self._status)
                 self._raise_failure()
                 if current is not None and (
                     self._store is not None or current.epoch != seen or self._out
@@ -482,26 +470,5 @@ class Member:
                     deadline = self._monotonic() + patience
                 left = deadline - self._monotonic()
                 if left <= 0:
-                    raise self._late(current)
+                    raise late(current, self._status, self.terms.min_nodes)
                 self._changed.wait(left)
-
-    def _closed(self) -> AdmissionError:
-        if self._status.spare:
-            return SpareNodeError(
-                "ST-ADMN-008", "the job is closed and this node was spare", "coordinator"
-            )
-        return AdmissionError("ST-ADMN-008", "the job is closed", "coordinator")
-
-    def _late(self, current: Membership | None) -> AdmissionError:
-        if current is not None:
-            what = f"rank 0 ({current.members[0].node}) has not started the store in time"
-        elif self._status.waiting:
-            what = "the members of the current round have not come for the next one in time"
-        else:
-            what = f"fewer than {self.terms.min_nodes} nodes have joined in time"
-        return AdmissionError(
-            "ST-ADMN-005",
-            what,
-            "rendezvous.join_timeout_seconds",
-            "look at the missing nodes, or start with fewer",
-        )

@@ -11,8 +11,9 @@ until a handler is asked for. ::
 ``--rdzv-conf`` takes ``identity`` (a folder with node.pem, node.crt and ca.crt; needed), ``bind``
 (the IP address where this node's store would listen for the others, by default torchrun's
 ``--local-addr``, else 127.0.0.1), ``local_world`` and ``role`` (workers on this node and torchrun's
-``--role``; the agent's own when left out), ``join_timeout`` (seconds) and ``attester`` (``auto`` or
-a settings file: what speaks for this node beside itself).
+``--role``; the agent's own when left out), ``join_timeout`` (seconds), ``store_port`` (of the store
+in the first round, by default any) and ``attester`` (``auto`` or a settings file: what speaks for
+this node beside itself).
 None of them is a secret: torchrun prints them.
 
 torchrun's workers get this process's environment. With a ``bind`` that others can reach, their
@@ -42,13 +43,14 @@ TUNNEL: Final = "tunnel"
 ON_EPOCH: Final = "on_epoch"
 FLOORS: Final = "floors"
 CARRIER: Final = "carrier"
+STORE_PORT: Final = "store_port"
 DEVICE_VARIABLES: Final = frozenset(
     {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
 )
 _OBJECTS = frozenset({TUNNEL, ON_EPOCH, FLOORS, CARRIER})
 _KNOWN = _OBJECTS | {
     *("identity", "bind", "local_world", "role", "join_timeout", "attester"),
-    *("timeout", "rank"),
+    *("timeout", "rank", STORE_PORT),
 }
 
 
@@ -135,6 +137,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         join_timeout=_number(params, "join_timeout"),
         inside=tunnel.entered if tunnel else nullcontext,
         carrier=carrier,
+        store_port=_number(params, STORE_PORT) or 0,
         **({ON_EPOCH: params.config[ON_EPOCH]} if ON_EPOCH in params.config else {}),
     )
 
@@ -168,8 +171,8 @@ def _check_settings(params: "RendezvousParameters") -> None:
         raise _usage(
             f"unknown setting {unknown[0]!r}",
             "--rdzv-conf",
-            "use identity, bind, local_world, role, join_timeout or attester; the last call and the"
-            " heart-beat are the coordinator's, the same for every node",
+            "use identity, bind, local_world, role, join_timeout, store_port or attester; the last"
+            " call and the heart-beat are the coordinator's, the same for every node",
         )
     if any(isinstance(params.get(name), str) for name in _OBJECTS):
         raise _usage("an object is nothing that can be written", "--rdzv-conf", "leave it out")

@@ -29,11 +29,15 @@ Rules:
                      <-           Status
     Renew            ->           Challenge, Proof, Admit again, a third of the lease after Admit;
                                   with the node's next certificate when half of its life is over
+    Suspect          ->                                  (recorded; evicts nobody by itself)
     Done             ->                                  (its workers have ended well)
     Going            ->                                  (it will leave: form a round without it)
-    Close | Leave    ->
+    Close            ->
+                     <-           Status                 (whether it counts)
+    Leave            ->
 """
 
+from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -60,6 +64,8 @@ MAX_FLOORS: Final = 4
 """Floors that one node shows."""
 FLOOR_LIMIT: Final = 4 << 10
 """Bytes of one of them."""
+TRANSCRIPT_LIMIT: Final = 32 << 10
+"""Bytes of an audit's transcript."""
 MAX_SHOWN: Final = 64
 """Different floors in one membership."""
 
@@ -155,6 +161,17 @@ class Ready(Message, frozen=True, tag="ready"):
     """What this node has seen as the newest checkpoint of the run."""
 
 
+class CloseState(StrEnum):
+    """The fate of a node's own Close."""
+
+    NONE = "none"
+    """It has sent none."""
+    COUNTED = "counted"
+    """It is a vote; the job is over once the policy's quorum has voted."""
+    IGNORED = "ignored"
+    """It counts for nothing: the node is in no round, or has no place in it."""
+
+
 class Status(Message, frozen=True, tag="status"):
     """The state of the job."""
 
@@ -172,6 +189,8 @@ class Status(Message, frozen=True, tag="status"):
     """Members of this node's round that have neither closed the job nor gone."""
     running: Count = 0
     """Members of this node's round whose workers have not ended well."""
+    close: CloseState = CloseState.NONE
+    """The fate of this node's Close."""
 
 
 class Formed(Message, frozen=True, tag="formed"):
@@ -228,8 +247,20 @@ class Renew(Message, frozen=True, tag="renew"):
     """The node asks to be challenged again before its lease ends."""
 
 
+class Suspect(Message, frozen=True, tag="suspect"):
+    """This node does not trust another member of its epoch."""
+
+    node: Name
+    epoch: Epoch
+    code: Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}\Z")]
+    """The reason: what the other was caught at."""
+    what: Text = ""
+    transcript: Annotated[bytes, Meta(max_length=TRANSCRIPT_LIMIT)] = b""
+    """Of an audit that the coordinator can check; empty where it is this node's word alone."""
+
+
 class Close(Message, frozen=True, tag="close"):
-    """The job is over: no further round for anybody."""
+    """This node is done with the job; with a quorum of its round, the job is over for all."""
 
 
 class Leave(Message, frozen=True, tag="leave"):
@@ -259,6 +290,7 @@ AnyMessage: TypeAlias = (
     | Going
     | Heartbeat
     | Renew
+    | Suspect
     | Close
     | Leave
     | Refuse

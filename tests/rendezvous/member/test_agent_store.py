@@ -17,8 +17,8 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from securetrain.core.errors import AdmissionError
 from securetrain.rendezvous.member import handler as handler_module
-from securetrain.rendezvous.member.client import EpochOverError
 from securetrain.rendezvous.member.patience import patiently
+from securetrain.rendezvous.member.round import EpochOverError
 from securetrain.rendezvous.member.store import connect_store
 from securetrain.rendezvous.wire.protocol import Workers
 
