@@ -185,6 +185,8 @@ def run_agent(
     from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
     from torch.distributed.launcher.api import elastic_launch  # noqa: PLC0415
 
+    from securetrain.launch import member_agent  # noqa: PLC0415
+
     _register_backend()
     config = plan.config
     config.rdzv_backend = BACKEND
@@ -202,7 +204,8 @@ def run_agent(
     objects = {TUNNEL: tunnel, CARRIER: carrier, ON_EPOCH: on_epoch, FLOORS: floors}
     config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
     try:
-        elastic_launch(config, plan.program)(*plan.arguments)
+        with member_agent.in_place():
+            elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         return AgentResult(
