@@ -140,6 +140,99 @@ def test_the_others_train_on(trio, victim, how):
     trio.finish(victim, how)
 
 
+# In front of the launcher: it kills itself at one point.
+PROLOGUE = """
+import importlib, os, runpy, signal, sys, threading, time
+point, progress = sys.argv[1:3]
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+def watch(word):
+    while not (os.path.exists(progress) and word in open(progress).read()):
+        time.sleep(0.005)
+    die()
+where, _, when = point.partition(" ")
+if where == "worker":
+    threading.Thread(target=watch, args=(when,), daemon=True).start()
+else:
+    module, _, name = where.partition(":")
+    place = importlib.import_module(module)
+    *path, last = name.split(".")
+    for part in path:
+        place = getattr(place, part)
+    before = getattr(place, last)
+    def struck(*args, **kwargs):
+        if when == "before":
+            die()
+        before(*args, **kwargs)
+        die()
+    setattr(place, last, struck)
+sys.argv = ["securetrain", *sys.argv[3:]]
+runpy.run_module("securetrain", run_name="__main__")
+"""
+
+_MEMBER = "securetrain.rendezvous.member"
+_AGENT = "securetrain.launch.member_agent:MemberAgent"
+POINTS = [
+    f"{_MEMBER}.client:verify_membership after",
+    "securetrain.rendezvous.wire.tunnel:Tunnel.apply before",
+    "securetrain.rendezvous.wire.tunnel:Tunnel.apply after",
+    f"{_MEMBER}.client:Member._take_store before",
+    f"{_MEMBER}.client:Member._take_store after",
+    "securetrain.launch.restart:Restart.begin before",
+    "securetrain.launch.restart:Restart.begin after",
+    f"{_MEMBER}.handler:SecureRendezvousHandler._meet after",
+    f"{_MEMBER}.agent_store:AgentStore.__init__ after",
+    f"{_MEMBER}.agent_store:AgentStore.set before",
+    f"{_MEMBER}.agent_store:AgentStore.set after",
+    f"{_MEMBER}.agent_store:AgentStore.get before",
+    f"{_MEMBER}.agent_store:AgentStore.get after",
+    f"{_AGENT}._assign_worker_ranks before",
+    f"{_AGENT}._assign_worker_ranks after",
+    f"{_AGENT}._start_workers before",
+    f"{_AGENT}._start_workers after",
+    f"{_AGENT}._monitor_workers before",
+    "worker started",
+    "worker joined",
+]
+RANK_0_POINTS = [
+    f"{_MEMBER}.handler:host_store before",
+    f"{_MEMBER}.handler:host_store after",
+]
+CASES = [
+    *(("node-b", point) for point in POINTS),
+    *(("node-a", point) for point in RANK_0_POINTS),
+]
+SAMPLE = {POINTS[4], POINTS[16], RANK_0_POINTS[1]}
+
+
+@pytest.mark.parametrize(
+    ("victim", "point"),
+    [
+        pytest.param(*case, marks=() if case[1] in SAMPLE else pytest.mark.many, id=case[1])
+        for case in CASES
+    ],
+)
+def test_a_member_that_dies_before_the_first_step_keeps_nobody(trio, victim, point):
+    """From the moment when the round is complete. Stock agents wait for it for five minutes."""
+    ours = trio._run_command
+
+    def with_prologue(run_dir, *arguments):
+        python, _, _, *rest = ours(run_dir, *arguments)
+        progress = str(trio.folder / f"progress-{victim}")
+        return [python, "-c", PROLOGUE, point, progress, *rest]
+
+    for node in NODES:
+        trio._run_command = with_prologue if node == victim else ours
+        trio.start(node, nnodes="2:3", crash=node)
+    assert trio.launchers[victim].wait(PATIENCE) == -signal.SIGKILL, trio.err(victim)[-3000:]
+    at = time.time()
+    others = tuple(node for node in NODES if node != victim)
+    trio.poll(lambda: all(trio.steps(node, 2, at) for node in others), "they train", others)
+    took = max(min(trio.steps(node, 2, at)) for node in others) - at
+    print(f"LOST at {point}: trained after {took:.1f} s")  # noqa: T201 - measured
+    trio.finish(victim, "SIGKILL")
+
+
 @pytest.mark.many
 @pytest.mark.parametrize("seed", range(30))
 def test_at_any_time(trio, seed):
