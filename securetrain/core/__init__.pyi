@@ -9,5 +9,6 @@ from .extras import install_hint as install_hint
 from .nodestate import STATE_VARIABLE as STATE_VARIABLE
 from .nodestate import NodeState as NodeState
 from .rundir import RUN_DIR_VARIABLE as RUN_DIR_VARIABLE
+from .rundir import SIGNER_VARIABLE as SIGNER_VARIABLE
 from .rundir import RunDir as RunDir
 from .text import printable as printable
