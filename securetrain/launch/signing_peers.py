@@ -46,7 +46,7 @@ class Worker:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Tell whether it has not ended."""
         return _runs(self.handle)
 
 
@@ -115,7 +115,7 @@ def _ancestors(pid: int, proc: Path) -> Iterator[int]:
 
 
 def _is_there(peer: socket.socket) -> bool:
-    """Whether the process that connected has not ended; True where the kernel cannot say."""
+    """Tell whether the process that connected has not ended; True where the kernel cannot say."""
     try:
         handle = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:

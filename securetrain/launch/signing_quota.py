@@ -27,7 +27,7 @@ class Quota:
 
 @dataclass(slots=True)
 class Share:
-    """How much of it one rank has used."""
+    """The use that one rank has made of its quota."""
 
     quota: Quota
     since: float

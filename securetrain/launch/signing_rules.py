@@ -66,7 +66,7 @@ FOR_ALL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What the launcher itself knows, against which a worker's words are held."""
+    """The launcher's own knowledge, against which a worker's words are held."""
 
     run_id: str
     policy: str

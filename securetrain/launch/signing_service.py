@@ -56,7 +56,7 @@ _SHORT: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """What the service signs with."""
+    """The keys that the service signs with."""
 
     checkpoint: Signer
     rank: RankSigner | None

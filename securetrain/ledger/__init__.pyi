@@ -16,7 +16,6 @@ from .reading import Writers as Writers
 from .reading import read_events as read_events
 from .reading import read_ledger as read_ledger
 from .remote import Journal as Journal
-from .remote import RemoteLedger as RemoteLedger
 from .remote import key_file as key_file
 from .remote import open_worker_ledger as open_worker_ledger
 from .wire import Body as Body

@@ -4,6 +4,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -199,7 +200,7 @@ def test_rank_zero_may_save_alone(bench, judge):
 
 # A rank's file.
 
-RANK_LIES = {
+RANK_LIES: dict[str, tuple[str, Any, str]] = {
     "another rank": ("ST-RUNT-021", {"rank": 1, "file": None}, "the word of 1"),
     "another rank's file": ("ST-RUNT-021", "file of 1", "a file of rank 1"),
     "another run": ("ST-RUNT-023", {"run_id": "job-other"}, "of run job-other"),
@@ -254,7 +255,7 @@ def test_bytes_that_are_not_a_ranks_message(bench, judge, change):
 
 # A statement.
 
-STATEMENT_LIES = {
+STATEMENT_LIES: dict[str, tuple[str, Any, str]] = {
     "another run": ("ST-RUNT-023", {"run_id": "job-other"}, "of run job-other"),
     "another policy": ("ST-RUNT-021", {"policy": PolicyRef(digest="0" * 64)}, "names the policy"),
     "a membership that is over": ("ST-RUNT-023", {"epoch": 2}, "membership 2"),
@@ -348,7 +349,7 @@ def test_bytes_that_are_not_a_statement(bench, judge, change):
 
 # The head.
 
-HEAD_LIES = {
+HEAD_LIES: dict[str, tuple[str, Any, str]] = {
     "a checkpoint that nobody signed": ("ST-RUNT-021", {"digest": "0" * 64}, "not signed in this"),
     "another step of it": ("ST-RUNT-021", {"step": 6}, "not signed in this"),
     "another number of it": ("ST-RUNT-021", {"seq": 9}, "not signed in this"),
