@@ -41,7 +41,7 @@ VERSION: Final = 1
 HEADER: Final = struct.Struct(">cI")
 REPLY_LIMIT: Final = 64 << 10
 TIMEOUT_SECONDS: Final = 60.0
-UNREACHABLE: Final = "ST-RUNT-025"
+UNREACHABLE: Final = "ST-RUNT-035"
 _AGAIN_SECONDS: Final = 0.01
 _FAMILY: Final = "ST-RUNT-"
 
@@ -128,16 +128,16 @@ def parse_header(data: bytes) -> tuple[Ask, int]:
     """Read the header of a question, before its body is taken (rule 2).
 
     Raises:
-        RuntimeRefusal: ST-RUNT-022 for an unknown letter, or a body above its limit.
+        RuntimeRefusal: ST-RUNT-032 for an unknown letter, or a body above its limit.
     """
     letter, size = HEADER.unpack(data)
     try:
         ask = Ask(letter.decode("ascii"))
     except ValueError as error:
-        raise RuntimeRefusal("ST-RUNT-022", f"no question begins with {letter!r}") from error
+        raise RuntimeRefusal("ST-RUNT-032", f"no question begins with {letter!r}") from error
     if size > LIMITS[ask]:
         raise RuntimeRefusal(
-            "ST-RUNT-022", f"{size} bytes of {ask.name.lower()}, the limit is {LIMITS[ask]}"
+            "ST-RUNT-032", f"{size} bytes of {ask.name.lower()}, the limit is {LIMITS[ask]}"
         )
     return ask, size
 
@@ -158,7 +158,7 @@ class SigningSocket:
         """The launcher's word on this worker; asked once.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-020 when this is no worker of the launcher, ST-RUNT-025 when
+            RuntimeRefusal: ST-RUNT-030 when this is no worker of the launcher, ST-RUNT-035 when
                 the launcher does not answer.
         """
         if self._welcome is None or self._owner != os.getpid():
@@ -170,7 +170,7 @@ class SigningSocket:
         """Have a message signed.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-020 to 025.
+            RuntimeRefusal: ST-RUNT-030 to 035.
         """
         said = self._reply(ask, message, Signed)
         try:
@@ -184,7 +184,7 @@ class SigningSocket:
         """Have an event written (canonical JSON of `ledger.wire.Event`).
 
         Raises:
-            RuntimeRefusal: ST-RUNT-020 to 025.
+            RuntimeRefusal: ST-RUNT-030 to 035.
         """
         self._reply(Ask.EVENT, event, Written)
 
@@ -196,7 +196,7 @@ class SigningSocket:
     def _reply(self, ask: Ask, body: bytes, kind: type[T]) -> T:
         if len(body) > LIMITS[ask]:
             raise RuntimeRefusal(
-                "ST-RUNT-022", f"{len(body)} bytes of {ask.name.lower()}, at most {LIMITS[ask]}"
+                "ST-RUNT-032", f"{len(body)} bytes of {ask.name.lower()}, at most {LIMITS[ask]}"
             )
         if self._owner != os.getpid():
             self._lock = threading.Lock()  # a thread of the parent may have held it in the fork
@@ -281,7 +281,7 @@ class LauncherKey:
         """Have the launcher sign `data`.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-020 to 025.
+            RuntimeRefusal: ST-RUNT-030 to 035.
         """
         return self.socket.sign(self.ask, data, self.public)
 

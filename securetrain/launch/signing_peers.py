@@ -87,7 +87,7 @@ def identify(
         proc: Where processes are listed.
 
     Raises:
-        RuntimeRefusal: ST-RUNT-020.
+        RuntimeRefusal: ST-RUNT-030.
     """
     pid, uid, _ = _CREDENTIALS.unpack(
         peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -97,7 +97,7 @@ def identify(
         if worker is not None and worker.runs and _is_there(peer):
             return worker
     raise RuntimeRefusal(
-        "ST-RUNT-020", f"process {pid} of user {uid} is no worker of this launch", "SO_PEERCRED"
+        "ST-RUNT-030", f"process {pid} of user {uid} is no worker of this launch", "SO_PEERCRED"
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from securetrain.core.errors import RuntimeRefusal
 
-CODE = "ST-RUNT-024"
+CODE = "ST-RUNT-034"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Share:
         """Count a question.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-024.
+            RuntimeRefusal: ST-RUNT-034.
         """
         passed, self.since = max(0.0, now - self.since), now
         quota = self.quota
@@ -63,7 +63,7 @@ class Share:
         """Count an entry of the ledger; one that is above the share is left out.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-024.
+            RuntimeRefusal: ST-RUNT-034.
         """
         if self.ledger_bytes + size > self.quota.ledger_bytes:
             self.left_out += 1

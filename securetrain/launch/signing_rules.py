@@ -42,9 +42,9 @@ from securetrain.ledger import Event, LedgerEvent, WriterRole, events
 
 _T = TypeVar("_T")
 
-NOT_OWN: Final = "ST-RUNT-021"
-MALFORMED: Final = "ST-RUNT-022"
-OTHER_TIME: Final = "ST-RUNT-023"
+NOT_OWN: Final = "ST-RUNT-031"
+MALFORMED: Final = "ST-RUNT-032"
+OTHER_TIME: Final = "ST-RUNT-033"
 _AHEAD: Final = timedelta(minutes=1)
 """A worker's clock is the launcher's; this is for a clock that was set meanwhile."""
 RANK_ZERO: Final = frozenset({Ask.CHECKPOINT, Ask.HEAD})
@@ -114,7 +114,7 @@ class Judge:
         """Judge a question by its first letter, before its body is taken.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-021.
+            RuntimeRefusal: ST-RUNT-031.
         """
         if ask in RANK_ZERO and worker.rank != 0:
             raise RuntimeRefusal(
@@ -125,7 +125,7 @@ class Judge:
         """Judge a greeting.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-022.
+            RuntimeRefusal: ST-RUNT-032.
         """
         said = _read(lambda: canonical.decode(body, Hello, limit=LIMITS[Ask.HELLO], canonical=True))
         if said.version != VERSION:
@@ -137,7 +137,7 @@ class Judge:
         """Judge a rank's word on its file; the caller signs it next.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-021 to 023.
+            RuntimeRefusal: ST-RUNT-031 to 033.
         """
         said = _read(lambda: members.read_message(message))
         self._check_run(said.run_id)
@@ -157,7 +157,7 @@ class Judge:
         """Judge a checkpoint's statement; the caller signs it next.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-021 to 023.
+            RuntimeRefusal: ST-RUNT-031 to 033.
         """
         self.admit(worker, Ask.CHECKPOINT)
         said = _read(lambda: read_message(message))
@@ -189,7 +189,7 @@ class Judge:
         """Judge the head of the run; the caller signs it next.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-021 to 023.
+            RuntimeRefusal: ST-RUNT-031 to 033.
         """
         self.admit(worker, Ask.HEAD)
         said: Head = _read(lambda: head.read_message(message))
@@ -212,7 +212,7 @@ class Judge:
         """Judge an event; returns it, and as which role the caller writes it.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-021 or 022.
+            RuntimeRefusal: ST-RUNT-031 or 032.
         """
         line = _read(lambda: canonical.decode(body, Event, limit=LIMITS[Ask.EVENT], canonical=True))
         try:

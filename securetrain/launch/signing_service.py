@@ -250,7 +250,7 @@ class SigningService:
             mine = [c for c in self._connections.values() if c.worker.rank == worker.rank]
             if len(mine) >= MAX_CONNECTIONS:
                 raise RuntimeRefusal(
-                    "ST-RUNT-024", f"rank {worker.rank} has {len(mine)} connections"
+                    "ST-RUNT-034", f"rank {worker.rank} has {len(mine)} connections"
                 )
         except RuntimeRefusal as error:
             self._refuse(peer, error, STRANGER if worker is None else worker.rank)
@@ -317,11 +317,11 @@ class SigningService:
             if c is not connection and c.worker.rank == worker.rank and c.asks is Ask.CHECKPOINT
         ]
         if ask is Ask.CHECKPOINT and others:
-            raise RuntimeRefusal("ST-RUNT-024", f"rank {worker.rank} sends two statements at once")
+            raise RuntimeRefusal("ST-RUNT-034", f"rank {worker.rank} sends two statements at once")
 
     def _check_round(self, worker: Worker) -> None:
         if self._workers.get(worker.pid) is not worker or not worker.runs:
-            raise RuntimeRefusal("ST-RUNT-023", f"rank {worker.rank} of a round that is over")
+            raise RuntimeRefusal("ST-RUNT-033", f"rank {worker.rank} of a round that is over")
 
     def _share(self, worker: Worker) -> Share:
         return self._shares.setdefault(worker.rank, Share(self.quota, self.monotonic()))

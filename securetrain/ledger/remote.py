@@ -36,7 +36,7 @@ class RemoteLedger:
         """Have one event written.
 
         Raises:
-            RuntimeRefusal: ST-RUNT-020 to 025 when the launcher refuses it.
+            RuntimeRefusal: ST-RUNT-030 to 035 when the launcher refuses it.
         """
         self.socket.write(canonical.encode(encode_event(said)))
 

@@ -201,13 +201,13 @@ def test_rank_zero_may_save_alone(bench, judge):
 # A rank's file.
 
 RANK_LIES: dict[str, tuple[str, Any, str]] = {
-    "another rank": ("ST-RUNT-021", {"rank": 1, "file": None}, "the word of 1"),
-    "another rank's file": ("ST-RUNT-021", "file of 1", "a file of rank 1"),
-    "another run": ("ST-RUNT-023", {"run_id": "job-other"}, "of run job-other"),
-    "another world": ("ST-RUNT-021", {"world_size": 3}, "for 3 ranks"),
-    "an old step": ("ST-RUNT-023", {"step": 4}, "step 4 comes after step 5"),
-    "no save": ("ST-RUNT-022", {"save_id": "x"}, ""),
-    "half a step": ("ST-RUNT-022", {"step": 5.5}, ""),
+    "another rank": ("ST-RUNT-031", {"rank": 1, "file": None}, "the word of 1"),
+    "another rank's file": ("ST-RUNT-031", "file of 1", "a file of rank 1"),
+    "another run": ("ST-RUNT-033", {"run_id": "job-other"}, "of run job-other"),
+    "another world": ("ST-RUNT-031", {"world_size": 3}, "for 3 ranks"),
+    "an old step": ("ST-RUNT-033", {"step": 4}, "step 4 comes after step 5"),
+    "no save": ("ST-RUNT-032", {"save_id": "x"}, ""),
+    "half a step": ("ST-RUNT-032", {"step": 5.5}, ""),
 }
 
 
@@ -222,7 +222,7 @@ def test_lies_about_a_ranks_file(bench, judge, lie):
 
 def test_a_world_of_one_is_rank_zeros(bench, judge):
     message = bench.rank_file(world_size=1, rank=1, file=None)
-    refused("ST-RUNT-021", "for 1 ranks", judge.rank_file, worker(1), message)
+    refused("ST-RUNT-031", "for 1 ranks", judge.rank_file, worker(1), message)
 
 
 def test_workers_that_were_started_again_go_on_from_an_older_step(bench, judge):
@@ -250,28 +250,28 @@ def test_workers_that_were_started_again_go_on_from_an_older_step(bench, judge):
 def test_bytes_that_are_not_a_ranks_message(bench, judge, change):
     message = change(bench.rank_file())
     assert message != bench.rank_file()
-    refused("ST-RUNT-022", "", judge.rank_file, worker(), message)
+    refused("ST-RUNT-032", "", judge.rank_file, worker(), message)
 
 
 # A statement.
 
 STATEMENT_LIES: dict[str, tuple[str, Any, str]] = {
-    "another run": ("ST-RUNT-023", {"run_id": "job-other"}, "of run job-other"),
-    "another policy": ("ST-RUNT-021", {"policy": PolicyRef(digest="0" * 64)}, "names the policy"),
-    "a membership that is over": ("ST-RUNT-023", {"epoch": 2}, "membership 2"),
-    "a membership to come": ("ST-RUNT-023", {"epoch": 4}, "membership 4"),
-    "an old step": ("ST-RUNT-023", {"step": 4}, "step 4, number 1"),
-    "an old number": ("ST-RUNT-023", {"seq": 0}, "step 5, number 0"),
-    "a date before this round": ("ST-RUNT-023", {"created": NOW - timedelta(hours=1)}, "dated"),
-    "a date to come": ("ST-RUNT-023", {"created": NOW + timedelta(hours=1)}, "dated"),
-    "another world": ("ST-RUNT-021", {"world_size": 4, "sign": False}, "for 4 ranks"),
+    "another run": ("ST-RUNT-033", {"run_id": "job-other"}, "of run job-other"),
+    "another policy": ("ST-RUNT-031", {"policy": PolicyRef(digest="0" * 64)}, "names the policy"),
+    "a membership that is over": ("ST-RUNT-033", {"epoch": 2}, "membership 2"),
+    "a membership to come": ("ST-RUNT-033", {"epoch": 4}, "membership 4"),
+    "an old step": ("ST-RUNT-033", {"step": 4}, "step 4, number 1"),
+    "an old number": ("ST-RUNT-033", {"seq": 0}, "step 5, number 0"),
+    "a date before this round": ("ST-RUNT-033", {"created": NOW - timedelta(hours=1)}, "dated"),
+    "a date to come": ("ST-RUNT-033", {"created": NOW + timedelta(hours=1)}, "dated"),
+    "another world": ("ST-RUNT-031", {"world_size": 4, "sign": False}, "for 4 ranks"),
     "a node that was not admitted": (
-        "ST-RUNT-021",
+        "ST-RUNT-031",
         {"nodes": [NodeRef(node="mallory", tier=NodeTier.SELF_ASSERTED)], "sign": False},
         "node mallory was not admitted",
     ),
-    "a rank that signed something else": ("ST-RUNT-021", "other signature", "signatures"),
-    "certificates without signatures": ("ST-RUNT-021", "certificates", "more certificates"),
+    "a rank that signed something else": ("ST-RUNT-031", "other signature", "signatures"),
+    "certificates without signatures": ("ST-RUNT-031", "certificates", "more certificates"),
 }
 
 
@@ -299,11 +299,11 @@ def test_lies_about_a_checkpoint(bench, judge, lie):
 def test_a_tier_that_a_node_has_not_proved(bench, judge):
     nodes = [NodeRef(node=NODE.format(bench.job), tier=NodeTier.TPM)]
     message = bench.statement(sign=False, nodes=nodes)
-    refused("ST-RUNT-021", "was not admitted as", judge.statement, worker(), message)
+    refused("ST-RUNT-031", "was not admitted as", judge.statement, worker(), message)
 
 
 def test_a_statement_of_another_rank_than_zero(bench, judge):
-    refused("ST-RUNT-021", "only rank 0", judge.statement, worker(1), bench.statement())
+    refused("ST-RUNT-031", "only rank 0", judge.statement, worker(1), bench.statement())
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_statement_of_another_rank_than_zero(bench, judge):
 )
 def test_any_other_payload_is_not_signed(bench, judge, payload_type):
     message = dsse.pae(payload_type, b"{}")
-    refused("ST-RUNT-022", "payload", judge.statement, worker(), message)
+    refused("ST-RUNT-032", "payload", judge.statement, worker(), message)
 
 
 def test_another_predicate_and_another_subject(bench, judge):
@@ -326,7 +326,7 @@ def test_another_predicate_and_another_subject(bench, judge):
     digest = digest_of(bench.predicate()).encode()
     for old, new in ((b"checkpoint/v1", b"dataset/v1"), (digest, b"0" * 64)):
         message = dsse.pae(dsse.IN_TOTO, good.replace(old, new))
-        refused("ST-RUNT-022", "", judge.statement, worker(), message)
+        refused("ST-RUNT-032", "", judge.statement, worker(), message)
 
 
 @pytest.mark.parametrize(
@@ -344,19 +344,19 @@ def test_another_predicate_and_another_subject(bench, judge):
 def test_bytes_that_are_not_a_statement(bench, judge, change):
     message = change(bench.statement())
     assert message != bench.statement()
-    refused("ST-RUNT-022", "", judge.statement, worker(), message)
+    refused("ST-RUNT-032", "", judge.statement, worker(), message)
 
 
 # The head.
 
 HEAD_LIES: dict[str, tuple[str, Any, str]] = {
-    "a checkpoint that nobody signed": ("ST-RUNT-021", {"digest": "0" * 64}, "not signed in this"),
-    "another step of it": ("ST-RUNT-021", {"step": 6}, "not signed in this"),
-    "another number of it": ("ST-RUNT-021", {"seq": 9}, "not signed in this"),
-    "another run": ("ST-RUNT-023", {"run_id": "job-other"}, "of run job-other"),
-    "a place in the log": ("ST-RUNT-021", {"log_index": 4}, "a place in the log"),
-    "a long life": ("ST-RUNT-021", {"expires": NOW + timedelta(days=365)}, "keeps too long"),
-    "an old date": ("ST-RUNT-023", {"created": NOW - timedelta(days=1)}, "dated"),
+    "a checkpoint that nobody signed": ("ST-RUNT-031", {"digest": "0" * 64}, "not signed in this"),
+    "another step of it": ("ST-RUNT-031", {"step": 6}, "not signed in this"),
+    "another number of it": ("ST-RUNT-031", {"seq": 9}, "not signed in this"),
+    "another run": ("ST-RUNT-033", {"run_id": "job-other"}, "of run job-other"),
+    "a place in the log": ("ST-RUNT-031", {"log_index": 4}, "a place in the log"),
+    "a long life": ("ST-RUNT-031", {"expires": NOW + timedelta(days=365)}, "keeps too long"),
+    "an old date": ("ST-RUNT-033", {"created": NOW - timedelta(days=1)}, "dated"),
 }
 
 
@@ -371,11 +371,11 @@ def test_lies_about_the_head(bench, judge, lie):
 def test_the_head_never_goes_back(bench, judge):
     judge.statement(worker(), bench.statement())
     judge.head(worker(), bench.head())
-    refused("ST-RUNT-023", "checkpoint 1 already", judge.head, worker(), bench.head())
+    refused("ST-RUNT-033", "checkpoint 1 already", judge.head, worker(), bench.head())
     judge.begin_round()
-    refused("ST-RUNT-023", "checkpoint 1 already", judge.head, worker(), bench.head())
-    refused("ST-RUNT-021", "only rank 0", judge.head, worker(1), bench.head())
-    refused("ST-RUNT-022", "", judge.head, worker(), bench.statement())
+    refused("ST-RUNT-033", "checkpoint 1 already", judge.head, worker(), bench.head())
+    refused("ST-RUNT-031", "only rank 0", judge.head, worker(1), bench.head())
+    refused("ST-RUNT-032", "", judge.head, worker(), bench.statement())
 
 
 # The ledger.
@@ -404,7 +404,7 @@ EVENT_LIES = {
 @pytest.mark.parametrize("lie", EVENT_LIES)
 def test_lies_in_the_ledger(judge, lie):
     who, event, said = EVENT_LIES[lie]
-    refused("ST-RUNT-021", said, judge.event, who, canonical.encode(encode_event(event)))
+    refused("ST-RUNT-031", said, judge.event, who, canonical.encode(encode_event(event)))
 
 
 def test_the_shim_writes_as_a_worker(judge):
@@ -425,16 +425,16 @@ def test_the_shim_writes_as_a_worker(judge):
     ],
 )
 def test_what_is_no_event(judge, body):
-    refused("ST-RUNT-022", "", judge.event, worker(), body)
+    refused("ST-RUNT-032", "", judge.event, worker(), body)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"version":2}', b'{"version":1,"rank":0}'])
 def test_what_is_no_greeting(judge, body):
-    refused("ST-RUNT-022", "", judge.hello, body)
+    refused("ST-RUNT-032", "", judge.hello, body)
 
 
 def test_the_clock_is_the_launchers(bench, judge):
     bench.now = NOW + timedelta(hours=5)
     judge.statement(worker(), bench.statement())  # saved in the background for hours
     other = Judge(here=replace(bench.here), epoch=3)  # a round that begins now
-    refused("ST-RUNT-023", "dated", other.statement, worker(), bench.statement())
+    refused("ST-RUNT-033", "dated", other.statement, worker(), bench.statement())

@@ -141,10 +141,10 @@ def test_a_script_saves_without_a_key_and_speaks_for_nobody_else(launch, tmp_pat
     assert all(members.check(one, trust, required=True) == [] for one in saved)
     codes = json.loads((tmp_path / "out" / "codes.json").read_text())
     assert codes == {
-        "rank": "ST-RUNT-021",
-        "run_id": "ST-RUNT-023",
-        "step": "ST-RUNT-023",
-        "world_size": "ST-RUNT-021",
+        "rank": "ST-RUNT-031",
+        "run_id": "ST-RUNT-033",
+        "step": "ST-RUNT-033",
+        "world_size": "ST-RUNT-031",
     }
     refused = [e.event for e in reading(done.run, trust) if type(e.event) is events.SigningRefused]
     assert [event.code for event in refused] == list(codes.values())

@@ -261,11 +261,11 @@ def test_each_worker_is_known_by_its_process(launcher):
         assert (said["rank"], said["world_size"], said["run_id"]) == (rank, 2, launcher.setup.job)
         assert bool(said["checkpoint_key"]) is (rank == 0)
         assert one.ask(Ask.RANK, launcher.file(rank))["keyid"]
-        assert one.ask(Ask.RANK, launcher.file(1 - rank)) == "ST-RUNT-021"
+        assert one.ask(Ask.RANK, launcher.file(1 - rank)) == "ST-RUNT-031"
         assert one.ask(Ask.EVENT, body_of(STEP)) == {}
     writers = [writer for writer, event in launcher.ledger() if event == STEP]
     assert writers == ["rank-0", "rank-1"], "as the launcher knows them"
-    assert launcher.refusals() == [("ST-RUNT-021", "rank-0"), ("ST-RUNT-021", "rank-1")]
+    assert launcher.refusals() == [("ST-RUNT-031", "rank-0"), ("ST-RUNT-031", "rank-1")]
 
 
 def test_a_child_of_a_worker_counts_as_its_rank(launcher):
@@ -280,8 +280,8 @@ def test_a_stranger_is_refused(launcher):
     launcher.workers()
     stranger = launcher.puppet(connected=True)
     stranger.send(HELLO)
-    assert stranger.reply() == "ST-RUNT-020"
-    assert launcher.refusals() == [("ST-RUNT-020", "a stranger")]
+    assert stranger.reply() == "ST-RUNT-030"
+    assert launcher.refusals() == [("ST-RUNT-030", "a stranger")]
 
 
 def test_this_process_itself_is_no_worker(launcher):
@@ -290,7 +290,7 @@ def test_this_process_itself_is_no_worker(launcher):
     with pytest.raises(RuntimeRefusal) as caught:
         client.welcome()
     client.close()
-    assert caught.value.code == "ST-RUNT-020"
+    assert caught.value.code == "ST-RUNT-030"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
@@ -305,7 +305,7 @@ def test_another_user_is_refused(launcher, tmp_path):
     stranger.do("become", 65534)
     stranger.connect()
     stranger.send(HELLO)
-    assert stranger.reply() == "ST-RUNT-020"
+    assert stranger.reply() == "ST-RUNT-030"
 
 
 def test_a_worker_of_another_launch_is_refused(launcher, tmp_path):
@@ -316,7 +316,7 @@ def test_a_worker_of_another_launch_is_refused(launcher, tmp_path):
         worker.path = launcher.service.path
         worker.connect()
         worker.send(HELLO, 1)
-        assert worker.reply(1) == "ST-RUNT-020"
+        assert worker.reply(1) == "ST-RUNT-030"
     finally:
         other.end()
 
@@ -328,20 +328,20 @@ def test_nobody_speaks_for_a_round_that_is_over(launcher):
     first, second = launcher.workers()
     second.do("fork")
     launcher.workers()
-    assert first.ask(Ask.RANK, launcher.file()) == "ST-RUNT-023"
+    assert first.ask(Ask.RANK, launcher.file()) == "ST-RUNT-033"
     second.connect()
     second.send(HELLO, 1)
-    assert second.reply(1) == "ST-RUNT-020"
+    assert second.reply(1) == "ST-RUNT-030"
 
 
 def test_what_a_dead_worker_left_behind_says_nothing(launcher):
     first, _ = launcher.workers()
     assert first.do("orphan") is None
     first.process.wait(30)
-    assert first.ask(Ask.RANK, launcher.file()) == "ST-RUNT-023"
+    assert first.ask(Ask.RANK, launcher.file()) == "ST-RUNT-033"
     first.connect()
     first.send(HELLO, 1)
-    assert first.reply(1) == "ST-RUNT-020"
+    assert first.reply(1) == "ST-RUNT-030"
 
 
 def test_who_connects_while_workers_start_waits_for_its_rank(launcher):
@@ -371,7 +371,7 @@ def test_who_connects_while_workers_start_waits_for_its_rank(launcher):
 def test_a_frame_that_breaks_the_rules(launcher, data):
     first, second = launcher.workers()
     first.send(data)
-    assert first.reply() == "ST-RUNT-022"
+    assert first.reply() == "ST-RUNT-032"
     assert first.reply() == "EOFError", "it cannot be followed, so it is closed"
     second.send(HELLO)
     assert second.reply()["rank"] == 1
@@ -380,7 +380,7 @@ def test_a_frame_that_breaks_the_rules(launcher, data):
 def test_a_statement_of_another_rank_is_refused_by_its_first_letter(launcher):
     _, second = launcher.workers()
     second.send(b"C\2\0\0\0")
-    assert second.reply() == "ST-RUNT-021"
+    assert second.reply() == "ST-RUNT-031"
 
 
 def test_a_worker_that_dies_in_the_middle_of_a_frame(launcher):
@@ -390,7 +390,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_frame(launcher):
     first.process.wait()
     second.send(HELLO)
     assert second.reply()["rank"] == 1
-    assert launcher.refusals() in ([], [("ST-RUNT-023", "rank-0")]), "as it was read in time or not"
+    assert launcher.refusals() in ([], [("ST-RUNT-033", "rank-0")]), "as it was read in time or not"
 
 
 def test_a_slow_frame_ends_at_its_deadline(launcher, monkeypatch):
@@ -399,10 +399,10 @@ def test_a_slow_frame_ends_at_its_deadline(launcher, monkeypatch):
     for byte in HELLO[:4]:
         first.send(bytes([byte]))
         time.sleep(0.15)  # each byte within the time, all of them not
-    assert first.reply() in {"ST-RUNT-022", "ConnectionResetError"}
+    assert first.reply() in {"ST-RUNT-032", "ConnectionResetError"}
     second.send(HELLO)
     assert second.reply()["rank"] == 1
-    assert launcher.refusals() == [("ST-RUNT-022", "rank-0")]
+    assert launcher.refusals() == [("ST-RUNT-032", "rank-0")]
 
 
 # Floods.
@@ -415,9 +415,9 @@ def test_a_thousand_connections(launcher):
         stranger.do("connect", str(launcher.service.path))
         first.do("connect", str(launcher.service.path))
     first.send(HELLO, 400)
-    assert first.reply(400) == "ST-RUNT-024"
+    assert first.reply(400) == "ST-RUNT-034"
     stranger.send(HELLO, 400)
-    assert stranger.reply(400) == "ST-RUNT-020"
+    assert stranger.reply(400) == "ST-RUNT-030"
     second.send(HELLO)
     assert second.reply()["rank"] == 1
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) < 200
@@ -437,7 +437,7 @@ def test_a_flood_of_questions_costs_its_own_rank(tmp_path):
             first.send(HELLO)
             assert first.reply()["rank"] == 0
         first.send(HELLO)
-        assert first.reply() == "ST-RUNT-024"
+        assert first.reply() == "ST-RUNT-034"
         second.send(HELLO)
         assert second.reply()["rank"] == 1
     finally:
@@ -450,7 +450,7 @@ def test_a_ledger_above_its_share_is_said_in_one_event(tmp_path):
         first, second = made.workers()
         said = [first.ask(Ask.EVENT, body_of(STEP)) for _ in range(30)]
         assert said[0] == {}
-        assert said[-1] == "ST-RUNT-024"
+        assert said[-1] == "ST-RUNT-034"
         assert second.ask(Ask.EVENT, body_of(STEP)) == {}
     finally:
         made.end()
@@ -466,7 +466,7 @@ def test_two_statements_at_once(launcher):
     first.send(b"C\0\1\0\0" + b"x")
     time.sleep(0.1)
     first.send(b"C\0\1\0\0", 1)
-    assert first.reply(1) == "ST-RUNT-024"
+    assert first.reply(1) == "ST-RUNT-034"
 
 
 def test_a_share_comes_back_with_time():
@@ -499,7 +499,7 @@ def test_a_launcher_that_is_gone(tmp_path):
     for name in ("missing", "x"):
         with pytest.raises(RuntimeRefusal) as caught:
             SigningSocket(path=tmp_path / name).welcome()
-        assert caught.value.code == "ST-RUNT-025"
+        assert caught.value.code == "ST-RUNT-035"
 
 
 @contextmanager
@@ -540,7 +540,7 @@ def test_a_reply_that_no_launcher_gives(tmp_path, reply):
     with answering(tmp_path / "s", reply) as client, pytest.raises(RuntimeRefusal) as caught:
         client.welcome()
     client.close()
-    assert caught.value.code == "ST-RUNT-025"
+    assert caught.value.code == "ST-RUNT-035"
 
 
 def test_a_signature_that_is_not_the_launchers(tmp_path):
@@ -550,4 +550,4 @@ def test_a_signature_that_is_not_the_launchers(tmp_path):
     with answering(tmp_path / "s", reply) as client, pytest.raises(RuntimeRefusal) as caught:
         client.sign(Ask.RANK, b"m", key.public)
     client.close()
-    assert caught.value.code == "ST-RUNT-025"
+    assert caught.value.code == "ST-RUNT-035"

@@ -38,7 +38,7 @@ def open_signing(path: Path) -> RunSigning:
     """Ask a launcher.
 
     Raises:
-        RuntimeRefusal: ST-RUNT-020 when this is no worker of it, ST-RUNT-025 when it does not
+        RuntimeRefusal: ST-RUNT-030 when this is no worker of it, ST-RUNT-035 when it does not
             answer.
     """
     socket = shared_socket(path)
