@@ -11,15 +11,17 @@ Rules:
    it, so that the exit code says why.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from securetrain.artifacts import RankSigner
 from securetrain.attest.node import AUTO
 from securetrain.attest.session import FileState, Verifier, appraisers_for
-from securetrain.core import ExitCode
+from securetrain.core import SIGNER_VARIABLE, ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, write_atomic
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, degraded_label
@@ -38,8 +40,10 @@ from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.recording import Recorder
 from securetrain.launch.restart import Restart
 from securetrain.launch.run_setup import RunSetup, make_identity, node_name
+from securetrain.launch.signing_service import SigningService
 from securetrain.launch.supply_chain import check_torch
-from securetrain.ledger import Ledger, events
+from securetrain.launch.worker_signing import start_signing
+from securetrain.ledger import Ledger, WriterRole, events, key_file
 from securetrain.network import CACHES, DEVICE, Namespace, Verbs, achieve, label, rootless
 from securetrain.network.environment import (
     CACHE_DIR,
@@ -53,10 +57,16 @@ from securetrain.rendezvous.coordinator import Admission, Coordinator, Coordinat
 from securetrain.rendezvous.member import Carrier, load_identity
 
 
-def agent_ledger(setup: RunSetup, clock: Callable[[], datetime], writer: str = "agent") -> Ledger:
+def agent_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
     """The run's ledger, signed with the agent's key."""
-    key = PrivateKey.load(setup.run.key("agent"))
-    return Ledger(setup.run.ledger, key, writer, clock)
+    key = PrivateKey.load(key_file(setup.run, WriterRole.LAUNCHER))
+    return Ledger(setup.run.ledger, key, "agent", clock)
+
+
+def _coordinator_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
+    """The same, of the launcher's own coordinator."""
+    key = PrivateKey.load(key_file(setup.run, WriterRole.COORDINATOR))
+    return Ledger(setup.run.ledger, key, "coordinator", clock)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +91,9 @@ class Session:
     network: JobNetwork | None = None
     services: NodeServices | None = None
     appraised: FileState | None = None
+    rank_signer: RankSigner | None = None
+    """Signs for this node's ranks; None where the job's coordinator is another's."""
+    signing: SigningService | None = None
     num_stragglers: int = 0
     finished: bool = False
 
@@ -181,6 +194,10 @@ class Session:
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
                 )
+            self.signing = start_signing(
+                self.setup, self.ledger, self.clock, self.coordinator, self.rank_signer
+            )
+            os.environ[SIGNER_VARIABLE] = str(self.signing.path)
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -193,15 +210,18 @@ class Session:
                     attester=self._attester(),
                     tunnel=self.network.tunnel if self.network else None,
                     carrier=self._carrier(endpoint),
-                    on_epoch=Restart(
-                        run=run,
-                        ledger=self.ledger,
-                        clock=self.clock,
-                        say=self._say,
-                        head_tracker=self.services.head_tracker,
-                        background=self.services.background,
-                    ).begin,
+                    on_epoch=self.signing.hearing(
+                        Restart(
+                            run=run,
+                            ledger=self.ledger,
+                            clock=self.clock,
+                            say=self._say,
+                            head_tracker=self.services.head_tracker,
+                            background=self.services.background,
+                        ).begin
+                    ),
                     floors=self.services.head_tracker.advertise,
+                    watcher=self.signing,
                 )
 
     def _device(self) -> str:
@@ -277,12 +297,12 @@ class Session:
         run, policy, now = self.setup.run, self.setup.policy, self.clock()
         ca = JobCA.create(policy.policy.identity.trust_domain, self.setup.job, now)
         write_atomic(run.certs / "ca.crt", certificate_pem(ca.certificate))
-        make_identity(self.setup, ca, now)
+        self.rank_signer = make_identity(self.setup, ca, now)
         self.coordinator = Coordinator(
             self.setup.job,
             ca,
             policy,
-            agent_ledger(self.setup, self.clock, "coordinator"),
+            _coordinator_ledger(self.setup, self.clock),
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
@@ -316,6 +336,8 @@ class Session:
         if self.appraised is not None:
             self.appraised.close()
         self.num_stragglers += end_stragglers(self.setup.run.root)
+        if self.signing is not None:
+            self.signing.stop()
         if self.services is not None:
             self.services.background.stop()
         if self.network is not None:
@@ -364,7 +386,7 @@ class Session:
 
     def _problem(self) -> SecureTrainError | None:
         """The failure of a run that otherwise ended well: a gap in the ledger, a dead network."""
-        for part in (self.coordinator, self.network, self._background):
+        for part in (self.coordinator, self.signing, self.network, self._background):
             if part is not None and part.problem is not None:
                 return part.problem
         return None

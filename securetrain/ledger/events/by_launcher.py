@@ -289,3 +289,26 @@ class WorkerFailed(Observed, frozen=True, kw_only=True):
     kind: str
     code: str = ""
     what: str = ""
+
+
+# What the workers have asked the signing socket for.
+
+
+@event("signing-refused", Boundary.IDENTITY, _LAUNCHER)
+class SigningRefused(PlainRefused, frozen=True, kw_only=True):
+    """A worker, or a stranger, asked for a signature or an entry that is not its own to ask for."""
+
+
+@event("signing-refusals-not-listed", Boundary.IDENTITY, _LAUNCHER)
+class SigningRefusalsNotListed(Observed, frozen=True, kw_only=True):
+    """So many more refusals of one rank in one round were counted and not written one by one."""
+
+    count: int
+
+
+@event("worker-events-left-out", Boundary.IDENTITY, _LAUNCHER)
+class WorkerEventsLeftOut(Observed, frozen=True, kw_only=True):
+    """A rank wrote more into the ledger than its share; the rest is not there."""
+
+    count: int
+    bytes: int
