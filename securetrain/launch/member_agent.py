@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher import api as launcher
 
@@ -68,7 +69,9 @@ class MemberAgent(LocalElasticAgent):
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         """See base class; by rule 3."""
         error = sys.exc_info()[1]
-        told_to_end = error is not None and not isinstance(error, Exception)
+        told_to_end = isinstance(error, SignalException) or (
+            error is not None and not isinstance(error, Exception)
+        )
         member = getattr(self._rdzv_handler, "member", None)
         if told_to_end and member is not None:
             member.say_going()

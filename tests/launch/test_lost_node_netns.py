@@ -104,6 +104,7 @@ class Trio(TwoNodes):
         ended = self.launchers[victim].wait(30)
         if how == "SIGTERM":
             assert ended == 130, self.err(victim)[-3000:]
+            assert '"node-going"' in (self.folder / "ledger.jsonl").read_text()
             others.append(victim)
         assert {node: self.remains(node) for node in others} == {node: [] for node in others}
         for node in others:
