@@ -44,6 +44,7 @@ from securetrain.ledger.events.by_coordinator import (
 )
 from securetrain.ledger.events.by_launcher import (
     Closed,
+    CompileCacheUsed,
     DebugVariablesRemoved,
     EntryPointRefused,
     EnvironmentPassed,
@@ -131,6 +132,7 @@ __all__ = [
     "CheckpointSeen",
     "CheckpointSigned",
     "Closed",
+    "CompileCacheUsed",
     "ConnectionRefused",
     "CoordinatorStarted",
     "DatasetOpened",
