@@ -38,14 +38,11 @@ from securetrain.ledger import (
     verify_ledger,
 )
 from securetrain.policy.load import FILE_LIMIT, LoadedPolicy
-from securetrain.rendezvous.coordinator.coordinator import (
-    LAST_CALL_SECONDS,
-    Coordinator,
-    CoordinatorSettings,
-)
+from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.coordinator.enrollment_server import EnrollmentServer, make_token
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
+from securetrain.rendezvous.coordinator.settings import LAST_CALL_SECONDS, CoordinatorSettings
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 LOOK_SECONDS: Final = 1.0
@@ -184,6 +181,7 @@ class Standalone:
             timeout=policy.rendezvous.handshake_timeout_seconds,
             clock=self.clock,
             inventory=run.root / "inventory",
+            limit=policy.rendezvous.max_unauthenticated,
         )
         host, number = server.start(self.plan.bind, port)
         self.enrollment_server = server
