@@ -37,8 +37,7 @@ import msgspec
 from securetrain.core import NodeState, canonical
 from securetrain.core.errors import SecureTrainError, UsageError, os_error
 from securetrain.core.files import make_private_dir, read_file, write_atomic
-from securetrain.network import CACHES
-from securetrain.network.search_paths import cache_problem
+from securetrain.network import CACHES, cache_problem
 
 KEY_FILE: Final = "key.json"
 LOCK: Final = "lock"
@@ -229,7 +228,7 @@ def clear_caches(state: NodeState, names: tuple[str, ...] = ()) -> ClearedCaches
 
 
 def read_key(folder: Path) -> CacheKey | None:
-    """What a cache says of itself, when its name agrees."""
+    """Read the key of a cache; None when its name is of another."""
     try:
         data = read_file(folder / KEY_FILE, _LIMIT)
         key = canonical.decode(data, CacheKey, limit=_LIMIT, canonical=True)

@@ -102,7 +102,7 @@ def collect_locked(state: Path, machine: Machine, run: Run, *, only: str = "") -
 
 
 def _host_of(found: record.Record, machine: Machine, run: Run) -> Namespace | None:
-    """Where its device and its filter are, as seen from here; None when that has gone with them."""
+    """The namespace of its device and filter, as seen from here; None when it is gone with them."""
     there = found.owner.net_namespace
     is_here = there in {"", machine.net_namespace} or found.owner.boot != machine.boot
     if found.host or is_here:
