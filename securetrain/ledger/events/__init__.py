@@ -47,6 +47,7 @@ from securetrain.ledger.events.by_coordinator import (
 )
 from securetrain.ledger.events.by_launcher import (
     Closed,
+    CompileCacheUsed,
     DebugVariablesRemoved,
     EntryPointRefused,
     EnvironmentPassed,
@@ -139,6 +140,7 @@ __all__ = [
     "CloseCounted",
     "CloseIgnored",
     "Closed",
+    "CompileCacheUsed",
     "ConnectionRefused",
     "CoordinatorStarted",
     "DatasetOpened",
