@@ -48,6 +48,7 @@ from securetrain.ledger.events.by_coordinator import (
 )
 from securetrain.ledger.events.by_launcher import (
     Closed,
+    CompileCacheUsed,
     DebugVariablesRemoved,
     EntryPointRefused,
     EnvironmentPassed,
@@ -140,6 +141,7 @@ __all__ = [
     "CloseCounted",
     "CloseIgnored",
     "Closed",
+    "CompileCacheUsed",
     "ConnectionRefused",
     "CoordinatorStarted",
     "DatasetOpened",

@@ -130,6 +130,16 @@ class PinnedVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
     """Variables that are pinned had other values."""
 
 
+@event("compile-cache", Boundary.SUPPLY_CHAIN, _LAUNCHER)
+class CompileCacheUsed(Observed, frozen=True, kw_only=True):
+    """Compiled code comes from a folder to which earlier runs under the same policy wrote, and goes
+    there; the subject is its name.
+    """
+
+    problem: str = ""
+    """Why it is this run's own folder instead, when it is."""
+
+
 @event("environment-passed", Boundary.IDENTITY, _LAUNCHER)
 class EnvironmentPassed(Observed, frozen=True, kw_only=True):
     """The user lets variables through."""
