@@ -141,6 +141,17 @@ def test_the_others_train_on(trio, victim, how):
     trio.finish(victim, how)
 
 
+def test_a_node_that_waits_for_others_ends_when_it_is_told_to(trio):
+    trio.start("node-b", nnodes="2:3", crash="node-b")
+    ledger = trio.folder / "ledger.jsonl"
+    trio.poll(lambda: '"node-admitted"' in ledger.read_text(), "it has joined", ("node-b",))
+    at = time.time()
+    trio.launchers["node-b"].send_signal(signal.SIGTERM)
+    assert trio.launchers["node-b"].wait(PATIENCE) == 130, trio.err("node-b")[-3000:]
+    print(f"LOST alone: ended after {time.time() - at:.1f} s")  # noqa: T201 - measured
+    assert trio.remains("node-b") == []
+
+
 # In front of the launcher: it kills itself at one point.
 PROLOGUE = """
 import importlib, os, runpy, signal, sys, threading, time
