@@ -11,9 +11,11 @@ Rules:
 2. workers that are stopped get torch's time to save and end. Once a node of theirs is gone they can
    finish no collective any more, and get little;
 3. a node that is told to end says so first, and leaves when its workers have ended: meanwhile the
-   others stop theirs, and what all save together is saved.
+   others stop theirs, and what all save together is saved. Before it leaves it proves itself once
+   more, or else what it saved last would be in doubt (`rendezvous.coordinator.evictions`).
 """
 
+import logging
 import os
 import signal
 import sys
@@ -32,9 +34,12 @@ NEWS_SECONDS: Final = 2.0
 """Time in which a failure may turn out to be another node's going."""
 LOST_SECONDS: Final = 3.0
 """Time that workers get to end when a node of their epoch is gone."""
+PROVE_SECONDS: Final = 3.0
+"""Time that a node which leaves has to prove itself once more."""
 _POLL_SECONDS: Final = 0.05
 
 _launcher: Any = launcher
+log = logging.getLogger(__name__)
 
 
 class MemberAgent(LocalElasticAgent):
@@ -79,6 +84,8 @@ class MemberAgent(LocalElasticAgent):
             super()._shutdown(death_sig, timeout)
         finally:
             if told_to_end and member is not None:
+                if member.connected and not member.prove_again(PROVE_SECONDS):
+                    log.warning("this node leaves without having proven itself once more")
                 member.leave()
 
     def _others_meet_again(self) -> bool:

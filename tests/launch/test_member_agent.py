@@ -38,6 +38,13 @@ class FakeHandler:
     def say_going(self):
         self.said.append("going")
 
+    connected = True
+
+    def prove_again(self, seconds):
+        assert seconds > 0
+        self.said.append("prove")
+        return self.waiting == 0
+
     def leave(self):
         self.said.append("leave")
 
@@ -98,8 +105,12 @@ def shut_down(handler, error):
 def test_who_is_told_to_end_says_so_and_leaves():
     told = SignalException("told", signal.SIGTERM)
     # torch's is an Exception; ours is not.
-    assert shut_down(FakeHandler(), told) == ["going", "leave"]
-    assert shut_down(FakeHandler(), KeyboardInterrupt()) == ["going", "leave"]
+    assert shut_down(FakeHandler(), told) == ["going", "prove", "leave"]
+    assert shut_down(FakeHandler(), KeyboardInterrupt()) == ["going", "prove", "leave"]
+    assert shut_down(FakeHandler(waiting=1), told)[-1] == "leave", "also when it could not"
+    gone = FakeHandler()
+    gone.connected = False
+    assert shut_down(gone, told) == ["going", "leave"]
     assert shut_down(FakeHandler(), ValueError()) == []
     quiet = FakeHandler()
     agent_of(quiet)._shutdown()

@@ -253,3 +253,17 @@ def test_sixteen_nodes_at_once(job, pool):
     members = list(pool.map(job.join, [f"node-{n:02}" for n in range(16)]))
     found = results(rounds(pool, members))
     assert sorted(r.rank for r in found) == list(range(16))
+
+
+def test_too_few_that_are_left_are_told_who_has_gone(job, tools):
+    job.start(2, 3, last_call=0.05, policy=tools.make_policy(join_timeout_seconds=2))
+    members = [job.join(f"node-{n}") for n in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda member: member.next_round(lambda _: 20000), members))
+        members[1].leave()
+        tools.wait_until(lambda: members[0].num_waiting, "the other one is told")
+        with pytest.raises(
+            AdmissionError, match="fewer than 2 nodes .*; node-1 has gone"
+        ) as caught:
+            members[0].next_round(lambda _: 20000)
+    assert caught.value.code == "ST-ADMN-005"

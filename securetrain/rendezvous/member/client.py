@@ -54,6 +54,7 @@ from securetrain.rendezvous.wire.tls import TlsIdentity
 from securetrain.rendezvous.wire.tunnel import Keys, Tunnel, store_host
 
 _CLOSE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.05
 _SLICE_SECONDS: Final = 0.5
 """Longest wait between two looks at what nobody announces: that this node has left."""
 
@@ -239,6 +240,21 @@ class Member:
     def say_going(self) -> None:
         """Say that this node will leave when its workers have ended."""
         self._link.post(Going())
+
+    def prove_again(self, timeout: float) -> bool:
+        """Prove this node once more: what its workers did until now is believed then.
+
+        Returns:
+            Whether that was so in time; False when this node is out.
+        """
+        before, deadline = self._link.admitted, self._monotonic() + timeout
+        self._link.renew()
+        with self._changed:
+            while self._link.admitted is before:
+                if self._failure is not None or self._monotonic() >= deadline:
+                    return False
+                self._changed.wait(_LOOK_SECONDS)
+        return True
 
     def is_over(self, epoch: int) -> bool:
         """Tell whether the members of an epoch are to meet for another, or for none."""

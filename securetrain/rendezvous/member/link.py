@@ -193,6 +193,11 @@ class Link:
         self._outbox.append(message)
         self._wakeup.set()
 
+    def renew(self) -> None:
+        """Have the background thread ask for a new lease now."""
+        self._renew_at = self._monotonic()
+        self._wakeup.set()
+
     @property
     def workers(self) -> tuple[int, str]:
         """The number of this node's workers and their role; 0 and empty until it knows."""

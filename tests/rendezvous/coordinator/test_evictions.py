@@ -290,6 +290,22 @@ def test_a_member_that_is_going_is_still_heard_and_the_others_meet_without_it(tr
     assert [e.subject[-6:] for e in job.events() if e.event == "node-going"] == ["node-1"]
 
 
+def test_what_a_member_did_until_it_proved_itself_before_leaving_is_believed(trio, tools):
+    """Its last checkpoint, saved because it was told to end, is not set aside."""
+    job, members, _, _ = trio
+    form(members)
+    goes = members.pop("node-1")
+    goes.say_going()
+    saved = tools.now()
+    assert goes.prove_again(tools.PATIENCE)
+    goes.leave()
+    tools.wait_until(lambda: [e for e in job.events() if e.event == "trust-ended"], "it is gone")
+    (gone,) = form(members)["node-0"].membership.evicted
+    assert (gone.node, gone.code) == ("node-1", "ST-ADMN-018")
+    assert gone.last_good > saved
+    assert not goes.prove_again(0.1)
+
+
 def test_a_member_that_is_done_and_leaves_makes_nobody_restart(trio, tools):
     """The others may have work left that needs no restart."""
     _, members, tunnels, _ = trio
