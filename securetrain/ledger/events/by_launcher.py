@@ -15,6 +15,8 @@ from securetrain.ledger.events.base import (
 )
 
 _LAUNCHER = WriterRole.LAUNCHER
+EGRESS = "EGRESS"
+"""The label of a run whose workers may reach places outside the job network."""
 
 
 # The run.
@@ -128,6 +130,40 @@ class EnvironmentPinned(Allowed, frozen=True, kw_only=True):
 @event("environment-pinned", Boundary.FABRIC, _LAUNCHER)
 class PinnedVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
     """Variables that are pinned had other values."""
+
+
+@event("egress-opened", Boundary.NETWORK, _LAUNCHER)
+class EgressOpened(Observed, frozen=True, kw_only=True):
+    """Workers in the job network may reach the places that the policy names."""
+
+    places: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Workers have a way out."""
+        return (EGRESS,)
+
+
+@event("egress-connected", Boundary.NETWORK, _LAUNCHER)
+class EgressConnected(Allowed, frozen=True, kw_only=True):
+    """A worker was connected to a named place, the subject."""
+
+    address: str
+
+
+@event("egress-refused", Boundary.NETWORK, _LAUNCHER)
+class EgressRefused(PlainRefused, frozen=True, kw_only=True):
+    """A worker asked for another way out."""
+
+
+@event("egress-counted", Boundary.NETWORK, _LAUNCHER)
+class EgressCounted(Observed, frozen=True, kw_only=True):
+    """The traffic of a run with one place, in bytes."""
+
+    connections: int
+    refused: int
+    sent: int
+    received: int
 
 
 @event("compile-cache", Boundary.SUPPLY_CHAIN, _LAUNCHER)
@@ -299,3 +335,26 @@ class WorkerFailed(Observed, frozen=True, kw_only=True):
     kind: str
     code: str = ""
     what: str = ""
+
+
+# What the workers have asked the signing socket for.
+
+
+@event("signing-refused", Boundary.IDENTITY, _LAUNCHER)
+class SigningRefused(PlainRefused, frozen=True, kw_only=True):
+    """A worker, or a stranger, asked for a signature or an entry that is not its own to ask for."""
+
+
+@event("signing-refusals-not-listed", Boundary.IDENTITY, _LAUNCHER)
+class SigningRefusalsNotListed(Observed, frozen=True, kw_only=True):
+    """So many more refusals of one rank in one round were counted and not written one by one."""
+
+    count: int
+
+
+@event("worker-events-left-out", Boundary.IDENTITY, _LAUNCHER)
+class WorkerEventsLeftOut(Observed, frozen=True, kw_only=True):
+    """A rank wrote more into the ledger than its share; the rest is not there."""
+
+    count: int
+    bytes: int
