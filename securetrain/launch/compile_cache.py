@@ -81,7 +81,7 @@ class Cache:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why it is not shared."""
+        """The reason why it is not shared, for people."""
         return (f"compiled code is not shared: {self.problem}",) if self.problem else ()
 
     def release(self) -> None:

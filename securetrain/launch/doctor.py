@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What works on this machine: network profiles, the sandbox's parts, attesters, policies.
+"""A look at this machine: network profiles, the sandbox's parts, attesters, policies.
 
 Rules:
 

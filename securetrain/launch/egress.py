@@ -48,7 +48,7 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long things may take, in seconds."""
+    """The longest that things may take, in seconds."""
 
     request: float = 10.0
     connect: float = 10.0
@@ -57,7 +57,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Count:
-    """What went to one place."""
+    """The traffic with one place."""
 
     connections: int = 0
     refused: int = 0

@@ -290,12 +290,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ] = None
     egress: Annotated[
         tuple[Annotated[str, Meta(max_length=260, pattern=EGRESS)], ...],
-        _meta(
-            "places (host:port, exactly) that workers in a job network may reach, through the"
-            " launcher's proxy",
-            "run",
-            max_length=64,
-        ),
+        _meta("places (host:port) that workers in a job network may reach", "run", max_length=64),
     ] = ()
 
 

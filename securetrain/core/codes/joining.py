@@ -183,9 +183,9 @@ ROWS: Final = (
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-FAB-003"),
     Code("ST-NETW-040", X.FAILURE, "a worker asked for a way out that the policy does not name",
          fix="add host:port to network.egress of the policy, if the job needs it",
-         severity=MEDIUM, rank=ALONE, node=UNPROVEN, retry=NEVER, threat="T-NET-004"),
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-004"),
     Code("ST-NETW-041", X.FAILURE, "a name of network.egress has an address that is not public",
          fix="name the address itself in network.egress, if the job is to reach it",
-         severity=HIGH, rank=ALONE, node=UNPROVEN, retry=NEVER, threat="T-NET-004"),
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-004"),
 )
 # fmt: on

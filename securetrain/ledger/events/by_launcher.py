@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events of a node's launcher: start and end, preflight, environment, job network, workers."""
 
+from typing import Final
+
 import msgspec
 
 from securetrain.core.vocabulary import Boundary, NetworkProfile
@@ -15,7 +17,7 @@ from securetrain.ledger.events.base import (
 )
 
 _LAUNCHER = WriterRole.LAUNCHER
-EGRESS = "EGRESS"
+EGRESS: Final = "EGRESS"
 """The label of a run whose workers may reach places outside the job network."""
 
 
