@@ -10,7 +10,10 @@ Rules:
 3. the ranks are those that the agent gave, not what a process or its environment says;
 4. the process must still be there after its ancestors were read (SO_PEERPIDFD, Linux 6.5), so that
    nobody takes the id of one that has ended; an older kernel leaves this race of microseconds;
-5. a worker that has ended says nothing any more, nor do those that it left behind.
+5. a worker that has ended says nothing any more, nor do those that it left behind;
+6. in a sandbox the agent's process only stands for the worker, which the sandbox's first process
+   has started: it holds a descriptor of the worker, and the kernel says of which process that is
+   (``Pid`` in fdinfo). Code of ours holds it, outside of the sandbox, so that no worker chooses.
 """
 
 import os
@@ -73,6 +76,19 @@ def workers_of(
                     handle=os.pidfd_open(pid),
                 )
             )
+    return found
+
+
+def stood_for(workers: Mapping[int, Worker], proc: Path = Path("/proc")) -> dict[int, Worker]:
+    """The workers by their own processes, where the agent's only stand for them (rule 6)."""
+    found = {}
+    for worker in workers.values():
+        with suppress(OSError):
+            for file in (proc / str(worker.pid) / "fdinfo").iterdir():
+                for line in file.read_text().splitlines():
+                    name, _, pid = line.partition(":")
+                    if name == "Pid" and int(pid) > 1:
+                        found[int(pid)] = worker
     return found
 
 

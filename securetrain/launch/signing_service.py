@@ -37,7 +37,7 @@ from securetrain.identity import signing
 from securetrain.identity.keys import Signer
 from securetrain.identity.signing import Ask, Refusal, Reply, Signed, Welcome, Written
 from securetrain.launch import elastic_agent
-from securetrain.launch.signing_peers import Worker, identify, workers_of
+from securetrain.launch.signing_peers import Worker, identify, stood_for, workers_of
 from securetrain.launch.signing_quota import Quota, Share
 from securetrain.launch.signing_rules import MALFORMED, Judge
 from securetrain.ledger import Ledger, LedgerEvent, WriterRole, events
@@ -47,6 +47,9 @@ MAX_CONNECTIONS: Final = 32
 """Of one rank: its threads' and its data loaders'."""
 QUESTION_SECONDS: Final = 30.0
 """From the first byte of a question to its last."""
+PATIENCE_SECONDS: Final = 2.0
+"""For a sandbox to tell which process is whose."""
+MAX_UNKNOWN: Final = 64
 LISTED: Final = 20
 """Refusals of one rank, or of strangers, that are written one by one."""
 STRANGER: Final = -1
@@ -88,6 +91,8 @@ class SigningService:
     judge: Judge
     ledger: Ledger
     """The launcher's own, for refusals."""
+    stands_in: bool = False
+    """Whether the agent's processes stand for workers in a sandbox."""
     quota: Quota = field(default_factory=Quota)
     """Of each rank."""
     monotonic: Callable[[], float] = time.monotonic
@@ -104,6 +109,10 @@ class SigningService:
     """Workers are being started: who connects waits until it is known which rank it is."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _workers: dict[int, Worker] = field(default_factory=dict)
+    _inside: dict[int, Worker] = field(default_factory=dict)
+    """The same workers by their processes in a sandbox (`signing_peers`, rule 6)."""
+    _unknown: dict[socket.socket, float] = field(default_factory=dict)
+    """Peers of which a sandbox has not told yet, and until when they may wait."""
     _round: int = 0
     _connections: dict[socket.socket, _Connection] = field(default_factory=dict)
     _shares: dict[int, Share] = field(default_factory=dict)
@@ -145,6 +154,9 @@ class SigningService:
         self._say_left_out()
         for connection in list(self._connections.values()):
             self._drop(connection)
+        for peer in self._unknown:
+            peer.close()
+        self._unknown.clear()
         self._selector.close()
         self._listener.close()
         for end in self._wake:
@@ -187,7 +199,7 @@ class SigningService:
         """Nobody is a worker any more."""
         for worker in self._workers.values():
             os.close(worker.handle)
-        self._workers = {}
+        self._workers, self._inside = {}, {}
         for rank, count in self._refused.items():
             if count > LISTED:
                 self._note(
@@ -219,6 +231,9 @@ class SigningService:
                         self._accept()
                     else:
                         self._receive(key.data)
+                for peer, until in list(self._unknown.items()):
+                    del self._unknown[peer]
+                    self._take(peer, until)
                 self._expire()
 
     def _listen(self) -> None:
@@ -231,7 +246,7 @@ class SigningService:
 
     def _patience(self) -> float | None:
         """Seconds until a question must be there."""
-        if self._starting:
+        if self._starting or self._unknown:
             return _SHORT
         deadlines = [c.deadline for c in self._connections.values() if c.deadline]
         return max(0.0, min(deadlines) - self.monotonic()) if deadlines else None
@@ -244,21 +259,34 @@ class SigningService:
         except OSError:
             return
         peer.setblocking(False)
+        self._take(peer, self.monotonic() + (PATIENCE_SECONDS if self.stands_in else 0.0))
+
+    def _take(self, peer: socket.socket, until: float) -> None:
+        """Find out who a peer is. A sandbox may not have told yet which process it has started."""
         worker = None
         try:
-            worker = identify(peer, self._workers)
+            worker = identify(peer, self._known())
             mine = [c for c in self._connections.values() if c.worker.rank == worker.rank]
             if len(mine) >= MAX_CONNECTIONS:
                 raise RuntimeRefusal(
                     "ST-RUNT-034", f"rank {worker.rank} has {len(mine)} connections"
                 )
         except RuntimeRefusal as error:
+            if worker is None and self.monotonic() < until and len(self._unknown) < MAX_UNKNOWN:
+                self._unknown[peer] = until
+                return
             self._refuse(peer, error, STRANGER if worker is None else worker.rank)
             peer.close()
             return
         connection = _Connection(peer, worker)
         self._connections[peer] = connection
         self._selector.register(peer, selectors.EVENT_READ, connection)
+
+    def _known(self) -> Mapping[int, Worker]:
+        """The workers by process; those of a sandbox too, as soon as it has told."""
+        if self.stands_in and len(self._inside) < len(self._workers):
+            self._inside = stood_for(self._workers)
+        return {**self._inside, **self._workers}
 
     def _receive(self, connection: _Connection) -> None:
         try:
@@ -403,12 +431,12 @@ class SigningService:
         connection.socket.close()
 
     def _refuse(self, peer: socket.socket, error: RuntimeRefusal, rank: int) -> None:
-        """Tell the peer, and the ledger, unless this rank was told often."""
-        refusal = Refusal(code=error.code, what=error.what[:1000], fix=error.fix[:1000])
-        _send(peer, Reply.REFUSED, canonical.encode(refusal))
+        """Tell the ledger, unless this rank was refused often, and then the peer."""
         self._refused[rank] = self._refused.get(rank, 0) + 1
         if self._refused[rank] <= LISTED:
             self._note(events.SigningRefused.of(error, _name(rank)))
+        refusal = Refusal(code=error.code, what=error.what[:1000], fix=error.fix[:1000])
+        _send(peer, Reply.REFUSED, canonical.encode(refusal))
 
     def _note(self, said: LedgerEvent) -> None:
         try:

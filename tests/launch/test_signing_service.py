@@ -61,6 +61,8 @@ def act(said):
             os.setgroups([])
             os.setgid(user)
             os.setuid(user)
+        case ["watch", pid]:
+            connections.append(os.pidfd_open(pid))
         case ["send", number, data]:
             connections[number].sendall(base64.b64decode(data))
         case ["reply", number]:
@@ -319,6 +321,32 @@ def test_a_worker_of_another_launch_is_refused(launcher, tmp_path):
         assert worker.reply(1) == "ST-RUNT-030"
     finally:
         other.end()
+
+
+def test_a_process_that_stands_for_a_worker_in_a_sandbox(launcher):
+    launcher.service.stands_in = True
+    launcher.service.starting()
+    outside, inside, stranger = (launcher.puppet() for _ in range(3))
+    launcher.service.started({0: outside.pid}, {0: {"RANK": "5", "WORLD_SIZE": "6"}})
+    inside.connect()
+    inside.send(HELLO)
+    time.sleep(0.1)
+    outside.do("watch", inside.pid)
+    assert inside.reply()["rank"] == 5
+    stranger.connect()
+    stranger.send(HELLO)
+    assert stranger.reply() == "ST-RUNT-030"
+    outside.process.kill()
+    outside.process.wait()
+    assert inside.ask(Ask.RANK, launcher.file(5)) == "ST-RUNT-033"
+
+
+def test_without_a_sandbox_no_process_stands_for_another(launcher):
+    first, _ = launcher.workers()
+    stranger = launcher.puppet(connected=True)
+    first.do("watch", stranger.pid)
+    stranger.send(HELLO)
+    assert stranger.reply() == "ST-RUNT-030"
 
 
 # The end of a round.
