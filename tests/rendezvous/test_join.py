@@ -263,7 +263,7 @@ def test_too_few_that_are_left_are_told_who_has_gone(job, tools):
         members[1].leave()
         tools.wait_until(lambda: members[0].num_waiting, "the other one is told")
         with pytest.raises(
-            AdmissionError, match="fewer than 2 nodes .*; node-1 has gone"
+            AdmissionError, match=r"fewer than 2 nodes .*; node-1 has gone"
         ) as caught:
             members[0].next_round(lambda _: 20000)
     assert caught.value.code == "ST-ADMN-005"
