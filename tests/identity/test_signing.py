@@ -22,10 +22,8 @@ GOOD = signing.frame(signing.Reply.DONE, canonical.encode(WELCOME))
 
 @pytest.mark.parametrize("ask", Ask)
 def test_a_header_is_judged_before_its_body_is_taken(ask):
-    assert signing.parse_header(signing.HEADER.pack(ask.encode(), LIMITS[ask])) == (
-        ask,
-        LIMITS[ask],
-    )
+    limit = LIMITS[ask]
+    assert signing.parse_header(signing.HEADER.pack(ask.encode(), limit)) == (ask, limit)
     with pytest.raises(RuntimeRefusal) as caught:
         signing.parse_header(signing.HEADER.pack(ask.encode(), limit + 1))
     assert caught.value.code == "ST-RUNT-032"
