@@ -27,7 +27,7 @@
       flight-recorder/   the last collectives of each rank, when one of them never ended (pickles)
       logs/              output of the workers, with --tee or --redirects
       workers/           each worker's own account: what its shim did, its sockets
-      cache/             private compile caches of torch, one owner
+      cache/             compile caches of this run alone, when it cannot share
       signer/            one socket for each launcher: what its workers may say, it signs
       nccl.conf          empty: NCCL reads this file and no other
       report.html

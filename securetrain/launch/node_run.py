@@ -23,17 +23,18 @@ from securetrain.attest.node import AUTO
 from securetrain.attest.session import FileState, Verifier, appraisers_for
 from securetrain.core import SIGNER_VARIABLE, ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
-from securetrain.core.files import make_private_dir, write_atomic
+from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, degraded_label
 from securetrain.identity import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
 from securetrain.launch.address import announced_address
 from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.compile_cache import Cache, key_of, open_cache
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
-from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
+from securetrain.launch.jobnetwork import JobNetwork, egress_warnings, needs_network, prober
 from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
@@ -44,7 +45,7 @@ from securetrain.launch.signing_service import SigningService
 from securetrain.launch.supply_chain import check_torch
 from securetrain.launch.worker_signing import start_signing
 from securetrain.ledger import Ledger, WriterRole, events, key_file
-from securetrain.network import CACHES, DEVICE, Namespace, Verbs, achieve, label, rootless
+from securetrain.network import DEVICE, Namespace, Verbs, achieve, label, rootless
 from securetrain.network.environment import (
     CACHE_DIR,
     EMPTY_NCCL_CONF,
@@ -90,6 +91,7 @@ class Session:
     coordinator: Coordinator | None = None
     network: JobNetwork | None = None
     services: NodeServices | None = None
+    cache: Cache | None = None
     appraised: FileState | None = None
     rank_signer: RankSigner | None = None
     """Signs for this node's ranks; None where the job's coordinator is another's."""
@@ -159,6 +161,9 @@ class Session:
                 network=self.profile,
             )
         )
+        key = key_of(policy.digest, environ, user=os.geteuid())
+        self.cache = open_cache(state, key, run.root / CACHE_DIR)
+        recording.record_cache(self.cache, self.ledger)
         with self._refusing(events.EnvironmentRefused):
             self.environment = worker_environment(
                 environ,
@@ -166,6 +171,7 @@ class Session:
                 self.profile,
                 run.root,
                 state=state.root,
+                caches=self.cache.pins,
                 verbs=self.verbs.place.variables if self.verbs else None,
                 device=self._device(),
                 pass_env=self.options.pass_env,
@@ -189,6 +195,7 @@ class Session:
                 with self._refusing(events.JobNetworkRefused):
                     self.network = self._build_network(plan, job, endpoint)
                     plan = self.network.inside(plan)
+                    os.environ.update(self.network.open_egress(policy.policy.network.egress))
             self.plan = plan
             with self._refusing(events.LogRefused):
                 self.services = start_services(
@@ -277,8 +284,6 @@ class Session:
         run, policy = self.setup.run, self.setup.policy
         for old in (run.root / "workers").glob("*.json"):
             old.unlink()
-        for folder in CACHES.values():
-            make_private_dir(run.root / CACHE_DIR / folder)
         write_atomic(run.root / EMPTY_NCCL_CONF, b"", mode=0o600)
         self.ledger.write(
             events.RunStarted(
@@ -350,6 +355,8 @@ class Session:
         if self.finished:
             return
         self.finished = True
+        if self.cache is not None:
+            self.cache.release()
         problem = self._problem()
         if problem is not None and error is None:
             outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
@@ -432,7 +439,9 @@ class Session:
         self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
         for line in self.preflight.warnings(policy.host.fail_on):
             self._say(f"warning: {line}")
-        for warning in self.environment.warnings:
+        shared = self.cache.warnings if self.cache is not None else ()
+        way_out = egress_warnings(policy.network, self.profile)
+        for warning in (*self.environment.warnings, *shared, *way_out):
             self._say(f"warning: {warning}")
         for note in self.plan.notes:
             self._say(f"note: {note}")
