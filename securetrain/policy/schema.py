@@ -78,6 +78,15 @@ class CloseQuorum(StrEnum):
     ALL = "all"
 
 
+class KeyExchange(StrEnum):
+    """The key exchange of control connections."""
+
+    ANY = "any"
+    """What both sides have; X25519MLKEM768 where both have it."""
+    HYBRID = "hybrid"
+    """X25519MLKEM768, or none."""
+
+
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The identity of the policy."""
 
@@ -304,6 +313,14 @@ class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             "run",
         ),
     ] = CloseQuorum.FIRST_OR_MAJORITY
+    key_exchange: Annotated[
+        KeyExchange,
+        _meta(
+            "of control connections: any, or hybrid (X25519MLKEM768 only, against those who record"
+            " now and compute later)",
+            "run",
+        ),
+    ] = KeyExchange.ANY
 
 
 class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -100,6 +100,9 @@ ROWS: Final = (
     Code("ST-ADMN-035", X.FAILURE, "an accusation of somebody who is no other member of the epoch",
          fix="accuse members of the current epoch, and not oneself",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
+    Code("ST-ADMN-039", X.FAILURE, "the keys of a control connection are not hybrid",
+         fix="install a 'cryptography' whose OpenSSL is 3.5 or newer on this node",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-006"),
     # network and worker environment; 01x and 02x: the job network; 03x: NCCL and RDMA
     Code("ST-NETW-001", X.FAILURE, "the required network profile cannot be achieved",
          fix="start every node with securetrain run, under one policy; all as root, or none",

@@ -86,6 +86,8 @@ class NodeAdmitted(Allowed, frozen=True, kw_only=True):
     result: str = ""
     """The digest of the attestation result."""
     address: str = ""
+    key_exchange: str = ""
+    """The group in which the keys of its control connection were agreed on."""
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from securetrain.identity import JobCA, Role, SpiffeId
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.ledger import Ledger, events
 from securetrain.policy.load import LoadedPolicy
+from securetrain.policy.schema import KeyExchange
 from securetrain.rendezvous.coordinator.admission import (
     Admission,
     admission_of,
@@ -49,7 +50,12 @@ from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.protocol import AnyMessage, Store, Suspect
-from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context
+from securetrain.rendezvous.wire.tls import (
+    PeerCheck,
+    make_connection,
+    make_context,
+    require_hybrid,
+)
 from securetrain.rendezvous.wire.tunnel import require_alike
 
 _STOP_SECONDS: Final = 5.0
@@ -250,9 +256,11 @@ class Coordinator:
         """Refuse whom the cluster CA has revoked, before anything that it says is read.
 
         Raises:
-            AdmissionError: ST-ADMN-013, ST-ADMN-012 when it cannot be known, or ST-ADMN-030.
+            AdmissionError: ST-ADMN-013, ST-ADMN-012 when it cannot be known, ST-ADMN-030 or 039.
         """
         self._refuse_revoked(session)
+        if self._policy.policy.rendezvous.key_exchange is KeyExchange.HYBRID:
+            require_hybrid(session.channel.key_exchange, session.subject)
         with self._lock:
             self._conduct.quotas.admit(session.node)
 
@@ -302,6 +310,7 @@ class Coordinator:
                 reference_values=result.reference_values,
                 result=result.digest,
                 address=session.remote,
+                key_exchange=session.channel.key_exchange,
             )
         )
         self._listener.passed(session)

@@ -165,6 +165,11 @@ class Member:
         return self._link.admitted.result
 
     @property
+    def key_exchange(self) -> str:
+        """The group in which the keys of the connection to the coordinator were agreed on."""
+        return self._link.key_exchange
+
+    @property
     def credentials(self) -> TlsIdentity:
         """This node's credentials for other members: its key, certified for its lease."""
         identity, passport = self._identity, self._link.admitted.passport

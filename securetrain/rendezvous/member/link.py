@@ -186,6 +186,12 @@ class Link:
         assert self._admitted is not None, "open the link first"
         return self._admitted
 
+    @property
+    def key_exchange(self) -> str:
+        """The group in which the keys of this connection were agreed on."""
+        assert self._channel is not None, "open the link first"
+        return self._channel.key_exchange
+
     def post(self, message: AnyMessage) -> None:
         """Have the background thread send a message."""
         self._outbox.append(message)
