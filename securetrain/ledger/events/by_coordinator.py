@@ -190,6 +190,21 @@ class JobClosed(Observed, frozen=True, kw_only=True):
     """A quorum has ended the job: there are no more rounds."""
 
 
+@event("coordinator-resumed", Boundary.RENDEZVOUS, _COORDINATOR)
+class CoordinatorResumed(Observed, frozen=True, kw_only=True):
+    """The coordinator goes on where another one was, and keeps the places of its members."""
+
+    epoch: int
+    nodes: str
+
+
+@event("node-resumed", Boundary.RENDEZVOUS, _COORDINATOR)
+class NodeResumed(Allowed, frozen=True, kw_only=True):
+    """A member has proven itself anew and goes on in its place."""
+
+    epoch: int
+
+
 @event("close-counted", Boundary.RENDEZVOUS, _COORDINATOR)
 class CloseCounted(Observed, frozen=True, kw_only=True):
     """A member of the current round is done with the job."""

@@ -21,32 +21,32 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from cryptography import x509
-
 from securetrain.attest.session import Verifier, appraisers_for
 from securetrain.core.errors import AdmissionError, SecureTrainError, reason
 from securetrain.evidence import AttestationResult
 from securetrain.identity import JobCA, Role, SpiffeId
-from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.ledger import Ledger, events
 from securetrain.policy.load import LoadedPolicy
 from securetrain.policy.schema import KeyExchange
 from securetrain.rendezvous.coordinator.admission import (
     Admission,
     admission_of,
+    admitted_event,
     record_end,
-    twin_of,
+    refuse_twin,
 )
 from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.conduct import Conduct
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.listener import Listener
+from securetrain.rendezvous.coordinator.memory import Held, JobState
 from securetrain.rendezvous.coordinator.quotas import Quotas
 from securetrain.rendezvous.coordinator.reception import Reception
-from securetrain.rendezvous.coordinator.renewal import Renewal
+from securetrain.rendezvous.coordinator.returning import Returning
 from securetrain.rendezvous.coordinator.rounds import Rounds
-from securetrain.rendezvous.coordinator.session import Session, Terms
+from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
+from securetrain.rendezvous.coordinator.terms import make_terms
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.protocol import AnyMessage, Store, Suspect
@@ -59,6 +59,7 @@ from securetrain.rendezvous.wire.tls import (
 from securetrain.rendezvous.wire.tunnel import require_alike
 
 _STOP_SECONDS: Final = 5.0
+_STOPPED: Final = AdmissionError("ST-ADMN-007", "the coordinator was stopped", "coordinator")
 
 
 class Coordinator:
@@ -107,31 +108,20 @@ class Coordinator:
             monotonic=chosen.monotonic,
             appraisers=appraisers_for(policy, clock()),
         )
-        lifetime = timedelta(minutes=asked.identity.certificate_lifetime_minutes)
-
-        def issue_node(node: str, key: PublicKey) -> x509.Certificate:
-            return ca.issue(Role.NODE, key, clock(), node=node, lifetime=lifetime)
-
-        longest = min(asked.node.lease_minutes * 60.0, lifetime.total_seconds())
-        self._terms = Terms(
-            job=job,
-            key=PrivateKey.generate(KeyKind.P256),
-            ca=ca,
-            policy_digest=policy.digest,
-            handshake_timeout=asked.rendezvous.handshake_timeout_seconds,
-            heartbeat=chosen.heartbeat,
-            lease=min(chosen.lease or longest, longest),
-            join_timeout=asked.rendezvous.join_timeout_seconds,
-            min_nodes=min_nodes,
-            max_nodes=max_nodes,
-            random=chosen.random,
-            renewal=Renewal(issue=chosen.issue or issue_node, clock=clock, journal=self._journal),
-            monotonic=chosen.monotonic,
+        self._terms = make_terms(
+            job,
+            ca,
+            policy,
+            chosen,
+            clock=clock,
+            journal=self._journal,
+            nodes=(min_nodes, max_nodes),
         )
+        self._last_epoch = chosen.last_epoch
         self._reception = Reception(
             ca=ca,
             key=self._terms.key,
-            lifetime=lifetime,
+            lifetime=timedelta(minutes=asked.identity.certificate_lifetime_minutes),
             clock=clock,
             make=partial(make_context, server=True),
         )
@@ -156,6 +146,17 @@ class Coordinator:
             quorum=asked.rendezvous.close_quorum,
             coordinator=str(self._spiffe),
         )
+        self._returning = Returning(
+            job=job,
+            assembly=self._assembly,
+            journal=self._journal,
+            memory=chosen.memory,
+            lease=self._terms.lease,
+            clock=clock,
+            monotonic=chosen.monotonic,
+        )
+        self._conduct.awaited = self._returning.expected
+        self._assembly.save = self._returning.save
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
         self._lock = threading.Condition(threading.RLock())
@@ -174,8 +175,8 @@ class Coordinator:
         Raises:
             UsageError: ST-USAG-003 when the port is taken, ST-USAG-002 for a bad address.
         """
+        state = self._remembered()
         address = self._listener.open(host, port)
-        self._round_thread.start()
         self._journal.write(
             events.CoordinatorStarted(
                 subject=str(self._spiffe),
@@ -183,10 +184,25 @@ class Coordinator:
                 policy=self._policy.digest,
             )
         )
+        if state is not None:
+            with self._lock:
+                self._returning.restore(state)
+        self._round_thread.start()
         return address
 
-    def stop(self) -> None:
-        """Close the job, end every connection and wait for the threads."""
+    def _remembered(self) -> JobState | None:
+        """The state of a coordinator before this one, if the job was not over."""
+        memory = self._returning.memory
+        state = memory.load(self._terms.job, self._last_epoch) if memory is not None else None
+        return state if state is not None and state.members and not state.closed else None
+
+    def stop(self, *, for_good: bool = True) -> None:
+        """End every connection and wait for the threads.
+
+        Args:
+            for_good: Whether the nodes are told that it is over. Else they wait for a coordinator
+                that goes on where this one was (`returning`), until their leases end.
+        """
         with self._lock:
             self._stopping = True
             self._rounds.close()
@@ -195,7 +211,7 @@ class Coordinator:
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
-            session.evict(None)
+            session.dismiss(_STOPPED if for_good else None)
         deadline = self._monotonic() + _STOP_SECONDS
         if self._round_thread.is_alive():  # not when the port was taken
             self._round_thread.join(_STOP_SECONDS)
@@ -252,6 +268,12 @@ class Coordinator:
 
     # What sessions call (session.Hub).
 
+    @property
+    def epoch(self) -> int:
+        """The job's current epoch; -1 before the first one."""
+        with self._lock:
+            return self._assembly.epoch
+
     def recognised(self, session: Session) -> None:
         """Refuse whom the cluster CA has revoked, before anything that it says is read.
 
@@ -273,21 +295,7 @@ class Coordinator:
         with self._lock:
             if self._rounds.closed:
                 raise AdmissionError("ST-ADMN-008", "the job is closed", session.subject)
-            twin, shared = twin_of(session, self._nodes.values())
-            if twin is not None:
-                self._journal.write(
-                    events.NodeHasTwin(
-                        subject=twin.subject,
-                        first=twin.remote,
-                        second=session.remote,
-                        shared=shared,
-                    )
-                )
-                raise AdmissionError(
-                    "ST-ADMN-011",
-                    f"{twin.node} is in already, from {twin.remote}, with the same {shared}",
-                    session.subject,
-                )
+            refuse_twin(self._journal, session, self._nodes.values())
             if len(self._nodes) >= 2 * self._terms.max_nodes:
                 raise AdmissionError(
                     "ST-ADMN-008",
@@ -295,27 +303,26 @@ class Coordinator:
                     session.subject,
                     "raise --nnodes, or use the node for another job",
                 )
+            self._returning.check(session)
             hellos = [peer.hello for peer in (session, *self._nodes.values()) if peer.hello]
             require_alike(hellos[0], hellos[1:], self._policy.policy.network)
             self._nodes[session.node] = session
 
     def admitted(self, session: Session, result: AttestationResult) -> None:
         """Record the admission; the node hears of it only when that has worked."""
-        self._journal.write(
-            events.NodeAdmitted(
-                subject=session.subject,
-                tier=result.tier,
-                label=result.label,
-                evidence=result.evidence,
-                reference_values=result.reference_values,
-                result=result.digest,
-                address=session.remote,
-                key_exchange=session.channel.key_exchange,
-            )
-        )
+        self._journal.write(admitted_event(session, result))
         self._listener.passed(session)
         with self._lock:
             self._admissions[session.node] = admission_of(session, result)
+            if session.node not in self._returning.expected:
+                return
+            if self._returning.arrived(session):
+                self._assembly.resume(session)
+                return
+            self._assembly.evictions.gone(session.node)
+            self._assembly.remove(session.node, evicted=True)
+            self._advance()
+            self._assembly.tell_everybody()
 
     def heard(self, session: Session, message: AnyMessage) -> None:
         """Count a message of an admitted node.
@@ -338,6 +345,8 @@ class Coordinator:
         )
         with self._lock:
             self._conduct.note(session, renewed)
+            session.result = result
+            self._assembly.save()
             self._admissions[session.node] = admission_of(session, result)
 
     def ready(self, session: Session) -> None:
@@ -395,10 +404,12 @@ class Coordinator:
             if self._nodes.get(session.node) is session:
                 del self._nodes[session.node]
                 self._verifier.release(session.node)
-                self._remove(session, error)
-                self._guarded(self._conduct.settle)
-                self._advance()
-                self._assembly.tell_everybody()
+                if not self._stopping and session.node not in self._returning.expected:
+                    self._remove(session, error)
+                    self._guarded(self._conduct.settle)
+                    self._guarded(self._assembly.save)
+                    self._advance()
+                    self._assembly.tell_everybody()
             self._sessions.discard(session)
             self._lock.notify_all()
 
@@ -449,13 +460,25 @@ class Coordinator:
         """Completes rounds whose last call is over."""
         with self._lock:
             while not self._stopping:
-                deadline = self._rounds.deadline
+                ends = (self._rounds.deadline, self._returning.deadline)
+                deadline = min((end for end in ends if end is not None), default=None)
                 left = None if deadline is None else deadline - self._monotonic()
                 if left is None or left > 0:
                     self._lock.wait(left)
                     continue
+                for held in self._returning.overdue():
+                    self._lose(held)
                 self._advance()
                 self._assembly.tell_everybody()
+
+    def _lose(self, held: Held) -> None:
+        """A member has not come back in time."""
+        subject = str(SpiffeId(self._ca.trust_domain, self._terms.job, Role.NODE, held.node))
+        self._assembly.evictions.gone(held.node)
+        self._guarded(lambda: self._conduct.lose(held, subject))
+        self._assembly.remove(held.node, evicted=True)
+        self._guarded(self._conduct.settle)
+        self._guarded(self._assembly.save)
 
     # Connections.
 
