@@ -29,6 +29,7 @@ from securetrain.launch import elastic_agent, failures, recording, run_summary, 
 from securetrain.launch.address import announced_address
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
+from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.launch.node_services import NodeServices, start_services, this_node
@@ -67,6 +68,7 @@ class Session:
     argv: tuple[str, ...]
     clock: Callable[[], datetime]
     started: datetime
+    error_file: ErrorFile = field(default_factory=lambda: ErrorFile(None))
     ledger: Ledger = field(init=False)
     profile: NetworkProfile | None = None
     verbs: Verbs | None = None
@@ -102,6 +104,7 @@ class Session:
                     self._say(f"ended by {result.signal}; the workers were ended")
                     return int(ExitCode.INTERRUPTED)
                 if result.failures:
+                    self.error_file.hand_on(result.error_file, result.exit_code)
                     raise failures.as_error(result.failures, self._reports(), self._logs())
                 self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
         except SecureTrainError as error:
@@ -153,6 +156,7 @@ class Session:
                 verbs=self.verbs.place.variables if self.verbs else None,
                 device=self._device(),
                 pass_env=self.options.pass_env,
+                cwd=Path.cwd(),
             )
         recording.record_environment(self.environment, self.options.pass_env, self.ledger)
         self.preflight = run_preflight(
@@ -185,6 +189,7 @@ class Session:
                     endpoint=endpoint,
                     run_id=job,
                     identity=identity,
+                    store_port=self.options.store_port,
                     attester=self._attester(),
                     tunnel=self.network.tunnel if self.network else None,
                     carrier=self._carrier(endpoint),

@@ -22,7 +22,7 @@ from typing import Final
 from cryptography import x509
 
 from securetrain.attest.session import FileState, Verifier, appraisers_for
-from securetrain.core import RunDir, canonical
+from securetrain.core import RunDir, canonical, claim_dir
 from securetrain.core.errors import IntegrityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.identity import ClusterCA, How, JobCA, Role, Token, Unlock
@@ -249,10 +249,11 @@ def prepare(run: RunDir, policy: LoadedPolicy, now: datetime) -> PrivateKey:
 
     Raises:
         PolicyError: ST-PLCY-005 when it was made under another policy.
-        UsageError: ST-USAG-005 when it is another kind of run directory, ST-USAG-002.
+        UsageError: ST-USAG-005 when it is another kind of run directory, ST-USAG-002, ST-USAG-017,
+            ST-USAG-018.
         IdentityError: ST-IDEN-008 when its trust root is not valid.
     """
-    make_private_dir(run.root)
+    claim_dir(run.root, _foreign_content)
     resolved = canonical.encode(policy.policy)
     name = run.key("coordinator")
     if not run.trust.exists():
@@ -274,6 +275,12 @@ def prepare(run: RunDir, policy: LoadedPolicy, now: datetime) -> PrivateKey:
             str(run.resolved_policy),
         )
     return PrivateKey.load(name)
+
+
+def _foreign_content(root: Path) -> str:
+    if RunDir(root).trust.exists() or not any(root.iterdir()):
+        return ""
+    return "it holds other files and is no coordinator's run directory"
 
 
 def epoch_of(run: RunDir, key: PrivateKey) -> int:
