@@ -191,6 +191,8 @@ def run_agent(
     config.rdzv_endpoint = endpoint
     config.run_id = run_id
     config.local_addr = None  # under plain torchrun our backend would listen there
+    config.rdzv_configs.setdefault("local_world", plan.num_workers)
+    config.rdzv_configs.setdefault("role", config.role)
     if identity is not None:
         config.rdzv_configs["identity"] = str(identity)
     if store_port:

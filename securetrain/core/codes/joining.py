@@ -111,6 +111,10 @@ ROWS: Final = (
     Code("ST-ADMN-039", X.FAILURE, "the keys of a control connection are not hybrid",
          fix="install a 'cryptography' whose OpenSSL is 3.5 or newer on this node",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-006"),
+    # 04x: what a member says of itself in a round
+    Code("ST-ADMN-040", X.FAILURE, "role info or ranks contradict the signed membership",
+         fix="find out who writes them: ranks are computed from the membership, on every node",
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-001"),
     # network and worker environment; 01x and 02x: the job network; 03x: NCCL and RDMA
     Code("ST-NETW-001", X.FAILURE, "the required network profile cannot be achieved",
          fix="start every node with securetrain run, under one policy; all as root, or none",

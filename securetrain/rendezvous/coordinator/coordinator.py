@@ -49,7 +49,7 @@ from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
 from securetrain.rendezvous.coordinator.terms import make_terms
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.protocol import AnyMessage, Store, Suspect
+from securetrain.rendezvous.wire.protocol import AnyMessage, Done, Going, Store, Suspect, Workers
 from securetrain.rendezvous.wire.tls import (
     PeerCheck,
     make_connection,
@@ -370,6 +370,14 @@ class Coordinator:
         with self._lock:
             self._assembly.announce(session, store)
 
+    def hear(self, session: Session, message: Workers | Done | Going) -> None:
+        """Act on what a member says of its workers or its going, and tell the others."""
+        with self._lock:
+            self._assembly.hear(session, message)
+            self._assembly.save()
+            self._advance()
+            self._assembly.tell_everybody()
+
     def close(self, session: Session) -> None:
         """Count the node's vote that the job is over.
 
@@ -425,8 +433,10 @@ class Coordinator:
                 self._conduct.quotas.gone(session.node)
                 self._guarded(lambda: self._conduct.distrust(session, error))
         # Who goes makes the others restart, unless it has finished; at the end of the job nobody.
-        finished = session.said_goodbye and session.node in self._rounds.finished
-        restart = going_on and (error is not None or not finished)
+        rounds = self._rounds
+        finished = session.said_goodbye and session.node in rounds.finished
+        working = session.node not in rounds.done
+        restart = going_on and working and (error is not None or not finished)
         self._assembly.remove(session.node, evicted=restart)
 
     def _guarded(self, write: Callable[[], None]) -> None:
@@ -460,7 +470,7 @@ class Coordinator:
         """Completes rounds whose last call is over."""
         with self._lock:
             while not self._stopping:
-                ends = (self._rounds.deadline, self._returning.deadline)
+                ends = (self._assembly.deadline, self._returning.deadline)
                 deadline = min((end for end in ends if end is not None), default=None)
                 left = None if deadline is None else deadline - self._monotonic()
                 if left is None or left > 0:
@@ -468,6 +478,7 @@ class Coordinator:
                     continue
                 for held in self._returning.overdue():
                     self._lose(held)
+                self._assembly.put_out_late()
                 self._advance()
                 self._assembly.tell_everybody()
 

@@ -60,6 +60,8 @@ class JobState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     closed: bool
     finished: Names
     """Votes that the job is over."""
+    done: Names
+    """Members whose workers have ended well."""
     evicted: Annotated[tuple[Evicted, ...], Meta(max_length=_MAX_NODES)]
     out: Names
     """Members of the epoch that are out of it."""

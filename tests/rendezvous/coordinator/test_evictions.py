@@ -3,6 +3,7 @@
 """Who is evicted is cut off at once, and every later membership says since when it is doubted."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -289,8 +290,20 @@ def test_a_member_that_was_evicted_while_the_epoch_was_applied_is_cut_off_too(tr
         member._hear(Status(waiting=1, ready=0, closed=False, evicted=("node-2",)))
         apply(*given)
 
-    tunnel.apply = evict_first
-    form(members)
+    class EnoughError(Exception):
+        pass
+
+    def drop(nodes):
+        tunnel.done.append(f"drop {' '.join(nodes)}")
+        if "apply 0" in tunnel.done:
+            raise EnoughError
+
+    tunnel.apply, tunnel.drop = evict_first, drop
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(form, {name: members[name] for name in ("node-1", "node-2")})
+        with pytest.raises(EnoughError):
+            member.next_round(lambda _: 20000)
+        assert others.result(60)["node-1"].membership.epoch == 1, "they go on"
     assert tunnel.done[-3:] == ["drop node-2", "apply 0", "drop node-2"]
 
 
