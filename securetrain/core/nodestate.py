@@ -9,6 +9,7 @@ state. The record that notices it must lie elsewhere: on this machine, for this 
       floors/<run>.json  the newest checkpoint of a run that was seen here
       witness.pem        the key with which this machine cosigns transparency logs
       witness/           what it has seen of each log
+      cache/             compiled code that runs share, a folder for each key
 """
 
 import hashlib
@@ -39,3 +40,8 @@ class NodeState:
     def witness_seen(self) -> Path:
         """The folder of what it has seen of each log."""
         return self.root / "witness"
+
+    @property
+    def caches(self) -> Path:
+        """The folder of compiled code that runs share."""
+        return self.root / "cache"

@@ -11,23 +11,26 @@ Rules:
    it, so that the exit code says why.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from securetrain.artifacts import RankSigner
 from securetrain.attest.node import AUTO
 from securetrain.attest.session import FileState, Verifier, appraisers_for
-from securetrain.core import ExitCode
+from securetrain.core import SIGNER_VARIABLE, ExitCode
 from securetrain.core.errors import SecureTrainError, UsageError
-from securetrain.core.files import make_private_dir, write_atomic
+from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, degraded_label
 from securetrain.identity import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
 from securetrain.launch.address import announced_address
 from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.compile_cache import Cache, key_of, open_cache
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
@@ -38,9 +41,11 @@ from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.recording import Recorder
 from securetrain.launch.restart import Restart
 from securetrain.launch.run_setup import RunSetup, make_identity, node_name
+from securetrain.launch.signing_service import SigningService
 from securetrain.launch.supply_chain import check_torch
-from securetrain.ledger import Ledger, events
-from securetrain.network import CACHES, DEVICE, Namespace, Verbs, achieve, label, rootless
+from securetrain.launch.worker_signing import start_signing
+from securetrain.ledger import Ledger, WriterRole, events, key_file
+from securetrain.network import DEVICE, Namespace, Verbs, achieve, label, rootless
 from securetrain.network.environment import (
     CACHE_DIR,
     EMPTY_NCCL_CONF,
@@ -53,10 +58,16 @@ from securetrain.rendezvous.coordinator import Admission, Coordinator, Coordinat
 from securetrain.rendezvous.member import Carrier, load_identity
 
 
-def agent_ledger(setup: RunSetup, clock: Callable[[], datetime], writer: str = "agent") -> Ledger:
+def agent_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
     """The run's ledger, signed with the agent's key."""
-    key = PrivateKey.load(setup.run.key("agent"))
-    return Ledger(setup.run.ledger, key, writer, clock)
+    key = PrivateKey.load(key_file(setup.run, WriterRole.LAUNCHER))
+    return Ledger(setup.run.ledger, key, "agent", clock)
+
+
+def _coordinator_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
+    """The same, of the launcher's own coordinator."""
+    key = PrivateKey.load(key_file(setup.run, WriterRole.COORDINATOR))
+    return Ledger(setup.run.ledger, key, "coordinator", clock)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +91,11 @@ class Session:
     coordinator: Coordinator | None = None
     network: JobNetwork | None = None
     services: NodeServices | None = None
+    cache: Cache | None = None
     appraised: FileState | None = None
+    rank_signer: RankSigner | None = None
+    """Signs for this node's ranks; None where the job's coordinator is another's."""
+    signing: SigningService | None = None
     num_stragglers: int = 0
     finished: bool = False
 
@@ -146,6 +161,9 @@ class Session:
                 network=self.profile,
             )
         )
+        key = key_of(policy.digest, environ, user=os.geteuid())
+        self.cache = open_cache(state, key, run.root / CACHE_DIR)
+        recording.record_cache(self.cache, self.ledger)
         with self._refusing(events.EnvironmentRefused):
             self.environment = worker_environment(
                 environ,
@@ -153,6 +171,7 @@ class Session:
                 self.profile,
                 run.root,
                 state=state.root,
+                caches=self.cache.pins,
                 verbs=self.verbs.place.variables if self.verbs else None,
                 device=self._device(),
                 pass_env=self.options.pass_env,
@@ -181,6 +200,10 @@ class Session:
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
                 )
+            self.signing = start_signing(
+                self.setup, self.ledger, self.clock, self.coordinator, self.rank_signer
+            )
+            os.environ[SIGNER_VARIABLE] = str(self.signing.path)
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -193,15 +216,18 @@ class Session:
                     attester=self._attester(),
                     tunnel=self.network.tunnel if self.network else None,
                     carrier=self._carrier(endpoint),
-                    on_epoch=Restart(
-                        run=run,
-                        ledger=self.ledger,
-                        clock=self.clock,
-                        say=self._say,
-                        head_tracker=self.services.head_tracker,
-                        background=self.services.background,
-                    ).begin,
+                    on_epoch=self.signing.hearing(
+                        Restart(
+                            run=run,
+                            ledger=self.ledger,
+                            clock=self.clock,
+                            say=self._say,
+                            head_tracker=self.services.head_tracker,
+                            background=self.services.background,
+                        ).begin
+                    ),
                     floors=self.services.head_tracker.advertise,
+                    watcher=self.signing,
                 )
 
     def _device(self) -> str:
@@ -257,8 +283,6 @@ class Session:
         run, policy = self.setup.run, self.setup.policy
         for old in (run.root / "workers").glob("*.json"):
             old.unlink()
-        for folder in CACHES.values():
-            make_private_dir(run.root / CACHE_DIR / folder)
         write_atomic(run.root / EMPTY_NCCL_CONF, b"", mode=0o600)
         self.ledger.write(
             events.RunStarted(
@@ -277,12 +301,12 @@ class Session:
         run, policy, now = self.setup.run, self.setup.policy, self.clock()
         ca = JobCA.create(policy.policy.identity.trust_domain, self.setup.job, now)
         write_atomic(run.certs / "ca.crt", certificate_pem(ca.certificate))
-        make_identity(self.setup, ca, now)
+        self.rank_signer = make_identity(self.setup, ca, now)
         self.coordinator = Coordinator(
             self.setup.job,
             ca,
             policy,
-            agent_ledger(self.setup, self.clock, "coordinator"),
+            _coordinator_ledger(self.setup, self.clock),
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
@@ -316,6 +340,8 @@ class Session:
         if self.appraised is not None:
             self.appraised.close()
         self.num_stragglers += end_stragglers(self.setup.run.root)
+        if self.signing is not None:
+            self.signing.stop()
         if self.services is not None:
             self.services.background.stop()
         if self.network is not None:
@@ -328,6 +354,8 @@ class Session:
         if self.finished:
             return
         self.finished = True
+        if self.cache is not None:
+            self.cache.release()
         problem = self._problem()
         if problem is not None and error is None:
             outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
@@ -364,7 +392,7 @@ class Session:
 
     def _problem(self) -> SecureTrainError | None:
         """The failure of a run that otherwise ended well: a gap in the ledger, a dead network."""
-        for part in (self.coordinator, self.network, self._background):
+        for part in (self.coordinator, self.signing, self.network, self._background):
             if part is not None and part.problem is not None:
                 return part.problem
         return None
@@ -410,6 +438,8 @@ class Session:
         self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
         for line in self.preflight.warnings(policy.host.fail_on):
             self._say(f"warning: {line}")
+        if self.cache is not None and self.cache.problem:
+            self._say(f"warning: compiled code is not shared: {self.cache.problem}")
         for warning in self.environment.warnings:
             self._say(f"warning: {warning}")
         for note in self.plan.notes:

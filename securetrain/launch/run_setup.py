@@ -48,6 +48,9 @@ from securetrain.rendezvous.member import write_identity
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")
+"""Those that every run directory has."""
+OWN_KEYS: Final = ("coordinator", "trainer")
+"""Those of roles that directories of earlier versions give to ``agent`` and ``worker``."""
 NODE_KEY: Final = "node"
 LOG_KEY: Final = "log"
 FROM_PEOPLE: Final = frozenset({"dataset", "waivers", "keys", "tpm"})
@@ -99,10 +102,11 @@ def prepare_run(
     return RunSetup(run=run, policy=policy, job=job, created=created)
 
 
-def make_identity(setup: RunSetup, ca: JobCA, now: datetime) -> None:
-    """Write this node's identity, and a new key for its ranks, into the run directory.
+def make_identity(setup: RunSetup, ca: JobCA, now: datetime) -> members.RankSigner:
+    """Write this node's identity into the run directory, and make a new key for its ranks.
 
-    The rank key is certified by the agent, which is who admits nodes to a run of its own.
+    The rank key is certified by the agent, which is who admits nodes to a run of its own. It is in
+    no file: the launcher signs with it (`signing_service`).
 
     Raises:
         IdentityError: ST-IDEN-005 or ST-IDEN-006.
@@ -119,8 +123,9 @@ def make_identity(setup: RunSetup, ca: JobCA, now: datetime) -> None:
         key=PrivateKey.load(run.key(NODE_KEY)),
     )
     agent = PrivateKey.load(run.key("agent"))
-    signer = members.issue(setup.job, str(identity.spiffe), (now, now + TRUST_LIFETIME), agent)
-    signer.store(run.key("rank"), run.rank_certificate)
+    for left in ("rank.pem", "rank.json"):  # of a start under an earlier version
+        (run.keys / left).unlink(missing_ok=True)
+    return members.issue(setup.job, str(identity.spiffe), (now, now + TRUST_LIFETIME), agent)
 
 
 def default_run_dir(now: datetime, root: Path = Path("runs")) -> Path:
@@ -133,6 +138,15 @@ def node_name(hostname: str = "") -> str:
     name = hostname or socket.gethostname()
     safe = "".join(ch if SEGMENT.fullmatch(ch) else "-" for ch in name)[:64]
     return safe or "node"
+
+
+WRITERS: Final = {
+    TrustRole.LEDGER_COORDINATOR: "coordinator",
+    TrustRole.LEDGER_LAUNCHER: "agent",
+    TrustRole.LEDGER_RANK: "trainer",
+    TrustRole.LEDGER_WORKER: "worker",
+}
+"""Which key writes as which role."""
 
 
 def _foreign_content(root: Path) -> str:
@@ -166,19 +180,15 @@ def _create(
     write_atomic(run.resolved_policy, canonical.encode(policy.policy))
     for folder in (run.keys, run.certs, run.logs):
         make_private_dir(folder)
-    keys = {name: PrivateKey.generate() for name in KEYS}
+    keys = {name: PrivateKey.generate() for name in (*KEYS, *OWN_KEYS)}
     for name, key in keys.items():
         key.save(run.key(name))
     PrivateKey.generate(KeyKind.P256).save(run.key(NODE_KEY))
     roles = {
         TrustRole.CHECKPOINT: [keys["checkpoint"].public],
         TrustRole.DATASET: [keys["dataset"].public],
-        TrustRole.LEDGER: [keys["agent"].public, keys["worker"].public],
-        # A launcher on its own is its job's coordinator; trainer and shim share the workers' key.
-        TrustRole.LEDGER_COORDINATOR: [keys["agent"].public],
-        TrustRole.LEDGER_LAUNCHER: [keys["agent"].public],
-        TrustRole.LEDGER_RANK: [keys["worker"].public],
-        TrustRole.LEDGER_WORKER: [keys["worker"].public],
+        TrustRole.LEDGER: [keys[name].public for name in WRITERS.values()],
+        **{role: [keys[name].public] for role, name in WRITERS.items()},
         TrustRole.NODE: [keys["agent"].public],
     }
     root = sign_root(roles, keys["root"], now, now + TRUST_LIFETIME)
@@ -250,8 +260,11 @@ def _with_log(root: bytes, key: PrivateKey, asked: TransparencyLog, log: _LogKey
 
 
 def _check(run: RunDir, policy: LoadedPolicy, now: datetime) -> None:
-    TrustRoot.load(run.trust, now)
-    missing = [p for p in (*map(run.key, (*KEYS, NODE_KEY)), run.resolved_policy) if not p.exists()]
+    trust = TrustRoot.load(run.trust, now)
+    launchers = trust.keys_for(TrustRole.LEDGER_LAUNCHER).keys()
+    shares = launchers == trust.keys_for(TrustRole.LEDGER_COORDINATOR).keys()
+    names = (*KEYS, NODE_KEY) if shares else (*KEYS, NODE_KEY, *OWN_KEYS)
+    missing = [p for p in (*map(run.key, names), run.resolved_policy) if not p.exists()]
     if missing:
         raise UsageError("ST-USAG-005", "missing from this run directory", str(missing[0]))
     stored = read_file(run.resolved_policy, FILE_LIMIT)
