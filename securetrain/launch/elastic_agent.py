@@ -200,6 +200,8 @@ def run_agent(
     from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
     from torch.distributed.launcher.api import elastic_launch  # noqa: PLC0415
 
+    from securetrain.launch import member_agent  # noqa: PLC0415
+
     _register_backend()
     config = plan.config
     config.rdzv_backend = BACKEND
@@ -217,7 +219,7 @@ def run_agent(
     objects = {TUNNEL: tunnel, CARRIER: carrier, ON_EPOCH: on_epoch, FLOORS: floors}
     config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
     try:
-        with _watched(watcher):
+        with member_agent.in_place(), _watched(watcher):
             elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:
         _, first = error.get_first_failure()

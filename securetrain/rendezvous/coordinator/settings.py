@@ -15,7 +15,7 @@ from securetrain.identity import SpiffeId
 from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.renewal import Issue
 
-HEARTBEAT_SECONDS: Final = 2.5
+HEARTBEAT_SECONDS: Final = 2.0
 LAST_CALL_SECONDS: Final = 30.0
 
 Revoked: TypeAlias = Callable[[SpiffeId, x509.Certificate], None]

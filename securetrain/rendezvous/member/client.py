@@ -240,6 +240,12 @@ class Member:
                 timeout,
             )
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Members of the last epoch that are out."""
+        with self._changed:
+            return self._out
+
     def say_going(self) -> None:
         """Say that this node will leave when its workers have ended."""
         self._link.post(Going())
@@ -484,5 +490,5 @@ class Member:
                     deadline = self._monotonic() + patience
                 left = deadline - self._monotonic()
                 if left <= 0:
-                    raise late(current, self._status, self.terms.min_nodes)
+                    raise late(current, self._status, self.terms.min_nodes, self._out)
                 self._changed.wait(left)

@@ -46,13 +46,16 @@ def closed(status: Status) -> AdmissionError:
     return AdmissionError("ST-ADMN-008", "the job is closed", "coordinator")
 
 
-def late(current: Membership | None, status: Status, min_nodes: int) -> AdmissionError:
+def late(
+    current: Membership | None, status: Status, min_nodes: int, gone: tuple[str, ...] = ()
+) -> AdmissionError:
     """The end of a wait that took too long.
 
     Args:
         current: The membership whose store never came, if that was it.
         status: What the coordinator said last.
         min_nodes: So many nodes are needed.
+        gone: Members of the epoch before that have gone.
     """
     if current is not None:
         what = f"rank 0 ({current.members[0].node}) has not started the store in time"
@@ -60,6 +63,8 @@ def late(current: Membership | None, status: Status, min_nodes: int) -> Admissio
         what = "the members of the current round have not come for the next one in time"
     else:
         what = f"fewer than {min_nodes} nodes have joined in time"
+        if gone:
+            what += f"; {', '.join(gone)} {'have' if len(gone) > 1 else 'has'} gone"
     return AdmissionError(
         "ST-ADMN-005",
         what,

@@ -269,6 +269,27 @@ def test_a_member_that_leaves_keeps_no_tunnel_and_the_others_go_on_without_it(tr
     assert members["node-0"].num_waiting
 
 
+def test_a_member_that_is_going_is_still_heard_and_the_others_meet_without_it(trio, tools):
+    """Its workers may be saving, together with those of the others."""
+    job, members, tunnels, _ = trio
+    form(members)
+    goes = members.pop("node-1")
+    goes.say_going()
+    for name in ("node-0", "node-2"):
+        tools.wait_until(lambda name=name: members[name].num_waiting, "it is told")
+        assert not [done for done in tunnels[name].done if done.startswith("drop")]
+    assert goes.connected
+    assert [entry.node for entry in form(members)["node-0"].membership.members] == [
+        "node-0",
+        "node-2",
+    ]
+    goes.say_going()
+    goes.leave()
+    tools.wait_until(lambda: [e for e in job.events() if e.event == "node-left"], "it has left")
+    assert not any(member.num_waiting for member in members.values()), "nobody restarts again"
+    assert [e.subject[-6:] for e in job.events() if e.event == "node-going"] == ["node-1"]
+
+
 def test_a_member_that_is_done_and_leaves_makes_nobody_restart(trio, tools):
     """The others may have work left that needs no restart."""
     _, members, tunnels, _ = trio
