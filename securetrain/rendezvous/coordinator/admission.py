@@ -12,6 +12,7 @@ from securetrain.evidence import AttestationResult
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.coordinator.settings import Revoked
 from securetrain.rendezvous.wire.membership import Member
 from securetrain.rendezvous.wire.tls import spki_of
 
@@ -89,6 +90,30 @@ def twin_of(session: Session, others: Iterable[Session]) -> tuple[Session | None
         if _wireguard(session) and _wireguard(other) == _wireguard(session):
             return other, "WireGuard key"
     return None, ""
+
+
+def refuse_revoked(revoked: Revoked | None, session: Session) -> None:
+    """Refuse an authenticated peer that the cluster CA has revoked.
+
+    Raises:
+        AdmissionError: ST-ADMN-013, or ST-ADMN-012 when it cannot be known.
+    """
+    if revoked is None:
+        return
+    certificate = session.channel.check.certificate
+    assert session.peer is not None, "it is authenticated"
+    assert certificate is not None, "it is authenticated"
+    revoked(session.peer, certificate)
+
+
+def evict_revoked(revoked: Revoked | None, sessions: Iterable[Session]) -> None:
+    """Evict every authenticated peer that has been revoked."""
+    for session in sessions:
+        try:
+            refuse_revoked(revoked, session)
+        except SecureTrainError as error:
+            if error.code == "ST-ADMN-013":  # a list that cannot be read ends the next lease
+                session.evict(error)
 
 
 def refuse_twin(journal: Journal, session: Session, others: Iterable[Session]) -> None:

@@ -126,10 +126,16 @@ class Conduct:
         """An admitted node is out; when its word counts no more, record since when."""
         self._doubt(self.assembly.evictions.add(session, error), session.subject)
 
-    def lose(self, held: Held, subject: str) -> None:
+    def lose(self, held: Held) -> None:
         """A member did not come back to this coordinator: it is lost."""
+        subject = f"{self.coordinator.removesuffix('coordinator')}node/{held.node}"
+        self.assembly.evictions.gone(held.node)
+        self.assembly.remove(held.node, evicted=True)
+        gone = self.assembly.evictions.lost(held)
         self.journal.write(events.NodeLost(subject=subject))
-        self._doubt(self.assembly.evictions.lost(held), subject)
+        self._doubt(gone, subject)
+        self.settle()
+        self.assembly.save()
 
     def _doubt(self, gone: Evicted | None, subject: str) -> None:
         if gone is not None:

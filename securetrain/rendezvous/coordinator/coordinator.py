@@ -32,14 +32,15 @@ from securetrain.rendezvous.coordinator.admission import (
     Admission,
     admission_of,
     admitted_event,
+    evict_revoked,
     record_end,
+    refuse_revoked,
     refuse_twin,
 )
 from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.conduct import Conduct
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.listener import Listener
-from securetrain.rendezvous.coordinator.memory import Held, JobState
 from securetrain.rendezvous.coordinator.quotas import Quotas
 from securetrain.rendezvous.coordinator.reception import Reception
 from securetrain.rendezvous.coordinator.returning import Returning
@@ -175,7 +176,7 @@ class Coordinator:
         Raises:
             UsageError: ST-USAG-003 when the port is taken, ST-USAG-002 for a bad address.
         """
-        state = self._remembered()
+        state = self._returning.load(self._last_epoch)
         address = self._listener.open(host, port)
         self._journal.write(
             events.CoordinatorStarted(
@@ -189,12 +190,6 @@ class Coordinator:
                 self._returning.restore(state)
         self._round_thread.start()
         return address
-
-    def _remembered(self) -> JobState | None:
-        """The state of a coordinator before this one, if the job was not over."""
-        memory = self._returning.memory
-        state = memory.load(self._terms.job, self._last_epoch) if memory is not None else None
-        return state if state is not None and state.members and not state.closed else None
 
     def stop(self, *, for_good: bool = True) -> None:
         """End every connection and wait for the threads.
@@ -241,20 +236,7 @@ class Coordinator:
         """Evict every connected node that has been revoked: the list has changed."""
         with self._lock:
             sessions = [session for session in self._sessions if session.peer is not None]
-        for session in sessions:
-            try:
-                self._refuse_revoked(session)
-            except SecureTrainError as error:
-                if error.code == "ST-ADMN-013":  # a list that cannot be read ends the next lease
-                    session.evict(error)
-
-    def _refuse_revoked(self, session: Session) -> None:
-        if self._revoked is None:
-            return
-        certificate = session.channel.check.certificate
-        assert session.peer is not None, "it is authenticated"
-        assert certificate is not None, "it is authenticated"
-        self._revoked(session.peer, certificate)
+        evict_revoked(self._revoked, sessions)
 
     @property
     def closed(self) -> bool:
@@ -280,7 +262,7 @@ class Coordinator:
         Raises:
             AdmissionError: ST-ADMN-013, ST-ADMN-012 when it cannot be known, ST-ADMN-030 or 039.
         """
-        self._refuse_revoked(session)
+        refuse_revoked(self._revoked, session)
         if self._policy.policy.rendezvous.key_exchange is KeyExchange.HYBRID:
             require_hybrid(session.channel.key_exchange, session.subject)
         with self._lock:
@@ -339,7 +321,7 @@ class Coordinator:
         Raises:
             AdmissionError: ST-ADMN-013 when the node was revoked meanwhile.
         """
-        self._refuse_revoked(session)
+        refuse_revoked(self._revoked, session)
         renewed = events.LeaseRenewed(
             subject=session.subject, tier=result.tier, result=result.digest
         )
@@ -477,19 +459,10 @@ class Coordinator:
                     self._lock.wait(left)
                     continue
                 for held in self._returning.overdue():
-                    self._lose(held)
+                    self._guarded(partial(self._conduct.lose, held))
                 self._assembly.put_out_late()
                 self._advance()
                 self._assembly.tell_everybody()
-
-    def _lose(self, held: Held) -> None:
-        """A member has not come back in time."""
-        subject = str(SpiffeId(self._ca.trust_domain, self._terms.job, Role.NODE, held.node))
-        self._assembly.evictions.gone(held.node)
-        self._guarded(lambda: self._conduct.lose(held, subject))
-        self._assembly.remove(held.node, evicted=True)
-        self._guarded(self._conduct.settle)
-        self._guarded(self._assembly.save)
 
     # Connections.
 

@@ -42,6 +42,15 @@ class Returning:
     expected: dict[str, tuple[Held, float]] = field(default_factory=dict)
     """By node, with the end of its lease on the steady clock."""
 
+    def load(self, last_epoch: int) -> JobState | None:
+        """Load the state of a coordinator before this one, if the job was not over.
+
+        Raises:
+            AdmissionError: ST-ADMN-037.
+        """
+        state = self.memory.load(self.job, last_epoch) if self.memory is not None else None
+        return state if state is not None and state.members and not state.closed else None
+
     def restore(self, state: JobState) -> None:
         """Go on where another coordinator was: rule 1."""
         now, steady = self.clock(), self.monotonic()
