@@ -86,7 +86,8 @@ def command(
 ) -> int:
     """Admit the nodes of a job under a policy, form its rounds, and keep the ledger.
 
-    It runs no training code and needs no torch. It ends when the job is closed.
+    It runs no training code and needs no torch. It ends when the job is closed. SIGINT ends the job
+    for its nodes; after SIGTERM they wait for a coordinator in the same --run-dir.
     """
     from securetrain.identity import ClusterCA
     from securetrain.policy.load import load_policy

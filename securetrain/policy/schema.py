@@ -15,7 +15,13 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.core.hashtree import HashAlgorithm
-from securetrain.core.vocabulary import NetworkProfile, NodeTier, Severity
+from securetrain.core.vocabulary import (
+    CloseQuorum,
+    KeyExchange,
+    NetworkProfile,
+    NodeTier,
+    Severity,
+)
 
 API_VERSION: Final = "securetrain.dev/policy/v1"
 
@@ -67,24 +73,6 @@ class GuardResponse(StrEnum):
     OBSERVE = "observe"
     SKIP_STEP = "skip-step"
     HALT = "halt"
-
-
-class CloseQuorum(StrEnum):
-    """The members of a round whose Close ends the job for all."""
-
-    FIRST_OR_MAJORITY = "first-or-majority"
-    """Rank 0's node, or more than half."""
-    MAJORITY = "majority"
-    ALL = "all"
-
-
-class KeyExchange(StrEnum):
-    """The key exchange of control connections."""
-
-    ANY = "any"
-    """What both sides have; X25519MLKEM768 where both have it."""
-    HYBRID = "hybrid"
-    """X25519MLKEM768, or none."""
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -20,8 +20,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from securetrain.core.errors import AdmissionError
+from securetrain.core.vocabulary import CloseQuorum
 from securetrain.ledger import events
-from securetrain.policy.schema import CloseQuorum
 from securetrain.rendezvous.coordinator.admission import member_of
 from securetrain.rendezvous.coordinator.closing import is_over
 from securetrain.rendezvous.coordinator.evictions import Evictions

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from securetrain.core.errors import AdmissionError, SecureTrainError
+from securetrain.core.vocabulary import CloseQuorum
 from securetrain.ledger import LedgerEvent, events
-from securetrain.policy.schema import CloseQuorum
 from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.closing import Suspicions
 from securetrain.rendezvous.coordinator.journal import Journal

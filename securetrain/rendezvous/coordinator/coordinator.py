@@ -23,11 +23,11 @@ from typing import Final
 
 from securetrain.attest.session import Verifier, appraisers_for
 from securetrain.core.errors import AdmissionError, SecureTrainError, reason
+from securetrain.core.vocabulary import KeyExchange
 from securetrain.evidence import AttestationResult
 from securetrain.identity import JobCA, Role, SpiffeId
 from securetrain.ledger import Ledger, events
 from securetrain.policy.load import LoadedPolicy
-from securetrain.policy.schema import KeyExchange
 from securetrain.rendezvous.coordinator.admission import (
     Admission,
     admission_of,

@@ -30,7 +30,7 @@ from securetrain.rendezvous.coordinator.session import Session
 
 @dataclass(slots=True, kw_only=True)
 class Returning:
-    """Who may come back, and the state on disk that says so."""
+    """The members that may come back, and the state on disk that says so."""
 
     job: str
     assembly: Assembly
@@ -77,7 +77,7 @@ class Returning:
 
     @property
     def deadline(self) -> float | None:
-        """When the next lease of those that are awaited ends."""
+        """The end of the next lease of those that are awaited."""
         return min((end for _, end in self.expected.values()), default=None)
 
     def overdue(self) -> list[Held]:

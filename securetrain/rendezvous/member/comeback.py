@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""When and how a node comes back to a coordinator that is gone, while its workers go on.
+"""The way back to a coordinator that was lost, for a node whose workers go on.
 
 Rules:
 
@@ -18,13 +18,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from securetrain.core import Node, Retry
 from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.rendezvous.wire.protocol import Admit, AnyMessage, Formed, Ready, Staffed, Store
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 5.0
-_LOST: Final = frozenset({"ST-ADMN-005", "ST-ADMN-007"})
-_PASSING: Final = _LOST | {"ST-ADMN-002", "ST-ADMN-010", "ST-ADMN-011", "ST-ADMN-012"}
 
 
 def nowhere() -> None:
@@ -33,7 +32,7 @@ def nowhere() -> None:
 
 @dataclass(slots=True)
 class Comeback:
-    """What a node must know to come back."""
+    """The knowledge with which a node comes back."""
 
     running: Callable[[], int | None] = nowhere
     """The epoch that it runs; None while it runs none."""
@@ -66,12 +65,18 @@ class Comeback:
 
     def from_loss(self, error: SecureTrainError) -> bool:
         """Tell whether a node may come back after an error that the coordinator did not name."""
-        return self.allowed and error.code in _LOST
+        lost = isinstance(error, AdmissionError) and error.definition.node is Node.UNPROVEN
+        return self.allowed and lost
 
     @staticmethod
-    def passes(error: SecureTrainError) -> bool:
-        """Tell whether another attempt may end otherwise."""
-        return error.code in _PASSING
+    def passes(error: SecureTrainError, *, refused: bool) -> bool:
+        """Tell whether another attempt may end otherwise.
+
+        Args:
+            error: The end of the last one.
+            refused: Whether the coordinator said so, and not a broken connection or a stranger.
+        """
+        return not refused or error.definition.retry is Retry.LATER
 
     def check(self, admit: Admit) -> None:
         """Refuse a coordinator whose epochs go back.

@@ -40,12 +40,7 @@ from securetrain.evidence import Ask, AttestationResult, Binding
 from securetrain.evidence.tpm import parse_public
 from securetrain.identity import Role, public_key_of
 from securetrain.identity.keys import PublicKey
-from securetrain.rendezvous.member.comeback import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    Comeback,
-    given_up,
-)
+from securetrain.rendezvous.member.comeback import FIRST_PAUSE, LONGEST_PAUSE, Comeback, given_up
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
@@ -286,6 +281,7 @@ class Link:
         message = channel.receive(self._soon())
         assert message is not None, "nobody wakes a node that joins"
         if isinstance(message, Refuse):
+            self._refused = True
             raise _refusal(message)
         return message
 
@@ -393,10 +389,11 @@ class Link:
             if self._quit.wait(min(pause, left)):
                 raise cause
             pause = min(2 * pause, LONGEST_PAUSE)
+            self._refused = False
             try:
                 channel = self._connect(*self._place)
             except SecureTrainError as error:
-                if not self._comeback.passes(error):
+                if not self._comeback.passes(error, refused=self._refused):
                     raise
                 cause = error
                 continue
@@ -450,6 +447,7 @@ class Link:
             while True:
                 message = channel.receive(deadline, limit=DOCUMENT_LIMIT)
                 if isinstance(message, Refuse):
+                    self._refused = True
                     return _refusal(message)
         except SecureTrainError:
             return None

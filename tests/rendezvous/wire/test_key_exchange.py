@@ -13,10 +13,10 @@ import pytest
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError
+from securetrain.core.vocabulary import KeyExchange
 from securetrain.network.wireguard import WireGuardKey, decode_key, encode_key, pairwise_psk
 from securetrain.policy import LoadedPolicy, load_policy
 from securetrain.policy.load import digest_of
-from securetrain.policy.schema import KeyExchange
 from securetrain.rendezvous.wire.protocol import Formed
 from securetrain.rendezvous.wire.tls import HYBRID, make_context, require_hybrid
 
