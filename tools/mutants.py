@@ -191,6 +191,9 @@ MODULES: Final = (
     "launch/background.py",
     "launch/checkpoint_log.py",
     "launch/head_tracker.py",
+    "launch/signing_peers.py",
+    "launch/signing_quota.py",
+    "launch/signing_rules.py",
 )
 
 EQUIVALENT: Final[dict[tuple[str, str], str]] = {

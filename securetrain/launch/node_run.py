@@ -34,7 +34,7 @@ from securetrain.launch.compile_cache import Cache, key_of, open_cache
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
-from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
+from securetrain.launch.jobnetwork import JobNetwork, egress_warnings, needs_network, prober
 from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
@@ -195,6 +195,7 @@ class Session:
                 with self._refusing(events.JobNetworkRefused):
                     self.network = self._build_network(plan, job, endpoint)
                     plan = self.network.inside(plan)
+                    os.environ.update(self.network.open_egress(policy.policy.network.egress))
             self.plan = plan
             with self._refusing(events.LogRefused):
                 self.services = start_services(
@@ -438,9 +439,9 @@ class Session:
         self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
         for line in self.preflight.warnings(policy.host.fail_on):
             self._say(f"warning: {line}")
-        if self.cache is not None and self.cache.problem:
-            self._say(f"warning: compiled code is not shared: {self.cache.problem}")
-        for warning in self.environment.warnings:
+        shared = self.cache.warnings if self.cache is not None else ()
+        way_out = egress_warnings(policy.network, self.profile)
+        for warning in (*self.environment.warnings, *shared, *way_out):
             self._say(f"warning: {warning}")
         for note in self.plan.notes:
             self._say(f"note: {note}")

@@ -264,7 +264,7 @@ def test_each_worker_is_known_by_its_process(launcher):
         assert bool(said["checkpoint_key"]) is (rank == 0)
         assert one.ask(Ask.RANK, launcher.file(rank))["keyid"]
         assert one.ask(Ask.RANK, launcher.file(1 - rank)) == "ST-RUNT-031"
-        assert one.ask(Ask.EVENT, body_of(STEP)) == {}
+        assert one.ask(Ask.EVENT, body_of(STEP)) == {"kept": True}
     writers = [writer for writer, event in launcher.ledger() if event == STEP]
     assert writers == ["rank-0", "rank-1"], "as the launcher knows them"
     assert launcher.refusals() == [("ST-RUNT-031", "rank-0"), ("ST-RUNT-031", "rank-1")]
@@ -323,7 +323,8 @@ def test_a_worker_of_another_launch_is_refused(launcher, tmp_path):
         other.end()
 
 
-def test_a_process_that_stands_for_a_worker_in_a_sandbox(launcher):
+def test_a_process_that_stands_for_a_worker_in_a_sandbox(launcher, monkeypatch):
+    monkeypatch.setattr(signing_service, "PATIENCE_SECONDS", 0.5)
     launcher.service.stands_in = True
     launcher.service.starting()
     outside, inside, stranger = (launcher.puppet() for _ in range(3))
@@ -477,9 +478,9 @@ def test_a_ledger_above_its_share_is_said_in_one_event(tmp_path):
     try:
         first, second = made.workers()
         said = [first.ask(Ask.EVENT, body_of(STEP)) for _ in range(30)]
-        assert said[0] == {}
-        assert said[-1] == "ST-RUNT-034"
-        assert second.ask(Ask.EVENT, body_of(STEP)) == {}
+        assert said[0] == {"kept": True}
+        assert said[-1] == {"kept": False}
+        assert second.ask(Ask.EVENT, body_of(STEP)) == {"kept": True}
     finally:
         made.end()
     (left,) = [e for _, e in made.ledger() if isinstance(e, events.WorkerEventsLeftOut)]

@@ -196,5 +196,11 @@ ROWS: Final = (
     Code("ST-NETW-035", X.FAILURE, "a worker opened RDMA under a profile that has none",
          fix="leave NCCL, UCX and MPI on sockets, or use a profile for RDMA (ipsec-offload)",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-FAB-003"),
+    Code("ST-NETW-040", X.FAILURE, "a worker asked for a way out that the policy does not name",
+         fix="add host:port to network.egress of the policy, if the job needs it",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-004"),
+    Code("ST-NETW-041", X.FAILURE, "a name of network.egress has an address that is not public",
+         fix="name the address itself in network.egress, if the job is to reach it",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-004"),
 )
 # fmt: on
