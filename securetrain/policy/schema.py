@@ -314,11 +314,7 @@ class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = CloseQuorum.FIRST_OR_MAJORITY
     key_exchange: Annotated[
         KeyExchange,
-        _meta(
-            "of control connections: any, or hybrid (X25519MLKEM768 only, against those who record"
-            " now and compute later)",
-            "run",
-        ),
+        _meta("of control connections: any, or hybrid (X25519MLKEM768 only)", "run"),
     ] = KeyExchange.ANY
 
 
