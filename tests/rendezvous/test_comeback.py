@@ -254,6 +254,8 @@ def test_the_next_coordinator_goes_on_with_the_same_epoch(three):
     three.back()
     assert coordinator.epoch == 0
     assert coordinator.membership.epoch == 0
+    (resumed,) = [e for e in three.job.events() if e.event == "coordinator-resumed"]
+    assert (resumed.details["epoch"], set(resumed.details["nodes"].split())) == (0, set(NODES))
     assert all(m.connected and not m.num_waiting for m in three.members.values())
     assert {found.membership.epoch for found in three.meet()} == {1}
 
