@@ -86,7 +86,8 @@ def command(
 ) -> int:
     """Admit the nodes of a job under a policy, form its rounds, and keep the ledger.
 
-    It runs no training code and needs no torch. It ends when the job is closed.
+    It runs no training code and needs no torch. It ends when the job is closed. SIGINT ends the job
+    for its nodes; after SIGTERM they wait for a coordinator in the same --run-dir.
     """
     from securetrain.identity import ClusterCA
     from securetrain.policy.load import load_policy
@@ -128,7 +129,7 @@ def command(
                 announcer.token(node, running.invite(node, ends).text())
             closed = running.serve(stop)
         finally:
-            running.stop()
+            running.stop(for_good=stop.number != signal.SIGTERM)
     announcer.say(
         "the job was closed by its nodes" if closed else "stopped; the job was not closed"
     )
@@ -155,14 +156,22 @@ def node_range(nnodes: str) -> tuple[int, int]:
     return ends
 
 
+class Stop(threading.Event):
+    """Set by the first signal."""
+
+    number = 0
+    """The signal's, once there was one."""
+
+
 @contextmanager
-def told_to_stop() -> Iterator[threading.Event]:
+def told_to_stop() -> Iterator[Stop]:
     """An event that the first signal sets; the second one interrupts."""
-    stop = threading.Event()
+    stop = Stop()
 
     def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal's signature
         if stop.is_set():
             raise KeyboardInterrupt
+        stop.number = number
         stop.set()
 
     before = {number: signal.signal(number, on_signal) for number in _SIGNALS}

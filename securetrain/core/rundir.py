@@ -101,6 +101,11 @@ class RunDir:
         return self.root / "log"
 
     @property
+    def coordinator_state(self) -> Path:
+        """The signed state of the job, for the next coordinator."""
+        return self.root / "coordinator.json"
+
+    @property
     def attestation(self) -> Path:
         """The verifier's memory across launches."""
         return self.root / "attestation.sqlite"

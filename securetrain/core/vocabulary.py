@@ -134,3 +134,21 @@ def tier_label(tier: NodeTier) -> str:
 def degraded_label(profile: NetworkProfile) -> str:
     """The label for people, wherever they see it, of a profile that leaves bytes in the clear."""
     return f"{profile} {DEGRADED}" if profile.degraded else profile.value
+
+
+class CloseQuorum(StrEnum):
+    """The members of a round whose Close ends the job for all."""
+
+    FIRST_OR_MAJORITY = "first-or-majority"
+    """Rank 0's node, or more than half."""
+    MAJORITY = "majority"
+    ALL = "all"
+
+
+class KeyExchange(StrEnum):
+    """The key exchange of control connections."""
+
+    ANY = "any"
+    """What both sides have; X25519MLKEM768 where both have it."""
+    HYBRID = "hybrid"
+    """X25519MLKEM768, or none."""

@@ -15,7 +15,13 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.core.hashtree import HashAlgorithm
-from securetrain.core.vocabulary import NetworkProfile, NodeTier, Severity
+from securetrain.core.vocabulary import (
+    CloseQuorum,
+    KeyExchange,
+    NetworkProfile,
+    NodeTier,
+    Severity,
+)
 
 API_VERSION: Final = "securetrain.dev/policy/v1"
 
@@ -67,15 +73,6 @@ class GuardResponse(StrEnum):
     OBSERVE = "observe"
     SKIP_STEP = "skip-step"
     HALT = "halt"
-
-
-class CloseQuorum(StrEnum):
-    """The members of a round whose Close ends the job for all."""
-
-    FIRST_OR_MAJORITY = "first-or-majority"
-    """Rank 0's node, or more than half."""
-    MAJORITY = "majority"
-    ALL = "all"
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -315,6 +312,10 @@ class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             "run",
         ),
     ] = CloseQuorum.FIRST_OR_MAJORITY
+    key_exchange: Annotated[
+        KeyExchange,
+        _meta("of control connections: any, or hybrid (X25519MLKEM768 only)", "run"),
+    ] = KeyExchange.ANY
 
 
 class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

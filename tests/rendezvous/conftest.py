@@ -119,10 +119,11 @@ class Job:
         settings.setdefault("policy", make_policy())
         settings.setdefault("clock", now)
         settings.setdefault("ledger", self.ledger)
+        port = settings.pop("port", 0)
         self.coordinator = Coordinator(
             self.name, self.ca, min_nodes=min_nodes, max_nodes=max_nodes, **in_settings(settings)
         )
-        self.host, self.port = self.coordinator.start()
+        self.host, self.port = self.coordinator.start(port=port)
         self.started.append(self.coordinator)
         return self.coordinator
 

@@ -308,7 +308,15 @@ def test_an_accusation_that_makes_no_sense(scene, node, epoch):
 
 # Anything at all.
 
-KNOWN = {"ST-ADMN-001", "ST-ADMN-031", "ST-ADMN-035", "ST-ATTS-003", "ST-ATTS-002", "ST-ADMN-030"}
+KNOWN = {
+    "ST-ATTS-006",
+    "ST-ADMN-001",
+    "ST-ADMN-031",
+    "ST-ADMN-035",
+    "ST-ATTS-003",
+    "ST-ATTS-002",
+    "ST-ADMN-030",
+}
 
 
 def anything(dice, rogue):

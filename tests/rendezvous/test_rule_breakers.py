@@ -13,7 +13,7 @@ import pytest
 
 from securetrain.core.codes import CODES
 from securetrain.core.errors import SecureTrainError
-from securetrain.policy.schema import CloseQuorum
+from securetrain.core.vocabulary import CloseQuorum
 from securetrain.rendezvous.wire.protocol import (
     Admit,
     AnyMessage,

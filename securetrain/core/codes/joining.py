@@ -100,6 +100,17 @@ ROWS: Final = (
     Code("ST-ADMN-035", X.FAILURE, "an accusation of somebody who is no other member of the epoch",
          fix="accuse members of the current epoch, and not oneself",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
+    Code("ST-ADMN-036", X.FAILURE, "a node cannot go on in the epoch that it runs",
+         fix="start the node again; it goes on from the last checkpoint",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-004"),
+    Code("ST-ADMN-037", X.FAILURE,
+         "the state of the coordinator before is damaged, foreign or older than its ledger",
+         fix="find out what changed it; to begin without it, remove it: every node then starts"
+             " again",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-004"),
+    Code("ST-ADMN-039", X.FAILURE, "the keys of a control connection are not hybrid",
+         fix="install a 'cryptography' whose OpenSSL is 3.5 or newer on this node",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-006"),
     # 04x: what a member says of itself in a round
     Code("ST-ADMN-040", X.FAILURE, "role info or ranks contradict the signed membership",
          fix="find out who writes them: ranks are computed from the membership, on every node",

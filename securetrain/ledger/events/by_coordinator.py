@@ -86,6 +86,8 @@ class NodeAdmitted(Allowed, frozen=True, kw_only=True):
     result: str = ""
     """The digest of the attestation result."""
     address: str = ""
+    key_exchange: str = ""
+    """The group in which the keys of its control connection were agreed on."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -191,6 +193,21 @@ class StoreAnnounced(Observed, frozen=True, kw_only=True):
 @event("job-closed", Boundary.RENDEZVOUS, _COORDINATOR)
 class JobClosed(Observed, frozen=True, kw_only=True):
     """A quorum has ended the job: there are no more rounds."""
+
+
+@event("coordinator-resumed", Boundary.RENDEZVOUS, _COORDINATOR)
+class CoordinatorResumed(Observed, frozen=True, kw_only=True):
+    """The coordinator goes on where another one was, and keeps the places of its members."""
+
+    epoch: int
+    nodes: str
+
+
+@event("node-resumed", Boundary.RENDEZVOUS, _COORDINATOR)
+class NodeResumed(Allowed, frozen=True, kw_only=True):
+    """A member has proven itself anew and goes on in its place."""
+
+    epoch: int
 
 
 @event("close-counted", Boundary.RENDEZVOUS, _COORDINATOR)

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from securetrain.core.errors import SecureTrainError
+from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.evidence import AttestationResult
 from securetrain.ledger import events
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.coordinator.settings import Revoked
 from securetrain.rendezvous.wire.membership import Member
 from securetrain.rendezvous.wire.tls import spki_of
 
@@ -47,6 +48,20 @@ def admission_of(session: Session, result: AttestationResult) -> Admission:
     )
 
 
+def admitted_event(session: Session, result: AttestationResult) -> events.NodeAdmitted:
+    """The ledger's record of an admission."""
+    return events.NodeAdmitted(
+        subject=session.subject,
+        tier=result.tier,
+        label=result.label,
+        evidence=result.evidence,
+        reference_values=result.reference_values,
+        result=result.digest,
+        address=session.remote,
+        key_exchange=session.channel.key_exchange,
+    )
+
+
 def member_of(rank: int, session: Session) -> Member:
     """The node's entry in a membership: what it said in Hello, and what was verified."""
     assert session.hello is not None
@@ -75,6 +90,51 @@ def twin_of(session: Session, others: Iterable[Session]) -> tuple[Session | None
         if _wireguard(session) and _wireguard(other) == _wireguard(session):
             return other, "WireGuard key"
     return None, ""
+
+
+def refuse_revoked(revoked: Revoked | None, session: Session) -> None:
+    """Refuse an authenticated peer that the cluster CA has revoked.
+
+    Raises:
+        AdmissionError: ST-ADMN-013, or ST-ADMN-012 when it cannot be known.
+    """
+    if revoked is None:
+        return
+    certificate = session.channel.check.certificate
+    assert session.peer is not None, "it is authenticated"
+    assert certificate is not None, "it is authenticated"
+    revoked(session.peer, certificate)
+
+
+def evict_revoked(revoked: Revoked | None, sessions: Iterable[Session]) -> None:
+    """Evict every authenticated peer that has been revoked."""
+    for session in sessions:
+        try:
+            refuse_revoked(revoked, session)
+        except SecureTrainError as error:
+            if error.code == "ST-ADMN-013":  # a list that cannot be read ends the next lease
+                session.evict(error)
+
+
+def refuse_twin(journal: Journal, session: Session, others: Iterable[Session]) -> None:
+    """Refuse who claims what another node has, and note both.
+
+    Raises:
+        AdmissionError: ST-ADMN-011.
+    """
+    twin, shared = twin_of(session, others)
+    if twin is None:
+        return
+    journal.write(
+        events.NodeHasTwin(
+            subject=twin.subject, first=twin.remote, second=session.remote, shared=shared
+        )
+    )
+    raise AdmissionError(
+        "ST-ADMN-011",
+        f"{twin.node} is in already, from {twin.remote}, with the same {shared}",
+        session.subject,
+    )
 
 
 def _key(session: Session) -> bytes:

@@ -14,19 +14,20 @@ Rules:
 Nothing here locks: the coordinator calls it with its lock held.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 from msgspec.structs import replace
 
 from securetrain.core.errors import AdmissionError
+from securetrain.core.vocabulary import CloseQuorum
 from securetrain.ledger import events
-from securetrain.policy.schema import CloseQuorum
 from securetrain.rendezvous.coordinator.admission import member_of
 from securetrain.rendezvous.coordinator.closing import is_over
 from securetrain.rendezvous.coordinator.evictions import Evictions
 from securetrain.rendezvous.coordinator.gossip import gather
 from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.memory import Held, JobState
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.coordinator.session import Session, Terms
 from securetrain.rendezvous.wire.membership import Membership, sign_membership
@@ -76,6 +77,8 @@ class Assembly:
         self._over = False
         self._formed_at = 0.0
         self.evictions = Evictions(doubt_lost=doubt_lost)
+        self.save: Callable[[], None] = lambda: None
+        """Keeps what was decided, before anybody hears of it."""
         self.ignored: set[str] = set()
         """Nodes whose Close counts for nothing."""
         self._terms = terms
@@ -83,6 +86,11 @@ class Assembly:
         self._journal = journal
         self._coordinator = coordinator
         self._clock = clock
+
+    @property
+    def epoch(self) -> int:
+        """The latest one, of an earlier coordinator too."""
+        return self._epoch
 
     def join(self, node: str) -> None:
         """A node asks for the next round."""
@@ -110,15 +118,20 @@ class Assembly:
             and node in self.rounds.participants
         )
 
-    def is_over(self, rule: CloseQuorum) -> bool:
-        """Tell whether the job has been closed by a quorum (`closing`)."""
+    def is_over(self, rule: CloseQuorum, expected: Collection[str]) -> bool:
+        """Tell whether the job has been closed by a quorum (`closing`).
+
+        Args:
+            rule: The policy's.
+            expected: Nodes that are not connected and may come back.
+        """
         if self.membership is None:
             return False
         return is_over(
             rule,
             [member.node for member in self.membership.members],
             self.rounds.finished,
-            [node for node, session in self._nodes.items() if session.admitted],
+            {*expected, *(node for node, session in self._nodes.items() if session.admitted)},
         )
 
     def status(self, node: str) -> Status:
@@ -171,6 +184,7 @@ class Assembly:
             )
         )
         self._store = store
+        self.save()
         for member in current.members:
             peer = self._nodes.get(member.node)
             if peer is not None:
@@ -284,8 +298,51 @@ class Assembly:
         self._epoch, self._store, self.membership = membership.epoch, None, membership
         self._formed_at = self._terms.monotonic()
         self.evictions.formed(membership)
+        self.save()
         for node, formed in announce(membership, self._terms.key, self._terms.random):
             self._nodes[node].post(formed)
+
+    def state(
+        self, job: str, held: Callable[[Session | None, str], Held | None]
+    ) -> JobState | None:
+        """Everything that another coordinator needs to go on; None before the first epoch."""
+        if self.membership is None:
+            return None
+        rounds, evictions = self.rounds, self.evictions
+        in_round = rounds.participants if rounds.complete else []
+        members = [held(self._nodes.get(node), node) for node in in_round]
+        return JobState(
+            job=job,
+            round=rounds.number,
+            membership=replace(self.membership, floors=()),
+            members=tuple(member for member in members if member is not None),
+            store=self._store,
+            closed=rounds.closed,
+            finished=tuple(sorted(rounds.finished)),
+            done=tuple(sorted(rounds.done)),
+            evicted=evictions.all,
+            out=evictions.out,
+            last=evictions.last,
+            led=tuple(sorted(evictions.led)),
+        )
+
+    def restore(self, state: JobState) -> None:
+        """Go on from the state of another coordinator."""
+        rounds = self.rounds
+        rounds.number = state.round
+        rounds.participants = [member.node for member in state.members]
+        rounds.complete = True
+        rounds.finished, rounds.done = set(state.finished), set(state.done)
+        self._formed_at = self._terms.monotonic()
+        self.membership, self._store = state.membership, state.store
+        self._epoch = max(self._epoch, state.membership.epoch)
+        self.evictions.restore(state)
+
+    def resume(self, session: Session) -> None:
+        """Tell a member that has come back what it may have missed."""
+        if self._store is not None:
+            session.post(self._store)
+        session.post(self.status(session.node))
 
     def _orphaned(self, node: str) -> None:
         """If rank 0 went before its store came up, the others start the round again."""
@@ -297,7 +354,10 @@ class Assembly:
             and current.members[0].node == node
         ):
             if not self.rounds.closed:
-                self.rounds.reopen(self._terms.monotonic())
+                for gone in [n for n in self.rounds.participants if n not in self._nodes]:
+                    self.rounds.remove(gone, self._terms.monotonic())
+                if self.rounds.complete:
+                    self.rounds.reopen(self._terms.monotonic())
                 return
             for member in current.members[1:]:
                 if member.node in self._nodes:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from securetrain.policy.schema import CloseQuorum
+from securetrain.core.vocabulary import CloseQuorum
 from securetrain.rendezvous.wire.membership import Membership
 
 CheckTranscript: TypeAlias = Callable[[bytes, str, Membership], bool]

@@ -5,19 +5,22 @@
 Nothing here locks: the coordinator calls it with its lock held.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from securetrain.core.errors import AdmissionError, SecureTrainError
+from securetrain.core.vocabulary import CloseQuorum
 from securetrain.ledger import LedgerEvent, events
-from securetrain.policy.schema import CloseQuorum
 from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.closing import Suspicions
 from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.memory import Held
 from securetrain.rendezvous.coordinator.quotas import Quotas
 from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.wire.membership import Evicted
 from securetrain.rendezvous.wire.protocol import Suspect
 
 _LINE: Final = 500
@@ -34,6 +37,8 @@ class Conduct:
     quorum: CloseQuorum
     coordinator: str
     """Its SPIFFE id."""
+    awaited: Collection[str] = ()
+    """Nodes that are not connected and may come back."""
     suspicions: Suspicions = field(default_factory=Suspicions)
 
     def note(self, session: Session, said: LedgerEvent) -> None:
@@ -59,6 +64,7 @@ class Conduct:
                 self.note(session, events.CloseIgnored.of(error, session.subject))
         elif node not in rounds.finished:
             rounds.finish(node)
+            self.assembly.save()
             membership = self.assembly.membership
             assert membership is not None, "it is a member"
             votes = sum(member.node in rounds.finished for member in membership.members)
@@ -72,8 +78,9 @@ class Conduct:
     def settle(self, subject: str = "") -> None:
         """End the job if a quorum has closed it, also because of who is gone."""
         rounds = self.assembly.rounds
-        if not rounds.closed and self.assembly.is_over(self.quorum):
+        if not rounds.closed and self.assembly.is_over(self.quorum, self.awaited):
             rounds.close()
+            self.assembly.save()
             self.journal.write(events.JobClosed(subject=subject or self.coordinator))
 
     def suspect(self, session: Session, message: Suspect) -> Session | None:
@@ -117,11 +124,24 @@ class Conduct:
 
     def distrust(self, session: Session, error: SecureTrainError | None) -> None:
         """An admitted node is out; when its word counts no more, record since when."""
-        gone = self.assembly.evictions.add(session, error)
+        self._doubt(self.assembly.evictions.add(session, error), session.subject)
+
+    def lose(self, held: Held) -> None:
+        """A member did not come back to this coordinator: it is lost."""
+        subject = f"{self.coordinator.removesuffix('coordinator')}node/{held.node}"
+        self.assembly.evictions.gone(held.node)
+        self.assembly.remove(held.node, evicted=True)
+        gone = self.assembly.evictions.lost(held)
+        self.journal.write(events.NodeLost(subject=subject))
+        self._doubt(gone, subject)
+        self.settle()
+        self.assembly.save()
+
+    def _doubt(self, gone: Evicted | None, subject: str) -> None:
         if gone is not None:
             self.journal.write(
                 events.TrustEnded(
-                    subject=session.subject,
+                    subject=subject,
                     cause=gone.code,
                     last_good=gone.last_good.isoformat(),
                     epoch=gone.epoch,

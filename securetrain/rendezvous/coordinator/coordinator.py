@@ -21,20 +21,21 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from cryptography import x509
-
 from securetrain.attest.session import Verifier, appraisers_for
 from securetrain.core.errors import AdmissionError, SecureTrainError, reason
+from securetrain.core.vocabulary import KeyExchange
 from securetrain.evidence import AttestationResult
 from securetrain.identity import JobCA, Role, SpiffeId
-from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
 from securetrain.ledger import Ledger, events
 from securetrain.policy.load import LoadedPolicy
 from securetrain.rendezvous.coordinator.admission import (
     Admission,
     admission_of,
+    admitted_event,
+    evict_revoked,
     record_end,
-    twin_of,
+    refuse_revoked,
+    refuse_twin,
 )
 from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.conduct import Conduct
@@ -42,17 +43,24 @@ from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.listener import Listener
 from securetrain.rendezvous.coordinator.quotas import Quotas
 from securetrain.rendezvous.coordinator.reception import Reception
-from securetrain.rendezvous.coordinator.renewal import Renewal
+from securetrain.rendezvous.coordinator.returning import Returning
 from securetrain.rendezvous.coordinator.rounds import Rounds
-from securetrain.rendezvous.coordinator.session import Session, Terms
+from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
+from securetrain.rendezvous.coordinator.terms import make_terms
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.protocol import AnyMessage, Done, Going, Store, Suspect, Workers
-from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context
+from securetrain.rendezvous.wire.tls import (
+    PeerCheck,
+    make_connection,
+    make_context,
+    require_hybrid,
+)
 from securetrain.rendezvous.wire.tunnel import require_alike
 
 _STOP_SECONDS: Final = 5.0
+_STOPPED: Final = AdmissionError("ST-ADMN-007", "the coordinator was stopped", "coordinator")
 
 
 class Coordinator:
@@ -101,31 +109,20 @@ class Coordinator:
             monotonic=chosen.monotonic,
             appraisers=appraisers_for(policy, clock()),
         )
-        lifetime = timedelta(minutes=asked.identity.certificate_lifetime_minutes)
-
-        def issue_node(node: str, key: PublicKey) -> x509.Certificate:
-            return ca.issue(Role.NODE, key, clock(), node=node, lifetime=lifetime)
-
-        longest = min(asked.node.lease_minutes * 60.0, lifetime.total_seconds())
-        self._terms = Terms(
-            job=job,
-            key=PrivateKey.generate(KeyKind.P256),
-            ca=ca,
-            policy_digest=policy.digest,
-            handshake_timeout=asked.rendezvous.handshake_timeout_seconds,
-            heartbeat=chosen.heartbeat,
-            lease=min(chosen.lease or longest, longest),
-            join_timeout=asked.rendezvous.join_timeout_seconds,
-            min_nodes=min_nodes,
-            max_nodes=max_nodes,
-            random=chosen.random,
-            renewal=Renewal(issue=chosen.issue or issue_node, clock=clock, journal=self._journal),
-            monotonic=chosen.monotonic,
+        self._terms = make_terms(
+            job,
+            ca,
+            policy,
+            chosen,
+            clock=clock,
+            journal=self._journal,
+            nodes=(min_nodes, max_nodes),
         )
+        self._last_epoch = chosen.last_epoch
         self._reception = Reception(
             ca=ca,
             key=self._terms.key,
-            lifetime=lifetime,
+            lifetime=timedelta(minutes=asked.identity.certificate_lifetime_minutes),
             clock=clock,
             make=partial(make_context, server=True),
         )
@@ -150,6 +147,17 @@ class Coordinator:
             quorum=asked.rendezvous.close_quorum,
             coordinator=str(self._spiffe),
         )
+        self._returning = Returning(
+            job=job,
+            assembly=self._assembly,
+            journal=self._journal,
+            memory=chosen.memory,
+            lease=self._terms.lease,
+            clock=clock,
+            monotonic=chosen.monotonic,
+        )
+        self._conduct.awaited = self._returning.expected
+        self._assembly.save = self._returning.save
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
         self._lock = threading.Condition(threading.RLock())
@@ -168,8 +176,8 @@ class Coordinator:
         Raises:
             UsageError: ST-USAG-003 when the port is taken, ST-USAG-002 for a bad address.
         """
+        state = self._returning.load(self._last_epoch)
         address = self._listener.open(host, port)
-        self._round_thread.start()
         self._journal.write(
             events.CoordinatorStarted(
                 subject=str(self._spiffe),
@@ -177,10 +185,19 @@ class Coordinator:
                 policy=self._policy.digest,
             )
         )
+        if state is not None:
+            with self._lock:
+                self._returning.restore(state)
+        self._round_thread.start()
         return address
 
-    def stop(self) -> None:
-        """Close the job, end every connection and wait for the threads."""
+    def stop(self, *, for_good: bool = True) -> None:
+        """End every connection and wait for the threads.
+
+        Args:
+            for_good: Whether the nodes are told that it is over. Else they wait for a coordinator
+                that goes on where this one was (`returning`), until their leases end.
+        """
         with self._lock:
             self._stopping = True
             self._rounds.close()
@@ -189,7 +206,7 @@ class Coordinator:
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
-            session.evict(None)
+            session.dismiss(_STOPPED if for_good else None)
         deadline = self._monotonic() + _STOP_SECONDS
         if self._round_thread.is_alive():  # not when the port was taken
             self._round_thread.join(_STOP_SECONDS)
@@ -219,20 +236,7 @@ class Coordinator:
         """Evict every connected node that has been revoked: the list has changed."""
         with self._lock:
             sessions = [session for session in self._sessions if session.peer is not None]
-        for session in sessions:
-            try:
-                self._refuse_revoked(session)
-            except SecureTrainError as error:
-                if error.code == "ST-ADMN-013":  # a list that cannot be read ends the next lease
-                    session.evict(error)
-
-    def _refuse_revoked(self, session: Session) -> None:
-        if self._revoked is None:
-            return
-        certificate = session.channel.check.certificate
-        assert session.peer is not None, "it is authenticated"
-        assert certificate is not None, "it is authenticated"
-        self._revoked(session.peer, certificate)
+        evict_revoked(self._revoked, sessions)
 
     @property
     def closed(self) -> bool:
@@ -246,13 +250,21 @@ class Coordinator:
 
     # What sessions call (session.Hub).
 
+    @property
+    def epoch(self) -> int:
+        """The job's current epoch; -1 before the first one."""
+        with self._lock:
+            return self._assembly.epoch
+
     def recognised(self, session: Session) -> None:
         """Refuse whom the cluster CA has revoked, before anything that it says is read.
 
         Raises:
-            AdmissionError: ST-ADMN-013, ST-ADMN-012 when it cannot be known, or ST-ADMN-030.
+            AdmissionError: ST-ADMN-013, ST-ADMN-012 when it cannot be known, ST-ADMN-030 or 039.
         """
-        self._refuse_revoked(session)
+        refuse_revoked(self._revoked, session)
+        if self._policy.policy.rendezvous.key_exchange is KeyExchange.HYBRID:
+            require_hybrid(session.channel.key_exchange, session.subject)
         with self._lock:
             self._conduct.quotas.admit(session.node)
 
@@ -265,21 +277,7 @@ class Coordinator:
         with self._lock:
             if self._rounds.closed:
                 raise AdmissionError("ST-ADMN-008", "the job is closed", session.subject)
-            twin, shared = twin_of(session, self._nodes.values())
-            if twin is not None:
-                self._journal.write(
-                    events.NodeHasTwin(
-                        subject=twin.subject,
-                        first=twin.remote,
-                        second=session.remote,
-                        shared=shared,
-                    )
-                )
-                raise AdmissionError(
-                    "ST-ADMN-011",
-                    f"{twin.node} is in already, from {twin.remote}, with the same {shared}",
-                    session.subject,
-                )
+            refuse_twin(self._journal, session, self._nodes.values())
             if len(self._nodes) >= 2 * self._terms.max_nodes:
                 raise AdmissionError(
                     "ST-ADMN-008",
@@ -287,26 +285,26 @@ class Coordinator:
                     session.subject,
                     "raise --nnodes, or use the node for another job",
                 )
+            self._returning.check(session)
             hellos = [peer.hello for peer in (session, *self._nodes.values()) if peer.hello]
             require_alike(hellos[0], hellos[1:], self._policy.policy.network)
             self._nodes[session.node] = session
 
     def admitted(self, session: Session, result: AttestationResult) -> None:
         """Record the admission; the node hears of it only when that has worked."""
-        self._journal.write(
-            events.NodeAdmitted(
-                subject=session.subject,
-                tier=result.tier,
-                label=result.label,
-                evidence=result.evidence,
-                reference_values=result.reference_values,
-                result=result.digest,
-                address=session.remote,
-            )
-        )
+        self._journal.write(admitted_event(session, result))
         self._listener.passed(session)
         with self._lock:
             self._admissions[session.node] = admission_of(session, result)
+            if session.node not in self._returning.expected:
+                return
+            if self._returning.arrived(session):
+                self._assembly.resume(session)
+                return
+            self._assembly.evictions.gone(session.node)
+            self._assembly.remove(session.node, evicted=True)
+            self._advance()
+            self._assembly.tell_everybody()
 
     def heard(self, session: Session, message: AnyMessage) -> None:
         """Count a message of an admitted node.
@@ -323,12 +321,14 @@ class Coordinator:
         Raises:
             AdmissionError: ST-ADMN-013 when the node was revoked meanwhile.
         """
-        self._refuse_revoked(session)
+        refuse_revoked(self._revoked, session)
         renewed = events.LeaseRenewed(
             subject=session.subject, tier=result.tier, result=result.digest
         )
         with self._lock:
             self._conduct.note(session, renewed)
+            session.result = result
+            self._assembly.save()
             self._admissions[session.node] = admission_of(session, result)
 
     def ready(self, session: Session) -> None:
@@ -356,6 +356,7 @@ class Coordinator:
         """Act on what a member says of its workers or its going, and tell the others."""
         with self._lock:
             self._assembly.hear(session, message)
+            self._assembly.save()
             self._advance()
             self._assembly.tell_everybody()
 
@@ -393,10 +394,12 @@ class Coordinator:
             if self._nodes.get(session.node) is session:
                 del self._nodes[session.node]
                 self._verifier.release(session.node)
-                self._remove(session, error)
-                self._guarded(self._conduct.settle)
-                self._advance()
-                self._assembly.tell_everybody()
+                if not self._stopping and session.node not in self._returning.expected:
+                    self._remove(session, error)
+                    self._guarded(self._conduct.settle)
+                    self._guarded(self._assembly.save)
+                    self._advance()
+                    self._assembly.tell_everybody()
             self._sessions.discard(session)
             self._lock.notify_all()
 
@@ -449,11 +452,14 @@ class Coordinator:
         """Completes rounds whose last call is over."""
         with self._lock:
             while not self._stopping:
-                deadline = self._assembly.deadline
+                ends = (self._assembly.deadline, self._returning.deadline)
+                deadline = min((end for end in ends if end is not None), default=None)
                 left = None if deadline is None else deadline - self._monotonic()
                 if left is None or left > 0:
                     self._lock.wait(left)
                     continue
+                for held in self._returning.overdue():
+                    self._guarded(partial(self._conduct.lose, held))
                 self._assembly.put_out_late()
                 self._advance()
                 self._assembly.tell_everybody()

@@ -19,10 +19,12 @@ Rules:
 Which of these an end is, its code's row says (`core.codes`, column ``node``).
 """
 
+from datetime import datetime
 from typing import Final
 
 from securetrain.core import Node
 from securetrain.core.errors import SecureTrainError
+from securetrain.rendezvous.coordinator.memory import Held, JobState
 from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.wire.membership import Evicted, Membership
 from securetrain.rendezvous.wire.protocol import MAX_EVICTED
@@ -71,17 +73,41 @@ class Evictions:
 
     def add(self, session: Session, error: SecureTrainError | None) -> Evicted | None:
         """An admitted node is out, with a reason or by itself; returns what there is to say."""
+        return self._add(session.node, session.proven, error)
+
+    def lost(self, held: Held) -> Evicted | None:
+        """A member did not come back to the coordinator after another one."""
+        return self._add(held.node, held.proven, None)
+
+    @property
+    def last(self) -> dict[str, int]:
+        """The last epoch of each node that was in one."""
+        return dict(self._last)
+
+    @property
+    def led(self) -> frozenset[str]:
+        """The nodes that were ever rank 0."""
+        return frozenset(self._led)
+
+    def restore(self, state: JobState) -> None:
+        """Go on from the account of another coordinator."""
+        self._all, self._out = list(state.evicted), list(state.out)
+        self._last, self._led = dict(state.last), set(state.led)
+        self._current = frozenset(member.node for member in state.membership.members)
+
+    def _add(
+        self, node: str, proven: datetime | None, error: SecureTrainError | None
+    ) -> Evicted | None:
         verdict = Node.UNPROVEN if error is None else error.definition.node
         if verdict is Node.FREE or (verdict is Node.UNPROVEN and not self._doubt_lost):
             return None
         code = GONE if error is None or verdict is Node.UNPROVEN else error.code
-        node = session.node
-        if session.proven is None or node not in self._last:
+        if proven is None or node not in self._last:
             return None
         gone = Evicted(
             node=node,
             code=code,
-            last_good=session.proven,
+            last_good=proven,
             epoch=self._last[node],
             led=node in self._led,
         )

@@ -81,6 +81,10 @@ class Terms:
 class Hub(Protocol):
     """The part of the coordinator that a session needs. Every call may raise a refusal."""
 
+    @property
+    def epoch(self) -> int:
+        """The job's current epoch; -1 before the first one."""
+
     def recognised(self, session: "Session") -> None:
         """The TLS peer is a node of this job; nothing that it says has been read yet."""
 
@@ -143,6 +147,7 @@ class Session:
     _outbox: deque[AnyMessage] = field(default_factory=deque)
     _verdict: SecureTrainError | None = None
     _cut: bool = False
+    _farewell: SecureTrainError | None = None
     _told: tuple[object, ...] = (0, False, False, (), CloseState.NONE, 0)
     _pending: Binding | None = None
     _challenged: datetime | None = None
@@ -199,6 +204,20 @@ class Session:
         else:
             self.channel.halt()
 
+    def dismiss(self, farewell: SecureTrainError | None) -> None:
+        """End the session of a node that has done nothing wrong, from any thread.
+
+        Args:
+            farewell: What an admitted node is told; None cuts the connection.
+        """
+        with self._lock:
+            self._cut = True
+            self._farewell = farewell if self.admitted else None
+        if self._farewell is None:
+            self.channel.abort()
+        else:
+            self.channel.halt()
+
     def run(self) -> None:
         """Serve the connection until it ends."""
         error: SecureTrainError | None = None
@@ -217,7 +236,7 @@ class Session:
         try:
             # The others first: they must not wait for a node that does not read.
             self.hub.ended(self, error)
-            self._say(error)
+            self._say(error or self._farewell)
         finally:
             self.channel.close()
             self.wakeup.close()
@@ -333,6 +352,7 @@ class Session:
                 join_timeout_seconds=terms.join_timeout,
                 min_nodes=terms.min_nodes,
                 max_nodes=terms.max_nodes,
+                epoch=self.hub.epoch,
             ),
             self._soon(),
         )

@@ -12,6 +12,7 @@ from cryptography import x509
 
 from securetrain.attest.session import Verifier
 from securetrain.identity import SpiffeId
+from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.renewal import Issue
 
 HEARTBEAT_SECONDS: Final = 2.0
@@ -39,6 +40,8 @@ class CoordinatorSettings:
     """Refuses a peer that the cluster CA has revoked; see `Coordinator.recheck`."""
     issue: Issue | None = None
     """Renews nodes' certificates; by default with the job's CA, without a register."""
+    memory: JobMemory | None = None
+    """Keeps the state of the job for the next coordinator; None keeps none."""
     monotonic: Callable[[], float] = time.monotonic
     """A steady clock in seconds."""
     random: Callable[[int], bytes] = secrets.token_bytes

@@ -41,6 +41,7 @@ from securetrain.policy.load import FILE_LIMIT, LoadedPolicy
 from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.coordinator.enrollment_server import EnrollmentServer, make_token
 from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.memory import JobMemory
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
 from securetrain.rendezvous.coordinator.settings import LAST_CALL_SECONDS, CoordinatorSettings
 
@@ -145,6 +146,7 @@ class Standalone:
                 last_epoch=last_epoch,
                 revoked=self.watch.check,
                 issue=self._issue,
+                memory=JobMemory(run.coordinator_state, key),
                 verifier=Verifier(
                     policy=policy,
                     policy_digest=plan.policy.digest,
@@ -221,8 +223,12 @@ class Standalone:
         self.ledger.write(events.RevocationsRead(number=self.watch.number))
         self.coordinator.recheck()
 
-    def stop(self) -> None:
+    def stop(self, *, for_good: bool = True) -> None:
         """Close everything; may be called again.
+
+        Args:
+            for_good: Whether the nodes are told so. Else they go on until their leases end, and
+                come back to a coordinator that is started in the same run directory.
 
         Raises:
             SecureTrainError: the ledger has a gap.
@@ -231,7 +237,7 @@ class Standalone:
             self.enrollment_server.stop()
             self.cluster.register.set_endpoint(self.plan.job, "")
         if self.coordinator is not None:
-            self.coordinator.stop()
+            self.coordinator.stop(for_good=for_good)
             self.ledger.close()
         if self.state is not None:
             self.state.close()

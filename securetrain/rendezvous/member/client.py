@@ -26,6 +26,7 @@ from securetrain.attest.node import Attester
 from securetrain.core.errors import AdmissionError, SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.evidence import AttestationResult
+from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.link import Link
 from securetrain.rendezvous.member.round import EpochOverError, OpenStore, Round, closed, late
@@ -76,6 +77,7 @@ class Member:
         timeout: float = 10.0,
         on_certificate: Callable[[x509.Certificate], None] | None = None,
         floors: Callable[[], Sequence[bytes]] = tuple,
+        comes_back: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare a member; nothing is connected yet.
@@ -93,6 +95,8 @@ class Member:
             on_certificate: keeps this node's next certificate, when it is renewed.
             floors: what to show the others of the newest checkpoints, asked before every round
                 (`gossip`); what they show is in the membership.
+            comes_back: whether it goes on without the coordinator until its lease ends, and comes
+                back to it, or to the next one (`comeback`).
             monotonic: a steady clock in seconds.
         """
         self._identity = identity
@@ -129,6 +133,7 @@ class Member:
             on_message=self._hear,
             on_failure=self._fail,
             on_certificate=on_certificate,
+            comeback=Comeback(self._running, lambda: self._epoch, comes_back),
         )
 
     def connect(self, host: str, port: int) -> AttestationResult:
@@ -155,6 +160,11 @@ class Member:
     def result(self) -> AttestationResult:
         """The latest attestation result about this node."""
         return self._link.admitted.result
+
+    @property
+    def key_exchange(self) -> str:
+        """The group in which the keys of the connection to the coordinator were agreed on."""
+        return self._link.key_exchange
 
     @property
     def credentials(self) -> TlsIdentity:
@@ -401,6 +411,10 @@ class Member:
             self._changed.notify_all()
 
     # Called by the link's thread.
+
+    def _running(self) -> int | None:
+        with self._changed:
+            return self._membership.epoch if self._membership is not None else None
 
     def _hear(self, message: Status | Formed | Store | Staffed) -> None:
         match message:

@@ -125,6 +125,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             network=NetworkProfile.STORE_TLS if carrier else None,
             on_certificate=keep,
             floors=params.config.get(FLOORS, tuple),
+            comes_back=True,
         )
         member.connect(host, port)
         return member

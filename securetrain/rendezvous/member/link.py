@@ -9,10 +9,12 @@ Rules:
 2. an admission must carry a result that the coordinator's key signed, about this node and its key;
 3. a certificate that comes with an admission is this node's next one, or the node goes (`renewal`);
 4. one background thread owns the connection. It beats, answers challenges, and asks for a new lease
-   after a third of the old one. At the first error it ends: the node is out;
+   after a third of the old one. When the coordinator is lost it comes back (`comeback`); at any
+   other error it ends: the node is out;
 5. where the connection ends because the coordinator has refused this node, that is the error.
 """
 
+import dataclasses
 import hashlib
 import socket
 import threading
@@ -38,6 +40,7 @@ from securetrain.evidence import Ask, AttestationResult, Binding
 from securetrain.evidence.tpm import parse_public
 from securetrain.identity import Role, public_key_of
 from securetrain.identity.keys import PublicKey
+from securetrain.rendezvous.member.comeback import FIRST_PAUSE, LONGEST_PAUSE, Comeback, given_up
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
@@ -96,6 +99,7 @@ class Link:
         on_message: Callable[[Status | Formed | Store | Staffed], None],
         on_failure: Callable[[SecureTrainError], None],
         on_certificate: Callable[[x509.Certificate], None] | None = None,
+        comeback: Comeback | None = None,
     ) -> None:
         """Prepare; nothing is connected yet.
 
@@ -109,8 +113,13 @@ class Link:
             on_message: hears, in the background thread, what the coordinator says about rounds.
             on_failure: hears, in the background thread, why the link ended.
             on_certificate: keeps the node's next certificate, when the coordinator renews it.
+            comeback: how it comes back when the coordinator is lost; by default it does not.
         """
-        self._identity = identity
+        self._identity = self._latest = identity
+        self._comeback = comeback or Comeback(allowed=False)
+        self._place = "", 0
+        self._quit = threading.Event()
+        self._refused = False
         self._hello = hello
         self._attester = attester
         self._clock = clock
@@ -140,6 +149,15 @@ class Link:
             AdmissionError: ST-ADMN-002 to 008 and 011; ST-ADMN-007 when nobody answers.
             AttestationError: what the verifier refused the evidence with.
         """
+        self._place = host, port
+        channel = self._connect(host, port)
+        self._channel = channel
+        self._thread = threading.Thread(
+            target=self._run, args=(channel,), name="rendezvous-link", daemon=True
+        )
+        self._thread.start()
+
+    def _connect(self, host: str, port: int) -> Channel:
         try:
             sock = socket.create_connection((host, port), self._timeout)
         except OSError as error:
@@ -171,11 +189,7 @@ class Link:
         except BaseException:
             channel.close()
             raise
-        self._channel = channel
-        self._thread = threading.Thread(
-            target=self._run, args=(channel,), name="rendezvous-link", daemon=True
-        )
-        self._thread.start()
+        return channel
 
     @property
     def is_open(self) -> bool:
@@ -188,8 +202,15 @@ class Link:
         assert self._admitted is not None, "open the link first"
         return self._admitted
 
+    @property
+    def key_exchange(self) -> str:
+        """The group in which the keys of this connection were agreed on."""
+        assert self._channel is not None, "open the link first"
+        return self._channel.key_exchange
+
     def post(self, message: AnyMessage) -> None:
         """Have the background thread send a message."""
+        self._comeback.say(message)
         self._outbox.append(message)
         self._wakeup.set()
 
@@ -216,6 +237,7 @@ class Link:
             return
         self._outbox.append(Leave())
         self._leaving = True
+        self._quit.set()
         self._wakeup.set()
         if self._thread is not threading.current_thread():
             self._thread.join(_LEAVE_SECONDS)
@@ -248,7 +270,8 @@ class Link:
     def _join(self, channel: Channel) -> None:
         channel.handshake(self._soon())
         keys = self._attester.keys()
-        self._hello = msgspec.structs.replace(self._hello, tpm=keys)
+        resume = self._comeback.running()
+        self._hello = msgspec.structs.replace(self._hello, tpm=keys, resume=resume)
         channel.send(self._hello, self._soon())
         challenge = self._expect(channel)
         if not isinstance(challenge, Challenge):
@@ -263,6 +286,7 @@ class Link:
         message = channel.receive(self._soon())
         assert message is not None, "nobody wakes a node that joins"
         if isinstance(message, Refuse):
+            self._refused = True
             raise _refusal(message)
         return message
 
@@ -312,6 +336,7 @@ class Link:
             raise _foreign(f"the result is about {said[:2]}, not this node of this job")
         if admit.certificate:
             certificate = check_renewed(admit.certificate, self._identity, self._clock())
+            self._latest = dataclasses.replace(self._identity, certificate=certificate)
             if self._on_certificate is not None:
                 self._on_certificate(certificate)
         now = self._monotonic()
@@ -326,9 +351,12 @@ class Link:
 
     def _run(self, channel: Channel) -> None:
         try:
-            self._loop(channel)
-        except PeerClosedError as error:
-            self._on_failure(self._last_word(channel) or error)
+            while True:
+                lost = self._until_lost(channel)
+                if lost is None:
+                    return
+                channel.close()
+                channel = self._channel = self._come_back(lost)
         except SecureTrainError as error:
             self._on_failure(error)
         except Exception as error:  # noqa: BLE001 - the agent must hear of it, whatever it was
@@ -336,6 +364,52 @@ class Link:
         finally:
             channel.close()
             self._wakeup.close()
+
+    def _until_lost(self, channel: Channel) -> SecureTrainError | None:
+        """Serve a connection until it is lost; None when this node has left.
+
+        Raises:
+            SecureTrainError: why this node is out.
+        """
+        try:
+            self._loop(channel)
+        except SecureTrainError as error:
+            told = self._last_word(channel) if isinstance(error, PeerClosedError) else None
+            if told is not None:
+                raise told from error
+            if self._refused or self._leaving or not self._comeback.from_loss(error):
+                raise
+            return error
+        return None
+
+    def _come_back(self, cause: SecureTrainError) -> Channel:
+        """Connect and prove this node anew, with growing pauses.
+
+        Raises:
+            SecureTrainError: why this node is out.
+        """
+        pause = FIRST_PAUSE
+        self._identity = self._latest
+        while (left := self._lease_end - self._monotonic()) > 0:
+            if self._quit.wait(min(pause, left)):
+                raise cause
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self._refused = False
+            try:
+                channel = self._connect(*self._place)
+            except SecureTrainError as error:
+                if not self._comeback.passes(error, refused=self._refused):
+                    raise
+                cause = error
+                continue
+            try:
+                self._comeback.check(self.admitted.terms)
+            except SecureTrainError:
+                channel.close()
+                raise
+            self._outbox.extendleft(reversed(self._comeback.again(self._outbox)))
+            return channel
+        raise given_up(cause) from cause
 
     def _loop(self, channel: Channel) -> None:
         beat = self.admitted.terms.heartbeat_seconds
@@ -378,6 +452,7 @@ class Link:
             while True:
                 message = channel.receive(deadline, limit=DOCUMENT_LIMIT)
                 if isinstance(message, Refuse):
+                    self._refused = True
                     return _refusal(message)
         except SecureTrainError:
             return None
@@ -400,12 +475,14 @@ class Link:
     def _handle(self, channel: Channel, message: AnyMessage) -> None:
         match message:
             case Status() | Formed() | Store() | Staffed():
+                self._comeback.hear(message)
                 self._on_message(message)
             case Challenge():
                 channel.send(self._prove(channel, message), self._soon())
             case Admit():
                 self._accept(channel, message)
             case Refuse():
+                self._refused = True
                 raise _refusal(message)
             case _:
                 raise unexpected(message, "an answer of the coordinator")

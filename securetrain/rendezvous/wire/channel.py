@@ -141,6 +141,11 @@ class Channel:
         return found
 
     @property
+    def key_exchange(self) -> str:
+        """The group of the key exchange."""
+        return tls.group_of(self._tls)
+
+    @property
     def connection(self) -> SSL.Connection:
         """TLS itself, for protocols that authenticate their peers otherwise."""
         return self._tls

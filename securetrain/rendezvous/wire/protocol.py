@@ -111,6 +111,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """The network profile that this node achieved, when the job has a network of its own."""
     tpm: AttestationKeys | None = None
     """The keys of the node's TPM, to which the challenge's credential is encrypted."""
+    resume: Epoch | None = None
+    """The epoch that this node runs, when it comes back to the coordinator after another one."""
 
 
 class Challenge(Message, frozen=True, tag="challenge"):
@@ -152,6 +154,8 @@ class Admit(Message, frozen=True, tag="admit"):
     join_timeout_seconds: Annotated[float, Meta(gt=0, le=86400)]
     min_nodes: Count
     max_nodes: Count
+    epoch: Annotated[int, Meta(ge=-1, le=1 << 52)] = -1
+    """The job's latest epoch, over restarts of the coordinator; -1 before the first one."""
 
 
 class Ready(Message, frozen=True, tag="ready"):

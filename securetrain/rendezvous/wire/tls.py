@@ -12,6 +12,9 @@ Rules:
 3. the SPIFFE id names this job of this trust domain;
 4. no session is ever resumed and there is no early data: every connection proves its keys anew.
    (OpenSSL sends a ticket all the same; without a session cache it leads nowhere.)
+5. keys are agreed on with X25519MLKEM768 (`HYBRID`) where both OpenSSLs have it, which is from 3.5
+   on: who records the traffic and has a quantum computer one day reads nothing, the pre-shared keys
+   of the job network among it. A policy may refuse every other group. Certificates are ECDSA.
 
 pyOpenSSL, because the standard library's ``ssl`` has no exporter (RFC 8446, 7.5).
 """
@@ -33,6 +36,7 @@ from securetrain.rendezvous.wire.protocol import PROTOCOL
 
 _ALPN: Final = PROTOCOL.encode()
 _VERSION: Final = "TLSv1.3"
+HYBRID: Final = "X25519MLKEM768"
 _OTHER: Final = {Role.NODE: Role.COORDINATOR, Role.COORDINATOR: Role.NODE}
 
 
@@ -202,6 +206,23 @@ def agreed(connection: SSL.Connection, protocol: bytes) -> None:
         raise unauthenticated(
             f"the peer does not speak {protocol.decode()}",
             "give the coordinator's port, not its enrollment port; and run one version everywhere",
+        )
+
+
+def group_of(connection: SSL.Connection) -> str:
+    """The group in which the keys of a finished handshake were agreed on, as OpenSSL names it."""
+    return connection.get_group_name() or "unknown"
+
+
+def require_hybrid(group: str, where: str) -> None:
+    """Refuse keys that a quantum computer could recover from a recording.
+
+    Raises:
+        AdmissionError: ST-ADMN-039.
+    """
+    if group != HYBRID:
+        raise AdmissionError(
+            "ST-ADMN-039", f"the keys were agreed on with {group}, not with {HYBRID}", where
         )
 
 

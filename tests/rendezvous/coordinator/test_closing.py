@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from securetrain.policy.schema import CloseQuorum
+from securetrain.core.vocabulary import CloseQuorum
 from securetrain.rendezvous.coordinator.closing import Suspicions, is_over
 
 FIRST, MAJORITY, ALL = CloseQuorum

@@ -47,6 +47,8 @@ class FakeSession:
     def evict_(self, error):
         self.evictions.append(error)
 
+    dismiss = evict_
+
 
 @pytest.fixture
 def build(job, tools, monkeypatch):
@@ -344,7 +346,8 @@ def test_a_coordinator_that_stops_waits_for_its_sessions_and_not_for_ever(build)
     stuck = FakeSession("node-0")
     coordinator._sessions.add(stuck)
     coordinator.stop()
-    assert stuck.evictions == [None]
+    (farewell,) = stuck.evictions
+    assert farewell.code == "ST-ADMN-007"
     assert clock.waits == [5.0, 3.0, 1.0]
 
 

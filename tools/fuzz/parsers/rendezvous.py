@@ -20,6 +20,13 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.network.epoch import OverlayMember, resolve
 from securetrain.network.wireguard import WireGuardKey, encode_key
+from securetrain.rendezvous.coordinator.memory import (
+    STATE_LIMIT,
+    Held,
+    JobState,
+    decode_state,
+    encode_state,
+)
 from securetrain.rendezvous.member import identity_dir
 from securetrain.rendezvous.member.entry import parse_endpoint
 from securetrain.rendezvous.member.renewed import check_renewed
@@ -48,7 +55,56 @@ def rendezvous(folder: Path) -> list[Parser]:
     Args:
         folder: A directory for those that read files; it is made.
     """
-    return [*_messages(), *_identities(folder), *_epochs()]
+    return [*_messages(), *_identities(folder), *_epochs(), *_states()]
+
+
+def _states() -> list[Parser]:
+    """The coordinator's state on disk; behind the signature too, so that mutations reach it."""
+    key = PrivateKey.generate()
+    member = Member(
+        rank=0,
+        node="node-1",
+        certificate=_HEX,
+        tier=NodeTier.TPM,
+        result=_HEX,
+        address="192.0.2.1",
+        local_world=1,
+        wireguard="",
+        wireguard_port=0,
+    )
+    state = JobState(
+        job=_JOB,
+        round=1,
+        membership=Membership(
+            job=_JOB,
+            coordinator=f"spiffe://securetrain.local/job/{_JOB}/coordinator",
+            epoch=1,
+            round=1,
+            policy=_HEX,
+            issued=START,
+            members=(member,),
+        ),
+        members=(Held(node="node-1", key=_HEX, lease_ends=START, proven=START),),
+        store=protocol.Store(epoch=1, host="192.0.2.1", port=29500),
+        closed=False,
+        finished=(),
+        done=(),
+        evicted=(),
+        out=(),
+        last={"node-1": 1},
+        led=("node-1",),
+    )
+
+    def read_signed(data: bytes) -> None:
+        decode_state(data, key.public)
+
+    def read_body(data: bytes) -> None:
+        canonical.decode(data, JobState, limit=STATE_LIMIT, canonical=True)
+
+    return [
+        Parser("coordinator-state", lambda: [encode_state(state, key)], read_signed),
+        Parser("coordinator-state-body", lambda: [canonical.encode(state)], read_body),
+    ]
 
 
 def _messages() -> list[Parser]:
@@ -78,6 +134,7 @@ def _messages() -> list[Parser]:
         protocol.Heartbeat(),
         protocol.Renew(),
         protocol.Close(),
+        protocol.Suspect(node="node-2", epoch=1, code="ST-GRAD-001", transcript=b"t"),
         protocol.Leave(),
         protocol.Refuse(code="ST-ADMN-001", what="what", fix="fix"),
     ]

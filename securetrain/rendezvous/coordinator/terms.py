@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The terms of a job, worked out from its policy and its coordinator's settings."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from cryptography import x509
+
+from securetrain.identity import JobCA, Role
+from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey
+from securetrain.policy.load import LoadedPolicy
+from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.renewal import Renewal
+from securetrain.rendezvous.coordinator.session import Terms
+from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
+
+
+def make_terms(
+    job: str,
+    ca: JobCA,
+    policy: LoadedPolicy,
+    chosen: CoordinatorSettings,
+    *,
+    clock: Callable[[], datetime],
+    journal: Journal,
+    nodes: tuple[int, int],
+) -> Terms:
+    """The terms, with a new key of the coordinator's own."""
+    asked = policy.policy
+    lifetime = timedelta(minutes=asked.identity.certificate_lifetime_minutes)
+
+    def issue_node(node: str, key: PublicKey) -> x509.Certificate:
+        return ca.issue(Role.NODE, key, clock(), node=node, lifetime=lifetime)
+
+    longest = min(asked.node.lease_minutes * 60.0, lifetime.total_seconds())
+    return Terms(
+        job=job,
+        key=PrivateKey.generate(KeyKind.P256),
+        ca=ca,
+        policy_digest=policy.digest,
+        handshake_timeout=asked.rendezvous.handshake_timeout_seconds,
+        heartbeat=chosen.heartbeat,
+        lease=min(chosen.lease or longest, longest),
+        join_timeout=asked.rendezvous.join_timeout_seconds,
+        min_nodes=nodes[0],
+        max_nodes=nodes[1],
+        random=chosen.random,
+        renewal=Renewal(issue=chosen.issue or issue_node, clock=clock, journal=journal),
+        monotonic=chosen.monotonic,
+    )
