@@ -165,6 +165,36 @@ class RunDir:
         """The certificate of the key ``rank``, with which ranks sign their own files."""
         return self.keys / "rank.json"
 
+    @property
+    def workers(self) -> Path:
+        """The workers' own accounts."""
+        return self.root / "workers"
+
+    @property
+    def worker_writable(self) -> tuple[Path, ...]:
+        """What workers may change: folders, and the single files of the root that they write.
+
+        Nothing else of the run is theirs, least of all `keys`.
+        """
+        return (*self.worker_folders, *self.worker_files)
+
+    @property
+    def worker_folders(self) -> tuple[Path, ...]:
+        """The folders among `worker_writable`."""
+        return (
+            self.checkpoints,
+            self.index,
+            self.tensorboard,
+            self.profile,
+            self.flight_recorder,
+            self.workers,
+        )
+
+    @property
+    def worker_files(self) -> tuple[Path, ...]:
+        """The files among `worker_writable`."""
+        return (self.metrics, self.prometheus, self.sketches, self.ledger)
+
     def checkpoint(self, step: int) -> Path:
         """The directory of the checkpoint after `step` optimizer steps."""
         return self.checkpoints / f"step-{step:08d}"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from securetrain.attest.node import AUTO
 from securetrain.attest.session import FileState, Verifier, appraisers_for
-from securetrain.core import ExitCode
+from securetrain.core import ExitCode, NodeState
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.core.files import make_private_dir, write_atomic
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, degraded_label
@@ -28,6 +28,7 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
 from securetrain.launch.address import announced_address
 from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.confinement import NO_NETWORK, Confinement, confine
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
@@ -77,6 +78,7 @@ class Session:
     plan: elastic_agent.Plan | None = None
     coordinator: Coordinator | None = None
     network: JobNetwork | None = None
+    confinement: Confinement | None = None
     services: NodeServices | None = None
     appraised: FileState | None = None
     num_stragglers: int = 0
@@ -171,12 +173,11 @@ class Session:
             if needs_network(self.profile):
                 with self._refusing(events.JobNetworkRefused):
                     self.network = self._build_network(plan, job, endpoint)
-                    plan = self.network.inside(plan)
-            self.plan = plan
             with self._refusing(events.LogRefused):
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
                 )
+            self.plan = plan = self._confined(plan, state)
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -198,6 +199,26 @@ class Session:
                     ).begin,
                     floors=self.services.head_tracker.advertise,
                 )
+
+    def _confined(self, plan: elastic_agent.Plan, state: NodeState) -> elastic_agent.Plan:
+        """The workers, in the sandbox that the policy asks for and in the job network."""
+        assert self.environment is not None
+        network = self.network.for_sandbox if self.network else NO_NETWORK
+        identity = plan.rdzv_conf.get("identity")
+        with self._refusing(events.SandboxRefused):
+            self.confinement = confine(
+                self.setup.run,
+                self.options,
+                self.setup.policy.policy.host.sandbox,
+                self.environment.env,
+                self.ledger,
+                network=network,
+                hidden=(state.root, *([Path(str(identity))] if identity else [])),
+                floors=state.floors(self.setup.job).parent,
+            )
+        if self.confinement.sandbox is not None:
+            return self.confinement.inside(plan, network)
+        return self.network.inside(plan) if self.network else plan
 
     def _device(self) -> str:
         """The device by which the other nodes reach this one, when there is no job network."""
@@ -313,6 +334,8 @@ class Session:
         self.num_stragglers += end_stragglers(self.setup.run.root)
         if self.services is not None:
             self.services.background.stop()
+        if self.confinement is not None:
+            self.confinement.close()
         if self.network is not None:
             self.network.down()
 
@@ -365,6 +388,10 @@ class Session:
         return None
 
     @property
+    def _sandbox(self) -> str:
+        return self.confinement.label if self.confinement is not None else ""
+
+    @property
     def _background(self) -> BackgroundTasks | None:
         return self.services.background if self.services is not None else None
 
@@ -395,6 +422,7 @@ class Session:
         )
         self._say(f"run          {self.setup.run.root}")
         self._say(f"network      {label(self.profile)}")
+        self._say(f"sandbox      {self._sandbox}")
         spoken = self._attester()
         evidence = f"evidence of its hardware ({spoken})" if spoken else UNATTESTED
         self._say(f"node         {node_name()}: {evidence}")
@@ -407,7 +435,7 @@ class Session:
             self._say(f"warning: {line}")
         for warning in self.environment.warnings:
             self._say(f"warning: {warning}")
-        for note in self.plan.notes:
+        for note in (*self.plan.notes, *(self.confinement.notes if self.confinement else ())):
             self._say(f"note: {note}")
 
     def _say(self, text: str) -> None:
@@ -456,6 +484,7 @@ class Session:
                     for entry in (found.removed if found else ())
                 ),
                 passed=self.options.pass_env,
+                sandbox=self._sandbox,
                 preflight=self.preflight.sentence if self.preflight else "",
                 workers=tuple(run_summary.worker_ref(report) for report in self._reports()),
                 protected=self.plan.protected if self.plan else True,

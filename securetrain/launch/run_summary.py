@@ -96,6 +96,8 @@ class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     removed: tuple[Variable, ...] = ()
     passed: tuple[str, ...] = ()
     """The variables that the user let through (``--pass-env``)."""
+    sandbox: str = ""
+    """The workers' sandbox; empty when the run did not get that far."""
     preflight: str = ""
     workers: tuple[WorkerRef, ...] = ()
     protected: bool = True

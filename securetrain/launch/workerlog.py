@@ -53,7 +53,7 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 def report_path(run: RunDir, rank: int, attempt: int) -> Path:
     """The path of a rank's report."""
-    return run.root / "workers" / f"rank-{rank:05d}-attempt-{attempt}.json"
+    return run.workers / f"rank-{rank:05d}-attempt-{attempt}.json"
 
 
 def write_report(run: RunDir, report: WorkerReport) -> None:
@@ -65,7 +65,7 @@ def write_report(run: RunDir, report: WorkerReport) -> None:
 
 def read_reports(run: RunDir) -> Iterator[tuple[str, WorkerReport | SecureTrainError]]:
     """Every report of a run by file name, in order; the error instead of an unreadable one."""
-    folder = run.root / "workers"
+    folder = run.workers
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for name in names:
         if not _NAME.fullmatch(name):

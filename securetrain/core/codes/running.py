@@ -51,6 +51,10 @@ ROWS: Final = (
     Code("ST-RUNT-009", X.FAILURE, "a peer announces more rows for experts than it can have",
          fix="exclude its node: the rank is broken or hostile; nothing was allocated for it",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-004"),
+    Code("ST-RUNT-020", X.FAILURE, "the workers' sandbox cannot be had as the policy requires it",
+         fix="start as root, or where ordinary users get user namespaces; or use a policy with"
+             " host.sandbox: preferred",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-HST-003"),
     # gradients
     Code("ST-GRAD-001", X.FAILURE, "a rank's gradient is not finite",
          fix="lower optimizer.lr or optimizer.clip, and look at the rows of this step",
