@@ -188,6 +188,8 @@ def make_tree(orders: Mapping[str, Any], maps: Mapping[Any, int], missing: list[
                 os.symlink(target, place)  # noqa: PTH211
         for place, text in orders["files"]:
             _show_text(place, text)
+        for place in orders["blank"]:
+            _show_text(place, "")
         for place, mode, mine in orders["folders"]:
             os.makedirs(place, mode, exist_ok=True)  # noqa: PTH103
             if mine and orders["user"]:

@@ -15,7 +15,8 @@ Rules:
    never the interpreter or our own code in it. The folders of the system, home folders and the root
    are not made writable because somebody stands in them (`obstacle_to_writing`);
 5. keys, the node's state and identity folders are empty, wherever they lie; of the run's keys
-   exactly the files that `EXPOSED_KEYS` names are left.
+   exactly the files that `EXPOSED_KEYS` names are left. Keys of ours and other runs that lie in a
+   folder that is shown are looked for (`secrets_below`): the keys are empty, the runs read-only.
 """
 
 import os
@@ -31,6 +32,7 @@ from securetrain.launch.sandbox.holder import (
     CLONE_NEWPID,
     CLONE_NEWUSER,
 )
+from securetrain.launch.sandbox.secrets_below import secrets_below
 from securetrain.launch.sandbox.user import JobUser
 
 EXPOSED_KEYS: Final = ("worker.pem", "checkpoint.pem", "rank.pem", "rank.json")
@@ -123,6 +125,8 @@ class View:
         self.roots: set[str] = set()
         """Replaced folders: what is to be seen below them must be shown."""
         self.notes: list[str] = []
+        self.blank: list[str] = []
+        """Files that are shown without what is in them."""
 
     def replace(self, place: str, **how: Any) -> None:
         """Have an empty folder in memory in a place."""
@@ -342,6 +346,7 @@ def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict
         "files": files,
         "folders": folders,
         "sealed": ["/run", "/dev"],
+        "blank": seen.blank,
         "cwd": "/",
         "errors": "/tmp/.securetrain",  # noqa: S108
         "landlock": landlock.rules(
@@ -455,8 +460,19 @@ _DEVICE_LINKS: Final = (
 def _protect_run(seen: View, scene: Scene) -> None:
     """The run's own files stay read-only in a writable folder, and its keys out of sight."""
     writable = {os.path.realpath(path) for path in (*scene.writable, *scene.outputs)}
-    seen.protect(scene.run)
     run = os.path.realpath(scene.run)
+    apart = {run, *(os.path.realpath(path) for path in (*scene.code, *scene.hidden))}
+    mine = [place for place, one in seen.binds.items() if one["folder"]]
+    for place in [place for place in mine if place != run and not _is_below(place, run)]:
+        if place in apart:
+            continue
+        keys, runs = secrets_below(place, apart)
+        for other in runs:
+            seen.protect(Path(other))
+        for key in keys:
+            seen.binds.pop(key, None)
+            seen.blank.append(key)
+    seen.protect(scene.run)
     if (bind := seen.binds.get(run)) and run not in writable:
         bind["write"] = False
     for path in (*scene.hidden, scene.keys):

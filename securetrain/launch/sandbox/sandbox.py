@@ -111,7 +111,9 @@ class Sandbox:
         if has.seccomp:
             parts.append(f"{len(TABLE)} system calls refused")
         text = ", ".join(parts)
-        return f"DEGRADED: {text}; without {'; without '.join(self.missing)}" if self.missing else text
+        return (
+            f"DEGRADED: {text}; without {'; without '.join(self.missing)}" if self.missing else text
+        )
 
     def command(
         self, argv: Sequence[str], inherited_files: Mapping[str, Path] | None = None
