@@ -26,9 +26,9 @@ from securetrain.core.files import PRIVATE_FILE, make_private_dir
 from securetrain.launch.elastic_agent import Plan
 from securetrain.launch.options import RunOptions
 from securetrain.launch.sandbox import landlock
-from securetrain.launch.sandbox.orders import Scene
 from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.user import choose_user
+from securetrain.launch.sandbox.view import Scene
 from securetrain.ledger import Ledger, events
 from securetrain.network import CACHES, rootless
 from securetrain.policy.schema import SandboxMode
@@ -189,11 +189,8 @@ def _homes(home: Path | None) -> tuple[Path, ...]:
 
 
 def _make_folders(run: RunDir, options: RunOptions) -> tuple[Path, ...]:
-    made = []
     try:
-        for folder in run.worker_folders:
-            if not folder.exists():
-                made.append(make_private_dir(folder))
+        made = [make_private_dir(one) for one in run.worker_folders if not one.exists()]
         for file in run.worker_files:
             if not os.path.lexists(file):
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -104,7 +104,13 @@ class Session:
                     self._say(f"ended by {result.signal}; the workers were ended")
                     return int(ExitCode.INTERRUPTED)
                 if result.failures:
-                    raise failures.as_error(result.failures, self._reports(), self._logs())
+                    raise failures.as_error(
+                        result.failures,
+                        self._reports(),
+                        self._logs(),
+                        sandboxed=self.confinement is not None
+                        and self.confinement.sandbox is not None,
+                    )
                 self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
         except SecureTrainError as error:
             with ignoring_signals():

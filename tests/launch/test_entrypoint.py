@@ -144,13 +144,15 @@ time.sleep(300)
 def listening(pid):
     """The addresses that a process listens on, as the kernel writes them."""
     proc = Path(f"/proc/{pid}")
-    targets = {os.readlink(fd) for fd in (proc / "fd").iterdir()}
+    targets = {str(fd.readlink()) for fd in (proc / "fd").iterdir()}
     rows = [
         row.split()
         for table in ("tcp", "tcp6")
         for row in (proc / "net" / table).read_text().splitlines()[1:]
     ]
-    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in targets}
+    return {
+        row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in targets
+    }
 
 
 @pytest.mark.dist

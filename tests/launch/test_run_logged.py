@@ -27,8 +27,8 @@ checkpoint: {log: {}, require_clean_verdict: false, require_lineage: false}
 """
 
 # Saves one checkpoint and goes on until it has a proof. With an argument, then puts another history
-# in the log's place, which it can without a sandbox: it has the rights and keys of the user who runs
-# the job.
+# in the log's place, which it can without a sandbox: it has the rights and keys of the user who
+# runs the job.
 TRAIN = """
 import os, shutil, sys, time
 from datetime import UTC, datetime

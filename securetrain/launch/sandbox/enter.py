@@ -68,7 +68,7 @@ def _request(
         {
             "argv": list(command),
             "env": dict(os.environ),
-            "cwd": os.getcwd(),  # noqa: PTH109 - pathlib is not worth its import here
+            "cwd": os.getcwd(),
             "umask": _umask(),
             "cpus": sorted(os.sched_getaffinity(0)),
             "inherited": [variable for _, variable in hands],
@@ -121,7 +121,7 @@ def _end(status: int) -> int:
 
 
 def _in_memory(file: str) -> int:
-    with open(file, "rb") as source:  # noqa: PTH123
+    with open(file, "rb") as source:
         data = source.read(_HAND_LIMIT + 1)
     if not 0 < len(data) <= _HAND_LIMIT:
         raise ValueError(f"{file} has {len(data)} bytes, the limit is {_HAND_LIMIT}")

@@ -25,9 +25,10 @@ from pathlib import Path
 from select import select
 from typing import Any, Final, Self
 
-from securetrain.launch.sandbox import enter, holder
-from securetrain.launch.sandbox.orders import Features, Scene, orders
+from securetrain.launch.sandbox import enter, start
+from securetrain.launch.sandbox.orders import Features, orders
 from securetrain.launch.sandbox.seccomp import TABLE, is_known
+from securetrain.launch.sandbox.view import Scene
 
 _READY_SECONDS: Final = 30.0
 _END_SECONDS: Final = 10.0
@@ -152,7 +153,7 @@ class _Attempt:
         }
         self.orders: dict[str, Any] = orders(scene, features, numbers)
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(holder.__file__)],
+            [sys.executable, "-I", "-S", str(start.__file__)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env={},

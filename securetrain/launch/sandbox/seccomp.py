@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls that a worker may not make, each with its reason, and the program for seccomp(2).
+"""The system calls that a worker may not make, each with its reason, as a program for seccomp(2).
 
 A worker without capabilities could make few of them with success. They are refused because they are
 where the kernel's own faults have been, and because a user namespace would give capabilities back.

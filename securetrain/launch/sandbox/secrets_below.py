@@ -38,7 +38,9 @@ def secrets_below(folder: str, apart: Collection[str] = ()) -> tuple[list[str], 
     for entry in _walk(folder, apart):
         if entry.name in _KEYS and _is_private_key(entry):
             keys.append(entry.path)
-        elif entry.name == _RUN and os.path.isdir(os.path.join(os.path.dirname(entry.path), "keys")):
+        elif entry.name == _RUN and os.path.isdir(
+            os.path.join(os.path.dirname(entry.path), "keys")
+        ):
             runs.append(os.path.dirname(entry.path))
     return keys, runs
 
