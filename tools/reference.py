@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 """Write the reference pages that are made from the code: codes, policy and job fields,
-checks, commands, ledger events.
+checks, commands, ledger events, torchrun's command lines.
 
 ``python tools/reference.py`` writes them; ``--check`` exits with 1 when one is out of date.
 """
 
 import ast
 import inspect as python_inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -22,12 +23,15 @@ from msgspec import inspect
 
 from securetrain.audit.catalogue import load_checks
 from securetrain.cli.main import VERBS, LazyGroup
-from securetrain.core.codes import ALONE, CODES, Code, ExitCode, Node, Retry
+from securetrain.core.codes import ALONE, CODES, RETIRED, Code, ExitCode, Node, Retry
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.ledger import events
 from securetrain.policy.schema import SECTIONS, Policy
 from securetrain.train.config import JobConfig
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tools.torchrun_lines import COMMON, LINES, Line
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs" / "reference"
 NOTE: Final = "<!-- Made by tools/reference.py; edit the code, not this page. -->\n\n"
@@ -303,6 +307,44 @@ def _help(command: click.Command, name: str) -> list[str]:
         return ["```text", command.get_help(context).rstrip(), "```"]
 
 
+TORCHRUN_INTRO: Final = """\
+Each line was given to `torchrun` and, behind `securetrain run --policy dev`, to ours; a test runs
+both and compares what every worker sees (arguments, environment, directory), what is printed, the
+exit code, the log files and the error file of the launcher. A line without a note differs in
+nothing but the variables below and the fabric variables of
+[the worker environment](worker-environment.md).
+
+Without `--policy`, a line with `--standalone` runs under `dev` and any other under `baseline`, for
+which most machines have to be prepared; the refusal says what to type to try a script.
+"""
+
+
+def torchrun_page() -> str:
+    """Command lines of torchrun's, and what differs under each."""
+    lines = ["# torchrun's command lines\n", NOTE, TORCHRUN_INTRO]
+    lines += ["| case | `torchrun ...` | exit codes: torchrun, ours | difference |"]
+    lines += ["| --- | --- | --- | --- |", *map(_line_row, LINES)]
+    lines += ["\n## Variables with other values\n", "| variable | under ours |", "| --- | --- |"]
+    lines += [f"| `{name}` | {text} |" for name, text in COMMON.items()]
+    lines.append(
+        "\n`--master-port`, or the port of a `c10d` or `static` endpoint, is the store's in the"
+        "\nfirst round. A round after a restart gets a free one, because the store before it may"
+        "\nstill be open. A launcher that a signal ended exits with 130 in place of 1."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _line_row(line: Line) -> str:
+    given = " ".join(line.argv).replace("{port}", "PORT").replace("{log}", "DIR")
+    names = " ".join(f"{name}={value}" for name, value in line.env.items())
+    command = f"{names} {given}" if names else given
+    theirs, ours = line.exits
+    exits = f"{theirs if theirs >= 0 else '-'}, {ours}"
+    return f"| {line.name} | `{command}` | {exits} | {line.note} |"
+
+
+_PUBLISHED: Final = re.compile(r"^\| `(ST-[A-Z]{4}-\d{3})`", re.MULTILINE)
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "codes.md": codes_page,
     "policy.md": policy_page,
@@ -310,12 +352,21 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "checks.md": checks_page,
     "commands.md": commands_page,
     "ledger-events.md": ledger_events_page,
+    "torchrun.md": torchrun_page,
 }
+
+
+def vanished(page: str) -> list[str]:
+    """List the codes that a published page shows and the table has neither kept nor retired."""
+    return sorted(set(_PUBLISHED.findall(page)) - CODES.keys() - RETIRED)
 
 
 def main() -> int:
     """Write the pages, or compare them with what they should be."""
     check = "--check" in sys.argv[1:]
+    if (codes := DOCS / "codes.md").exists() and (gone := vanished(codes.read_text())):
+        print(f"{', '.join(gone)}: published, and no row any more; add it to RETIRED")
+        return 1
     stale = []
     for name, make in PAGES.items():
         path = DOCS / name

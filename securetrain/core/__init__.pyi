@@ -8,6 +8,8 @@ from .codes import Retry as Retry
 from .extras import install_hint as install_hint
 from .nodestate import STATE_VARIABLE as STATE_VARIABLE
 from .nodestate import NodeState as NodeState
+from .ownership import claim_dir as claim_dir
+from .ownership import judge_place as judge_place
 from .rundir import RUN_DIR_VARIABLE as RUN_DIR_VARIABLE
 from .rundir import RunDir as RunDir
 from .text import printable as printable

@@ -9,7 +9,9 @@ the caller says so.
 """
 
 import fcntl
+import grp
 import os
+import pwd
 import secrets
 import shutil
 import stat
@@ -129,17 +131,62 @@ def sync_dir(path: Path) -> None:
 
 
 def make_private_dir(path: Path) -> Path:
-    """Create a directory (and its parents) that only this user can enter.
+    """Create a directory that only this user can enter, or accept one that only it can change.
+
+    Nothing that exists is changed, neither its mode nor its owner.
+
+    Raises:
+        UsageError: ST-USAG-018 when the one that exists is another user's, or others may write to
+            it; ST-USAG-002 when it cannot be made.
+    """
+    make_missing_dir(path)
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+    if info.st_uid != os.geteuid():
+        raise UsageError("ST-USAG-018", f"it belongs to user {info.st_uid}", str(path))
+    if who := writers(info):
+        raise UsageError(
+            "ST-USAG-018", f"{who} may write to it", str(path), f"type: chmod go-w {path}"
+        )
+    return path
+
+
+def make_missing_dir(path: Path) -> Path:
+    """Create a directory for this user alone, with its parents; one that exists stays as it is.
+
+    For the folder above a file that a person named.
 
     Raises:
         UsageError: ST-USAG-002 when it cannot be made.
     """
     try:
         path.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
-        path.chmod(PRIVATE_DIR)
     except OSError as error:
         raise os_error(error, str(path)) from error
     return path
+
+
+def writers(info: os.stat_result) -> str:
+    """Name who besides its owner may write to a file or directory; empty for nobody.
+
+    A group that has the owner alone, as many systems make one for each user, is the owner.
+    """
+    if info.st_mode & stat.S_IWOTH:
+        return "everybody"
+    if info.st_mode & stat.S_IWGRP and not _is_group_of_one(info):
+        return f"group {info.st_gid}"
+    return ""
+
+
+def _is_group_of_one(info: os.stat_result) -> bool:
+    try:
+        owner, group = pwd.getpwuid(info.st_uid), grp.getgrgid(info.st_gid)
+    except KeyError:
+        return False
+    is_own = owner.pw_gid == group.gr_gid and owner.pw_name == group.gr_name
+    return is_own and set(group.gr_mem) <= {owner.pw_name}
 
 
 @contextmanager

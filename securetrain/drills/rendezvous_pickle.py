@@ -12,6 +12,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -93,7 +94,8 @@ def hardened(workdir: Path) -> Outcome:
     marker = workdir / "marker"
     command = [
         *(sys.executable, "-m", "securetrain", "run", "--standalone", "--policy", "dev"),
-        *("--nproc-per-node", "1", "--run-dir", str(run_dir.root), str(script), str(workdir)),
+        *("--nproc-per-node", "1", "--run-dir", str(run_dir.root), "--output", str(workdir)),
+        *(str(script), str(workdir)),
     ]
     launcher = subprocess.Popen(command, start_new_session=True)
     try:
@@ -173,10 +175,14 @@ def _sleeper(workdir: Path) -> Path:
 
 
 def _free_port() -> int:
-    import socket  # noqa: PLC0415 - one use
+    """A port that nobody has, and that the kernel gives to nobody while torchrun starts."""
+    import random  # noqa: PLC0415 - one use, as the next
+    import socket  # noqa: PLC0415
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    for port in random.sample(range(20_000, 32_000), 100):  # below Linux's ephemeral ports
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("100 ports were tried, and all are in use")
 
 
 if __name__ == "__main__":

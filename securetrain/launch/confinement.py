@@ -62,9 +62,10 @@ class Confinement:
     notes: tuple[str, ...] = ()
     made: tuple[Path, ...] = ()
 
-    def inside(self, plan: Plan, network: Inside) -> Plan:
-        """The same workers, started in the sandbox, which there is."""
-        assert self.sandbox is not None
+    def inside(self, plan: Plan, plain: Plan, network: Inside) -> Plan:
+        """The same workers, started in the sandbox; `plain` when there is none."""
+        if self.sandbox is None:
+            return plain
         words = self.sandbox.command([plan.program, *plan.arguments], network.inherited_files)
         return replace(plan, program=words[0], arguments=tuple(words[1:]))
 

@@ -10,6 +10,7 @@ the worker shim in front of the script. This is the only module of the launcher 
 import argparse
 import logging
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
-from securetrain.launch.options import BACKEND, RunOptions
+from securetrain.launch.dropin import BACKEND, without_no_python
+from securetrain.launch.options import RunOptions
 from securetrain.policy.schema import Policy, UnpickleMode
-from securetrain.rendezvous.member import CARRIER, FLOORS, ON_EPOCH, TUNNEL, Carrier
+from securetrain.rendezvous.member import CARRIER, FLOORS, ON_EPOCH, STORE_PORT, TUNNEL, Carrier
 from securetrain.rendezvous.wire import Membership, Tunnel
 
 WORKER: Final = "securetrain.launch.worker"
@@ -50,6 +52,10 @@ class AgentResult:
     failures: tuple[Failure, ...] = ()
     signal: str = ""
     """The name of the signal that ended the launcher; empty when none did."""
+    error_file: str = ""
+    """The error file of the worker that failed first; empty when it wrote none."""
+    exit_code: int = 0
+    """How that worker ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,14 +119,7 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
     arguments = argparse.Namespace(**vars(options.torch))
     protected = not arguments.no_python or bool(arguments.run_path)
     if not protected and policy.checkpoint.unpickle is UnpickleMode.ENFORCE:
-        raise RuntimeRefusal(
-            "ST-RUNT-007",
-            f"--no-python runs {options.script} as it is, without the worker shim, and the policy"
-            " enforces it",
-            "--no-python; policy: checkpoint.unpickle",
-            "start a Python script without --no-python, or use a policy with checkpoint.unpickle:"
-            " warn",
-        )
+        raise _unprotected(options)
     if protected:
         # The shim runs the script in an interpreter of its own, as torch does without --run-path.
         arguments.run_path = arguments.no_python = False
@@ -157,6 +156,7 @@ def run_agent(
     endpoint: str,
     run_id: str,
     identity: Path | None,
+    store_port: int = 0,
     attester: str = "",
     tunnel: Tunnel | None = None,
     carrier: Carrier | None = None,
@@ -170,6 +170,7 @@ def run_agent(
         endpoint: The coordinator's host and port.
         run_id: The job's id.
         identity: The node's identity folder; None keeps what ``--rdzv-conf`` says.
+        store_port: The port of the workers' store, when this node hosts it; 0 for any.
         attester: The node's attester (`attest.node.settings.settings_for`); empty keeps that too.
         tunnel: This node's end of the job network, when the job has one.
         carrier: Carries the store over TLS, when several nodes have none (store-tls).
@@ -192,6 +193,8 @@ def run_agent(
     config.local_addr = None  # under plain torchrun our backend would listen there
     if identity is not None:
         config.rdzv_configs["identity"] = str(identity)
+    if store_port:
+        config.rdzv_configs[STORE_PORT] = store_port
     if attester:
         config.rdzv_configs["attester"] = attester
     objects = {TUNNEL: tunnel, CARRIER: carrier, ON_EPOCH: on_epoch, FLOORS: floors}
@@ -199,7 +202,12 @@ def run_agent(
     try:
         elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:
-        return AgentResult(failures=tuple(_failure(r, f) for r, f in error.failures.items()))
+        _, first = error.get_first_failure()
+        return AgentResult(
+            failures=tuple(_failure(r, f) for r, f in error.failures.items()),
+            error_file=str(first.error_file),
+            exit_code=int(first.exitcode),
+        )
     except SignalException as error:
         return AgentResult(signal=error.sigval.name)
     except RendezvousError as error:
@@ -250,15 +258,30 @@ def _notes(options: RunOptions) -> list[str]:
     """Options of torchrun that have no effect here, said once."""
     given = options.torch
     notes = []
-    if given.master_port is not None and not options.joins:
-        notes.append("--master-port has no effect: the store gets a free port on loopback")
     if given.local_addr:
         notes.append("--local-addr has no effect: the store listens where the profile says")
     if given.node_rank:
         notes.append("--node-rank has no effect: the coordinator gives the ranks")
+    if given.master_addr != "127.0.0.1" and not options.joins:
+        notes.append("--master-addr has no effect: the store listens where the profile says")
     if given.run_path:
         notes.append("--run-path: the script runs under the worker shim, in its own interpreter")
     return notes
+
+
+def _unprotected(options: RunOptions) -> RuntimeRefusal:
+    python = without_no_python(options.argv, options.script)
+    as_it_is = (
+        "start a Python script without --no-python, or write a policy that lets it run as it is"
+        " (extends: dev, checkpoint: {unpickle: warn}) and type: securetrain run --policy FILE "
+    )
+    return RuntimeRefusal(
+        "ST-RUNT-007",
+        f"--no-python runs {options.script} as it is, without the worker shim, and the policy"
+        " enforces it",
+        "--no-python; policy: checkpoint.unpickle",
+        f"type: {python}" if python else as_it_is + shlex.join(options.argv),
+    )
 
 
 @contextmanager

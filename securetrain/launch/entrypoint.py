@@ -21,17 +21,19 @@ Everything that the launcher says goes to standard error: standard output belong
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from securetrain.core import ExitCode
-from securetrain.core.errors import RuntimeRefusal, SecureTrainError
+from securetrain.core import ExitCode, judge_place
+from securetrain.core.errors import NetworkError, RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.log import witness_key
+from securetrain.launch import dropin, rootless_launcher
 from securetrain.launch import options as cmdline
-from securetrain.launch import rootless_launcher
 from securetrain.launch.descendants import Interrupted, interruptible, subreaper
+from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.node_run import Session, agent_ledger
 from securetrain.launch.node_services import this_node
 from securetrain.launch.run_setup import RunSetup, default_run_dir, prepare_run
@@ -57,21 +59,28 @@ def main(argv: Sequence[str]) -> int:
     if scanned.help:
         sys.stdout.write(cmdline.format_help())
         return int(ExitCode.OK)
+    error_file = ErrorFile.of(os.environ)
     try:
+        dropin.check_text(argv, os.environ)
         with interruptible(), subreaper():
-            return _run(list(argv), scanned)
+            return _run(list(argv), scanned, error_file)
     except Interrupted as event:
+        error_file.record(event)
         sys.stderr.write(f"securetrain: ended by {event.name}\n")
         return int(ExitCode.INTERRUPTED)
     except SecureTrainError as error:
+        _name_standalone(error, argv, scanned)
+        error_file.record(error)
         if not scanned.json:
             raise
         sys.stdout.write(json.dumps({"error": error.to_dict()}, sort_keys=True) + "\n")
         return int(error.exit_code)
 
 
-def _run(argv: list[str], scanned: cmdline.Scan) -> int:
+def _run(argv: list[str], scanned: cmdline.Scan, error_file: ErrorFile) -> int:
     now = _clock()
+    # Inside a user namespace other users' directories look like root's: judged before.
+    _judge_place(scanned, now)
     policy = load_policy(scanned.policy).policy
     if rootless_launcher.needs_user_namespace(policy.network, scanned):
         return rootless_launcher.run_inside(argv, scanned, os.environ)
@@ -84,8 +93,15 @@ def _run(argv: list[str], scanned: cmdline.Scan) -> int:
         ledger.close()
         raise
     options = cmdline.parse(argv, scanned)
+    dropin.check_program(options.torch, os.environ)
+    dropin.check_workers(str(options.torch.nproc_per_node), options.allow_workers)
     session = Session(
-        setup=_prepare(scanned, now), options=options, argv=tuple(argv), clock=_clock, started=now
+        setup=_prepare(scanned, now),
+        options=options,
+        argv=tuple(argv),
+        clock=_clock,
+        started=now,
+        error_file=error_file,
     )
     return session.run(os.environ)
 
@@ -95,6 +111,25 @@ def _prepare(scanned: cmdline.Scan, now: datetime) -> RunSetup:
         return witness_key(this_node(os.environ).witness_key).public
 
     return prepare_run(scanned.run_dir or default_run_dir(now), scanned.policy, now, witness)
+
+
+def _judge_place(scanned: cmdline.Scan, now: datetime) -> None:
+    try:
+        judge_place(scanned.run_dir or default_run_dir(now))
+    except UsageError as error:
+        if error.code == "ST-USAG-018":
+            safe = this_node(os.environ).root / "runs" / default_run_dir(now).name
+            error.fix += f"; or type: --run-dir {safe}"
+        raise
+
+
+def _name_standalone(error: SecureTrainError, argv: Sequence[str], scanned: cmdline.Scan) -> None:
+    """Add the command for a person who named no policy and only wants to try a script."""
+    by_policy = isinstance(error, NetworkError) or error.code == "ST-RUNT-003"
+    is_bare = scanned.policy_source != "given" and not scanned.standalone and not scanned.endpoint
+    if by_policy and is_bare and scanned.nnodes in {"1", "1:1"}:
+        command = shlex.join(["securetrain", "run", "--standalone", *argv])
+        error.fix = f"to try the script on this machine alone, type: {command}; else {error.fix}"
 
 
 def _clock() -> datetime:

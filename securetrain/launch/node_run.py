@@ -30,6 +30,7 @@ from securetrain.launch.address import announced_address
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.confinement import NO_NETWORK, Confinement, confine
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
+from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
 from securetrain.launch.node_services import NodeServices, start_services, this_node
@@ -68,6 +69,7 @@ class Session:
     argv: tuple[str, ...]
     clock: Callable[[], datetime]
     started: datetime
+    error_file: ErrorFile = field(default_factory=lambda: ErrorFile(None))
     ledger: Ledger = field(init=False)
     profile: NetworkProfile | None = None
     verbs: Verbs | None = None
@@ -104,12 +106,12 @@ class Session:
                     self._say(f"ended by {result.signal}; the workers were ended")
                     return int(ExitCode.INTERRUPTED)
                 if result.failures:
+                    self.error_file.hand_on(result.error_file, result.exit_code)
                     raise failures.as_error(
                         result.failures,
                         self._reports(),
                         self._logs(),
-                        sandboxed=self.confinement is not None
-                        and self.confinement.sandbox is not None,
+                        sandboxed=bool(self.confinement and self.confinement.sandbox),
                     )
                 self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
         except SecureTrainError as error:
@@ -161,6 +163,7 @@ class Session:
                 verbs=self.verbs.place.variables if self.verbs else None,
                 device=self._device(),
                 pass_env=self.options.pass_env,
+                cwd=Path.cwd(),
             )
         recording.record_environment(self.environment, self.options.pass_env, self.ledger)
         self.preflight = run_preflight(
@@ -192,6 +195,7 @@ class Session:
                     endpoint=endpoint,
                     run_id=job,
                     identity=identity,
+                    store_port=self.options.store_port,
                     attester=self._attester(),
                     tunnel=self.network.tunnel if self.network else None,
                     carrier=self._carrier(endpoint),
@@ -222,9 +226,8 @@ class Session:
                 hidden=(state.root, *([Path(str(identity))] if identity else [])),
                 floors=state.floors(self.setup.job).parent,
             )
-        if self.confinement.sandbox is not None:
-            return self.confinement.inside(plan, network)
-        return self.network.inside(plan) if self.network else plan
+        plain = self.network.inside(plan) if self.network else plan
+        return self.confinement.inside(plan, plain, network)
 
     def _device(self) -> str:
         """The device by which the other nodes reach this one, when there is no job network."""
@@ -394,10 +397,6 @@ class Session:
         return None
 
     @property
-    def _sandbox(self) -> str:
-        return self.confinement.label if self.confinement is not None else ""
-
-    @property
     def _background(self) -> BackgroundTasks | None:
         return self.services.background if self.services is not None else None
 
@@ -428,7 +427,7 @@ class Session:
         )
         self._say(f"run          {self.setup.run.root}")
         self._say(f"network      {label(self.profile)}")
-        self._say(f"sandbox      {self._sandbox}")
+        self._say(f"sandbox      {self.confinement.label if self.confinement else ''}")
         spoken = self._attester()
         evidence = f"evidence of its hardware ({spoken})" if spoken else UNATTESTED
         self._say(f"node         {node_name()}: {evidence}")
@@ -490,7 +489,7 @@ class Session:
                     for entry in (found.removed if found else ())
                 ),
                 passed=self.options.pass_env,
-                sandbox=self._sandbox,
+                sandbox=self.confinement.label if self.confinement else "",
                 preflight=self.preflight.sentence if self.preflight else "",
                 workers=tuple(run_summary.worker_ref(report) for report in self._reports()),
                 protected=self.plan.protected if self.plan else True,

@@ -7,21 +7,23 @@
    stops at the training script as argparse does;
 2. `parse` is torch's own parser with our group added, so that every torchrun flag works as it does
    there; what it finds must agree with the scan;
-3. a rendezvous backend other than ours, asked for by name, is refused (ST-RUNT-002). torchrun's
-   defaults and ``--standalone`` simply become ours.
+3. torchrun's defaults, ``--standalone`` and its own backends on one node become ours; any other
+   rendezvous is refused (ST-RUNT-002, `dropin`).
 """
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
 from securetrain.core import install_hint
-from securetrain.core.errors import RuntimeRefusal, UsageError
+from securetrain.core.errors import UsageError
 from securetrain.core.vocabulary import NetworkProfile
+from securetrain.launch import dropin
+from securetrain.launch.dropin import BACKEND
 
-BACKEND: Final = "securetrain"
 SANDBOX: Final = "sandbox"
 """What ``--require`` takes besides network profiles."""
 STANDALONE_POLICY: Final = "dev"
@@ -72,7 +74,7 @@ OUR_VALUED: Final = frozenset(
     {
         *("--policy", "--require", "--run-dir", "--pass-env", "--attester"),
         *("--user", "--output", "--input"),
-        *("--transparency-log", "--transparency-log-key"),
+        *("--transparency-log", "--transparency-log-key", "--allow-workers"),
     }
 )
 HELP: Final = frozenset({"-h", "--help"})
@@ -133,6 +135,12 @@ class RunOptions:
     """The log's key, on a node that writes it."""
     joins: bool
     """Whether the job's coordinator runs elsewhere (``--rdzv-endpoint``)."""
+    argv: tuple[str, ...] = ()
+    """The arguments as they were given."""
+    store_port: int = 0
+    """The port that the workers' store was asked to have; 0 for any."""
+    allow_workers: int = 0
+    """The most workers on this node; 0 for the limit by cores."""
 
     @property
     def script(self) -> str:
@@ -162,7 +170,7 @@ def scan(
     """
     found = {
         f"--{name.replace('_', '-')}": value
-        for name in ("nnodes", "rdzv_endpoint", "rdzv_conf")
+        for name in ("nnodes", "rdzv_endpoint", "rdzv_conf", "rdzv_backend")
         if (value := (environ or {}).get(f"PET_{name.upper()}"))
     }
     require: list[str] = []
@@ -178,6 +186,12 @@ def scan(
         else:
             flags.add(name)
     standalone = standalone or "--standalone" in flags
+    wanted = dropin.Wanted(
+        nnodes=found.get("--nnodes", DEFAULT_NODES),
+        backend=found.get("--rdzv-backend", ""),
+        endpoint=found.get("--rdzv-endpoint", ""),
+        conf=found.get("--rdzv-conf", ""),
+    )
     default = STANDALONE_POLICY if standalone else DEFAULT_POLICY
     source = f"default for {'--standalone' if standalone else 'jobs without --standalone'}"
     return Scan(
@@ -188,9 +202,9 @@ def scan(
         standalone=standalone,
         json="--json" in flags,
         help=bool(flags & HELP),
-        nnodes=found.get("--nnodes", DEFAULT_NODES),
+        nnodes=wanted.nnodes,
         require=tuple(require),
-        endpoint="" if standalone else found.get("--rdzv-endpoint", ""),
+        endpoint="" if standalone or wanted.is_own_job else wanted.endpoint,
         bind=_bind(found.get("--rdzv-conf", "")),
     )
 
@@ -200,26 +214,24 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
 
     Raises:
         UsageError: ST-USAG-001 with what is wrong.
-        RuntimeRefusal: ST-RUNT-002 for another rendezvous backend.
+        RuntimeRefusal: ST-RUNT-002 for a rendezvous that is not ours and cannot become it.
     """
     parser = _torch_parser()
     _add_ours(parser)
-    # torchrun's own default; it becomes ours, while the same word given by a person is refused.
+    # torchrun's own default is nobody's wish; the same word given by a person is one.
     if parser.get_default("rdzv_backend") == "static":
-        parser.set_defaults(rdzv_backend=BACKEND)
+        parser.set_defaults(rdzv_backend="")
     options = parser.parse_args(list(argv))
     _check_scan(options, scanned)
-    if options.standalone:
-        options.rdzv_backend = BACKEND
-        options.rdzv_endpoint = ""
-    if options.rdzv_backend != BACKEND:
-        raise RuntimeRefusal(
-            "ST-RUNT-002",
-            f"--rdzv-backend {options.rdzv_backend} authenticates nobody: whoever reaches its port"
-            " can run code in the launcher",
-            "--rdzv-backend",
-            f"leave it out, or write --rdzv-backend {BACKEND}",
-        )
+    wanted = dropin.Wanted(
+        nnodes=str(options.nnodes),
+        backend="" if options.standalone else str(options.rdzv_backend),
+        endpoint="" if options.standalone else str(options.rdzv_endpoint),
+        conf=str(options.rdzv_conf),
+    )
+    dropin.check_rendezvous(options, wanted, argv)
+    options.rdzv_backend = BACKEND
+    options.rdzv_endpoint = "" if wanted.is_own_job else wanted.endpoint
     return RunOptions(
         torch=options,
         scan=scanned,
@@ -233,6 +245,9 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
         log=str(options.transparency_log),
         log_key=str(options.transparency_log_key),
         joins=bool(options.rdzv_endpoint),
+        argv=tuple(argv),
+        store_port=options.master_port or wanted.store_port,
+        allow_workers=options.allow_workers,
     )
 
 
@@ -262,7 +277,12 @@ class _Parser(argparse.ArgumentParser):
 
 def _torch_parser() -> argparse.ArgumentParser:
     # torch takes seconds to import: only when a command line is really parsed.
-    from torch.distributed.run import get_args_parser  # noqa: PLC0415
+    try:
+        from torch.distributed.run import get_args_parser  # noqa: PLC0415
+    except ImportError:
+        raise
+    except Exception as error:
+        raise dropin.import_refusal(error, os.environ) from error
 
     parser: argparse.ArgumentParser = get_args_parser()
     parser.__class__ = _Parser
@@ -345,6 +365,13 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="KEY",
         help="the key of that log, a file or a pkcs11: URI, on a node that logs",
+    )
+    group.add_argument(
+        "--allow-workers",
+        default=0,
+        metavar="N",
+        type=int,
+        help="let this node have up to N workers (default: 16 for each core, and at least 64)",
     )
     group.add_argument(
         "--json", action="store_true", help="end with one line of JSON on standard output"

@@ -4,7 +4,8 @@
 
 Rules:
 
-1. the directory is 0700 and belongs to this user alone;
+1. the directory is this user's alone (`core.ownership`), and is new, empty but for what people put
+   there, or a run directory: nothing is written beside other files;
 2. keys are made once; the trust root is written last, so its presence means that the directory is
    complete;
 3. a complete directory is used again (to resume); one that was made under another policy, or whose
@@ -26,7 +27,7 @@ from typing import Final
 import msgspec
 
 from securetrain.artifacts.statement import members
-from securetrain.core import RunDir, canonical
+from securetrain.core import RunDir, canonical, claim_dir
 from securetrain.core.errors import IdentityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.identity import SEGMENT, JobCA
@@ -49,6 +50,9 @@ TRUST_LIFETIME: Final = timedelta(days=365)
 KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")
 NODE_KEY: Final = "node"
 LOG_KEY: Final = "log"
+FROM_PEOPLE: Final = frozenset({"dataset", "waivers", "keys", "tpm"})
+"""Names that may be there before the run is: a signed dataset, waivers, and what a setup that was
+cut short, or a quickstart with a TPM, left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +84,12 @@ def prepare_run(
     Raises:
         PolicyError: ST-PLCY-001 to 004 for the policy, ST-PLCY-005 when the directory was made
             under another one.
-        UsageError: ST-USAG-002 when it cannot be written, ST-USAG-005 when its setup is incomplete.
+        UsageError: ST-USAG-002 when it cannot be written, ST-USAG-005 when its setup is incomplete,
+            ST-USAG-017 or ST-USAG-018 for a place that is no run directory of this user's.
         IdentityError: ST-IDEN-008 when its trust root is not valid (any more).
     """
     policy = load_policy(policy_name)
-    run = RunDir(run_dir.absolute())
-    make_private_dir(run.root)
+    run = RunDir(claim_dir(run_dir, _foreign_content))
     created = not run.trust.exists()
     if created:
         _create(run, policy, policy_name, now, witness)
@@ -129,6 +133,18 @@ def node_name(hostname: str = "") -> str:
     name = hostname or socket.gethostname()
     safe = "".join(ch if SEGMENT.fullmatch(ch) else "-" for ch in name)[:64]
     return safe or "node"
+
+
+def _foreign_content(root: Path) -> str:
+    """Say what shows that a directory is no run's; empty for one of ours, whole or cut short."""
+    run = RunDir(root)
+    if any(path.exists() for path in (run.trust, run.resolved_policy)):
+        return ""
+    names = sorted(path.name for path in root.iterdir() if path.name not in FROM_PEOPLE)
+    if not names:
+        return ""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"it holds other files ({names[0]}{more}) and is no run directory"
 
 
 def _create(

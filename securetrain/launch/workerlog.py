@@ -16,7 +16,7 @@ import msgspec
 
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import SecureTrainError
-from securetrain.core.files import make_private_dir, read_file, write_atomic
+from securetrain.core.files import make_missing_dir, read_file, write_atomic
 from securetrain.launch.sockets import SocketCheck
 
 LIMIT: Final = 256 << 10
@@ -61,7 +61,7 @@ def report_path(run: RunDir, rank: int, attempt: int) -> Path:
 def write_report(run: RunDir, report: WorkerReport) -> None:
     """Write a worker's report, replacing an older one of the same rank and attempt."""
     path = report_path(run, report.rank, report.attempt)
-    make_private_dir(path.parent)
+    make_missing_dir(path.parent)
     write_atomic(path, canonical.encode(report), mode=0o600)
 
 

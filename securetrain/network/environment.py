@@ -16,7 +16,8 @@ first that applies to a variable decides:
 5. scheduler families (SLURM_* ...) are removed unless the policy passes them;
 6. debug endpoints are removed unless the policy allows debug servers;
 7. variables that make a process load code (LD_PRELOAD, PYTHONSTARTUP ...) are removed;
-8. unsafe entries of search paths (PYTHONPATH, LD_LIBRARY_PATH, PATH) are taken out;
+8. unsafe entries of search paths (PYTHONPATH, LD_LIBRARY_PATH, PATH) are taken out; a relative one
+   of PYTHONPATH becomes absolute first, because it means the launcher's working directory;
 9. names and values that look like secrets are removed;
 10. everything else is passed.
 
@@ -105,6 +106,7 @@ def worker_environment(
     device: str = "",
     state: Path | None = None,
     pass_env: Collection[str] = (),
+    cwd: Path | None = None,
     judge: PathJudge = path_problem,
     judge_cache: PathJudge = cache_problem,
 ) -> WorkerEnvironment:
@@ -119,6 +121,7 @@ def worker_environment(
         device: The device that other nodes reach this one by, under store-tls.
         state: The folder that this machine keeps between runs (`nodestate`).
         pass_env: Names that the user lets through (``--pass-env``).
+        cwd: The working directory of launcher and workers; relative entries stay so without it.
         judge: Says why a directory is unsafe to load code from.
         judge_cache: The same for directories of compiled code.
 
@@ -141,7 +144,8 @@ def worker_environment(
         elif reason := _reason(name, value, policy):
             removed.append(Removed(name=name, reason=reason))
         elif name in variables.SEARCH_PATHS:
-            _filter_path(name, value, judge, env, removed)
+            entries = _absolute(value, cwd) if name == "PYTHONPATH" and cwd else value.split(":")
+            _filter_path(name, entries if value else [], judge, env, removed)
         else:
             env[name] = value
     return WorkerEnvironment(env=env | pinned, pinned=pinned, removed=tuple(removed))
@@ -255,11 +259,16 @@ def _secret(name: str, value: str) -> Reason | None:
     return Reason.SECRET if looks_secret and value else None
 
 
+def _absolute(value: str, cwd: Path) -> list[str]:
+    """The entries of a search path; the empty one stays, which nobody writes on purpose."""
+    return [str(cwd / entry) if entry else entry for entry in value.split(":")]
+
+
 def _filter_path(
-    name: str, value: str, judge: PathJudge, env: dict[str, str], removed: list[Removed]
+    name: str, entries: Sequence[str], judge: PathJudge, env: dict[str, str], removed: list[Removed]
 ) -> None:
     kept = []
-    for entry in value.split(":") if value else []:
+    for entry in entries:
         if problem := judge(entry):
             removed.append(Removed(name=name, reason=Reason.PATH, detail=problem))
         else:

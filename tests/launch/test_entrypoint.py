@@ -215,11 +215,20 @@ def test_joining_a_coordinator_that_runs_elsewhere(launch, tmp_path):
 
 REFUSALS = {
     "two nodes": (["--nnodes", "2", "s.py"], "ST-NETW-001", 1),
+    "a missing script": (["--standalone", "none.py"], "ST-USAG-002", 20),
+    "a missing module": (["--standalone", "-m", "st_none.train"], "ST-USAG-002", 20),
+    "too many workers": (["--standalone", "--nproc-per-node=100000", "s.py"], "ST-USAG-001", 2),
+    "bytes": (["--standalone", "data-\udcff.py"], "ST-USAG-001", 2),
+    "another's files": (["--standalone", "--run-dir", ".", "s.py"], "ST-USAG-017", 2),
     "hardened": (["--policy", "hardened", "--standalone", "s.py"], "ST-NETW-001", 1),
     "a pinned variable": (["--standalone", "--pass-env", "NCCL_NET", "s.py"], "ST-NETW-003", 2),
     "no shim": (["--standalone", "--no-python", "s.sh"], "ST-RUNT-007", 2),
     "a bad number": (["--standalone", "--nnodes", "x", "s.py"], "ST-USAG-001", 2),
-    "another backend": (["--rdzv-backend", "c10d", "s.py"], "ST-RUNT-002", 2),
+    "another backend": (["--rdzv-backend", "etcd", "s.py"], "ST-RUNT-002", 2),
+}
+BEFORE_A_RUN = {
+    *("another backend", "a missing script", "a missing module", "too many workers", "bytes"),
+    "another's files",
 }
 
 
@@ -229,13 +238,19 @@ def test_refused_before_anything_starts(tmp_path, monkeypatch, capsys, name):
 
     arguments, code, exit_code = REFUSALS[name]
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.py").touch()
+    (tmp_path / "s.sh").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("NCCL_NET", "IB")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path.parent / "error.json"))
     monkeypatch.setattr("securetrain.network.engines.probe", lambda _: "no engine")
     before = dict(os.environ)
     assert main(["--json", "--run-dir", "run", *arguments]) == exit_code
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
     assert dict(os.environ) == before
-    if name == "another backend":  # found while parsing: there is no run yet
+    said = json.loads((tmp_path.parent / "error.json").read_text())["message"]
+    assert code in said["message"]
+    if name in BEFORE_A_RUN:
         assert not (tmp_path / "run").exists()
         return
     summary = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -269,9 +284,13 @@ def test_baseline_refuses_this_machine(tmp_path, monkeypatch, capsys):
     from securetrain.launch.entrypoint import main
 
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.py").touch()
     assert main(["--json", "--run-dir", "run", "s.py"]) != 0
-    code = json.loads(capsys.readouterr().out)["error"]["code"]
+    error = json.loads(capsys.readouterr().out)["error"]
+    code = error["code"]
     assert code in {"ST-RUNT-003", "ST-ATTS-004", "ST-ATTS-005"}
+    if code == "ST-RUNT-003":
+        assert "type: securetrain run --standalone --json --run-dir run s.py;" in error["fix"]
     assert code in (tmp_path / "run" / "ledger.jsonl").read_text()
 
 

@@ -111,7 +111,7 @@ def test_ours():
     assert parsed.scan.nnodes == parsed.torch.nnodes, "torchrun's default"
 
 
-@pytest.mark.parametrize("backend", ["c10d", "static", "etcd", "etcd-v2", "mine"])
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2", "mine"])
 def test_another_backend_is_refused(backend):
     argv = ["--rdzv-backend", backend, "s.py"]
     with pytest.raises(RuntimeRefusal) as caught:
@@ -119,10 +119,66 @@ def test_another_backend_is_refused(backend):
     assert caught.value.code == "ST-RUNT-002"
 
 
+SEVERAL_NODES = [
+    *(["--rdzv-backend", b, "--nnodes", n] for b in ("c10d", "static") for n in ("2", "1:4")),
+    ["--rdzv-backend=c10d", "--rdzv-endpoint=head:29400", "--nnodes=2"],
+    ["--nnodes=2", "--node-rank=1", "--master-addr=head", "--master-port=29500"],
+    ["--nnodes=2", "--node-rank=1"],
+    ["--nnodes=2", "--master-addr=192.0.2.7"],
+    ["--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.7:29400"],
+    ["--rdzv-backend=static", "--master-addr=192.0.2.7"],
+    ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:1", "--rdzv-conf=identity=x"],
+]
+
+
+@pytest.mark.parametrize("given", SEVERAL_NODES, ids=" ".join)
+def test_torchruns_own_backends_are_refused_beyond_one_node(given):
+    argv = [*given, "--nproc-per-node=8", "-m", "pack.train", "--lr", "1"]
+    with pytest.raises(RuntimeRefusal) as caught:
+        parse(argv, scan(argv))
+    assert caught.value.code == "ST-RUNT-002"
+    for text in ("securetrain coordinator", "enroll join TOKEN", "-m pack.train --lr 1"):
+        assert text in caught.value.fix
+    assert "--nproc-per-node 8" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("given", "port"),
+    [
+        (["--rdzv-backend=c10d"], 0),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"], 0),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:29411"], 29411),
+        (["--rdzv-backend=static", "--master-port=29412"], 29412),
+        (["--rdzv-backend=static", "--master-addr=localhost", "--node-rank=0"], 0),
+        (["--rdzv-endpoint=localhost:29413"], 29413),
+        (["--nnodes=1:1", "--rdzv-endpoint=[::1]:29414", "--rdzv-id=7"], 29414),
+        (["--master-port=29415"], 29415),
+    ],
+)
+def test_torchruns_own_backends_become_ours_on_one_node(given, port):
+    argv = [*given, "s.py"]
+    scanned = scan(argv)
+    parsed = parse(argv, scanned)
+    assert not parsed.joins
+    assert parsed.torch.rdzv_backend == "securetrain"
+    assert parsed.store_port == port
+    assert scanned.endpoint == ""
+
+
+def test_a_node_that_a_job_of_one_does_not_have():
+    argv = ["--node-rank=1", "s.py"]
+    assert not parse(argv, scan(argv)).joins, "torchrun ignores it, too"
+    argv = ["--rdzv-backend=static", *argv]
+    with pytest.raises(UsageError) as caught:
+        parse(argv, scan(argv))
+    assert caught.value.code == "ST-USAG-001"
+
+
 def test_a_backend_from_the_environment_is_refused_too(monkeypatch):
     monkeypatch.setenv("PET_RDZV_BACKEND", "c10d")
+    argv = ["--nnodes=2", "s.py"]
     with pytest.raises(RuntimeRefusal) as caught:
-        parse(["s.py"], scan(["s.py"]))
+        parse(argv, scan(argv, environ={"PET_RDZV_BACKEND": "c10d"}))
     assert caught.value.code == "ST-RUNT-002"
 
 

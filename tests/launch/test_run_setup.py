@@ -1,7 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+import os
 import stat
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -71,9 +73,38 @@ def test_an_expired_trust_root_is_refused(tmp_path):
     assert caught.value.code == "ST-IDEN-008"
 
 
-def test_a_directory_with_other_files_is_fine(tmp_path):
+def test_a_directory_with_a_dataset_is_fine(tmp_path):
     (tmp_path / "dataset").mkdir()
     assert prepare_run(tmp_path, "dev", NOW).created
+
+
+def test_keys_are_not_written_beside_other_files(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError) as caught:
+        prepare_run(tmp_path, "dev", NOW)
+    assert caught.value.code == "ST-USAG-017"
+    assert "thesis.tex" in caught.value.what
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_planted_link_gets_no_keys(tmp_path, monkeypatch):
+    (tmp_path / "victim").mkdir(mode=0o700)
+    (tmp_path / "runs").symlink_to(tmp_path / "victim")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        prepare_run(default_run_dir(NOW), "dev", NOW)
+    assert caught.value.code == "ST-USAG-018"
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["/", "/tmp"])
+def test_places_of_the_machine_get_no_keys(name):
+    before = Path(name).stat().st_mode, sorted(os.listdir(name))  # noqa: PTH208 - names only
+    with pytest.raises(UsageError) as caught:
+        prepare_run(Path(name), "dev", NOW)
+    assert caught.value.code == "ST-USAG-017"
+    assert "trust.json" not in before[1]
+    assert Path(name).stat().st_mode == before[0]
 
 
 def test_names():

@@ -240,3 +240,23 @@ def test_the_machines_own_folder_reaches_the_workers():
     assert "SECURETRAIN_OTHER" not in found.env
     none = worker_environment(asked, DEV, NetworkProfile.LOOPBACK, RUN)
     assert "SECURETRAIN_STATE" not in none.env
+
+
+def test_a_relative_pythonpath_means_the_launchers_directory():
+    judged = []
+
+    def judge(entry):
+        judged.append(entry)
+        return "open" if entry.endswith("/open") else ""
+
+    base = {"PYTHONPATH": "src:/abs:.:open", "LD_LIBRARY_PATH": "lib"}
+    result = worker_environment(
+        base, DEV, NetworkProfile.LOOPBACK, RUN, cwd=Path("/here"), judge=judge
+    )
+    assert result.env["PYTHONPATH"] == "/here/src:/abs:/here"
+    assert result.env["LD_LIBRARY_PATH"] == "lib"
+    assert judged == ["lib", "/here/src", "/abs", "/here", "/here/open"]
+    empty = worker_environment(
+        {"PYTHONPATH": ":/abs"}, DEV, NetworkProfile.LOOPBACK, RUN, cwd=Path("/here")
+    )
+    assert empty.env.get("PYTHONPATH", "") in {"", "/abs"}

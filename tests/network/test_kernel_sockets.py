@@ -1,8 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+import random
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -34,12 +36,21 @@ def test_a_connection_is_no_listener():
         assert client.getsockname()[1] not in {entry.port for entry in own_listeners()}
 
 
+def free_on_both():
+    """A listener whose port is nobody's on 127.0.0.2 and no connection's that is made meanwhile."""
+    for port in random.sample(range(20_000, 32_000), 100):  # below Linux's ephemeral ports
+        with suppress(OSError):
+            socket.create_server(("127.0.0.2", port)).close()
+            return socket.create_server(("127.0.0.1", port))
+    raise AssertionError("all ports are in use")
+
+
 def test_another_process_on_the_same_port_is_not_ours():
     code = (
         "import socket, sys; s = socket.create_server(('127.0.0.2', int(sys.argv[1])));"
         "print('up', flush=True); sys.stdin.read()"
     )
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with free_on_both() as server:
         port = server.getsockname()[1]
         with subprocess.Popen(
             [sys.executable, "-c", code, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -61,7 +72,7 @@ def test_listening_elsewhere_is_refused(address):
 
 
 def test_listening_on_a_second_address_as_well_is_refused():
-    with socket.create_server(("127.0.0.1", 0)) as first:
+    with free_on_both() as first:
         port = first.getsockname()[1]
         with (
             socket.create_server(("127.0.0.2", port)),

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import socket
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -89,7 +90,7 @@ def test_an_honest_raw_node_is_admitted(job, tools):
 def test_no_client_certificate(job, tools):
     job.start()
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
-    context.set_alpn_protos([b"securetrain-rdzv/2"])
+    context.set_alpn_protos([b"securetrain-rdzv/3"])
     error = careless_handshake(job.connect(job.identity(), context))
     assert "certificate required" in error.what  # the alert; nothing of ours was said
     assert "certificate" in job.expect("ST-ADMN-002").details["what"]
@@ -173,7 +174,7 @@ def test_another_application_protocol(job, tools):
     context.use_privatekey(identity.key.native)
     context.set_alpn_protos([b"h2"])
     careless_handshake(job.connect(identity, context))
-    assert "securetrain-rdzv/2" in job.expect("ST-ADMN-002").details["what"]
+    assert "securetrain-rdzv/3" in job.expect("ST-ADMN-002").details["what"]
 
 
 def test_a_session_is_never_resumed(job, tools):
@@ -550,6 +551,7 @@ def test_beating_is_not_renewing(job, tools):
         channel.send(Heartbeat(), tools.soon())
         message = tools.answer(channel)
         assert not isinstance(message, SecureTrainError), message
+        time.sleep(0.01)  # more in a second would be its end for another reason
     assert message.code == "ST-ATTS-007"
     event = job.expect("ST-ATTS-007", "node-evicted")
     assert event.boundary is Boundary.NODE

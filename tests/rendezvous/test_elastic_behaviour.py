@@ -295,10 +295,10 @@ def test_everybody_hears_that_it_is_closed(scene):
     scene.start(2, 2)
     nodes = scene.nodes(2)
     scene.meet(*nodes)
-    nodes[1].set_closed()
-    scene.until(nodes[0].is_closed, "the other one knows")
+    nodes[0].set_closed()
+    scene.until(nodes[1].is_closed, "the other one knows")
     with pytest.raises(RendezvousClosedError):
-        nodes[0].next_rendezvous()
+        nodes[1].next_rendezvous()
 
 
 def test_closing_twice_is_closing(scene):
@@ -321,15 +321,17 @@ def test_closing_ends_the_wait_of_who_waits_for_a_round(scene):
         waits.result(PATIENCE)
 
 
-def test_a_node_that_shuts_down_before_the_round_is_complete_ends_it_for_all(scene):
-    scene.start(3, 3)
-    nodes = scene.nodes(2)
-    futures = scene.come(*nodes)
-    scene.until(lambda: all(map(scene.is_in, nodes)), "two of three are in")
-    assert nodes[0].shutdown()
-    for future in futures:
-        with pytest.raises(RendezvousClosedError):
-            future.result(PATIENCE)
+def test_nobody_waits_for_a_round_any_more_once_all_that_ran_have_shut_down(scene):
+    scene.start(1, 3, last_call=0.2)
+    nodes = scene.nodes(3)
+    infos = scene.meet(*nodes[:2])
+    assert {info.world_size for info in infos} == {2}
+    (waits,) = scene.come(nodes[2])
+    scene.waiting(nodes[0], 1)
+    for handler in nodes[:2]:
+        assert handler.shutdown()
+    with pytest.raises(RendezvousClosedError):
+        waits.result(PATIENCE)
 
 
 def test_shutting_down_closes(scene):

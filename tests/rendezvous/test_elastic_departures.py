@@ -99,6 +99,67 @@ def test_a_node_that_has_given_up_does_not_close_the_job_for_the_others(scenes):
         assert member.is_closed() == (scene is stock)
 
 
+def test_a_node_that_shuts_down_before_the_round_is_complete_takes_only_itself_out(scenes):
+    """In torch whoever shuts down first ends the job for all; here it is in no round yet."""
+    stock, ours = scenes()
+    for scene in (stock, ours):
+        scene.start(2, 3, last_call=0.3)
+        nodes = scene.nodes(3)
+        futures = scene.come(nodes[0])
+        scene.until(lambda s=scene, n=nodes: s.is_in(n[0]), "one of two is in")
+        assert nodes[0].shutdown()
+        if scene is stock:
+            with pytest.raises(RendezvousClosedError):
+                futures[0].result(PATIENCE)
+            with pytest.raises(RendezvousClosedError):
+                nodes[1].next_rendezvous()
+        else:
+            with pytest.raises(RendezvousConnectionError, match="ST-ADMN-007"):
+                futures[0].result(PATIENCE)
+            assert ranks(scene.meet(*nodes[1:])) == [0, 1], "the others have their round"
+
+
+def test_one_member_alone_does_not_end_the_job(scenes):
+    """In torch any node does. Here rank 0's does, or more than half of the round."""
+    stock, ours = scenes()
+    for scene in (stock, ours):
+        scene.start(3, 4, last_call=0.3)
+        nodes = scene.nodes(4)
+        scene.meet(*nodes[:3])
+        nodes[2].set_closed()
+        assert nodes[2].is_closed(), "to itself it has"
+        if scene is stock:
+            scene.until(nodes[0].is_closed, "the others know")
+            continue
+        late = scene.come(nodes[3])
+        scene.waiting(nodes[0], 1)
+        assert not nodes[0].is_closed()
+        assert nodes[2].shutdown()
+        infos = scene.results([*scene.come(*nodes[:2]), *late])
+        assert sorted(ranks(infos)) == [0, 1, 2], "without the one that is done"
+        for handler in nodes[1:]:
+            handler.set_closed()
+        ours.until(nodes[0].is_closed, "two of three have closed it")
+
+
+def test_a_spare_node_does_not_end_the_job(scenes):
+    """In torch it does, though it has no part in it."""
+    stock, ours = scenes()
+    for scene in (stock, ours):
+        scene.start(1, 1)
+        nodes = scene.nodes(2)
+        scene.meet(nodes[0])
+        scene.come(nodes[1])
+        scene.until(lambda s=scene, n=nodes: s.is_spare(n[1]), "the second node is spare")
+        nodes[1].set_closed()
+        if scene is stock:
+            scene.until(nodes[0].is_closed, "the member knows")
+        else:
+            assert ranks(scene.meet(nodes[0])) == [0]
+            job = scene.side.job
+            assert job.expect("ST-ADMN-033", "close-ignored")
+
+
 def test_all_nodes_are_started_for_the_same_number_of_nodes(scenes):
     """torch believes each node its own numbers."""
     stock, ours = scenes()

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from securetrain.core.codes import CODES, RETIRED
+from tools import reference
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,3 +22,14 @@ def test_reference_pages_are_up_to_date():
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr + "run: make docs"
+
+
+def test_a_published_code_that_is_neither_kept_nor_retired_is_named():
+    page = reference.codes_page()
+    assert page.count("\n| `ST-") == len(CODES)
+    assert reference.vanished(page) == []
+    row = "\n| `{}` | meaning |\n"
+    retired = min(RETIRED)
+    assert reference.vanished(page + row.format("ST-ATTS-998") + row.format(retired)) == [
+        "ST-ATTS-998"
+    ]

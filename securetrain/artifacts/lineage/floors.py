@@ -34,7 +34,7 @@ from securetrain.core.errors import UsageError
 from securetrain.core.files import (
     PRIVATE_FILE,
     locked,
-    make_private_dir,
+    make_missing_dir,
     read_file,
     write_atomic,
 )
@@ -207,8 +207,7 @@ class Floors:
         return file
 
     def _change(self, run_id: str, change: Callable[[_Run], _Run]) -> None:
-        if not self.path.parent.is_dir():
-            make_private_dir(self.path.parent)
+        make_missing_dir(self.path.parent)
         with locked(self.path.with_name(f".{self.path.name}.lock")):
             file = self._read()
             before = file.runs.get(run_id, _Run())

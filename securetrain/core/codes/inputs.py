@@ -73,6 +73,12 @@ ROWS: Final = (
     Code("ST-USAG-016", X.USAGE, "the model's configuration asks for what is not supported",
          fix="use a model of a supported architecture",
          severity=LOW, rank=ALONE, node=UNPROVEN, retry=NEVER, threat=INPUT),
+    Code("ST-USAG-017", X.USAGE, "the directory is used for something else",
+         fix="name a directory that does not exist yet",
+         severity=LOW, rank=ALONE, node=UNPROVEN, retry=NEVER, threat=INPUT),
+    Code("ST-USAG-018", X.USAGE, "others could change a directory, or exchange it for another",
+         fix="name a directory below one to which only you and root may write, such as your home",
+         severity=MEDIUM, rank=ALONE, node=UNPROVEN, retry=NEVER, threat="T-HST-001"),
     # the policy
     Code("ST-PLCY-001", X.USAGE, "the policy is not valid YAML of the safe subset",
          fix="correct the YAML at this line",

@@ -80,6 +80,26 @@ ROWS: Final = (
          fix="find out why the node left, and do not resume from checkpoints that it helped to"
              " write",
          severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-CKP-005"),
+    # 03x: members of a job, once they are in
+    Code("ST-ADMN-030", X.FAILURE, "a node that comes and goes is kept out for a while",
+         fix="find out why the node goes, and start it again after the time that is named",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=LATER, threat="T-RDZ-005"),
+    Code("ST-ADMN-031", X.FAILURE, "a member costs more than one may",
+         fix="find out what the node sends; an honest one is far below every limit",
+         severity=HIGH, rank=ALONE, node=OUT, retry=LATER, threat="T-RDZ-005"),
+    Code("ST-ADMN-032", X.FAILURE, "an announced address or key can be no member's",
+         fix="announce the address at which the other nodes reach this one (--rdzv-conf"
+             " bind=ADDRESS), and a key that was just made",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
+    Code("ST-ADMN-033", X.FAILURE, "a Close of a node that is not in the current round",
+         fix="nothing is over; look at why the node wants to end a job that it is not in",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
+    Code("ST-ADMN-034", X.FAILURE, "the other members have voted this node out",
+         fix="look at what they caught it at, in the coordinator's ledger",
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
+    Code("ST-ADMN-035", X.FAILURE, "an accusation of somebody who is no other member of the epoch",
+         fix="accuse members of the current epoch, and not oneself",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
     # network and worker environment; 01x and 02x: the job network; 03x: NCCL and RDMA
     Code("ST-NETW-001", X.FAILURE, "the required network profile cannot be achieved",
          fix="start every node with securetrain run, under one policy; all as root, or none",

@@ -9,7 +9,7 @@ passphrase: a node's agent works unattended. Other witnesses are made with `log.
 from collections.abc import Mapping
 from pathlib import Path
 
-from securetrain.core.files import locked, make_private_dir
+from securetrain.core.files import locked, make_missing_dir
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log.checkpoint import LogPolicy
 from securetrain.identity.log.witness import Witness
@@ -22,7 +22,7 @@ def witness_key(path: Path) -> PrivateKey:
         IdentityError: ST-IDEN-001 or ST-IDEN-010 when the file is no good key.
         UsageError: ST-USAG-002.
     """
-    make_private_dir(path.parent)
+    make_missing_dir(path.parent)
     with locked(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             PrivateKey.generate().save(path)

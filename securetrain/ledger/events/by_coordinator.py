@@ -185,7 +185,31 @@ class StoreAnnounced(Observed, frozen=True, kw_only=True):
 
 @event("job-closed", Boundary.RENDEZVOUS, _COORDINATOR)
 class JobClosed(Observed, frozen=True, kw_only=True):
-    """A node has ended the job: there are no more rounds."""
+    """A quorum has ended the job: there are no more rounds."""
+
+
+@event("close-counted", Boundary.RENDEZVOUS, _COORDINATOR)
+class CloseCounted(Observed, frozen=True, kw_only=True):
+    """A member of the current round is done with the job."""
+
+    votes: int
+    members: int
+
+
+@event("close-ignored", Boundary.RENDEZVOUS, _COORDINATOR)
+class CloseIgnored(PlainRefused, frozen=True, kw_only=True):
+    """A node that is not in the current round wanted to end the job."""
+
+
+@event("member-suspected", Boundary.RENDEZVOUS, _COORDINATOR)
+class MemberSuspected(Observed, frozen=True, kw_only=True):
+    """A member does not trust another one. Nobody is evicted for that alone."""
+
+    suspect: str
+    epoch: int
+    cause: str
+    said: str = ""
+    voices: int
 
 
 def _tier_labels(tier: NodeTier) -> tuple[str, ...]:

@@ -16,14 +16,16 @@ from datetime import datetime
 
 from securetrain.core.errors import AdmissionError
 from securetrain.ledger import events
+from securetrain.policy.schema import CloseQuorum
 from securetrain.rendezvous.coordinator.admission import member_of
+from securetrain.rendezvous.coordinator.closing import is_over
 from securetrain.rendezvous.coordinator.evictions import Evictions
 from securetrain.rendezvous.coordinator.gossip import gather
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.coordinator.session import Session, Terms
 from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.protocol import Status, Store
+from securetrain.rendezvous.wire.protocol import CloseState, Status, Store
 from securetrain.rendezvous.wire.tunnel import announce, store_host
 
 
@@ -60,6 +62,8 @@ class Assembly:
         self._epoch = last_epoch
         self._over = False
         self.evictions = Evictions(doubt_lost=doubt_lost)
+        self.ignored: set[str] = set()
+        """Nodes whose Close counts for nothing."""
         self._terms = terms
         self._nodes = nodes
         self._journal = journal
@@ -68,13 +72,40 @@ class Assembly:
 
     def join(self, node: str) -> None:
         """A node asks for the next round."""
+        self.ignored.discard(node)
         self.rounds.join(node, self._terms.monotonic())
         self._orphaned(node)
 
     def remove(self, node: str, *, evicted: bool) -> None:
         """A node is gone."""
+        self.ignored.discard(node)
         self.rounds.remove(node, self._terms.monotonic(), evicted=evicted)
         self._orphaned(node)
+
+    def session_of(self, node: str) -> Session | None:
+        """The connection of a node that is in."""
+        return self._nodes.get(node)
+
+    def may_close(self, node: str) -> bool:
+        """Tell whether a node is a member of the current round."""
+        current = self.membership
+        return (
+            current is not None
+            and current.entry(node) is not None
+            and self.rounds.complete
+            and node in self.rounds.participants
+        )
+
+    def is_over(self, rule: CloseQuorum) -> bool:
+        """Tell whether the job has been closed by a quorum (`closing`)."""
+        if self.membership is None:
+            return False
+        return is_over(
+            rule,
+            [member.node for member in self.membership.members],
+            self.rounds.finished,
+            [node for node, session in self._nodes.items() if session.admitted],
+        )
 
     def status(self, node: str) -> Status:
         """The state of the job, for one node."""
@@ -86,11 +117,17 @@ class Assembly:
             spare=node in rounds.spare,
             evicted=self.evictions.out,
             unfinished=rounds.num_unfinished if node in rounds.participants else 0,
+            close=self._close_of(node),
         )
+
+    def _close_of(self, node: str) -> CloseState:
+        if node in self.rounds.finished:
+            return CloseState.COUNTED
+        return CloseState.IGNORED if node in self.ignored else CloseState.NONE
 
     def tell_everybody(self) -> None:
         """Post the status to every node to which it is news: to all when the last one is done."""
-        over = self.rounds.closed and not self.rounds.num_unfinished
+        over = bool(self.rounds.finished) and not self.rounds.num_unfinished
         news, self._over = over and not self._over, over
         for session in list(self._nodes.values()):
             if session.admitted:

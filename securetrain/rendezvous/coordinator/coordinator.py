@@ -10,18 +10,16 @@ Rules:
    so that idle connections cannot keep members away;
 3. a node is in once: a second connection with the same name, key or WireGuard key is refused and
    both are noted;
-4. ranks, epochs and memberships are the coordinator's alone; `assembly` has their rules.
+4. ranks, epochs and memberships are the coordinator's alone; `assembly` has their rules;
+5. what members may do to the job and to each other is bounded and counted: `conduct`.
 """
 
-import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from cryptography import x509
 
@@ -39,48 +37,22 @@ from securetrain.rendezvous.coordinator.admission import (
     twin_of,
 )
 from securetrain.rendezvous.coordinator.assembly import Assembly
+from securetrain.rendezvous.coordinator.conduct import Conduct
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.listener import Listener
+from securetrain.rendezvous.coordinator.quotas import Quotas
 from securetrain.rendezvous.coordinator.reception import Reception
-from securetrain.rendezvous.coordinator.renewal import Issue, Renewal
+from securetrain.rendezvous.coordinator.renewal import Renewal
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.coordinator.session import Session, Terms
+from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.protocol import Store
+from securetrain.rendezvous.wire.protocol import AnyMessage, Store, Suspect
 from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context
 from securetrain.rendezvous.wire.tunnel import require_alike
 
-HEARTBEAT_SECONDS: Final = 5.0
-LAST_CALL_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 5.0
-
-Revoked: TypeAlias = Callable[[SpiffeId, x509.Certificate], None]
-"""Raises when a peer, or its certificate, has been revoked; or when that cannot be known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorSettings:
-    """The settings of a coordinator that a job rarely changes."""
-
-    last_call: float = LAST_CALL_SECONDS
-    """Seconds that a round stays open once `min_nodes` are in."""
-    heartbeat: float = HEARTBEAT_SECONDS
-    """Seconds between a node's signs of life."""
-    last_epoch: int = -1
-    """The last epoch of an earlier coordinator of this job; epochs go on from there."""
-    verifier: Verifier | None = None
-    """Judges evidence; by default one under the policy."""
-    lease: float | None = None
-    """Seconds that an admission lasts; by default, and at most, the policy's."""
-    revoked: Revoked | None = None
-    """Refuses a peer that the cluster CA has revoked; see `Coordinator.recheck`."""
-    issue: Issue | None = None
-    """Renews nodes' certificates; by default with the job's CA, without a register."""
-    monotonic: Callable[[], float] = time.monotonic
-    """A steady clock in seconds."""
-    random: Callable[[int], bytes] = secrets.token_bytes
-    """Makes nonces and session ids."""
 
 
 class Coordinator:
@@ -169,6 +141,15 @@ class Coordinator:
             last_epoch=chosen.last_epoch,
             doubt_lost=asked.node.doubt_lost,
         )
+        self._conduct = Conduct(
+            assembly=self._assembly,
+            journal=self._journal,
+            quotas=Quotas(
+                lease=self._terms.lease, heartbeat=chosen.heartbeat, monotonic=chosen.monotonic
+            ),
+            quorum=asked.rendezvous.close_quorum,
+            coordinator=str(self._spiffe),
+        )
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
         self._lock = threading.Condition(threading.RLock())
@@ -255,7 +236,7 @@ class Coordinator:
 
     @property
     def closed(self) -> bool:
-        """Tell whether a node has closed the job."""
+        """Tell whether the job has been closed."""
         return self._rounds.closed
 
     def wait_empty(self, timeout: float) -> None:
@@ -269,9 +250,11 @@ class Coordinator:
         """Refuse whom the cluster CA has revoked, before anything that it says is read.
 
         Raises:
-            AdmissionError: ST-ADMN-013, or ST-ADMN-012 when it cannot be known.
+            AdmissionError: ST-ADMN-013, ST-ADMN-012 when it cannot be known, or ST-ADMN-030.
         """
         self._refuse_revoked(session)
+        with self._lock:
+            self._conduct.quotas.admit(session.node)
 
     def authenticated(self, session: Session) -> None:
         """Reserve the node's name.
@@ -325,6 +308,15 @@ class Coordinator:
         with self._lock:
             self._admissions[session.node] = admission_of(session, result)
 
+    def heard(self, session: Session, message: AnyMessage) -> None:
+        """Count a message of an admitted node.
+
+        Raises:
+            AdmissionError: ST-ADMN-031.
+        """
+        with self._lock:
+            self._conduct.quotas.hear(session.node, message)
+
     def renewed(self, session: Session, result: AttestationResult) -> None:
         """Note the new lease.
 
@@ -332,10 +324,11 @@ class Coordinator:
             AdmissionError: ST-ADMN-013 when the node was revoked meanwhile.
         """
         self._refuse_revoked(session)
-        self._journal.write(
-            events.LeaseRenewed(subject=session.subject, tier=result.tier, result=result.digest)
+        renewed = events.LeaseRenewed(
+            subject=session.subject, tier=result.tier, result=result.digest
         )
         with self._lock:
+            self._conduct.note(session, renewed)
             self._admissions[session.node] = admission_of(session, result)
 
     def ready(self, session: Session) -> None:
@@ -360,13 +353,25 @@ class Coordinator:
             self._assembly.announce(session, store)
 
     def close(self, session: Session) -> None:
-        """No more rounds."""
+        """Count the node's vote that the job is over.
+
+        Raises:
+            AdmissionError: ST-ADMN-031.
+        """
         with self._lock:
-            first = not self._rounds.closed
-            self._rounds.finish(session.node)
-            if first:
-                self._journal.write(events.JobClosed(subject=session.subject))
+            self._conduct.close(session)
             self._assembly.tell_everybody()
+
+    def suspect(self, session: Session, message: Suspect) -> None:
+        """Record an accusation; a majority of the epoch evicts, and nobody alone.
+
+        Raises:
+            AdmissionError: ST-ADMN-035 when it makes no sense, ST-ADMN-031.
+        """
+        with self._lock:
+            found = self._conduct.suspect(session, message)
+        if found is not None:
+            found.evict(AdmissionError("ST-ADMN-034", where=found.subject))
 
     def beat(self, session: Session) -> None:
         """Answer a sign of life with where the job stands."""
@@ -375,16 +380,14 @@ class Coordinator:
 
     def ended(self, session: Session, error: SecureTrainError | None) -> None:
         """Record how it ended, and go on without the node."""
-        try:
-            record_end(self._journal, session, error)
-        except SecureTrainError as problem:
-            self._note_problem(problem)
+        self._guarded(lambda: record_end(self._journal, session, error))
         self._listener.passed(session)
         with self._lock:
             if self._nodes.get(session.node) is session:
                 del self._nodes[session.node]
                 self._verifier.release(session.node)
                 self._remove(session, error)
+                self._guarded(self._conduct.settle)
                 self._advance()
                 self._assembly.tell_everybody()
             self._sessions.discard(session)
@@ -399,25 +402,17 @@ class Coordinator:
             # Whatever the reason: who is not here is not attested again, and so is not heard.
             self._assembly.evictions.gone(session.node)
             if session.admitted:
-                self._distrust(session, error)
-        # The end of a job is no reason to restart: there are no more rounds.
-        restart = going_on and (error is not None or not session.said_goodbye)
+                self._conduct.quotas.gone(session.node)
+                self._guarded(lambda: self._conduct.distrust(session, error))
+        # Who goes makes the others restart, unless it has finished; at the end of the job nobody.
+        finished = session.said_goodbye and session.node in self._rounds.finished
+        restart = going_on and (error is not None or not finished)
         self._assembly.remove(session.node, evicted=restart)
 
-    def _distrust(self, session: Session, error: SecureTrainError | None) -> None:
-        """A node is out; when its word counts no more, say since when."""
-        gone = self._assembly.evictions.add(session, error)
-        if gone is None:
-            return
+    def _guarded(self, write: Callable[[], None]) -> None:
+        """Keep a problem of the ledger from those who go on."""
         try:
-            self._journal.write(
-                events.TrustEnded(
-                    subject=session.subject,
-                    cause=gone.code,
-                    last_good=gone.last_good.isoformat(),
-                    epoch=gone.epoch,
-                )
-            )
+            write()
         except SecureTrainError as problem:
             self._note_problem(problem)
 

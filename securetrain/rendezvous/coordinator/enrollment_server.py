@@ -68,7 +68,7 @@ from securetrain.rendezvous.wire.tls import (
     set_protocol,
 )
 
-MAX_CONNECTIONS: Final = 16
+MAX_CONNECTIONS: Final = 64
 
 
 def make_token(
@@ -126,7 +126,7 @@ class EnrollmentServer:
             timeout: seconds for each step of a machine.
             clock: the time, timezone-aware.
             inventory: a folder for the machines' reports; None takes none.
-            limit: connections at once.
+            limit: connections at once that have not shown a good token; the rendezvous' own limit.
             monotonic: a steady clock in seconds.
         """
         self.cluster = cluster
@@ -166,7 +166,7 @@ class EnrollmentServer:
         self.problem = self.problem or problem
 
     def passed(self, visit: "Visit") -> None:
-        """The connection is over."""
+        """The machine has shown a good token, or the connection is over."""
         self._listener.passed(visit)
 
     def _begin(self, sock: socket.socket, remote: str) -> "Visit":
@@ -305,6 +305,7 @@ class Visit:
             EXPORTER_LABEL, EXPORTER_SIZE, b""
         )
         self._invitation, key = self.server.judge(application, exporter)
+        self.server.passed(self)  # a stranger no more: nobody pushes it out
         self._send(self.server.grant(self._invitation, key, self.remote))
         try:
             report = self._receive(DOCUMENT_LIMIT)

@@ -6,7 +6,11 @@ Strangers are limited in number. When one more comes, the oldest of the address 
 them goes: a member needs a few milliseconds to authenticate, so connections that only sit there
 cannot keep it out, as they would if newcomers were turned away instead; and whoever opens many from
 one address pushes out only its own. An address may have all the places only while nobody else
-wants one. An IPv6 network of 64 bits counts as one address: whoever has one has 2^64 of them.
+wants one. Where each address has one
+place only, nobody is pushed out before it has had `STAY` seconds, and newcomers wait at the socket
+until then: hundreds of addresses that come back at once when they are pushed out make an honest one
+wait for its turn, and no more. An IPv6 network of 64 bits counts as one address: whoever has one
+has 2^64 of them.
 """
 
 import ipaddress
@@ -21,6 +25,7 @@ from typing import Final, Protocol
 from securetrain.core.errors import AdmissionError, os_error
 from securetrain.rendezvous.wire.channel import Wakeup
 
+STAY: Final = 1.0
 _BACKLOG: Final = 512
 _PAUSE: Final = 0.02
 
@@ -48,6 +53,7 @@ class Listener:
         limit: int,
         on_problem: Callable[[AdmissionError], None],
         name: str = "coordinator",
+        stay: float = STAY,
     ) -> None:
         """Prepare; nothing listens yet.
 
@@ -56,12 +62,15 @@ class Listener:
             limit: how many strangers there may be.
             on_problem: hears of a connection that could not be served.
             name: of the threads.
+            stay: seconds that one is left alone which is the only one of its address.
         """
         self._begin = begin
         self._limit = limit
         self._on_problem = on_problem
-        self._strangers: dict[Guest, str] = {}  # the oldest first, each with its bucket
-        self._lock = threading.Lock()
+        self._stay = stay
+        # The oldest first, each with its bucket and when it came.
+        self._strangers: dict[Guest, tuple[str, float]] = {}
+        self._lock = threading.Condition()
         self._wakeup = Wakeup()
         self._socket: socket.socket | None = None
         self._thread = threading.Thread(target=self._loop, name=f"{name}-listener", daemon=True)
@@ -85,7 +94,9 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening."""
-        self._closing = True
+        with self._lock:
+            self._closing = True
+            self._lock.notify_all()
         self._wakeup.set()
         if self._socket is not None:
             self._thread.join()
@@ -102,6 +113,7 @@ class Listener:
         """The session is admitted or over: it is no stranger any more."""
         with self._lock:
             self._strangers.pop(session, None)
+            self._lock.notify_all()
 
     def _loop(self) -> None:
         assert self._socket is not None
@@ -116,7 +128,7 @@ class Listener:
                 continue
             except OSError:
                 # Out of descriptors, or the peer is gone again: make room and go on.
-                self._push_out(0)
+                self._push_out(0, at_once=True)
                 time.sleep(_PAUSE)
                 continue
             try:
@@ -131,17 +143,24 @@ class Listener:
         self._push_out(self._limit - 1)
         session = self._begin(sock, f"{address}:{port}")
         with self._lock:
-            self._strangers[session] = bucket_of(address)
+            self._strangers[session] = bucket_of(address), time.monotonic()
         threading.Thread(target=session.run, name=f"session-{session.remote}", daemon=True).start()
 
-    def _push_out(self, most: int) -> None:
+    def _push_out(self, most: int, *, at_once: bool = False) -> None:
         """End strangers until at most `most` are left."""
         while True:
             with self._lock:
                 if len(self._strangers) <= most:
                     return
-                crowd, number = Counter(self._strangers.values()).most_common(1)[0]
-                oldest = next(s for s, bucket in self._strangers.items() if bucket == crowd)
+                buckets = Counter(bucket for bucket, _ in self._strangers.values())
+                crowd, number = buckets.most_common(1)[0]
+                oldest, came = next(
+                    (s, came) for s, (bucket, came) in self._strangers.items() if bucket == crowd
+                )
+                left = came + self._stay - time.monotonic()
+                if number == 1 and left > 0 and not (at_once or self._closing):
+                    self._lock.wait(left)
+                    continue
                 del self._strangers[oldest]
             oldest.evict(
                 AdmissionError(

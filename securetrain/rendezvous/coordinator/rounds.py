@@ -69,6 +69,7 @@ class Rounds:
         """
         if self.closed:
             raise AdmissionError("ST-ADMN-008", "the job is closed", f"node {node}")
+        self.finished.discard(node)
         self._withdraw(node)
         if not self.complete:
             self._participate(node, now)
@@ -91,8 +92,7 @@ class Rounds:
         self.deadline = None
 
     def finish(self, node: str) -> None:
-        """A node is done with the job, which ends it for everybody."""
-        self.close()
+        """A node is done with the job; `closing` says whether that ends it for everybody."""
         self.finished.add(node)
 
     def formed(self, now: float) -> bool:

@@ -9,7 +9,6 @@ place, when the node falls silent for three heart-beats, or when its lease ends.
 """
 
 import hashlib
-import ipaddress
 import threading
 import time
 from collections import deque
@@ -28,6 +27,7 @@ from securetrain.identity import JobCA, SpiffeId, certificate_pem, public_key_of
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.rendezvous.coordinator.renewal import Renewal
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
+from securetrain.rendezvous.wire.meaning import check_address
 from securetrain.rendezvous.wire.protocol import (
     DOCUMENT_LIMIT,
     FRAME_LIMIT,
@@ -37,6 +37,7 @@ from securetrain.rendezvous.wire.protocol import (
     AnyMessage,
     Challenge,
     Close,
+    CloseState,
     Heartbeat,
     Hello,
     Leave,
@@ -46,6 +47,7 @@ from securetrain.rendezvous.wire.protocol import (
     Renew,
     Status,
     Store,
+    Suspect,
     unexpected,
 )
 from securetrain.rendezvous.wire.tunnel import check_hello as check_tunnel
@@ -84,6 +86,9 @@ class Hub(Protocol):
     def admitted(self, session: "Session", result: AttestationResult) -> None:
         """The evidence was accepted: record it before the node hears of it."""
 
+    def heard(self, session: "Session", message: AnyMessage) -> None:
+        """The admitted node has sent a message: is it too many?"""
+
     def renewed(self, session: "Session", result: AttestationResult) -> None:
         """The evidence was accepted again."""
 
@@ -94,7 +99,10 @@ class Hub(Protocol):
         """The node announces the workers' store."""
 
     def close(self, session: "Session") -> None:
-        """The node says that the job is over."""
+        """The node is done with the job."""
+
+    def suspect(self, session: "Session", message: Suspect) -> None:
+        """The node does not trust another member."""
 
     def beat(self, session: "Session") -> None:
         """The node is alive: post where the job stands, and nothing that is older than news."""
@@ -128,7 +136,7 @@ class Session:
     _outbox: deque[AnyMessage] = field(default_factory=deque)
     _verdict: SecureTrainError | None = None
     _cut: bool = False
-    _told: tuple[int, bool, bool, tuple[str, ...]] = (0, False, False, ())
+    _told: tuple[object, ...] = (0, False, False, (), CloseState.NONE)
     _pending: Binding | None = None
     _challenged: datetime | None = None
     _holder: PublicKey | None = None
@@ -163,7 +171,7 @@ class Session:
 
     def tell(self, status: Status) -> None:
         """Post a status when it says something that an agent acts on and has not heard yet."""
-        news = (status.waiting, status.closed, status.spare, status.evicted)
+        news = (status.waiting, status.closed, status.spare, status.evicted, status.close)
         if news != self._told:
             self._told = news
             self.post(status)
@@ -234,7 +242,7 @@ class Session:
         hello = self.channel.receive(self._soon())
         if not isinstance(hello, Hello):
             raise _misplaced(hello, "Hello")
-        _check_hello(hello, self.peer)
+        _check_hello(hello, self.peer, self.remote, alone=self.terms.max_nodes == 1)
         self.hello = hello
         self.hub.authenticated(self)
         self._challenge()
@@ -354,6 +362,7 @@ class Session:
             ) from cause
 
     def _handle(self, message: AnyMessage) -> None:
+        self.hub.heard(self, message)
         match message:
             case Heartbeat():
                 self.hub.beat(self)
@@ -370,13 +379,15 @@ class Session:
                 self._send_admit(result)
             case Close():
                 self.hub.close(self)
+            case Suspect():
+                self.hub.suspect(self, message)
             case Leave():
                 self.said_goodbye = True
             case _:
                 raise unexpected(message, "a request of an admitted node")
 
 
-def _check_hello(hello: Hello, peer: SpiffeId) -> None:
+def _check_hello(hello: Hello, peer: SpiffeId, remote: str, *, alone: bool) -> None:
     """Compare what a node says of itself with what its certificate says."""
     if hello.protocol != PROTOCOL:
         raise AdmissionError(
@@ -396,12 +407,7 @@ def _check_hello(hello: Hello, peer: SpiffeId) -> None:
             "Hello.node",
             "use the node's own identity",
         )
-    try:
-        ipaddress.ip_address(hello.address)
-    except ValueError as error:
-        raise AdmissionError(
-            "ST-ADMN-001", str(error), "Hello.address", "give an IP address, not a name"
-        ) from error
+    check_address(hello.address, remote, alone=alone)
     check_tunnel(hello)
 
 

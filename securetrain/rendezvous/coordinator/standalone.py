@@ -22,7 +22,7 @@ from typing import Final
 from cryptography import x509
 
 from securetrain.attest.session import FileState, Verifier, appraisers_for
-from securetrain.core import RunDir, canonical
+from securetrain.core import RunDir, canonical, claim_dir
 from securetrain.core.errors import IntegrityError, PolicyError, UsageError
 from securetrain.core.files import make_private_dir, read_file, write_atomic
 from securetrain.identity import ClusterCA, How, JobCA, Role, Token, Unlock
@@ -38,14 +38,11 @@ from securetrain.ledger import (
     verify_ledger,
 )
 from securetrain.policy.load import FILE_LIMIT, LoadedPolicy
-from securetrain.rendezvous.coordinator.coordinator import (
-    LAST_CALL_SECONDS,
-    Coordinator,
-    CoordinatorSettings,
-)
+from securetrain.rendezvous.coordinator.coordinator import Coordinator
 from securetrain.rendezvous.coordinator.enrollment_server import EnrollmentServer, make_token
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.revoked import RevocationWatch
+from securetrain.rendezvous.coordinator.settings import LAST_CALL_SECONDS, CoordinatorSettings
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 LOOK_SECONDS: Final = 1.0
@@ -184,6 +181,7 @@ class Standalone:
             timeout=policy.rendezvous.handshake_timeout_seconds,
             clock=self.clock,
             inventory=run.root / "inventory",
+            limit=policy.rendezvous.max_unauthenticated,
         )
         host, number = server.start(self.plan.bind, port)
         self.enrollment_server = server
@@ -251,10 +249,11 @@ def prepare(run: RunDir, policy: LoadedPolicy, now: datetime) -> PrivateKey:
 
     Raises:
         PolicyError: ST-PLCY-005 when it was made under another policy.
-        UsageError: ST-USAG-005 when it is another kind of run directory, ST-USAG-002.
+        UsageError: ST-USAG-005 when it is another kind of run directory, ST-USAG-002, ST-USAG-017,
+            ST-USAG-018.
         IdentityError: ST-IDEN-008 when its trust root is not valid.
     """
-    make_private_dir(run.root)
+    claim_dir(run.root, _foreign_content)
     resolved = canonical.encode(policy.policy)
     name = run.key("coordinator")
     if not run.trust.exists():
@@ -276,6 +275,12 @@ def prepare(run: RunDir, policy: LoadedPolicy, now: datetime) -> PrivateKey:
             str(run.resolved_policy),
         )
     return PrivateKey.load(name)
+
+
+def _foreign_content(root: Path) -> str:
+    if RunDir(root).trust.exists() or not any(root.iterdir()):
+        return ""
+    return "it holds other files and is no coordinator's run directory"
 
 
 def epoch_of(run: RunDir, key: PrivateKey) -> int:

@@ -33,11 +33,13 @@ from securetrain.rendezvous.wire.protocol import (
     PROTOCOL,
     Admit,
     Close,
+    CloseState,
     Formed,
     Hello,
     Ready,
     Status,
     Store,
+    Suspect,
 )
 from securetrain.rendezvous.wire.tls import TlsIdentity
 from securetrain.rendezvous.wire.tunnel import Keys, Tunnel, store_host
@@ -235,7 +237,9 @@ class Member:
             raise
 
     def close_job(self) -> None:
-        """Tell the coordinator that the job is over, and wait until it has noted it.
+        """Tell the coordinator that this node is done, and wait until it has noted it.
+
+        That ends the job for all once a quorum of the round is done; else the others go on.
 
         Raises:
             SecureTrainError: why this node is out.
@@ -243,7 +247,7 @@ class Member:
         self._link.post(Close())
         deadline = self._monotonic() + _CLOSE_SECONDS
         with self._changed:
-            while not self._status.closed:
+            while not self._noted:
                 self._raise_failure()
                 if not self._changed.wait(max(0.0, deadline - self._monotonic())):
                     raise AdmissionError(
@@ -251,7 +255,7 @@ class Member:
                     )
 
     def await_others(self, timeout: float) -> bool:
-        """After `close_job`: wait until every other member of the round has closed it or gone.
+        """After `close_job`: wait until every other member of the round is done or has gone.
 
         Until then they may be reading from this node's store, and their workers may not have heard
         yet that this node's have ended: both go through its tunnel.
@@ -264,10 +268,21 @@ class Member:
                 lambda: (
                     self._failure is not None
                     or not self._link.is_open
-                    or (self._status.closed and not self._status.unfinished)
+                    or (self._noted and not self._status.unfinished)
                 ),
                 timeout,
             )
+
+    @property
+    def _noted(self) -> bool:
+        return self._status.closed or self._status.close is not CloseState.NONE
+
+    def suspect(self, node: str, code: str, what: str = "") -> None:
+        """Tell the coordinator that this node does not trust another member of its epoch.
+
+        It is recorded. The other one is evicted when more than half of the members say so.
+        """
+        self._link.post(Suspect(node=node, epoch=max(0, self._epoch), code=code, what=what[:2000]))
 
     def leave(self) -> None:
         """Leave the job and end the connection; may be called twice."""

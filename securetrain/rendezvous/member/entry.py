@@ -11,7 +11,8 @@ until a handler is asked for. ::
 ``--rdzv-conf`` takes ``identity`` (a folder with node.pem, node.crt and ca.crt; needed), ``bind``
 (the IP address where this node's store would listen for the others, by default torchrun's
 ``--local-addr``, else 127.0.0.1), ``local_world`` (workers on this node), ``join_timeout``
-(seconds) and ``attester`` (``auto`` or a settings file: what speaks for this node beside itself).
+(seconds), ``store_port`` (of the store in the first round, by default any) and ``attester``
+(``auto`` or a settings file: what speaks for this node beside itself).
 None of them is a secret: torchrun prints them.
 
 torchrun's workers get this process's environment. With a ``bind`` that others can reach, their
@@ -40,13 +41,14 @@ TUNNEL: Final = "tunnel"
 ON_EPOCH: Final = "on_epoch"
 FLOORS: Final = "floors"
 CARRIER: Final = "carrier"
+STORE_PORT: Final = "store_port"
 DEVICE_VARIABLES: Final = frozenset(
     {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
 )
 _OBJECTS = frozenset({TUNNEL, ON_EPOCH, FLOORS, CARRIER})
 _KNOWN = _OBJECTS | {
     *("identity", "bind", "local_world", "join_timeout", "attester"),
-    *("timeout", "rank"),
+    *("timeout", "rank", STORE_PORT),
 }
 
 
@@ -132,6 +134,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         join_timeout=_number(params, "join_timeout"),
         inside=tunnel.entered if tunnel else nullcontext,
         carrier=carrier,
+        store_port=_number(params, STORE_PORT) or 0,
         **({ON_EPOCH: params.config[ON_EPOCH]} if ON_EPOCH in params.config else {}),
     )
 
@@ -165,8 +168,8 @@ def _check_settings(params: "RendezvousParameters") -> None:
         raise _usage(
             f"unknown setting {unknown[0]!r}",
             "--rdzv-conf",
-            "use identity, bind, local_world, join_timeout or attester; the last call and the"
-            " heart-beat are the coordinator's, the same for every node",
+            "use identity, bind, local_world, join_timeout, store_port or attester; the last call"
+            " and the heart-beat are the coordinator's, the same for every node",
         )
     if any(isinstance(params.get(name), str) for name in _OBJECTS):
         raise _usage("an object is nothing that can be written", "--rdzv-conf", "leave it out")

@@ -64,6 +64,7 @@ class SecureRendezvousHandler(RendezvousHandler):
         store_timeout: timedelta = STORE_TIMEOUT,
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
         carrier: Carrier | None = None,
+        store_port: int = 0,
         on_epoch: OnEpoch = lambda _membership, _local: None,
     ) -> None:
         """Prepare a handler.
@@ -79,6 +80,8 @@ class SecureRendezvousHandler(RendezvousHandler):
                 connection to the coordinator is not made there.
             carrier: carries the store's connections over TLS, in a job without a network of its
                 own. The store itself then listens on loopback.
+            store_port: the port of the store that this node hosts first; 0 for any. A later round
+                gets a free one, because the store before may still be open.
             on_epoch: hears of every epoch before its workers start, and what gives a time of the
                 coordinator by this node's clock. Rank 0's hears first: the others wait for it.
         """
@@ -86,6 +89,7 @@ class SecureRendezvousHandler(RendezvousHandler):
         self._run_id = run_id
         self._inside = inside
         self._carrier = carrier
+        self._store_port = store_port
         self._on_epoch = on_epoch
         self._nodes = (min_nodes, max_nodes)
         self._join_timeout = join_timeout
@@ -220,7 +224,8 @@ class SecureRendezvousHandler(RendezvousHandler):
         self._on_epoch(membership, member.local_time)
         address = store_host(membership) if self._carrier is None else LOOPBACK
         with self._inside():
-            self._hosted = host_store(address, self._store_timeout)
+            self._hosted = host_store(address, self._store_timeout, self._store_port)
+        self._store_port = 0
         if self._carrier is None:
             return self._hosted.port
         shown = lambda: member.credentials  # noqa: E731 - asked anew for each connection

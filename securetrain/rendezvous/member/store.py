@@ -29,20 +29,23 @@ class HostedStore:
     port: int
 
 
-def host_store(address: str, timeout: timedelta) -> HostedStore:
-    """Start a store on a free port of one address.
+def host_store(address: str, timeout: timedelta, port: int = 0) -> HostedStore:
+    """Start a store on one port of one address, by default a free one.
 
     Raises:
-        UsageError: ST-USAG-002 when the address is not this machine's.
+        UsageError: ST-USAG-002 when the address is not this machine's, ST-USAG-003 when the port is
+            not free.
         NetworkError: ST-NETW-002 when it listens anywhere else as well.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.create_server((address, 0), family=family, backlog=_BACKLOG) as listener:
+        with socket.create_server((address, port), family=family, backlog=_BACKLOG) as listener:
             port = int(listener.getsockname()[1])
             fd = listener.detach()
     except OSError as error:
-        raise os_error(error, f"the workers' store at {address}") from error
+        raise os_error(
+            error, f"the workers' store at {address}" + (f":{port}" if port else "")
+        ) from error
     # From here on the descriptor is the store's; it closes it.
     store = TCPStore(
         address,

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""securetrain-rdzv/2: the messages between a node and the coordinator, without I/O.
+"""securetrain-rdzv/3: the messages between a node and the coordinator, without I/O.
 
 Rules:
 
@@ -27,9 +27,13 @@ Rules:
                      <-           Status
     Renew            ->           Challenge, Proof, Admit again, a third of the lease after Admit;
                                   with the node's next certificate when half of its life is over
-    Close | Leave    ->
+    Suspect          ->                                  (recorded; evicts nobody by itself)
+    Close            ->
+                     <-           Status                 (whether it counts)
+    Leave            ->
 """
 
+from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -40,7 +44,7 @@ from securetrain.core.errors import AdmissionError, SecureTrainError, UsageError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.evidence import AttestationKeys, Structure
 
-PROTOCOL: Final = "securetrain-rdzv/2"
+PROTOCOL: Final = "securetrain-rdzv/3"
 """Its number changes with any message: TLS (ALPN) and Hello refuse another one, before the rest."""
 HEADER_SIZE: Final = 4
 MISSED_HEARTBEATS: Final = 3
@@ -56,6 +60,8 @@ MAX_FLOORS: Final = 4
 """Floors that one node shows."""
 FLOOR_LIMIT: Final = 4 << 10
 """Bytes of one of them."""
+TRANSCRIPT_LIMIT: Final = 32 << 10
+"""Bytes of an audit's transcript."""
 MAX_SHOWN: Final = 64
 """Different floors in one membership."""
 
@@ -145,6 +151,17 @@ class Ready(Message, frozen=True, tag="ready"):
     """What this node has seen as the newest checkpoint of the run."""
 
 
+class CloseState(StrEnum):
+    """The fate of a node's own Close."""
+
+    NONE = "none"
+    """It has sent none."""
+    COUNTED = "counted"
+    """It is a vote; the job is over once the policy's quorum has voted."""
+    IGNORED = "ignored"
+    """It counts for nothing: the node is in no round, or has no place in it."""
+
+
 class Status(Message, frozen=True, tag="status"):
     """The state of the job."""
 
@@ -160,6 +177,8 @@ class Status(Message, frozen=True, tag="status"):
     from the next epoch on."""
     unfinished: Count = 0
     """Members of this node's round that have neither closed the job nor gone."""
+    close: CloseState = CloseState.NONE
+    """The fate of this node's Close."""
 
 
 class Formed(Message, frozen=True, tag="formed"):
@@ -194,8 +213,20 @@ class Renew(Message, frozen=True, tag="renew"):
     """The node asks to be challenged again before its lease ends."""
 
 
+class Suspect(Message, frozen=True, tag="suspect"):
+    """This node does not trust another member of its epoch."""
+
+    node: Name
+    epoch: Epoch
+    code: Annotated[str, Meta(pattern=r"^ST-[A-Z]{4}-\d{3}\Z")]
+    """The reason: what the other was caught at."""
+    what: Text = ""
+    transcript: Annotated[bytes, Meta(max_length=TRANSCRIPT_LIMIT)] = b""
+    """Of an audit that the coordinator can check; empty where it is this node's word alone."""
+
+
 class Close(Message, frozen=True, tag="close"):
-    """The job is over: no further round for anybody."""
+    """This node is done with the job; with a quorum of its round, the job is over for all."""
 
 
 class Leave(Message, frozen=True, tag="leave"):
@@ -221,6 +252,7 @@ AnyMessage: TypeAlias = (
     | Store
     | Heartbeat
     | Renew
+    | Suspect
     | Close
     | Leave
     | Refuse

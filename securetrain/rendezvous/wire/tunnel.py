@@ -37,6 +37,7 @@ from securetrain.network.wireguard import (
     pairwise_psk,
 )
 from securetrain.policy.schema import Network
+from securetrain.rendezvous.wire.meaning import check_key
 from securetrain.rendezvous.wire.membership import Membership, sign_membership
 from securetrain.rendezvous.wire.protocol import Formed, Hello
 
@@ -122,7 +123,7 @@ def check_hello(hello: Hello) -> None:
     """Refuse what is no tunnel: a key without a port, or what is no key.
 
     Raises:
-        AdmissionError: ST-ADMN-001.
+        AdmissionError: ST-ADMN-001; ST-ADMN-032 for a key that can be nobody's.
     """
     if bool(hello.wireguard) != bool(hello.wireguard_port):
         raise _malformed("a WireGuard key and its UDP port belong together")
@@ -131,7 +132,7 @@ def check_hello(hello: Hello) -> None:
     if not hello.wireguard:
         return
     try:
-        decode_key(hello.wireguard)
+        check_key(decode_key(hello.wireguard))
         Endpoint(ip_address(hello.address), hello.wireguard_port)
     except NetworkError as error:
         raise _malformed(error.what) from error

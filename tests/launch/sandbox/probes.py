@@ -238,8 +238,8 @@ def enter_another_namespace(_targets):
     in_child(enter)
 
 
-PROBES["mount_something"] = lambda _: call(165, b"none", b"/mnt", b"tmpfs", 0, 0) or call(
-    166, b"/mnt", 0
+PROBES["mount_something"] = lambda _: (
+    call(165, b"none", b"/mnt", b"tmpfs", 0, 0) or call(166, b"/mnt", 0)
 )
 PROBES["open_a_file_system"] = lambda _: os.close(call(430, b"tmpfs", 0))
 PROBES["copy_a_tree_of_mounts"] = lambda _: os.close(call(428, -100, b"/", 1))

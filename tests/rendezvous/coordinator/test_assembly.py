@@ -176,6 +176,7 @@ def test_when_it_goes_from_a_job_that_is_closed_nobody_waits_for_its_store(scene
     scene.form()
     del scene.nodes["node-2"]
     scene.rounds.finish("node-1")
+    scene.rounds.close()
     scene.assembly.remove("node-0", evicted=False)
     (error,) = scene.nodes["node-1"].evicted
     assert error.code == "ST-ADMN-008"

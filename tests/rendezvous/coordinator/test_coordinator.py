@@ -237,7 +237,7 @@ def test_a_member_that_is_evicted_is_a_reason_to_restart(build, job):
 
 @pytest.mark.parametrize(
     ("error", "goodbye", "restarts"),
-    [(None, False, True), (None, True, False), (SILENT, False, True), (SILENT, True, True)],
+    [(None, False, True), (None, True, True), (SILENT, False, True), (SILENT, True, True)],
 )
 def test_a_member_that_goes(build, error, goodbye, restarts):
     coordinator = build()

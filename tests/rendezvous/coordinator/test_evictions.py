@@ -190,8 +190,8 @@ def trio(job):
     job.start(2, 3, last_call=0.2, revoked=check)
     tunnels, members = {}, {}
     for n in range(3):
-        key = PrivateKey.generate(KeyKind.P256).public.key_id[:42]
-        tunnels[f"node-{n}"] = RecordingTunnel(f"{key}A=", 5000 + n)
+        key = PrivateKey.generate(KeyKind.P256).public.key_id[:41]
+        tunnels[f"node-{n}"] = RecordingTunnel(f"{key}AA=", 5000 + n)
         members[f"node-{n}"] = job.join(f"node-{n}", tunnel=tunnels[f"node-{n}"])
     return job, members, tunnels, revoked
 
@@ -253,19 +253,30 @@ def test_the_end_of_a_job_leaves_nothing_in_doubt(job, tools):
     job.start(1, 2, last_call=0.2)
     members = {"node-0": job.join("node-0"), "node-1": job.join("node-1")}
     form(members)
-    members["node-1"].close_job()
+    members["node-0"].close_job()
     for member in members.values():
         member.leave()
     tools.wait_until(lambda: len([e for e in job.events() if e.event == "node-left"]) == 2, "left")
     assert not [event for event in job.events() if event.event == "trust-ended"]
 
 
-def test_a_member_that_leaves_keeps_no_tunnel_and_makes_nobody_restart(trio, tools):
+def test_a_member_that_leaves_keeps_no_tunnel_and_the_others_go_on_without_it(trio, tools):
     _, members, tunnels, _ = trio
     form(members)
     members["node-1"].leave()
     tools.wait_until(lambda: "drop node-1" in tunnels["node-0"].done, "its tunnel is cut")
+    assert members["node-0"].num_waiting
+
+
+def test_a_member_that_is_done_and_leaves_makes_nobody_restart(trio, tools):
+    """The others may have work left that needs no restart."""
+    _, members, tunnels, _ = trio
+    form(members)
+    members["node-1"].close_job()
+    members["node-1"].leave()
+    tools.wait_until(lambda: "drop node-1" in tunnels["node-0"].done, "its tunnel is cut")
     assert not members["node-0"].num_waiting
+    assert not members["node-0"].closed
 
 
 def test_a_member_that_was_evicted_while_the_epoch_was_applied_is_cut_off_too(trio):

@@ -49,7 +49,7 @@ class Entrance:
     """A listener with three places, and a fake address for each newcomer."""
 
     def __init__(self, limit=3):
-        self.listener = Listener(Guest, limit, lambda problem: None)
+        self.listener = Listener(Guest, limit, lambda problem: None, stay=0.0)
         self.port = 0
 
     def come(self, address):

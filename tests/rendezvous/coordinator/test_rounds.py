@@ -131,7 +131,7 @@ def test_who_has_not_finished():
     rounds = full("a", "b", "c")
     assert rounds.num_unfinished == 3
     rounds.finish("b")
-    assert rounds.closed
+    assert not rounds.closed, "that takes a quorum (`closing`)"
     rounds.finish("b")
     rounds.finish("nobody")
     assert rounds.num_unfinished == 2
@@ -140,6 +140,13 @@ def test_who_has_not_finished():
     assert rounds.num_unfinished == 1
     rounds.finish("c")
     assert rounds.num_unfinished == 0
+
+
+def test_who_asks_for_another_round_is_not_done():
+    rounds = full("a", "b")
+    rounds.finish("b")
+    rounds.join("b", 1)
+    assert rounds.finished == set()
 
 
 def test_reopening_a_round_keeps_everybody():

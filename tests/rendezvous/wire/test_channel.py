@@ -195,9 +195,9 @@ def test_what_was_said_before_a_reset_can_still_be_read(ends, tools):
 def test_a_member_that_was_just_sending_hears_why_too(job, tools):
     """It beats all the time: sooner or later it writes into the connection that has ended."""
     job.start(1, 2)
-    for _ in range(10):
-        member = job.join()
-        session = job.coordinator._nodes["node-0"]
+    for n in range(10):
+        member = job.join(f"node-{n}")
+        session = job.coordinator._nodes[f"node-{n}"]
         for _ in range(50):
             member._link.post(Heartbeat())
         session.evict(AdmissionError("ST-ADMN-013", "it was sold"))

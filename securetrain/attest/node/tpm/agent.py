@@ -42,7 +42,7 @@ from securetrain.attest.node.tpm.responses import TpmRefusalError
 from securetrain.attest.node.tpm.transport import DEFAULT_DEVICE
 from securetrain.core import canonical
 from securetrain.core.errors import AttestationError, SecureTrainError
-from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
+from securetrain.core.files import PRIVATE_FILE, make_missing_dir, read_file, write_atomic
 from securetrain.evidence import AttestationKeys, TpmEvidence
 from securetrain.evidence.tpm import (
     AK_TEMPLATE,
@@ -182,7 +182,7 @@ class TpmAgent:
         return self._stored
 
     def _make_key(self, tpm: Tpm, key: EndorsementKey) -> None:
-        make_private_dir(self._file.parent)
+        make_missing_dir(self._file.parent)
         with self._parent(tpm, key) as parent, endorsement.session(tpm, key) as session:
             private, public = tpm.create(parent, session, AK_TEMPLATE)
         stored = StoredKey(ek_name=key.public.name, private=private, public=public)

@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The rights of members that are in, over the job and each other: `closing`, `quotas`.
+
+Nothing here locks: the coordinator calls it with its lock held.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from securetrain.core.errors import AdmissionError, SecureTrainError
+from securetrain.ledger import LedgerEvent, events
+from securetrain.policy.schema import CloseQuorum
+from securetrain.rendezvous.coordinator.assembly import Assembly
+from securetrain.rendezvous.coordinator.closing import Suspicions
+from securetrain.rendezvous.coordinator.journal import Journal
+from securetrain.rendezvous.coordinator.quotas import Quotas
+from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.wire.protocol import Suspect
+
+_LINE: Final = 500
+"""Bytes of a ledger's line beside what is said: signature, link, time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Conduct:
+    """The rules of one job, and what its members have done so far."""
+
+    assembly: Assembly
+    journal: Journal
+    quotas: Quotas
+    quorum: CloseQuorum
+    coordinator: str
+    """Its SPIFFE id."""
+    suspicions: Suspicions = field(default_factory=Suspicions)
+
+    def note(self, session: Session, said: LedgerEvent) -> None:
+        """Record what a node caused, at its cost.
+
+        Raises:
+            AdmissionError: ST-ADMN-031.
+        """
+        self.quotas.write(session.node, len(msgspec.json.encode(said)) + _LINE)
+        self.journal.write(said)
+
+    def close(self, session: Session) -> None:
+        """Count a node's Close, or record that it does not count."""
+        node, rounds = session.node, self.assembly.rounds
+        if rounds.closed:
+            rounds.finish(node)
+        elif not self.assembly.may_close(node):
+            if node not in self.assembly.ignored:
+                self.assembly.ignored.add(node)
+                error = AdmissionError(
+                    "ST-ADMN-033", f"{node} is not in the current round: the job goes on", node
+                )
+                self.note(session, events.CloseIgnored.of(error, session.subject))
+        elif node not in rounds.finished:
+            rounds.finish(node)
+            membership = self.assembly.membership
+            assert membership is not None, "it is a member"
+            votes = sum(member.node in rounds.finished for member in membership.members)
+            members = len(membership.members)
+            self.note(
+                session,
+                events.CloseCounted(subject=session.subject, votes=votes, members=members),
+            )
+            self.settle(session.subject)
+
+    def settle(self, subject: str = "") -> None:
+        """End the job if a quorum has closed it, also because of who is gone."""
+        rounds = self.assembly.rounds
+        if not rounds.closed and self.assembly.is_over(self.quorum):
+            rounds.close()
+            self.journal.write(events.JobClosed(subject=subject or self.coordinator))
+
+    def suspect(self, session: Session, message: Suspect) -> Session | None:
+        """Record an accusation; returns whom it brings down, with those of others.
+
+        Raises:
+            AdmissionError: ST-ADMN-035 when it makes no sense.
+        """
+        current = self.assembly.membership
+        if current is not None and message.epoch < current.epoch:
+            return None  # of an epoch that is over
+        if (
+            current is None
+            or message.epoch != current.epoch
+            or message.node == session.node
+            or current.entry(message.node) is None
+            or current.entry(session.node) is None
+        ):
+            raise AdmissionError(
+                "ST-ADMN-035",
+                f"{session.node} accuses {message.node} of epoch {message.epoch}",
+                session.subject,
+            )
+        voices = self.suspicions.add(current, session.node, message.node)
+        if voices is None and not message.transcript:
+            return None
+        self.note(
+            session,
+            events.MemberSuspected(
+                subject=session.subject,
+                suspect=message.node,
+                epoch=message.epoch,
+                cause=message.code,
+                said=message.what[:500],
+                voices=voices or 0,
+            ),
+        )
+        if self.suspicions.proven(current, message.node, message.transcript):
+            return self.assembly.session_of(message.node)
+        return None
+
+    def distrust(self, session: Session, error: SecureTrainError | None) -> None:
+        """An admitted node is out; when its word counts no more, record since when."""
+        gone = self.assembly.evictions.add(session, error)
+        if gone is not None:
+            self.journal.write(
+                events.TrustEnded(
+                    subject=session.subject,
+                    cause=gone.code,
+                    last_good=gone.last_good.isoformat(),
+                    epoch=gone.epoch,
+                )
+            )

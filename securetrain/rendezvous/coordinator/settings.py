@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a coordinator, with what an ordinary one has."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from cryptography import x509
+
+from securetrain.attest.session import Verifier
+from securetrain.identity import SpiffeId
+from securetrain.rendezvous.coordinator.renewal import Issue
+
+HEARTBEAT_SECONDS: Final = 5.0
+LAST_CALL_SECONDS: Final = 30.0
+
+Revoked: TypeAlias = Callable[[SpiffeId, x509.Certificate], None]
+"""Raises when a peer, or its certificate, has been revoked; or when that cannot be known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """The settings of a coordinator that a job rarely changes."""
+
+    last_call: float = LAST_CALL_SECONDS
+    """Seconds that a round stays open once `min_nodes` are in."""
+    heartbeat: float = HEARTBEAT_SECONDS
+    """Seconds between a node's signs of life."""
+    last_epoch: int = -1
+    """The last epoch of an earlier coordinator of this job; epochs go on from there."""
+    verifier: Verifier | None = None
+    """Judges evidence; by default one under the policy."""
+    lease: float | None = None
+    """Seconds that an admission lasts; by default, and at most, the policy's."""
+    revoked: Revoked | None = None
+    """Refuses a peer that the cluster CA has revoked; see `Coordinator.recheck`."""
+    issue: Issue | None = None
+    """Renews nodes' certificates; by default with the job's CA, without a register."""
+    monotonic: Callable[[], float] = time.monotonic
+    """A steady clock in seconds."""
+    random: Callable[[int], bytes] = secrets.token_bytes
+    """Makes nonces and session ids."""
