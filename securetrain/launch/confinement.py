@@ -170,6 +170,7 @@ def _scene(
         hidden=hidden,
         homes=_homes(home),
         home=home,
+        temporary=env.get("TMPDIR", ""),
         user=choose_user(options.user, script) if whole_machine else None,
         own_user_namespace=os.geteuid() != 0,
         netns=network.netns,

@@ -186,7 +186,7 @@ class Floors:
 
     def adopt(self) -> None:
         """Make the folder, and take over the file of an earlier version, which lay beside it."""
-        make_private_dir(self.path.parent)
+        make_missing_dir(self.path.parent)
         before = self.path.parent.with_suffix(".json")
         if not os.path.lexists(self.path) and os.path.lexists(before):
             before.replace(self.path)

@@ -25,7 +25,7 @@ class SetupError(Exception):
 
 
 def prctl(option: int, value: int | bytes, second: bytes | int = 0) -> None:
-    """Set an attribute of this process: prctl(2)."""
+    """Set an attribute of this process."""
     if libc.prctl(option, *(_word(one) for one in (value, second, 0, 0))) != 0:
         raise last_error("prctl")
 

@@ -98,5 +98,7 @@ def all_but(hidden: Iterable[str], root: str = "/") -> list[str]:
             names = sorted(os.listdir(folder))
         except OSError:
             continue
-        waiting += [os.path.join(folder, name) for name in names]
+        children = [os.path.join(folder, name) for name in names]
+        # A link may lead to what is hidden; where it leads has a rule of its own.
+        waiting += [child for child in children if not os.path.islink(child)]
     return found

@@ -20,7 +20,7 @@ Rules:
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +51,8 @@ EXPOSED_KEYS: Final = ("worker.pem", "checkpoint.pem", "rank.pem", "rank.json")
 _NEW_UTS, _NEW_IPC = 0x04000000, 0x08000000
 NAMESPACES: Final = CLONE_NEWNS | CLONE_NEWPID | _NEW_UTS | _NEW_IPC
 _PRIVATE: Final = "/tmp/.securetrain"  # noqa: S108 - in a private /tmp
+PRIVATE_CACHE: Final = "cache/private"
+"""Below the run, without namespaces: the workers' home and temporary folder."""
 _NO_CORE: Final = (4, 0, 0)
 """RLIMIT_CORE: a core holds secrets, and the kernel hands it to a program outside."""
 
@@ -164,10 +166,8 @@ def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict
     if not private:
         home = f"{_PRIVATE}/home"
         folders.append((home, 0o700, True))
-    variables = {"HOME": home, "TMPDIR": "/tmp"}  # noqa: S108
     files = []
     if scene.user is not None:
-        variables |= {"USER": scene.user.name, "LOGNAME": scene.user.name}
         files = _accounts(scene.user, home)
         groups = [*scene.user.groups, *device_groups(scene.user, rdma=scene.rdma)]
         made["user"] = {"uid": scene.user.uid, "gid": scene.user.gid, "groups": groups}
@@ -182,47 +182,52 @@ def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict
         "folders": folders,
         "sealed": ["/run", "/dev"],
         "blank": sorted(set(seen.blank)),
-        "cwd": "/",
         "errors": _PRIVATE,
         "landlock": landlock.rules(
             version, [*writable, *TEMPORARY, SHARED_MEMORY, home], devices=("/dev", "/proc")
         ),
-        "variables": variables,
+        "variables": {"HOME": home, **_temporary(scene.temporary, writable)},
         "notes": seen.notes,
     }
 
 
 def _without_namespaces(scene: Scene, version: int) -> dict[str, Any]:
-    """Landlock alone: the machine's own /tmp, and the launcher's own user."""
-    private = scene.run / "cache"
-    secret = [*scene.hidden, *scene.homes, Path("/run/docker.sock"), scene.keys]
-    writable = [*scene.writable, *scene.outputs]
-    if not obstacle_to_writing(scene.cwd, scene.all_homes):
-        writable.append(scene.cwd)
-    shown = [*scene.code, *map(Path, scene.search_path), *scene.inputs]
-    shown += [scene.cwd, *named(scene.arguments, scene.cwd)]
+    """Landlock alone: the machine's own folders, and the launcher's own user.
+
+    A folder in which something lies that is hidden cannot be written to, only what is in it: there
+    is no rule for "all but". So a working directory that holds the run is not writable.
+    """
+    private = scene.run / PRIVATE_CACHE
+    hidden = [*map(str, scene.hidden), str(scene.keys)]
+    secret = [*hidden, *map(str, scene.homes), "/run/docker.sock"]
+    shown = [*scene.code, *map(Path, scene.search_path), *scene.inputs, scene.cwd, scene.run]
+    shown += named(scene.arguments, scene.cwd)
     if scene.script is not None:
         shown += [scene.script.parent, scene.script]
-    hidden = [str(path) for path in (*scene.hidden, scene.keys)]
-    readable = landlock.all_but([str(path) for path in secret])
-    for path in (*shown, scene.run):
+    readable = landlock.all_but(secret)
+    for path in shown:
         if path.exists():
             readable += landlock.all_but(hidden, os.path.realpath(path))
     readable += [str(scene.keys / name) for name in EXPOSED_KEYS]
-    ends = [os.path.realpath(path) for path in writable]
-    places = [place for end in ends for place in landlock.all_but(hidden, end)]
-    rules = landlock.rules(
-        version,
-        [*places, *TEMPORARY, SHARED_MEMORY, str(private / "home"), str(private / "errors")],
-        devices=("/dev", "/proc"),
-        readable=readable,
-    )
+    places = [*scene.outputs, *map(Path, (*TEMPORARY, SHARED_MEMORY))]
+    notes = []
+    if stops := obstacle_to_writing(scene.cwd, scene.all_homes):
+        notes.append(f"the working directory {scene.cwd} is read-only: {stops}; --output DIR")
+    else:
+        places.append(scene.cwd)
+    kept = [*hidden, str(scene.run), *map(str, scene.code)]
+    writable = [os.path.realpath(path) for path in (*scene.writable, private)]
+    for place in map(os.path.realpath, places):
+        parts = landlock.all_but(kept, place)
+        writable += parts
+        if parts != [place]:
+            notes.append(f"{place} holds what workers may not change: only folders in it are theirs")
+    rules = landlock.rules(version, writable, devices=("/dev", "/proc"), readable=readable)
     return {
-        "errors": str(private / "errors"),
+        "errors": str(private),
         "landlock": rules,
-        "variables": {"HOME": str(private / "home")},
-        "notes": [],
-        "cwd": "/",
+        "variables": {"HOME": str(private), "TMPDIR": str(private)},
+        "notes": notes,
     }
 
 
@@ -256,6 +261,13 @@ def _hide_secrets(seen: View, scene: Scene) -> None:
         place = f"{keys}/{name}"
         if Path(place).exists():
             seen.bind(place, place, write=False, ids=ids, folder=False)
+
+
+def _temporary(given: str, writable: Sequence[str]) -> dict[str, str]:
+    """The private folder, for workers that were told another in which they may not write."""
+    place = os.path.realpath(given) if given else TEMPORARY[0]
+    kept = any(place == one or is_below(place, one) for one in (*TEMPORARY, *writable))
+    return {} if kept else {"TMPDIR": TEMPORARY[0]}
 
 
 def _accounts(user: JobUser, home: str) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ from select import select
 from typing import Any, Final, Self
 
 from securetrain.launch.sandbox import enter, start
-from securetrain.launch.sandbox.orders import Features, orders
+from securetrain.launch.sandbox.orders import PRIVATE_CACHE, Features, orders
 from securetrain.launch.sandbox.seccomp import TABLE, is_known
 from securetrain.launch.sandbox.view import Scene
 
@@ -72,6 +72,8 @@ class Sandbox:
         if not features.seccomp:
             missing.append("a filter for system calls (no table for this processor)")
         while True:
+            if not features.namespaces:
+                (scene.run / PRIVATE_CACHE).mkdir(mode=0o700, parents=True, exist_ok=True)
             made = _Attempt(scene, features)
             answer = made.wait()
             if "missing" in answer:

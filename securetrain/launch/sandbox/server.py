@@ -157,7 +157,9 @@ def _become_worker(
     for one in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(one, signal.SIG_DFL)
     os.setsid()
-    environment = {**request["env"], **variables}
+    environment: dict[str, str] = request["env"]
+    # What is not set stays so: TMPDIR, and HOME of a service.
+    environment |= {name: value for name, value in variables.items() if name in environment}
     for place, number in enumerate(files[:3]):
         os.dup2(number, place)
     for number, name in zip(files[3:], request["inherited"], strict=True):

@@ -67,8 +67,7 @@ def make_tree(orders: Mapping[str, Any], maps: Mapping[Any, int], missing: list[
         for place in orders["sealed"]:
             call("mount", None, place.encode(), None, _BIND_REMOUNT | _RDONLY | _NOSUID, None)
         _make_proc(orders, missing)
-        with suppress(OSError):
-            os.chdir(orders["cwd"])
+        os.chdir("/")
     except OSError as error:
         raise SetupError("mounts", str(error)) from error
 

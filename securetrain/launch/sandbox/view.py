@@ -50,6 +50,8 @@ class Scene:
     homes: tuple[Path, ...] = ()
     home: Path | None = None
     """The launcher's own, which becomes the workers' private one."""
+    temporary: str = ""
+    """TMPDIR of the workers' environment."""
     user: JobUser | None = None
     """None: the launcher's."""
     own_user_namespace: bool = False

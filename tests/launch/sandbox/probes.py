@@ -60,7 +60,7 @@ def creating(name, path):
     def create(_targets):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.close(file)
-        os.unlink(path)
+        Path(path).unlink()
 
     PROBES[name] = create
 
@@ -97,7 +97,7 @@ opening("read_shared_memory", lambda t: t["shm_secret"])
 opening("change_our_code", lambda t: t["our_code"], os.O_WRONLY)
 opening("change_the_interpreter", lambda _: os.__file__, os.O_WRONLY)
 opening("change_a_package", lambda t: t["package"], os.O_WRONLY)
-opening("change_the_script", lambda _: os.path.abspath(__file__), os.O_WRONLY)
+opening("change_the_script", lambda _: str(Path(__file__).absolute()), os.O_WRONLY)
 
 # Keys, and what is signed with them.
 for which in ("node", "agent", "root", "dataset"):
@@ -205,7 +205,7 @@ def take_a_capability(_targets):
 @probe
 def make_a_device(_targets):
     os.mknod("device", 0o600 | 0o020000, os.makedev(1, 3))
-    os.unlink("device")
+    Path("device").unlink()
 
 
 for device in ("kmsg", "loop-control", "fuse", "net/tun"):
@@ -238,9 +238,12 @@ def enter_another_namespace(_targets):
     in_child(enter)
 
 
-PROBES["mount_something"] = lambda _: (
-    call(165, b"none", b"/mnt", b"tmpfs", 0, 0) or call(166, b"/mnt", 0)
-)
+@probe
+def mount_something(_targets):
+    call(165, b"none", b"/mnt", b"tmpfs", 0, 0)
+    call(166, b"/mnt", 0)
+
+
 PROBES["open_a_file_system"] = lambda _: os.close(call(430, b"tmpfs", 0))
 PROBES["copy_a_tree_of_mounts"] = lambda _: os.close(call(428, -100, b"/", 1))
 PROBES["change_the_root"] = lambda _: in_child(lambda: os.chroot("/mnt"))
@@ -306,7 +309,7 @@ def main():
             in_child(lambda f=function: f(targets) and None)
             came_to[name] = "done"
         except OSError as error:
-            came_to[name] = errno.errorcode.get(error.errno, str(error.errno))
+            came_to[name] = errno.errorcode.get(error.errno or 0, str(error.errno))
     Path("probed.json").write_text(json.dumps(came_to))
 
 
