@@ -27,7 +27,7 @@ class NodeState:
     root: Path
 
     def floors(self, run_id: str) -> Path:
-        """What was seen of a run: in a folder of its own, the one that its workers may write to."""
+        """The file of what was seen of a run, in a folder of its own that its workers may change."""
         name = hashlib.sha256(run_id.encode()).hexdigest()[:32]
         return self.root / "floors" / name / "floors.json"
 

@@ -172,7 +172,7 @@ class RunDir:
 
     @property
     def worker_writable(self) -> tuple[Path, ...]:
-        """What workers may change: folders, and the single files of the root that they write.
+        """The folders and the single files of the root that workers may change.
 
         Nothing else of the run is theirs, least of all `keys`.
         """

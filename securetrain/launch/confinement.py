@@ -39,7 +39,7 @@ _SEARCH: Final = ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """How the job network looks from inside a sandbox."""
+    """The job network as seen from inside a sandbox."""
 
     netns: str = ""
     names: Mapping[str, Path]
@@ -118,6 +118,8 @@ def confine(
         sandbox = Sandbox.start(scene)
         label, missing, notes = sandbox.label, sandbox.missing, sandbox.notes
     except OSError as error:
+        if scene.user is not None:
+            scene.user.release()
         sandbox, notes = None, ()
         missing = (str(error),)
         label = f"{OFF} ({error})"

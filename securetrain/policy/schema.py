@@ -233,11 +233,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ] = 0
     sandbox: Annotated[
         SandboxMode,
-        _meta(
-            "the workers' sandbox: required (refused when a part of it is missing), preferred"
-            " (what is missing is said) or off (workers have the launcher's rights)",
-            "run",
-        ),
+        _meta("the workers' sandbox: required, preferred (goes on without a part) or off", "run"),
     ] = SandboxMode.PREFERRED
     skip_checks: Annotated[
         tuple[str, ...], _meta("check ids that this policy does not ask for", "audit")

@@ -81,7 +81,7 @@ def _request(
 
 
 def _answer(connection: socket.socket) -> int:
-    """How it ended; what it has written into its error file goes where torch's agent looks."""
+    """Return how it ended; what it has written into its error file goes where torch's agent looks."""
     status, length = _ENDED.unpack(_receive(connection, _ENDED.size))
     said = _receive(connection, length)
     place = os.environ.get("TORCHELASTIC_ERROR_FILE", "")

@@ -49,7 +49,7 @@ def _word(value: bytes | int | None) -> Any:
 
 
 def last_error(name: str, *arguments: bytes | int | None) -> OSError:
-    """What errno says, with the paths that were given."""
+    """The error that errno names, with the paths that were given."""
     number = ctypes.get_errno()
     words = [one.decode("utf-8", "replace") for one in arguments if isinstance(one, bytes)]
     shown = [one for one in words if one.startswith("/")]

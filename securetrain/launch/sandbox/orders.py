@@ -68,7 +68,7 @@ class Features:
 
 
 def view(scene: Scene, *, mapped: bool) -> View:
-    """What is shown of the machine (rules 1 to 5)."""
+    """Collect the mounts of a job (rules 1 to 5)."""
     seen = View(scene, mapped=mapped)
     for home in scene.homes:
         if home.is_dir():
@@ -89,6 +89,7 @@ def view(scene: Scene, *, mapped: bool) -> View:
         seen.show(path)
     for path in (*scene.outputs, *scene.writable):
         seen.show(path, write=True)
+    seen.settle()
     _hide_secrets(seen, scene)
     _show_devices(seen, rdma=scene.rdma)
     _show_names(seen, scene)
@@ -103,6 +104,9 @@ def _show_working_directory(seen: View, scene: Scene) -> None:
         ids = [user.uid, user.gid] if user is not None and seen.mapped else None
         seen.replace(home, mode="0700", write=True, owner=ids)
     stops = obstacle_to_writing(scene.cwd, scene.all_homes)
+    outputs = [os.path.realpath(path) for path in scene.outputs]
+    if any(cwd == output or is_below(cwd, output) for output in outputs):
+        return  # it will be shown with them
     if cwd in TEMPORARY:
         said = "is private, and what is written there is gone at the end"
         seen.notes.append(f"the working directory {cwd} {said}: --output DIR keeps it")
@@ -221,7 +225,9 @@ def _without_namespaces(scene: Scene, version: int) -> dict[str, Any]:
         parts = landlock.all_but(kept, place)
         writable += parts
         if parts != [place]:
-            notes.append(f"{place} holds what workers may not change: only folders in it are theirs")
+            notes.append(
+                f"{place} holds what workers may not change: only folders in it are theirs"
+            )
     rules = landlock.rules(version, writable, devices=("/dev", "/proc"), readable=readable)
     return {
         "errors": str(private),

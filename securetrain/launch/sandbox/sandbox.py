@@ -134,8 +134,8 @@ class Sandbox:
         """End it, and every process in it; without effect the second time."""
         self.lifeline.close()
         _end(self.process)
-        if self.scene.user is not None and self.scene.user.reservation is not None:
-            self.scene.user.reservation.close()
+        if self.scene.user is not None:
+            self.scene.user.release()
 
 
 class _Attempt:

@@ -162,7 +162,7 @@ class _Program:
         self.end(action)
 
     def call(self, number: int, inner: "_Program") -> None:
-        """What is done about one call; every way through `inner` ends."""
+        """Have one call looked at; every way through `inner` ends."""
         self.add(_EQUAL, number, 0, len(inner.code))
         self.code += inner.code
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What workers see of the machine's files: mounts for `holder`. The standard library only."""
+"""The mounts of a sandbox, for `holder`. The standard library only."""
 
 import os
 import signal

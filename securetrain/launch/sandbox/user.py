@@ -49,6 +49,11 @@ class JobUser:
         """Return whether it is a user of the range, whom no file and no other process has."""
         return FIRST_UID <= self.uid < FIRST_UID + NUM_UIDS
 
+    def release(self) -> None:
+        """Let another job have the user, when it is one of the range."""
+        if self.reservation is not None:
+            self.reservation.close()
+
 
 def choose_user(asked: str, script: Path | None) -> JobUser:
     """Choose the user; the caller is root.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What workers are shown: a collection of mounts, before any is made.
+"""The view that workers get of a machine: a collection of mounts, before any is made.
 
 Of a path is shown what lies at its end; links on the way are kept where they would be lost. What
 can be seen and read as it is needs no mount.
@@ -27,7 +27,7 @@ _WORD_LIMIT: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What the launcher knows of a job on this node."""
+    """A job on this node, as far as its sandbox depends on it."""
 
     run: Path
     keys: Path
@@ -104,8 +104,11 @@ class View:
             return
         for link, target in links_on_the_way(path, self.roots):
             self.links[link] = target
-        if place in self.roots or any(is_below(root, place) for root in self.roots):
-            if not write and place not in TEMPORARY:
+        if write and place in self.roots:  # asked for by name
+            self.roots.discard(place)
+            del self.empty[place]
+        elif not write and any(root == place or is_below(root, place) for root in self.roots):
+            if place not in TEMPORARY:
                 self._show_entries(Path(place), own=own)
             return
         if before := self.binds.get(place):
@@ -119,6 +122,14 @@ class View:
         if not (write or ids or self.is_replaced(place)):
             return  # it can be seen as it is
         self.bind(place, place, write=write, ids=ids, folder=stat.S_ISDIR(found.st_mode))
+
+    def settle(self) -> None:
+        """Leave out what is shown to be read in a folder that may be changed anyway."""
+        for place in sorted(self.binds, key=len, reverse=True):
+            around = [one for one in (*self.binds, *self.roots) if is_below(place, one)]
+            nearest = max(around, key=len, default="")
+            if not self.binds[place]["write"] and self.binds.get(nearest, {}).get("write"):
+                del self.binds[place]
 
     def bind(
         self, source: str, place: str, *, write: bool, ids: Any, folder: bool, device: bool = False
@@ -151,7 +162,7 @@ class View:
                 self.replace(place, mode="0555")
 
     def _show_entries(self, folder: Path, *, own: bool) -> None:
-        """What lies in a home folder, without what is hidden there by its name."""
+        """Show the entries of a home folder but those that are hidden by their name."""
         try:
             entries = sorted(e for e in folder.iterdir() if not e.name.startswith("."))
         except OSError:
@@ -203,7 +214,7 @@ def obstacle_to_writing(path: Path, homes: Collection[Path]) -> str:
 
 
 def named(arguments: Iterable[str], cwd: Path) -> Iterator[Path]:
-    """What arguments of a script name: folders, and the folders of files."""
+    """Folders, files and their folders that arguments of a script name."""
     for argument in arguments:
         for word in {argument, argument.partition("=")[2]}:
             if not word or "\0" in word or len(word) > _WORD_LIMIT:

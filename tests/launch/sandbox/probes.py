@@ -226,8 +226,13 @@ def type_into_a_terminal(_targets):
 
 
 # Namespaces and mounts.
-for name, flag in (("user", 0x10000000), ("mount", 0x20000), ("network", 0x40000000)):
-    PROBES[f"make_a_{name}_namespace"] = lambda _, f=flag: in_child(lambda: call(272, f))
+def unsharing(name, flag):
+    PROBES[f"make_a_{name}_namespace"] = lambda _: in_child(lambda: call(272, flag))
+
+
+unsharing("user", 0x10000000)
+unsharing("mount", 0x20000)
+unsharing("network", 0x40000000)
 
 
 @probe
@@ -280,11 +285,8 @@ def open_a_file_by_its_number(_targets):
 
 
 # Sockets.
-for family, kind, number in (("packet", 3, 0), ("vsock", 1, 0)):
-    value = {"packet": 17, "vsock": 40}[family]
-    PROBES[f"open_a_{family}_socket"] = lambda _, v=value, k=kind, n=number: socket.socket(
-        v, k, n
-    ).close()
+PROBES["open_a_packet_socket"] = lambda _: socket.socket(17, 3).close()
+PROBES["open_a_vsock_socket"] = lambda _: socket.socket(40, 1).close()
 PROBES["open_a_raw_socket"] = lambda _: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1).close()
 PROBES["talk_to_the_packet_filter"] = lambda _: socket.socket(16, 3, 12).close()
 

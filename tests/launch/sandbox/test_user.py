@@ -59,6 +59,6 @@ def test_a_user_with_a_process_is_taken():
 
 def test_the_range_is_nobodys():
     """systemd: containers end at 1879048191, foreign ids begin at 2147352576."""
-    assert 1879048191 < FIRST_UID
+    assert FIRST_UID > 1879048191
     assert FIRST_UID + NUM_UIDS < 2147352576
     assert not [u for u in pwd.getpwall() if FIRST_UID <= u.pw_uid < FIRST_UID + NUM_UIDS]
