@@ -21,6 +21,8 @@ from .scan.safe_globals import VALUES as VALUES
 from .scan.scanner import scan_path as scan_path
 from .statement.context import SaveContext as SaveContext
 from .statement.members import RankSigner as RankSigner
+from .statement.this_run import RunSigning as RunSigning
+from .statement.this_run import this_run as this_run
 from .summary import write_summary as write_summary
 from .tree.encryption import DecryptionKey as DecryptionKey
 from .tree.encryption import Recipient as Recipient

@@ -68,6 +68,7 @@ _HELP: Final[Mapping[str, str]] = {
     "enroll": "Turn a machine into a node with a one-time token.",
     "coordinator": "Run the coordinator of a job of several machines.",
     "network": "Clean up job networks whose owner is dead.",
+    "cache": "Look after compiled code that runs share.",
     "report": "Show what a run did and proved.",
 }
 VERBS: Final[Mapping[str, Verb]] = {

@@ -11,5 +11,6 @@ from .nodestate import NodeState as NodeState
 from .ownership import claim_dir as claim_dir
 from .ownership import judge_place as judge_place
 from .rundir import RUN_DIR_VARIABLE as RUN_DIR_VARIABLE
+from .rundir import SIGNER_VARIABLE as SIGNER_VARIABLE
 from .rundir import RunDir as RunDir
 from .text import printable as printable

@@ -9,6 +9,7 @@ state. The record that notices it must lie elsewhere: on this machine, for this 
       floors/<run>/      the newest checkpoint of a run that was seen here, in floors.json
       witness.pem        the key with which this machine cosigns transparency logs
       witness/           what it has seen of each log
+      cache/             compiled code that runs share, a folder for each key
 """
 
 import hashlib
@@ -27,7 +28,7 @@ class NodeState:
     root: Path
 
     def floors(self, run_id: str) -> Path:
-        """The file of what was seen of a run, in a folder of its own that its workers may change."""
+        """The file of what was seen of a run, in a folder of its own, which its workers change."""
         name = hashlib.sha256(run_id.encode()).hexdigest()[:32]
         return self.root / "floors" / name / "floors.json"
 
@@ -40,3 +41,8 @@ class NodeState:
     def witness_seen(self) -> Path:
         """The folder of what it has seen of each log."""
         return self.root / "witness"
+
+    @property
+    def caches(self) -> Path:
+        """The folder of compiled code that runs share."""
+        return self.root / "cache"

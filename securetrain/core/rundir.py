@@ -27,7 +27,8 @@
       flight-recorder/   the last collectives of each rank, when one of them never ended (pickles)
       logs/              output of the workers, with --tee or --redirects
       workers/           each worker's own account: what its shim did, its sockets
-      cache/             private compile caches of torch, one owner
+      cache/             compile caches of this run alone, when it cannot share
+      signer/            one socket for each launcher: what its workers may say, it signs
       nccl.conf          empty: NCCL reads this file and no other
       report.html
 """
@@ -38,6 +39,9 @@ from typing import Final
 
 RUN_DIR_VARIABLE: Final = "SECURETRAIN_RUN_DIR"
 """Environment variable by which the launcher tells workers where the run is (never a secret)."""
+
+SIGNER_VARIABLE: Final = "SECURETRAIN_SIGNER"
+"""Environment variable by which workers find their launcher's signing socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +161,16 @@ class RunDir:
         return self.root / "report.html"
 
     def key(self, name: str) -> Path:
-        """A private key's file: agent, checkpoint, dataset, rank, root, worker."""
+        """A private key's file: agent, checkpoint, coordinator, dataset, root, trainer, worker.
+
+        Only the launcher opens it; workers ask its signing socket.
+        """
         return self.keys / f"{name}.pem"
 
     @property
-    def rank_certificate(self) -> Path:
-        """The certificate of the key ``rank``, with which ranks sign their own files."""
-        return self.keys / "rank.json"
+    def signer(self) -> Path:
+        """The folder of the signing sockets, one for each launcher that works in this directory."""
+        return self.root / "signer"
 
     @property
     def workers(self) -> Path:
@@ -193,7 +200,7 @@ class RunDir:
     @property
     def worker_files(self) -> tuple[Path, ...]:
         """The files among `worker_writable`."""
-        return (self.metrics, self.prometheus, self.sketches, self.ledger)
+        return (self.metrics, self.prometheus, self.sketches)
 
     def checkpoint(self, step: int) -> Path:
         """The directory of the checkpoint after `step` optimizer steps."""

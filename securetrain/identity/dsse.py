@@ -54,6 +54,21 @@ def pae(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
+def payload_of(message: bytes, payload_type: str) -> bytes:
+    """The payload in a pre-authentication encoding: of a message that is to be signed.
+
+    Raises:
+        IdentityError: ST-IDEN-004 when it is another encoding, or of another payload type.
+    """
+    head = pae(payload_type, b"").rsplit(b" ", 2)[0] + b" "
+    _, space, payload = message[len(head) :].partition(b" ")
+    if not (message.startswith(head) and space) or message != pae(payload_type, payload):
+        raise IdentityError(
+            "ST-IDEN-004", f"not the encoding of a payload of the type {payload_type!r}"
+        )
+    return payload
+
+
 def sign(payload: bytes, payload_type: str, keys: Sequence[Signer]) -> bytes:
     """An envelope's canonical bytes, signed by every key in `keys`."""
     message = pae(payload_type, payload)

@@ -63,9 +63,20 @@ def parse(
     Raises:
         IdentityError: ST-IDEN-004 when it is another type or malformed.
     """
+    return parse_to_sign(payload.data, predicate_type, predicate, where)
+
+
+def parse_to_sign(
+    data: bytes, predicate_type: str, predicate: type[P], where: str = ""
+) -> Statement[P]:
+    """Read a payload that nobody has signed yet, as `parse` would afterwards.
+
+    Raises:
+        IdentityError: ST-IDEN-004 when it is another type or malformed.
+    """
     try:
         frame = canonical.decode(
-            payload.data, _Frame, limit=dsse.ENVELOPE_LIMIT, where=where, canonical=True
+            data, _Frame, limit=dsse.ENVELOPE_LIMIT, where=where, canonical=True
         )
         if frame.type != STATEMENT_TYPE or frame.predicateType != predicate_type:
             raise IdentityError(

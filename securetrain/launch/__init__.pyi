@@ -1,5 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from .compile_cache import ClearedCaches as ClearedCaches
+from .compile_cache import StoredCache as StoredCache
+from .compile_cache import clear_caches as clear_caches
+from .compile_cache import list_caches as list_caches
 from .entrypoint import main as main
 from .node_services import this_node as this_node
 from .preflight import run_preflight as run_preflight

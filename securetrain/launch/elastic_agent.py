@@ -8,6 +8,7 @@ the worker shim in front of the script. This is the only module of the launcher 
 """
 
 import argparse
+import functools
 import logging
 import os
 import shlex
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.dropin import BACKEND, without_no_python
@@ -29,6 +30,18 @@ WORKER: Final = "securetrain.launch.worker"
 
 OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
 """See `rendezvous.member.handler.SecureRendezvousHandler`."""
+
+
+class WatchesWorkers(Protocol):
+    """Hears of every start of the workers: which process is which rank (`signing_service`)."""
+
+    def starting(self) -> None:
+        """They are about to be started."""
+
+    def started(
+        self, pids: Mapping[int, int], environments: Mapping[int, Mapping[str, str]]
+    ) -> None:
+        """They are: their processes and the agent's variables for each, by local rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +175,7 @@ def run_agent(
     carrier: Carrier | None = None,
     on_epoch: OnEpoch | None = None,
     floors: Callable[[], Sequence[bytes]] | None = None,
+    watcher: WatchesWorkers | None = None,
 ) -> AgentResult:
     """Run the job's workers on this node until they have ended.
 
@@ -176,6 +190,7 @@ def run_agent(
         carrier: Carries the store over TLS, when several nodes have none (store-tls).
         on_epoch: Hears of every epoch before its workers start.
         floors: Gives the heads to show the other nodes before every round.
+        watcher: Hears which processes are the workers.
 
     Raises:
         SecureTrainError: what the rendezvous refused.
@@ -200,7 +215,8 @@ def run_agent(
     objects = {TUNNEL: tunnel, CARRIER: carrier, ON_EPOCH: on_epoch, FLOORS: floors}
     config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
     try:
-        elastic_launch(config, plan.program)(*plan.arguments)
+        with _watched(watcher):
+            elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         return AgentResult(
@@ -215,6 +231,36 @@ def run_agent(
             raise error.__cause__ from error
         raise
     return AgentResult()
+
+
+@contextmanager
+def _watched(watcher: WatchesWorkers | None) -> Iterator[None]:
+    """Tell `watcher` of the workers. torch's agent keeps their processes to itself."""
+    from torch.distributed.elastic.agent.server import local_elastic_agent  # noqa: PLC0415
+
+    agent: Any = local_elastic_agent
+    start: Callable[..., Any] = agent.start_processes
+
+    @functools.wraps(start)
+    def start_and_tell(*args: Any, **given: Any) -> Any:
+        assert watcher is not None
+        watcher.starting()
+        context = None
+        try:
+            context = start(*args, **given)
+        finally:
+            pids = {} if context is None else context.pids()
+            watcher.started(pids, given["envs"])
+        return context
+
+    if watcher is None:
+        yield
+        return
+    agent.start_processes = start_and_tell
+    try:
+        yield
+    finally:
+        agent.start_processes = start
 
 
 @contextmanager

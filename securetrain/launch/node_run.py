@@ -11,23 +11,26 @@ Rules:
    it, so that the exit code says why.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from securetrain.artifacts import RankSigner
 from securetrain.attest.node import AUTO
 from securetrain.attest.session import FileState, Verifier, appraisers_for
-from securetrain.core import ExitCode, NodeState
-from securetrain.core.errors import SecureTrainError, UsageError
-from securetrain.core.files import make_private_dir, write_atomic
+from securetrain.core import SIGNER_VARIABLE, ExitCode, NodeState
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, degraded_label
 from securetrain.identity import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
 from securetrain.launch.address import announced_address
 from securetrain.launch.background import BackgroundTasks
+from securetrain.launch.compile_cache import Cache, key_of, open_cache
 from securetrain.launch.confinement import NO_NETWORK, Confinement, confine
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
@@ -38,10 +41,12 @@ from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.recording import Recorder
 from securetrain.launch.restart import Restart
-from securetrain.launch.run_setup import RunSetup, make_identity, node_name
+from securetrain.launch.run_setup import RunSetup, make_identity, node_name, node_of
+from securetrain.launch.signing_service import SigningService
 from securetrain.launch.supply_chain import check_torch
-from securetrain.ledger import Ledger, events
-from securetrain.network import CACHES, DEVICE, Namespace, Verbs, achieve, label, rootless
+from securetrain.launch.worker_signing import start_signing
+from securetrain.ledger import Ledger, WriterRole, events, key_file
+from securetrain.network import DEVICE, Namespace, Verbs, achieve, label, rootless
 from securetrain.network.environment import (
     CACHE_DIR,
     EMPTY_NCCL_CONF,
@@ -51,13 +56,19 @@ from securetrain.network.environment import (
 from securetrain.network.overlay import underlay_device
 from securetrain.network.wireguard import Endpoint
 from securetrain.rendezvous.coordinator import Admission, Coordinator, CoordinatorSettings
-from securetrain.rendezvous.member import Carrier, load_identity
+from securetrain.rendezvous.member import Carrier
 
 
-def agent_ledger(setup: RunSetup, clock: Callable[[], datetime], writer: str = "agent") -> Ledger:
+def agent_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
     """The run's ledger, signed with the agent's key."""
-    key = PrivateKey.load(setup.run.key("agent"))
-    return Ledger(setup.run.ledger, key, writer, clock)
+    key = PrivateKey.load(key_file(setup.run, WriterRole.LAUNCHER))
+    return Ledger(setup.run.ledger, key, "agent", clock)
+
+
+def _coordinator_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
+    """The same, of the launcher's own coordinator."""
+    key = PrivateKey.load(key_file(setup.run, WriterRole.COORDINATOR))
+    return Ledger(setup.run.ledger, key, "coordinator", clock)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +93,11 @@ class Session:
     network: JobNetwork | None = None
     confinement: Confinement | None = None
     services: NodeServices | None = None
+    cache: Cache | None = None
     appraised: FileState | None = None
+    rank_signer: RankSigner | None = None
+    """Signs for this node's ranks; None where the job's coordinator is another's."""
+    signing: SigningService | None = None
     num_stragglers: int = 0
     finished: bool = False
 
@@ -107,12 +122,9 @@ class Session:
                     return int(ExitCode.INTERRUPTED)
                 if result.failures:
                     self.error_file.hand_on(result.error_file, result.exit_code)
-                    raise failures.as_error(
-                        result.failures,
-                        self._reports(),
-                        self._logs(),
-                        sandboxed=bool(self.confinement and self.confinement.sandbox),
-                    )
+                    boxed = bool(self.confinement and self.confinement.sandbox)
+                    found = self._reports(), self._logs()
+                    raise failures.as_error(result.failures, *found, sandboxed=boxed)
                 self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
         except SecureTrainError as error:
             with ignoring_signals():
@@ -153,6 +165,9 @@ class Session:
                 network=self.profile,
             )
         )
+        key = key_of(policy.digest, environ, user=os.geteuid())
+        self.cache = open_cache(state, key, run.root / CACHE_DIR)
+        recording.record_cache(self.cache, self.ledger)
         with self._refusing(events.EnvironmentRefused):
             self.environment = worker_environment(
                 environ,
@@ -160,6 +175,7 @@ class Session:
                 self.profile,
                 run.root,
                 state=state.root,
+                caches=self.cache.pins,
                 verbs=self.verbs.place.variables if self.verbs else None,
                 device=self._device(),
                 pass_env=self.options.pass_env,
@@ -186,6 +202,10 @@ class Session:
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
                 )
+            self.signing = start_signing(
+                self.setup, self.ledger, self.clock, self.coordinator, self.rank_signer
+            )
+            os.environ[SIGNER_VARIABLE] = str(self.signing.path)
             self.plan = plan = self._confined(plan, state)
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
@@ -199,33 +219,34 @@ class Session:
                     attester=self._attester(),
                     tunnel=self.network.tunnel if self.network else None,
                     carrier=self._carrier(endpoint),
-                    on_epoch=Restart(
-                        run=run,
-                        ledger=self.ledger,
-                        clock=self.clock,
-                        say=self._say,
-                        head_tracker=self.services.head_tracker,
-                        background=self.services.background,
-                    ).begin,
+                    on_epoch=self.signing.hearing(
+                        Restart(
+                            run=run,
+                            ledger=self.ledger,
+                            clock=self.clock,
+                            say=self._say,
+                            head_tracker=self.services.head_tracker,
+                            background=self.services.background,
+                        ).begin
+                    ),
                     floors=self.services.head_tracker.advertise,
+                    watcher=self.signing,
                 )
 
     def _confined(self, plan: elastic_agent.Plan, state: NodeState) -> elastic_agent.Plan:
-        """The workers, in the sandbox that the policy asks for and in the job network."""
-        assert self.environment is not None
+        """The workers in their sandbox and in the job network."""
+        assert self.environment and self.signing
         network = self.network.for_sandbox if self.network else NO_NETWORK
         identity = plan.rdzv_conf.get("identity")
+        hidden = (state.root, *([Path(str(identity))] if identity else []))
+        floors = state.floors(self.setup.job).parent
+        mode, env = self.setup.policy.policy.host.sandbox, self.environment.env
+        run, options = self.setup.run, self.options
         with self._refusing(events.SandboxRefused):
             self.confinement = confine(
-                self.setup.run,
-                self.options,
-                self.setup.policy.policy.host.sandbox,
-                self.environment.env,
-                self.ledger,
-                network=network,
-                hidden=(state.root, *([Path(str(identity))] if identity else [])),
-                floors=state.floors(self.setup.job).parent,
+                run, options, mode, env, self.ledger, network=network, hidden=hidden, floors=floors
             )
+        self.signing.stands_in = self.confinement.sandbox is not None
         plain = self.network.inside(plan) if self.network else plan
         return self.confinement.inside(plan, plain, network)
 
@@ -253,18 +274,7 @@ class Session:
     def _build_network(self, plan: elastic_agent.Plan, job: str, endpoint: str) -> JobNetwork:
         """This node's part of the job network, under the name in its certificate."""
         assert self.profile is not None
-        node = node_name()
-        if self.options.joins:
-            folder = plan.rdzv_conf.get("identity")
-            if not folder:
-                raise UsageError(
-                    "ST-USAG-001",
-                    "no identity was given",
-                    "--rdzv-conf",
-                    "give --rdzv-conf identity=DIR, the folder that 'securetrain enroll join'"
-                    " wrote",
-                )
-            node = load_identity(Path(str(folder)), self.clock()).spiffe.node
+        node = node_of(self.options, plan.rdzv_conf, self.clock())
         bind = str(plan.rdzv_conf.get("bind", ""))
         return JobNetwork.up(
             job=job,
@@ -282,8 +292,6 @@ class Session:
         run, policy = self.setup.run, self.setup.policy
         for old in (run.root / "workers").glob("*.json"):
             old.unlink()
-        for folder in CACHES.values():
-            make_private_dir(run.root / CACHE_DIR / folder)
         write_atomic(run.root / EMPTY_NCCL_CONF, b"", mode=0o600)
         self.ledger.write(
             events.RunStarted(
@@ -302,12 +310,12 @@ class Session:
         run, policy, now = self.setup.run, self.setup.policy, self.clock()
         ca = JobCA.create(policy.policy.identity.trust_domain, self.setup.job, now)
         write_atomic(run.certs / "ca.crt", certificate_pem(ca.certificate))
-        make_identity(self.setup, ca, now)
+        self.rank_signer = make_identity(self.setup, ca, now)
         self.coordinator = Coordinator(
             self.setup.job,
             ca,
             policy,
-            agent_ledger(self.setup, self.clock, "coordinator"),
+            _coordinator_ledger(self.setup, self.clock),
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
@@ -341,6 +349,8 @@ class Session:
         if self.appraised is not None:
             self.appraised.close()
         self.num_stragglers += end_stragglers(self.setup.run.root)
+        if self.signing is not None:
+            self.signing.stop()
         if self.services is not None:
             self.services.background.stop()
         if self.confinement is not None:
@@ -355,6 +365,8 @@ class Session:
         if self.finished:
             return
         self.finished = True
+        if self.cache is not None:
+            self.cache.release()
         problem = self._problem()
         if problem is not None and error is None:
             outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
@@ -391,7 +403,7 @@ class Session:
 
     def _problem(self) -> SecureTrainError | None:
         """The failure of a run that otherwise ended well: a gap in the ledger, a dead network."""
-        for part in (self.coordinator, self.network, self._background):
+        for part in (self.coordinator, self.signing, self.network, self._background):
             if part is not None and part.problem is not None:
                 return part.problem
         return None
@@ -438,6 +450,8 @@ class Session:
         self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
         for line in self.preflight.warnings(policy.host.fail_on):
             self._say(f"warning: {line}")
+        if self.cache is not None and self.cache.problem:
+            self._say(f"warning: compiled code is not shared: {self.cache.problem}")
         for warning in self.environment.warnings:
             self._say(f"warning: {warning}")
         for note in (*self.plan.notes, *(self.confinement.notes if self.confinement else ())):
@@ -467,27 +481,15 @@ class Session:
                 exit_code=exit_code,
                 code=error.code if error else "",
                 what=error.what if error else "",
-                policy=run_summary.PolicyRef(
-                    id=policy.policy.metadata.id,
-                    version=policy.policy.metadata.version,
-                    digest=policy.digest,
-                ),
+                policy=run_summary.policy_ref(policy),
                 network=self.profile,
                 command=self.argv,
                 world_size=self.plan.num_workers * nodes if self.plan else 0,
                 max_restarts=self.options.torch.max_restarts,
                 torch=str(check_torch(policy.policy)),
-                nodes=tuple(
-                    run_summary.NodeRef(
-                        node=a.node, tier=a.tier, label=a.label, evidence=a.evidence
-                    )
-                    for a in self._admissions()
-                ),
+                nodes=run_summary.node_refs(self._admissions()),
                 pinned=dict(found.pinned) if found else {},
-                removed=tuple(
-                    run_summary.Variable(name=entry.name, reason=entry.reason.value)
-                    for entry in (found.removed if found else ())
-                ),
+                removed=run_summary.variables(found),
                 passed=self.options.pass_env,
                 sandbox=self.confinement.label if self.confinement else "",
                 preflight=self.preflight.sentence if self.preflight else "",

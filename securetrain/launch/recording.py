@@ -9,6 +9,7 @@ from typing import Final
 from securetrain.core import RunDir
 from securetrain.core.errors import SecureTrainError
 from securetrain.launch import workerlog
+from securetrain.launch.compile_cache import Cache
 from securetrain.ledger import Ledger, events
 from securetrain.network.environment import Reason, WorkerEnvironment
 
@@ -53,6 +54,12 @@ def record_reports(run: RunDir, ledger: Ledger) -> None:
                     what=report.error.message[:500],
                 )
             )
+
+
+def record_cache(cache: Cache, ledger: Ledger) -> None:
+    """Record where compiled code comes from."""
+    subject = "" if cache.problem else cache.folder.name
+    ledger.write(events.CompileCacheUsed(subject=subject, problem=cache.problem[:500]))
 
 
 def record_environment(found: WorkerEnvironment, passed: Sequence[str], ledger: Ledger) -> None:

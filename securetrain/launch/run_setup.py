@@ -18,11 +18,11 @@ Rules:
 import base64
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -42,12 +42,16 @@ from securetrain.identity.trust import (
     sign_document,
     sign_root,
 )
+from securetrain.launch.options import RunOptions
 from securetrain.policy.load import FILE_LIMIT, SHIPPED, LoadedPolicy, bundled_dir, load_policy
 from securetrain.policy.schema import TransparencyLog
-from securetrain.rendezvous.member import write_identity
+from securetrain.rendezvous.member import load_identity, write_identity
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")
+"""Those that every run directory has."""
+OWN_KEYS: Final = ("coordinator", "trainer")
+"""Those of roles that directories of earlier versions give to ``agent`` and ``worker``."""
 NODE_KEY: Final = "node"
 LOG_KEY: Final = "log"
 FROM_PEOPLE: Final = frozenset({"dataset", "waivers", "keys", "tpm"})
@@ -99,10 +103,11 @@ def prepare_run(
     return RunSetup(run=run, policy=policy, job=job, created=created)
 
 
-def make_identity(setup: RunSetup, ca: JobCA, now: datetime) -> None:
-    """Write this node's identity, and a new key for its ranks, into the run directory.
+def make_identity(setup: RunSetup, ca: JobCA, now: datetime) -> members.RankSigner:
+    """Write this node's identity into the run directory, and make a new key for its ranks.
 
-    The rank key is certified by the agent, which is who admits nodes to a run of its own.
+    The rank key is certified by the agent, which is who admits nodes to a run of its own. It is in
+    no file: the launcher signs with it (`signing_service`).
 
     Raises:
         IdentityError: ST-IDEN-005 or ST-IDEN-006.
@@ -119,8 +124,9 @@ def make_identity(setup: RunSetup, ca: JobCA, now: datetime) -> None:
         key=PrivateKey.load(run.key(NODE_KEY)),
     )
     agent = PrivateKey.load(run.key("agent"))
-    signer = members.issue(setup.job, str(identity.spiffe), (now, now + TRUST_LIFETIME), agent)
-    signer.store(run.key("rank"), run.rank_certificate)
+    for left in ("rank.pem", "rank.json"):  # of a start under an earlier version
+        (run.keys / left).unlink(missing_ok=True)
+    return members.issue(setup.job, str(identity.spiffe), (now, now + TRUST_LIFETIME), agent)
 
 
 def default_run_dir(now: datetime, root: Path = Path("runs")) -> Path:
@@ -135,6 +141,15 @@ def node_name(hostname: str = "") -> str:
     return safe or "node"
 
 
+WRITERS: Final = {
+    TrustRole.LEDGER_COORDINATOR: "coordinator",
+    TrustRole.LEDGER_LAUNCHER: "agent",
+    TrustRole.LEDGER_RANK: "trainer",
+    TrustRole.LEDGER_WORKER: "worker",
+}
+"""Which key writes as which role."""
+
+
 def _foreign_content(root: Path) -> str:
     """Say what shows that a directory is no run's; empty for one of ours, whole or cut short."""
     run = RunDir(root)
@@ -145,6 +160,30 @@ def _foreign_content(root: Path) -> str:
         return ""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"it holds other files ({names[0]}{more}) and is no run directory"
+
+
+def node_of(options: RunOptions, settings: Mapping[str, Any], now: datetime) -> str:
+    """This node's name in its job: where it joins one, that of its certificate.
+
+    Args:
+        options: The command line.
+        settings: The value of ``--rdzv-conf``.
+        now: The time.
+
+    Raises:
+        UsageError: ST-USAG-001 without an identity.
+        SecureTrainError: As `load_identity`.
+    """
+    if not options.joins:
+        return node_name()
+    if not (folder := settings.get("identity")):
+        raise UsageError(
+            "ST-USAG-001",
+            "no identity was given",
+            "--rdzv-conf",
+            "give --rdzv-conf identity=DIR, the folder that 'securetrain enroll join' wrote",
+        )
+    return str(load_identity(Path(str(folder)), now).spiffe.node)
 
 
 def _create(
@@ -166,19 +205,15 @@ def _create(
     write_atomic(run.resolved_policy, canonical.encode(policy.policy))
     for folder in (run.keys, run.certs, run.logs):
         make_private_dir(folder)
-    keys = {name: PrivateKey.generate() for name in KEYS}
+    keys = {name: PrivateKey.generate() for name in (*KEYS, *OWN_KEYS)}
     for name, key in keys.items():
         key.save(run.key(name))
     PrivateKey.generate(KeyKind.P256).save(run.key(NODE_KEY))
     roles = {
         TrustRole.CHECKPOINT: [keys["checkpoint"].public],
         TrustRole.DATASET: [keys["dataset"].public],
-        TrustRole.LEDGER: [keys["agent"].public, keys["worker"].public],
-        # A launcher on its own is its job's coordinator; trainer and shim share the workers' key.
-        TrustRole.LEDGER_COORDINATOR: [keys["agent"].public],
-        TrustRole.LEDGER_LAUNCHER: [keys["agent"].public],
-        TrustRole.LEDGER_RANK: [keys["worker"].public],
-        TrustRole.LEDGER_WORKER: [keys["worker"].public],
+        TrustRole.LEDGER: [keys[name].public for name in WRITERS.values()],
+        **{role: [keys[name].public] for role, name in WRITERS.items()},
         TrustRole.NODE: [keys["agent"].public],
     }
     root = sign_root(roles, keys["root"], now, now + TRUST_LIFETIME)
@@ -250,8 +285,11 @@ def _with_log(root: bytes, key: PrivateKey, asked: TransparencyLog, log: _LogKey
 
 
 def _check(run: RunDir, policy: LoadedPolicy, now: datetime) -> None:
-    TrustRoot.load(run.trust, now)
-    missing = [p for p in (*map(run.key, (*KEYS, NODE_KEY)), run.resolved_policy) if not p.exists()]
+    trust = TrustRoot.load(run.trust, now)
+    launchers = trust.keys_for(TrustRole.LEDGER_LAUNCHER).keys()
+    shares = launchers == trust.keys_for(TrustRole.LEDGER_COORDINATOR).keys()
+    names = (*KEYS, NODE_KEY) if shares else (*KEYS, NODE_KEY, *OWN_KEYS)
+    missing = [p for p in (*map(run.key, names), run.resolved_policy) if not p.exists()]
     if missing:
         raise UsageError("ST-USAG-005", "missing from this run directory", str(missing[0]))
     stored = read_file(run.resolved_policy, FILE_LIMIT)

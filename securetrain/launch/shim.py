@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from securetrain.core import RUN_DIR_VARIABLE, RunDir
+from securetrain.core import RUN_DIR_VARIABLE, SIGNER_VARIABLE, RunDir
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import loopback_peers, seams, sockets, workerlog
@@ -50,6 +50,8 @@ class Shim:
     profile: NetworkProfile
     rank: int
     attempt: int
+    signer: str = ""
+    """The launcher's signing socket; empty without a launcher."""
     nccl_key: str = field(default="", repr=False)
     """The key of NCCL's TLS under ``nccl-tls``."""
     is_child: bool = False
@@ -84,7 +86,13 @@ class Shim:
             ) from error
         policy = load_resolved(run.resolved_policy).policy
         shim = cls(
-            run=run, policy=policy, profile=profile, rank=rank, attempt=attempt, is_child=is_child
+            run=run,
+            policy=policy,
+            profile=profile,
+            rank=rank,
+            attempt=attempt,
+            signer=environ.get(SIGNER_VARIABLE, ""),
+            is_child=is_child,
         )
         if profile is NetworkProfile.NCCL_TLS and not is_child:
             # Imports cryptography, which a worker that needs no key does without.
@@ -281,12 +289,11 @@ class Shim:
             make: Makes the event, given `securetrain.ledger.events`.
         """
         # Signing needs cryptography, which a worker that never refuses anything need not import.
-        from securetrain.identity.keys import PrivateKey  # noqa: PLC0415
-        from securetrain.ledger import Ledger, events  # noqa: PLC0415
+        from securetrain.ledger import WriterRole, events, open_worker_ledger  # noqa: PLC0415
 
         try:
-            key = PrivateKey.load(self.run.key("worker"))
-            Ledger(self.run.ledger, key, f"rank-{self.rank}", _now).write(make(events))
+            role = WriterRole.WORKER
+            open_worker_ledger(self.run, self.signer, role, self.rank, _now).write(make(events))
         except SecureTrainError as error:
             self._say(f"the ledger could not be written: {error}")
 

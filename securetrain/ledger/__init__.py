@@ -5,6 +5,7 @@
 ==============  =================================================================================
 `events`        every event, one class each: name, boundary, decision, writers, fields, labels
 `Ledger`        appends to a file as one writer
+`Journal`       whatever takes events: a file, or for workers their launcher
 `verify_ledger` checks chain and signatures of the lines
 `read_ledger`   the same, then the events that count and the lines that are ignored, with reasons
 ==============  =================================================================================

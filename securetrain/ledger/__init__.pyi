@@ -15,6 +15,9 @@ from .reading import Recorded as Recorded
 from .reading import Writers as Writers
 from .reading import read_events as read_events
 from .reading import read_ledger as read_ledger
+from .remote import Journal as Journal
+from .remote import key_file as key_file
+from .remote import open_worker_ledger as open_worker_ledger
 from .wire import Body as Body
 from .wire import Detail as Detail
 from .wire import Entry as Entry

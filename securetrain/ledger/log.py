@@ -27,7 +27,7 @@ from typing import Final, TypeAlias
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, SecureTrainError, os_error, reason
 from securetrain.core.vocabulary import Decision
-from securetrain.identity.keys import PrivateKey, PublicKey
+from securetrain.identity.keys import PublicKey, Signer
 from securetrain.ledger.events import Closed, LedgerEvent, encode_event
 from securetrain.ledger.wire import Body, Entry, Event
 
@@ -41,7 +41,7 @@ class Ledger:
     """Appends to a ledger file as one writer."""
 
     path: Path
-    key: PrivateKey
+    key: Signer
     writer: str
     """Who writes: agent, coordinator, rank-0 and so on."""
     clock: Clock

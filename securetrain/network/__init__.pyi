@@ -25,6 +25,7 @@ from .profile import Probe as Probe
 from .profile import achieve as achieve
 from .profile import label as label
 from .record import STATE as STATE
+from .search_paths import cache_problem as cache_problem
 from .variables import CACHES as CACHES
 from .verbs import Readers as Readers
 from .verbs import Verbs as Verbs

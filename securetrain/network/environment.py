@@ -105,6 +105,7 @@ def worker_environment(
     verbs: Mapping[str, str] | None = None,
     device: str = "",
     state: Path | None = None,
+    caches: Mapping[str, str] | None = None,
     pass_env: Collection[str] = (),
     cwd: Path | None = None,
     judge: PathJudge = path_problem,
@@ -120,6 +121,8 @@ def worker_environment(
         verbs: NCCL's settings for the RDMA port of this node (`rdma.Place`), when it has one.
         device: The device that other nodes reach this one by, under store-tls.
         state: The folder that this machine keeps between runs (`nodestate`).
+        caches: The pins of compiler caches (`variables.CACHES`); without them they are below the
+            run directory.
         pass_env: Names that the user lets through (``--pass-env``).
         cwd: The working directory of launcher and workers; relative entries stay so without it.
         judge: Says why a directory is unsafe to load code from.
@@ -129,7 +132,7 @@ def worker_environment(
         NetworkError: ST-NETW-003 when a pinned variable is to be passed with another value.
     """
     fixed = transport(profile, verbs, device)
-    every = pins(policy, profile, run_dir, verbs, device)
+    every = pins(policy, profile, run_dir, verbs, device) | dict(caches or {})
     if state is not None:
         every[STATE_VARIABLE] = str(state)
     pinned = _effective_pins(base, policy, every, pass_env, judge_cache, fixed=fixed)

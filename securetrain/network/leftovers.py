@@ -10,12 +10,14 @@ Rules:
    record goes last, and stays when anything else stayed;
 3. `collect` removes only what a record stands for whose owner is dead: its pid is free or belongs
    to another process now, or the machine was started again since. What it cannot judge or read, it
-   leaves and names.
+   leaves and names;
+4. device and filter are removed in the network namespace in which the owner made them, wherever
+   `collect` is called. One that has neither a name nor a process any more took them with it.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -89,9 +91,9 @@ def collect_locked(state: Path, machine: Machine, run: Run, *, only: str = "") -
         elif not machine.can_judge(entry.record.owner) or machine.is_alive(entry.record.owner):
             alive.append(name)
         else:
-            host = Namespace(entry.record.host, run)
             try:
-                remove(entry.record.names, host, entry.folder)
+                host = _host_of(entry.record, machine, run)
+                remove(entry.record.names, host, entry.folder, run=run)
             except SecureTrainError as error:
                 problems[name] = error.what
             else:
@@ -99,8 +101,33 @@ def collect_locked(state: Path, machine: Machine, run: Run, *, only: str = "") -
     return Collected(removed=tuple(removed), alive=tuple(alive), problems=problems)
 
 
-def remove(names: Names, host: Namespace, folder: Path) -> None:
+def _host_of(found: record.Record, machine: Machine, run: Run) -> Namespace | None:
+    """The namespace of its device and filter, as seen from here; None when it is gone with them."""
+    there = found.owner.net_namespace
+    is_here = there in {"", machine.net_namespace} or found.owner.boot != machine.boot
+    if found.host or is_here:
+        return Namespace(found.host, run)
+    path = machine.find_net_namespace(there)
+    return None if path is None else Namespace("", within(path, run))
+
+
+def within(path: Path, run: Run) -> Run:
+    """Run commands in the network namespace that a path leads to."""
+
+    def run_there(argv: Sequence[str], *, data: bytes = b"") -> bytes:
+        return run(["nsenter", f"--net={path}", "--", *argv], data=data)
+
+    return run_there
+
+
+def remove(names: Names, host: Namespace | None, folder: Path, *, run: Run = run_command) -> None:
     """Remove everything that a job network is made of.
+
+    Args:
+        names: Of the kernel objects.
+        host: The namespace of the tunnel's UDP socket; None when it is gone.
+        folder: The record's.
+        run: Runs system tools when there is no host.
 
     Raises:
         NetworkError: ST-NETW-021 with everything that could not be removed.
@@ -108,7 +135,7 @@ def remove(names: Names, host: Namespace, folder: Path) -> None:
     steps: tuple[Callable[[], None], ...] = (
         lambda: _end_engine(names),
         lambda: _delete_device(host, names.device),
-        Namespace(names.namespace, host.run).remove,
+        Namespace(names.namespace, run if host is None else host.run).remove,
         lambda: _delete_filter(host, names.table),
         # Again: an engine that was just being started may not have been one yet.
         lambda: _end_engine(names),
@@ -136,13 +163,13 @@ def _end_engine(names: Names) -> None:
         raise NetworkError("ST-NETW-021", f"the engine, process {left[0]}, does not end")
 
 
-def _delete_device(host: Namespace, name: str) -> None:
+def _delete_device(host: Namespace | None, name: str) -> None:
     """The device, when it was never moved. One that was goes with its namespace.
 
     An engine's device goes with its last thread, which may end after the process counts as ended:
     that it is gone by itself is no problem.
     """
-    if host.exists and name in devices(host):
+    if host is not None and host.exists and name in devices(host):
         try:
             host.ip("link", "delete", "dev", name)
         except NetworkError:
@@ -150,6 +177,6 @@ def _delete_device(host: Namespace, name: str) -> None:
                 raise
 
 
-def _delete_filter(host: Namespace, table: str) -> None:
-    if host.exists:
+def _delete_filter(host: Namespace | None, table: str) -> None:
+    if host is not None and host.exists:
         load(host, delete_table(table))

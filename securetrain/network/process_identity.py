@@ -3,7 +3,8 @@
 """Processes by more than their number: a pid alone may belong to somebody else by now.
 
 An owner is a pid and the time since boot at which that process started (field 22 of
-proc_pid_stat(5)), in one boot and one pid namespace. A process is killed through a descriptor of it
+proc_pid_stat(5)), in one boot and one pid namespace; what it made without a name of its own is in
+its network namespace. A process is killed through a descriptor of it
 (pidfd_open(2)), after which it is looked at again, so that a reused number hits nobody.
 """
 
@@ -12,19 +13,22 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 PROC: Final = Path("/proc")
+NAMED: Final = Path("/run/netns")
 _PATIENCE_SECONDS: Final = 5.0
 _COMMAND_LIMIT: Final = 1 << 16
 _EXEC_SECONDS: Final = 0.2
 
 
-class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Owner(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """A process that stands for a job network."""
 
     pid: int
@@ -32,6 +36,8 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Clock ticks after boot."""
     boot: str
     pid_namespace: str
+    net_namespace: str = ""
+    """Empty in what earlier versions wrote."""
 
     @classmethod
     def current(cls, proc: Path = PROC) -> "Owner":
@@ -41,6 +47,7 @@ class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             started=start_time(os.getpid(), proc) or 0,
             boot=boot_id(proc),
             pid_namespace=pid_namespace(proc),
+            net_namespace=net_namespace(proc),
         )
 
 
@@ -51,14 +58,19 @@ class Machine:
     boot: str
     pid_namespace: str
     start_time: Callable[[int], int | None]
+    net_namespace: str = ""
+    find_net_namespace: Callable[[str], Path | None] = field(default=lambda _: None)
+    """The way into a network namespace by the kernel's name of it; None when there is none."""
 
     @classmethod
     def current(cls, proc: Path = PROC) -> "Machine":
-        """This machine, now."""
+        """This machine, now, seen from this process's network namespace."""
         return cls(
             boot=boot_id(proc),
             pid_namespace=pid_namespace(proc),
             start_time=lambda pid: start_time(pid, proc),
+            net_namespace=net_namespace(proc),
+            find_net_namespace=lambda name: find_net_namespace(name, proc),
         )
 
     def can_judge(self, owner: Owner) -> bool:
@@ -80,6 +92,24 @@ def boot_id(proc: Path = PROC) -> str:
 def pid_namespace(proc: Path = PROC) -> str:
     """The kernel's name of this process's pid namespace."""
     return os.readlink(proc / "self" / "ns" / "pid")  # noqa: PTH115 - the target is no path
+
+
+def net_namespace(proc: Path = PROC) -> str:
+    """The kernel's name of this process's network namespace."""
+    return os.readlink(proc / "self" / "ns" / "net")  # noqa: PTH115 - the target is no path
+
+
+def find_net_namespace(name: str, proc: Path = PROC, named: Path = NAMED) -> Path | None:
+    """The way into a network namespace that has a name below ``/run/netns``, or a process."""
+    for path in named.iterdir() if named.is_dir() else ():
+        with suppress(OSError):
+            if f"net:[{path.stat().st_ino}]" == name:
+                return path
+    for entry in proc.iterdir():
+        with suppress(OSError):
+            if entry.name.isdecimal() and os.readlink(entry / "ns" / "net") == name:  # noqa: PTH115
+                return entry / "ns" / "net"
+    return None
 
 
 def start_time(pid: int, proc: Path = PROC) -> int | None:

@@ -126,7 +126,8 @@ CACHES: Final = {
     "TORCH_EXTENSIONS_DIR": "extensions",
 }
 """Directories of compiled code, which torch would otherwise load from predictable shared places:
-whoever writes there first runs code in every job. Variable to directory below <run>/cache."""
+whoever writes there first runs code in every job. Variable to directory below the cache of the
+run's key (`launch.compile_cache`)."""
 
 SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PWD|CREDENTIAL|CREDENTIALS|"

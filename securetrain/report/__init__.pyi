@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from . import attacks as attacks
 from . import authority as authority
+from . import compiled as compiled
 from . import evidence as evidence
 from . import findings as findings
 from . import html as html

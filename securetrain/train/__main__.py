@@ -17,7 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from securetrain.core import RUN_DIR_VARIABLE, STATE_VARIABLE, ExitCode, NodeState, RunDir
+from securetrain.core import (
+    RUN_DIR_VARIABLE,
+    SIGNER_VARIABLE,
+    STATE_VARIABLE,
+    ExitCode,
+    NodeState,
+    RunDir,
+)
 from securetrain.core.errors import SecureTrainError, UsageError
 from securetrain.train.config import JobConfig, load_job, override
 
@@ -102,6 +109,7 @@ def _train(
             console=sys.stdout,
             is_node_leader=os.environ.get("LOCAL_RANK") == "0",
             state=NodeState(Path(state)) if state else None,
+            signer=os.environ.get(SIGNER_VARIABLE, ""),
         )
         return run_job(job, where, worker, stop_after=stop_after)
     finally:

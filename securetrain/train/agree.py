@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
-from securetrain.ledger import Ledger, events
+from securetrain.ledger import Journal, events
 
 HEARTBEAT_SECONDS: Final = 5.0
 """Seconds between two words from a rank that others wait for."""
@@ -79,7 +79,7 @@ def _advance(work: Iterator[object]) -> bool:
 
 @contextmanager
 def recording_refusals(
-    ledger: Ledger, event: type[events.PlainRefused], subject: str
+    ledger: Journal, event: type[events.PlainRefused], subject: str
 ) -> Iterator[None]:
     """Write a refusal into the ledger on its way out, whichever rank meets it."""
     try:

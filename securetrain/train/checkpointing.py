@@ -66,9 +66,9 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.identity.keys import PrivateKey
+from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import Ledger, events
+from securetrain.ledger import Journal, events
 from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
 from securetrain.train.config import AUTO, NEVER, CheckpointJob
@@ -89,8 +89,10 @@ class Checkpoints:
     run_id: str
     trust: TrustRoot
     policy: LoadedPolicy
-    key: PrivateKey | None
+    key: Signer | None
     """Rank 0 signs for all; None on the other ranks."""
+    head_key: Signer | None
+    """Signs the head of the run; None on the other ranks."""
     signer: RankSigner | None
     """Signs this rank's own file; None without a launcher that certifies keys."""
     dataset_name: str
@@ -104,7 +106,7 @@ class Checkpoints:
     """Rank 0's; empty on the other ranks."""
     nodes: tuple[NodeRef, ...]
     """Those that take part, as rank 0 knows them."""
-    ledger: Ledger
+    ledger: Journal
     is_rank_zero: bool
     """Whether this is rank 0, which looks and writes for all."""
     is_node_leader: bool
@@ -268,11 +270,11 @@ class Checkpoints:
 
     def _advance_head(self, path: Path) -> None:
         """Say that what was just saved is the newest of the run."""
-        assert self.key is not None
+        assert self.head_key is not None
         kind = Kind.CHECKPOINT
         opened = open_statement(read_statement(path, kind), kind, self.trust, str(path))
         folder = LocalStorage(self.run.checkpoints)
-        head.advance(folder, opened.checkpoint, self.key, self.trust, self.clock())
+        head.advance(folder, opened.checkpoint, self.head_key, self.trust, self.clock())
 
     def _skip_to_head(self) -> None:
         """Number what comes next above everything that the head and this node have seen, set aside

@@ -17,14 +17,15 @@ from typing import Final, TextIO
 import torch
 import torch.distributed as dist
 
-from securetrain.artifacts import Floors, Freshness, RankSigner, VerifiedDataset
+from securetrain.artifacts import Floors, Freshness, VerifiedDataset
 from securetrain.artifacts.lineage import read_history, read_run_ledger, read_waivers
 from securetrain.artifacts.model import SignedModel
+from securetrain.artifacts.statement import RunSigning, open_signing
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.ledger import Ledger, events
+from securetrain.ledger import Journal, WriterRole, events, open_worker_ledger
 from securetrain.parallel import (
     Description,
     Mesh,
@@ -74,6 +75,8 @@ class Worker:
     """Whether this is the first rank of its node."""
     state: NodeState | None = None
     """The machine's state between runs; None without a launcher that says where."""
+    signer: str = ""
+    """The launcher's signing socket; empty without a launcher, and the run's key files are used."""
 
     @property
     def is_rank_zero(self) -> bool:
@@ -88,7 +91,7 @@ class Session:
     job: JobConfig
     worker: Worker
     mesh: Mesh
-    ledger: Ledger
+    ledger: Journal
     dataset: VerifiedDataset
     data: Data
     weights: SignedModel | None
@@ -120,12 +123,8 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
     policy = load_resolved(run.resolved_policy)
     check_guard(job, policy.policy.gradients.mode, where)
     trust = TrustRoot.load(run.trust, worker.clock())
-    ledger = Ledger(
-        run.ledger,
-        PrivateKey.load(run.key("worker")),
-        f"rank-{dist.get_rank()}",
-        worker.clock,
-    )
+    ledger = open_worker_ledger(run, worker.signer, WriterRole.RANK, dist.get_rank(), worker.clock)
+    signing = _signing(worker)
     with recording_refusals(ledger, events.InputsRefused, str(job.trust)):
         inputs = trust_of_inputs(job, trust, worker.clock())
     with recording_refusals(ledger, events.WeightsRefused, str(job.model.weights)):
@@ -189,8 +188,9 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         run_id=run_id_of(trust),
         trust=trust,
         policy=policy,
-        key=PrivateKey.load(run.key("checkpoint")) if worker.is_rank_zero else None,
-        signer=_rank_signer(run),
+        key=signing.checkpoint,
+        head_key=signing.head,
+        signer=signing.signer,
         dataset_name=dataset.predicate.name,
         dataset_digest=dataset.digest,
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
@@ -266,7 +266,7 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
     )
 
 
-def _warn_of_spread_tp(mesh: Mesh, worker: Worker, ledger: Ledger) -> None:
+def _warn_of_spread_tp(mesh: Mesh, worker: Worker, ledger: Journal) -> None:
     """Warn when ranks that share matrices do not share a machine: it works, slowly (collective)."""
     machines = tp_machine_span(mesh, machine_id(), worker.device)
     if machines == 1 or not worker.is_rank_zero:
@@ -284,11 +284,12 @@ def run_id_of(trust: TrustRoot) -> str:
     return f"job-{trust.document.roles[TrustRole.ROOT].keys[0][:RUN_ID_DIGITS]}"
 
 
-def _rank_signer(run: RunDir) -> RankSigner | None:
-    """The key that the launcher has certified for the ranks of this node."""
-    if not run.rank_certificate.exists():
-        return None
-    return RankSigner.load(run.key("rank"), run.rank_certificate)
+def _signing(worker: Worker) -> RunSigning:
+    """The launcher's keys, or without a launcher those in the run directory."""
+    if worker.signer:
+        return open_signing(Path(worker.signer))
+    key = PrivateKey.load(worker.run.key("checkpoint")) if worker.is_rank_zero else None
+    return RunSigning(run_id="", rank=dist.get_rank(), checkpoint=key, head=key, signer=None)
 
 
 def _freshness(worker: Worker, run_id: str) -> Freshness | None:

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a launcher's ledger says of the environment, the workers' reports and its own refusals."""
 
+from dataclasses import replace
+
 import pytest
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import Boundary, NetworkProfile
 from securetrain.launch import recording, workerlog
+from securetrain.launch.compile_cache import Cache
 from securetrain.launch.sockets import SocketCheck
 from securetrain.ledger import events, read_ledger
 from securetrain.network.environment import Reason, Removed, WorkerEnvironment
@@ -110,3 +113,13 @@ def test_what_is_no_refusal_is_not_recorded(made):
     with recording.Recorder(made.ledger(), events.ProfileRefused):
         pass
     assert recorded(made) == []
+
+
+def test_where_compiled_code_comes_from(made, tmp_path):
+    shared = Cache(folder=tmp_path / "3f2a")
+    recording.record_cache(shared, made.ledger())
+    recording.record_cache(replace(shared, problem="open to all"), made.ledger())
+    assert recorded(made) == [
+        events.CompileCacheUsed(subject="3f2a"),
+        events.CompileCacheUsed(problem="open to all"),
+    ]

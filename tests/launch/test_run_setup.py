@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts.statement.members import PAYLOAD_TYPE, RankKey, RankSigner
+from securetrain.artifacts.statement.members import PAYLOAD_TYPE, RankKey
 from securetrain.core import canonical
 from securetrain.core.errors import IdentityError, PolicyError, UsageError
+from securetrain.core.files import write_atomic
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRole, TrustRoot
-from securetrain.launch.run_setup import default_run_dir, make_identity, node_name, prepare_run
+from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
+from securetrain.launch.run_setup import (
+    KEYS,
+    OWN_KEYS,
+    WRITERS,
+    default_run_dir,
+    make_identity,
+    node_name,
+    prepare_run,
+)
+from securetrain.ledger import WriterRole, key_file
 from securetrain.policy import load_policy
 from securetrain.policy.load import load_resolved
 from securetrain.rendezvous.member.identity_dir import load_identity
@@ -26,11 +36,13 @@ def test_a_new_run_directory(tmp_path):
     run = setup.run
     assert setup.created
     assert stat.S_IMODE(run.root.stat().st_mode) == 0o700
-    for name in ("root", "agent", "worker", "checkpoint", "dataset", "node"):
+    for name in (*KEYS, *OWN_KEYS, "node"):
         assert stat.S_IMODE(run.key(name).stat().st_mode) == 0o600
     trust = TrustRoot.load(run.trust, NOW)
-    writers = {PrivateKey.load(run.key(name)).key_id for name in ("agent", "worker")}
-    assert set(trust.keys_for(TrustRole.LEDGER)) == writers
+    for role, name in WRITERS.items():
+        assert list(trust.keys_for(role)) == [PrivateKey.load(run.key(name)).key_id]
+        assert trust.keys_for(role).keys() <= trust.keys_for(TrustRole.LEDGER).keys()
+    assert len(trust.keys_for(TrustRole.LEDGER)) == 4
     assert list(trust.keys_for(TrustRole.CHECKPOINT)) == [
         PrivateKey.load(run.key("checkpoint")).key_id
     ]
@@ -118,14 +130,43 @@ def test_names():
 def test_the_ranks_of_a_run_get_a_key_that_the_agent_has_certified(tmp_path):
     setup = prepare_run(tmp_path / "run", "dev", NOW)
     ca = JobCA.create(setup.policy.policy.identity.trust_domain, setup.job, NOW)
-    make_identity(setup, ca, NOW)
     run = setup.run
-    signer = RankSigner.load(run.key("rank"), run.rank_certificate)
+    for left in ("rank.pem", "rank.json"):
+        (run.keys / left).write_bytes(b"of an earlier version")
+    signer = make_identity(setup, ca, NOW)
     trust = TrustRoot.load(run.trust, NOW)
     payload = trust.verify(signer.certificate.encode(), PAYLOAD_TYPE, TrustRole.NODE)
     said = canonical.decode(payload.data, RankKey)
     assert said.run_id == setup.job
     assert said.node == str(load_identity(run.keys, NOW).spiffe)
     first = signer.key.key_id
-    make_identity(setup, ca, NOW)
-    assert RankSigner.load(run.key("rank"), run.rank_certificate).key.key_id != first
+    assert make_identity(setup, ca, NOW).key.key_id != first
+    assert {path.name for path in run.keys.iterdir()} == {
+        *(f"{name}.pem" for name in (*KEYS, *OWN_KEYS, "node")),
+        *("node.crt", "ca.crt"),
+    }, "the key of the ranks is in no file"
+
+
+def test_a_directory_of_an_earlier_version_has_one_key_for_two_roles(tmp_path):
+    run = prepare_run(tmp_path, "dev", NOW).run
+    keys = {name: PrivateKey.load(run.key(name)) for name in KEYS}
+    roles = {role: [keys["worker"].public] for role in WRITERS}
+    for role in (TrustRole.LEDGER_COORDINATOR, TrustRole.LEDGER_LAUNCHER):
+        roles[role] = [keys["agent"].public]
+    roles[TrustRole.LEDGER] = [keys["agent"].public, keys["worker"].public]
+    write_atomic(run.trust, sign_root(roles, keys["root"], NOW, NOW + timedelta(days=9)))
+    for name in OWN_KEYS:
+        run.key(name).unlink()
+    assert not prepare_run(tmp_path, "dev", NOW).created
+    assert key_file(run, WriterRole.COORDINATOR) == run.key("agent")
+    assert key_file(run, WriterRole.RANK) == run.key("worker")
+
+
+def test_a_directory_of_this_version_has_a_key_for_each_role(tmp_path):
+    run = prepare_run(tmp_path, "dev", NOW).run
+    assert key_file(run, WriterRole.COORDINATOR) == run.key("coordinator")
+    assert key_file(run, WriterRole.RANK) == run.key("trainer")
+    run.key("trainer").unlink()
+    with pytest.raises(UsageError) as caught:
+        prepare_run(tmp_path, "dev", NOW)
+    assert caught.value.code == "ST-USAG-005"

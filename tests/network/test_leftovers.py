@@ -1,5 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from securetrain.core.errors import NetworkError
@@ -215,6 +218,46 @@ def test_another_hosts_namespace_is_cleaned(state, system, leave):
     gc(state, system)
     assert system.tables["host-a"] == {}
     assert names.device not in system.spaces["host-a"]
+
+
+MADE_ELSEWHERE = Owner(
+    pid=7, started=99, boot="boot", pid_namespace="pid:[1]", net_namespace="net:[8]"
+)
+
+
+def test_a_collector_in_another_namespace_cleans_where_the_owner_was(state, system, leave):
+    """It said "removed" and left the filter, so that the owner's next run found "File exists"."""
+    names = leave("node-0", MADE_ELSEWHERE)
+    seen = []
+
+    def run(argv, *, data=b""):
+        seen.append(argv)
+        there = ["nsenter", "--net=/proc/41/ns/net", "--"]
+        assert argv[:3] == there or argv[:2] == ["ip", "netns"]
+        return system(argv[3:], data=data)
+
+    paths = {"net:[8]": Path("/proc/41/ns/net")}
+    machine = replace(HERE, net_namespace="net:[9]", find_net_namespace=paths.get)
+    found = collect(state, machine=machine, run=run)
+    assert found == Collected(removed=(names.namespace,))
+    assert system.is_clean
+    assert [word for argv in seen for word in argv].count("nft") == 1
+
+
+def test_a_namespace_that_is_gone_took_its_part_with_it(state, system, leave):
+    names = leave("node-0", MADE_ELSEWHERE, parts=("namespace",))
+    system.tables[""][names.table] = "another's"
+    machine = replace(HERE, net_namespace="net:[9]")
+    found = collect(state, machine=machine, run=system)
+    assert found == Collected(removed=(names.namespace,))
+    assert system.tables[""] == {names.table: "another's"}
+
+
+def test_records_of_earlier_versions_are_read(state, system, leave):
+    leave("node-0", DEAD)
+    text = next(state.glob("*/record.json")).read_text()
+    assert "net_namespace" not in text
+    assert gc(state, system).problems == {}
 
 
 def test_a_state_folder_of_others_is_refused(state, system):

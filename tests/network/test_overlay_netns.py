@@ -689,13 +689,16 @@ time.sleep(300)
 """
 
 
-@pytest.fixture
-def orphaned(net):
+@pytest.fixture(params=["the host's name is given", "the owner is in the host"])
+def orphaned(net, request):
     """A job network with a worker in it, whose owner was killed."""
     host = net.hosts["node-0"]
-    arguments = [net.name, str(net.state), host.name, str(host.address), str(PORT)]
+    is_inside = request.param == "the owner is in the host"
+    name = "" if is_inside else host.name
+    arguments = [net.name, str(net.state), name, str(host.address), str(PORT)]
+    entering = ["nsenter", f"--net=/run/netns/{host.name}", "--"] if is_inside else []
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE, text=True
+        [*entering, sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE, text=True
     ) as owner:
         try:
             assert owner.stdout is not None

@@ -74,7 +74,7 @@ def warned(machines: int) -> tuple[list[tuple[object, ...]], str]:
         console=page,  # type: ignore[arg-type]
     )
     vars(setup)["machine_id"] = lambda: dist.get_rank() % machines
-    setup._warn_of_spread_tp(make_mesh(Degrees(tp=2), "cpu"), worker, page)  # type: ignore[arg-type]
+    setup._warn_of_spread_tp(make_mesh(Degrees(tp=2), "cpu"), worker, page)
     return page.events, page.text
 
 

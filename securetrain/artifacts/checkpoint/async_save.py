@@ -57,7 +57,7 @@ def async_save(
     state_dict: dict[str, Any],
     path: Place,
     *,
-    key: Signer | None,
+    key: Signer | None = None,
     context: SaveContext,
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,

@@ -57,7 +57,7 @@ def save(
     state_dict: dict[str, Any],
     path: Place,
     *,
-    key: Signer | None,
+    key: Signer | None = None,
     context: SaveContext,
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,
@@ -71,7 +71,8 @@ def save(
             values (int, float, str, bool, None, bytes, list, tuple, dict).
         path: the directory to make, on a file system that all ranks share, or a URL of an object
             store; it must not exist.
-        key: signs for the trust role ``checkpoint``; only the coordinator (rank 0) needs one.
+        key: signs for the trust role ``checkpoint``; only the coordinator (rank 0) needs one, and
+            none under ``securetrain run``: there the launcher signs, and every rank its file.
         context: the lineage; the coordinator's is the one that is signed.
         params: the hash tree; the coordinator's counts (default: BLAKE3 over leaves of 64 KiB to
             1 MiB, by the size of the tensors' parts).

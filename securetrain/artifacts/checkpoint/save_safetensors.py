@@ -29,7 +29,7 @@ def save_safetensors(
     state_dict: dict[str, Any],
     path: Place,
     *,
-    key: Signer | None,
+    key: Signer | None = None,
     context: SaveContext,
     params: TreeParams | None = None,
     process_group: dist.ProcessGroup | None = None,

@@ -42,6 +42,7 @@ from securetrain.artifacts.statement.statements import (
     digest_of,
     sign,
 )
+from securetrain.artifacts.statement.this_run import this_run
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.encryption import FileCipher, Recipient, Sealed, new_key
 from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind
@@ -100,6 +101,7 @@ class Writer(StorageWriter):
         self.output = output or InThisProcess()
         self.recipients = recipients
         self.save_id = ""
+        self.signs_by_run = False
         self.coordinator = False
         self.world_size = 1
         self.names: list[str] = []
@@ -134,9 +136,7 @@ class Writer(StorageWriter):
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Make the temporary directory and tell every rank its file, the save's id and tree."""
         if self.key is None:
-            raise UsageError(
-                "ST-USAG-001", "the coordinator has no key to sign with", fix="give rank 0 a key"
-            )
+            self.key, self.signs_by_run = self._key_of_run(), True
         if self.storage.exists():
             raise self._exists()
         self.world_size = len(plans)
@@ -150,7 +150,11 @@ class Writer(StorageWriter):
         tree = (str(self.params.algorithm), self.params.leaf_size)
         return [
             dataclasses.replace(
-                plan, storage_data=(self.save_id, rank, self.names[rank], self.world_size, *tree)
+                plan,
+                storage_data=(
+                    *(self.save_id, rank, self.names[rank], self.world_size, self.signs_by_run),
+                    *tree,
+                ),
             )
             for rank, plan in enumerate(plans)
         ]
@@ -159,11 +163,14 @@ class Writer(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's file and its leaf table; report places, values and what it signs."""
         coded = getattr(planner, "coded", {})
-        save_id, rank, name, self.world_size, *tree = plan.storage_data
+        save_id, rank, name, self.world_size, self.signs_by_run, *tree = plan.storage_data
         self.params = _params(*tree)
         if len(save_id) != 32 or not set(save_id) <= set("0123456789abcdef"):
             raise UsageError("ST-USAG-010", "the coordinator sent a malformed save id")
         self.save_id = save_id
+        if self.signs_by_run and self.signer is None:
+            run = this_run()
+            self.signer = None if run is None else run.signer
         results = []
         tensors = []
         for item in plan.items:
@@ -183,6 +190,25 @@ class Writer(StorageWriter):
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
+
+    def _key_of_run(self) -> Signer:
+        """The run's own key, for a coordinator that was given none."""
+        run = this_run()
+        if run is None or run.checkpoint is None:
+            raise UsageError(
+                "ST-USAG-001",
+                "the coordinator has no key to sign with",
+                fix="give rank 0 a key, or start the script with securetrain run",
+            )
+        if self.context.run_id != run.run_id:
+            raise UsageError(
+                "ST-USAG-001",
+                f"the launcher signs for run {run.run_id}, and this save is of run"
+                f" {self.context.run_id}",
+                "context.run_id",
+                "save under artifacts.this_run().run_id, or give rank 0 a key of your own",
+            )
+        return run.checkpoint
 
     def _write_tensors(
         self, items: list[WriteItem], planner: SavePlanner, name: str, rank: int

@@ -21,6 +21,7 @@ from .machine import HEAD as HEAD
 from .machine import NO_EPOCH as NO_EPOCH
 from .machine import Eviction as Eviction
 from .machine import Floor as Floor
+from .machine import Head as Head
 from .machine import History as History
 from .machine import Known as Known
 from .machine import Order as Order

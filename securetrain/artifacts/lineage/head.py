@@ -45,6 +45,17 @@ def sign_head(head: Head, key: Signer) -> bytes:
     return dsse.sign(canonical.encode(head), PAYLOAD_TYPE, [key])
 
 
+def read_message(message: bytes) -> Head:
+    """Read the message that a head's signature covers, before it is signed.
+
+    Raises:
+        IdentityError: ST-IDEN-004 when it is of another type.
+        UsageError: ST-USAG-008 when it is malformed.
+    """
+    payload = dsse.payload_of(message, PAYLOAD_TYPE)
+    return canonical.decode(payload, Head, limit=LIMIT, canonical=True)
+
+
 def open_head(data: bytes, trust: TrustRoot, where: str = "") -> Head:
     """Rule 1.
 

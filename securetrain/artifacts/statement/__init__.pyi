@@ -20,3 +20,6 @@ from .statements import ParentRole as ParentRole
 from .statements import PolicyRef as PolicyRef
 from .statements import digest_of as digest_of
 from .statements import open_statement as open_statement
+from .statements import read_message as read_message
+from .this_run import RunSigning as RunSigning
+from .this_run import open_signing as open_signing

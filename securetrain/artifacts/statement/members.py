@@ -21,12 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from securetrain.artifacts.statement.statements import (
+    MAX_WORLD,
     CheckpointPredicate,
+    Count,
     RankFile,
     RankSignature,
     Text,
@@ -36,7 +39,7 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import canonical
-from securetrain.core.errors import IdentityError, SecureTrainError, reason
+from securetrain.core.errors import IdentityError, SecureTrainError, UsageError, reason
 from securetrain.core.files import PRIVATE_FILE, read_file, write_atomic
 from securetrain.identity import dsse
 from securetrain.identity.keys import KeyKind, PrivateKey, PublicKey, Signer
@@ -45,6 +48,8 @@ from securetrain.identity.trust import TrustRole, TrustRoot
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.rank-key+json"
 LIMIT: Final = 8 << 10
 CLOCK_SKEW: Final = timedelta(minutes=10)
+MESSAGE_LIMIT: Final = 16 << 10
+_PREFIX: Final = b"securetrain/rank-file/1\n"
 MAX_NAMED: Final = 8
 """Ranks that one refusal names."""
 
@@ -129,7 +134,35 @@ def rank_message(
         "tree": msgspec.to_builtins(tree),
         "file": None if file is None else msgspec.to_builtins(file),
     }
-    return b"securetrain/rank-file/1\n" + canonical.dumps(said)
+    return _PREFIX + canonical.dumps(said)
+
+
+class RankMessage(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"
+):
+    """The content of a rank's message."""
+
+    run_id: Text
+    step: Count
+    save_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    world_size: Annotated[int, Meta(ge=1, le=MAX_WORLD)]
+    rank: Count
+    tree: TreeInfo
+    file: RankFile | None
+
+
+def read_message(message: bytes) -> RankMessage:
+    """Read a rank's message before it is signed.
+
+    Raises:
+        UsageError: ST-USAG-008 when it is not exactly what `rank_message` makes.
+    """
+    said = canonical.decode(
+        message.removeprefix(_PREFIX), RankMessage, limit=MESSAGE_LIMIT, canonical=True
+    )
+    if message != rank_message(**{name: getattr(said, name) for name in said.__struct_fields__}):
+        raise UsageError("ST-USAG-008", "not the message of a rank about its file")
+    return said
 
 
 def messages_of(predicate: CheckpointPredicate) -> list[bytes]:

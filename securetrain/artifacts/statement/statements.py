@@ -286,6 +286,25 @@ def sign(predicate: Predicate, name: str, key: Signer) -> bytes:
     return statement.sign([subject], _type_of(kind), predicate, key)
 
 
+def read_message(message: bytes) -> CheckpointPredicate:
+    """Read the message that a checkpoint's signature covers, before it is signed: as strictly as
+    `open_statement` reads it afterwards.
+
+    Raises:
+        IdentityError: ST-IDEN-004 malformed or of another type.
+        IntegrityError: ST-CKPT-101 when the predicate breaks its own rules.
+    """
+    payload = dsse.payload_of(message, dsse.IN_TOTO)
+    parsed = statement.parse_to_sign(payload, CHECKPOINT_TYPE, CheckpointPredicate)
+    predicate = parsed.predicate
+    problem = _unsound(Kind.CHECKPOINT, predicate) or _other_subject(
+        Kind.CHECKPOINT, parsed.subjects, digest_of(predicate)
+    )
+    if problem is not None:
+        raise problem.error(STATEMENT)
+    return predicate
+
+
 def claimed_kind(data: bytes) -> Kind | None:
     """The kind that an envelope claims before it is verified; decides which role is asked."""
     try:
@@ -337,8 +356,8 @@ def open_statement(
         raise Problem(code=code, what=error.what, file=STATEMENT).error(where) from error
     problem = _unsound(kind, predicate)
     digest = "" if problem else digest_of(predicate)
-    if problem is None and [s.digest for s in parsed.subjects] != [{DIGEST_NAME: digest}]:
-        problem = _malformed(kind, "the subject's digest is not that of the listed files")
+    if problem is None:
+        problem = _other_subject(kind, parsed.subjects, digest)
     if problem is not None:
         raise problem.error(where)
     return Opened(kind=kind, predicate=predicate, digest=digest, key_ids=payload.key_ids)
@@ -355,6 +374,15 @@ def _code(kind: Kind, refused: ExitCode) -> str:
             return kind.code(161)
         case _:
             return kind.code(101)
+
+
+def _other_subject(
+    kind: Kind, subjects: Sequence[statement.Subject], digest: str
+) -> Problem | None:
+    """Rule 3."""
+    if [subject.digest for subject in subjects] == [{DIGEST_NAME: digest}]:
+        return None
+    return _malformed(kind, "the subject's digest is not that of the listed files")
 
 
 def _type_of(kind: Kind) -> str:

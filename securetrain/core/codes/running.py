@@ -55,6 +55,31 @@ ROWS: Final = (
          fix="start as root, or where ordinary users get user namespaces; or use a policy with"
              " host.sandbox: preferred",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-HST-003"),
+    # what workers may say (the signing socket)
+    Code("ST-RUNT-030", X.FAILURE,
+         "a process that is no worker of this launch asked for a signature",
+         fix="sign in the processes that securetrain run started, or in their children",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-IDN-006"),
+    Code("ST-RUNT-031", X.FAILURE, "a worker asked for a signature that is not its own to ask for",
+         fix="look at the script: it tried to speak for another rank, for rank 0 or for the"
+             " launcher",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-IDN-006"),
+    Code("ST-RUNT-032", X.FAILURE,
+         "a question to the signing socket is malformed, or none that a worker may ask",
+         fix="sign checkpoints with securetrain.artifacts of the launcher's version; anything else"
+             " needs a key of your own",
+         severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-IDN-006"),
+    Code("ST-RUNT-033", X.FAILURE,
+         "a worker asked for a signature on another run, an older step or a round that is over",
+         fix="save under this run's id, with steps and numbers that grow; another run needs a key"
+             " of its own",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-IDN-006"),
+    Code("ST-RUNT-034", X.FAILURE, "a worker asked for more than its share of the signing socket",
+         fix="look at the script: it floods its launcher",
+         severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=LATER, threat="T-IDN-006"),
+    Code("ST-RUNT-035", X.FAILURE, "the launcher's signing socket does not answer",
+         fix="look at the launcher's output: it has ended, or its ledger cannot be written",
+         severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=LATER, threat="X-WORKER-FAILED"),
     # gradients
     Code("ST-GRAD-001", X.FAILURE, "a rank's gradient is not finite",
          fix="lower optimizer.lr or optimizer.clip, and look at the rows of this step",

@@ -54,7 +54,9 @@ def main(arguments: Sequence[str]) -> int:
         _request(connection, command, hands)
         for number in _FORWARDED:
             signal.signal(number, lambda got, _frame: _forward(connection, got))
+        handle = _handle(connection)  # kept: it says which process this one stands for
         status = _answer(connection)
+        os.close(handle)
     except (OSError, IndexError, ValueError) as error:
         sys.stderr.write(f"securetrain: the worker was not started in its sandbox: {error}\n")
         return FAILED
@@ -80,8 +82,17 @@ def _request(
     connection.sendall(text)
 
 
+def _handle(connection: socket.socket) -> int:
+    """A descriptor of the worker (pidfd_open(2))."""
+    word, extra, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
+    for level, kind, data in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS) and word == b"p":
+            return array.array("i", data)[0]
+    raise OSError("the holder of the sandbox is gone")
+
+
 def _answer(connection: socket.socket) -> int:
-    """Return how it ended; what it has written into its error file goes where torch's agent looks."""
+    """Return how it ended; what is in its error file goes where torch's agent looks."""
     status, length = _ENDED.unpack(_receive(connection, _ENDED.size))
     said = _receive(connection, length)
     place = os.environ.get("TORCHELASTIC_ERROR_FILE", "")

@@ -14,9 +14,9 @@ Rules:
 4. writable are the working directory, ``--output`` and what `RunDir.worker_writable` names, and
    never the interpreter or our own code in it. The folders of the system, home folders and the root
    are not made writable because somebody stands in them (`obstacle_to_writing`);
-5. keys, the node's state and identity folders are empty, wherever they lie; of the run's keys
-   exactly the files that `EXPOSED_KEYS` names are left. Keys of ours and other runs that lie in a
-   folder that is shown are looked for (`secrets_below`): the keys are empty, the runs read-only.
+5. the run's keys, the node's state and identity folders are empty, wherever they lie. Keys of
+   ours and other runs that lie in a folder that is shown are looked for (`secrets_below`): the keys
+   are empty, the runs read-only.
 """
 
 import os
@@ -44,9 +44,6 @@ from securetrain.launch.sandbox.view import (
     named,
     obstacle_to_writing,
 )
-
-EXPOSED_KEYS: Final = ("worker.pem", "checkpoint.pem", "rank.pem", "rank.json")
-"""Files below ``keys/`` that trainer and shim still read themselves."""
 
 _NEW_UTS, _NEW_IPC = 0x04000000, 0x08000000
 NAMESPACES: Final = CLONE_NEWNS | CLONE_NEWPID | _NEW_UTS | _NEW_IPC
@@ -212,7 +209,6 @@ def _without_namespaces(scene: Scene, version: int) -> dict[str, Any]:
     for path in shown:
         if path.exists():
             readable += landlock.all_but(hidden, os.path.realpath(path))
-    readable += [str(scene.keys / name) for name in EXPOSED_KEYS]
     places = [*scene.outputs, *map(Path, (*TEMPORARY, SHARED_MEMORY))]
     notes = []
     if stops := obstacle_to_writing(scene.cwd, scene.all_homes):
@@ -257,16 +253,6 @@ def _hide_secrets(seen: View, scene: Scene) -> None:
         bind["write"] = False
     for path in (*scene.hidden, scene.keys):
         seen.hide(path)
-    ids = None
-    if (user := scene.user) is not None and seen.mapped and scene.keys.exists():
-        found = scene.keys.stat()
-        same = (found.st_uid, found.st_gid) == (user.uid, user.gid)
-        ids = None if same else [found.st_uid, found.st_gid]
-    keys = os.path.realpath(scene.keys)
-    for name in EXPOSED_KEYS:
-        place = f"{keys}/{name}"
-        if Path(place).exists():
-            seen.bind(place, place, write=False, ids=ids, folder=False)
 
 
 def _temporary(given: str, writable: Sequence[str]) -> dict[str, str]:

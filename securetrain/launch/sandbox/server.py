@@ -102,6 +102,7 @@ class Server:
             pid = self._start(request, files, error_file)
             for one in files:
                 os.close(one)
+            _tell(connection, pid)
             self.running[number] = Worker(pid, connection, error_file)
             for wanted in text[end:]:
                 _signal(pid, wanted)
@@ -170,6 +171,15 @@ def _become_worker(
         os.sched_setaffinity(0, request["cpus"])
     os.chdir(request["cwd"])
     os.execvpe(request["argv"][0], request["argv"], environment)  # noqa: S606 - no shell
+
+
+def _tell(connection: socket.socket, pid: int) -> None:
+    """Which process it is, by a descriptor: its number is another one outside."""
+    handle = os.pidfd_open(pid)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))]
+    with suppress(OSError):
+        connection.sendmsg([b"p"], rights)
+    os.close(handle)
 
 
 def _read_bounded(path: str) -> bytes:

@@ -154,6 +154,16 @@ class PinnedVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
     """Variables that are pinned had other values."""
 
 
+@event("compile-cache", Boundary.SUPPLY_CHAIN, _LAUNCHER)
+class CompileCacheUsed(Observed, frozen=True, kw_only=True):
+    """Compiled code comes from a folder to which earlier runs under the same policy wrote, and goes
+    there; the subject is its name.
+    """
+
+    problem: str = ""
+    """Why it is this run's own folder instead, when it is."""
+
+
 @event("environment-passed", Boundary.IDENTITY, _LAUNCHER)
 class EnvironmentPassed(Observed, frozen=True, kw_only=True):
     """The user lets variables through."""
@@ -313,3 +323,26 @@ class WorkerFailed(Observed, frozen=True, kw_only=True):
     kind: str
     code: str = ""
     what: str = ""
+
+
+# What the workers have asked the signing socket for.
+
+
+@event("signing-refused", Boundary.IDENTITY, _LAUNCHER)
+class SigningRefused(PlainRefused, frozen=True, kw_only=True):
+    """A worker, or a stranger, asked for a signature or an entry that is not its own to ask for."""
+
+
+@event("signing-refusals-not-listed", Boundary.IDENTITY, _LAUNCHER)
+class SigningRefusalsNotListed(Observed, frozen=True, kw_only=True):
+    """So many more refusals of one rank in one round were counted and not written one by one."""
+
+    count: int
+
+
+@event("worker-events-left-out", Boundary.IDENTITY, _LAUNCHER)
+class WorkerEventsLeftOut(Observed, frozen=True, kw_only=True):
+    """A rank wrote more into the ledger than its share; the rest is not there."""
+
+    count: int
+    bytes: int

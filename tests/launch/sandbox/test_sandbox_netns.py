@@ -281,7 +281,7 @@ def test_without_namespaces_landlock_alone(sandbox, tmp_path, monkeypatch):
         check=False,
         timeout=60,
     )
-    assert done.stdout == "[13, 13, 13, None, 13, 1, None, None]\n", done.stderr
+    assert done.stdout == "[13, 13, 13, 13, 13, 1, None, None]\n", done.stderr
 
 
 def test_another_user_of_the_machine_gets_nothing_started(sandbox):

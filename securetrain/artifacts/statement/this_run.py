@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Sign as a worker of a run: with the launcher's keys, through its signing socket.
+
+Under ``securetrain run`` a worker finds the socket by ``SECURETRAIN_SIGNER`` and needs no key file:
+`save` and its variants ask `this_run` for what they were not given. Elsewhere there is no such
+run, and a key has to be given.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from securetrain.artifacts.statement.members import RankSigner
+from securetrain.core import SIGNER_VARIABLE
+from securetrain.identity.keys import Signer
+from securetrain.identity.signing import Ask, LauncherKey, shared_socket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSigning:
+    """The means of this worker to sign in its run."""
+
+    run_id: str
+    """The run's id, which every statement must name."""
+    rank: int
+    checkpoint: Signer | None
+    """Signs statements; None on every rank but 0."""
+    head: Signer | None
+    """Signs heads; None on every rank but 0."""
+    signer: RankSigner | None
+    """Signs this rank's own file; None when nobody has certified a key for it."""
+
+
+def open_signing(path: Path) -> RunSigning:
+    """Ask a launcher.
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-030 when this is no worker of it, ST-RUNT-035 when it does not
+            answer.
+    """
+    socket = shared_socket(path)
+    said = socket.welcome()
+    checkpoint = head = signer = None
+    if said.checkpoint_key:
+        checkpoint = LauncherKey.of(socket, Ask.CHECKPOINT, said.checkpoint_key)
+        head = LauncherKey.of(socket, Ask.HEAD, said.checkpoint_key)
+    if said.rank_key:
+        key = LauncherKey.of(socket, Ask.RANK, said.rank_key)
+        signer = RankSigner(key, said.rank_certificate)
+    return RunSigning(
+        run_id=said.run_id, rank=said.rank, checkpoint=checkpoint, head=head, signer=signer
+    )
+
+
+def this_run(environ: Mapping[str, str] | None = None) -> RunSigning | None:
+    """The signing of the run that this process is a worker of; None outside of any.
+
+    Args:
+        environ: The environment; this process's own by default.
+
+    Raises:
+        RuntimeRefusal: See `open_signing`.
+    """
+    found = (os.environ if environ is None else environ).get(SIGNER_VARIABLE, "")
+    return _opened(Path(found), os.getpid()) if found else None
+
+
+@cache
+def _opened(path: Path, pid: int) -> RunSigning:
+    """One connection for a process; a child that was forked has another (`pid`)."""
+    del pid
+    return open_signing(path)

@@ -1,0 +1,329 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Signing through a launcher's socket: the protocol ``securetrain-signer/1`` and its client.
+
+A worker of a run has no key. It says what it has to say, and its launcher signs that, if this
+worker may say it (`launch.signing_service`). Rules of the frames, both ways:
+
+1. a frame is one letter (`Ask` or `Reply`), a length of four bytes, big-endian, and so many bytes;
+2. the length is checked against the limit of the letter before anything is allocated;
+3. a body is canonical JSON of a closed schema, except that of `RANK`, `CHECKPOINT` and `HEAD`: the
+   message that a key would sign, which the launcher reads as strictly as a verifier does;
+4. one question at a time on a connection, one reply to each. A refusal leaves the connection open
+   unless the frame itself was malformed.
+
+A process that was forked makes a connection of its own: the launcher knows its peers by process.
+"""
+
+import base64
+import binascii
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.core import CODES, canonical
+from securetrain.core.errors import RuntimeRefusal, SecureTrainError, reason
+from securetrain.identity.keys import PublicKey
+
+VERSION: Final = 1
+HEADER: Final = struct.Struct(">cI")
+REPLY_LIMIT: Final = 64 << 10
+TIMEOUT_SECONDS: Final = 60.0
+UNREACHABLE: Final = "ST-RUNT-035"
+_AGAIN_SECONDS: Final = 0.01
+_FAMILY: Final = "ST-RUNT-"
+
+T = TypeVar("T")
+
+
+class Ask(StrEnum):
+    """The questions of a worker."""
+
+    HELLO = "H"
+    """Which worker am I, and under which keys will be signed?"""
+    RANK = "R"
+    """Sign for this rank's own file of a checkpoint."""
+    CHECKPOINT = "C"
+    """Sign a checkpoint's statement; rank 0 only."""
+    HEAD = "D"
+    """Sign the head of the run; rank 0 only."""
+    EVENT = "E"
+    """Write an event into the ledger."""
+
+
+LIMITS: Final = {
+    Ask.HELLO: 256,
+    Ask.RANK: 16 << 10,
+    Ask.CHECKPOINT: 48 << 20,
+    Ask.HEAD: 16 << 10,
+    Ask.EVENT: 32 << 10,
+}
+"""Bytes of a body."""
+
+
+class Reply(StrEnum):
+    """The two kinds of replies."""
+
+    DONE = "+"
+    REFUSED = "-"
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `Ask.HELLO`."""
+
+    version: int
+
+
+class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The launcher's word on the worker that asks."""
+
+    run_id: str
+    rank: int
+    world_size: int
+    checkpoint_key: str = ""
+    """SPKI in base64 of the key that signs statements and heads; empty when this is not rank 0."""
+    rank_key: str = ""
+    """The same of the key for this rank's files; empty when nobody has certified one."""
+    rank_certificate: str = ""
+    """Its certificate (`artifacts.statement.members`)."""
+
+
+class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A signature in base64, and the id of its key."""
+
+    keyid: str
+    sig: str
+
+
+class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event is in the ledger."""
+
+
+class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A question that was refused, and why."""
+
+    code: Annotated[str, Meta(max_length=32)]
+    what: Annotated[str, Meta(max_length=1000)]
+    fix: Annotated[str, Meta(max_length=1000)] = ""
+
+
+def frame(kind: Ask | Reply, body: bytes) -> bytes:
+    """One frame."""
+    return HEADER.pack(kind.encode("ascii"), len(body)) + body
+
+
+def parse_header(data: bytes) -> tuple[Ask, int]:
+    """Read the header of a question, before its body is taken (rule 2).
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-032 for an unknown letter, or a body above its limit.
+    """
+    letter, size = HEADER.unpack(data)
+    try:
+        ask = Ask(letter.decode("ascii"))
+    except ValueError as error:
+        raise RuntimeRefusal("ST-RUNT-032", f"no question begins with {letter!r}") from error
+    if size > LIMITS[ask]:
+        raise RuntimeRefusal(
+            "ST-RUNT-032", f"{size} bytes of {ask.name.lower()}, the limit is {LIMITS[ask]}"
+        )
+    return ask, size
+
+
+@dataclass(slots=True, kw_only=True)
+class SigningSocket:
+    """A worker's way to its launcher's keys. Safe to use from several threads, and after a fork."""
+
+    path: Path
+    timeout: float = TIMEOUT_SECONDS
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _connection: socket.socket | None = None
+    _owner: int = 0
+    """The process that made the connection."""
+    _welcome: Welcome | None = None
+
+    def welcome(self) -> Welcome:
+        """The launcher's word on this worker; asked once.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 when this is no worker of the launcher, ST-RUNT-035 when
+                the launcher does not answer.
+        """
+        if self._welcome is None or self._owner != os.getpid():
+            said = canonical.encode(Hello(VERSION))
+            self._welcome = self._reply(Ask.HELLO, said, Welcome)
+        return self._welcome
+
+    def sign(self, ask: Ask, message: bytes, public: PublicKey) -> bytes:
+        """Have a message signed.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+        """
+        said = self._reply(ask, message, Signed)
+        try:
+            signature = base64.b64decode(said.sig, validate=True)
+            public.verify(signature, message)
+        except (binascii.Error, SecureTrainError) as error:
+            raise self._unreachable(f"its signature does not verify: {error}") from error
+        return signature
+
+    def write(self, event: bytes) -> None:
+        """Have an event written (canonical JSON of `ledger.wire.Event`).
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+        """
+        self._reply(Ask.EVENT, event, Written)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._drop()
+
+    def _reply(self, ask: Ask, body: bytes, kind: type[T]) -> T:
+        if len(body) > LIMITS[ask]:
+            raise RuntimeRefusal(
+                "ST-RUNT-032", f"{len(body)} bytes of {ask.name.lower()}, at most {LIMITS[ask]}"
+            )
+        if self._owner != os.getpid():
+            self._lock = threading.Lock()  # a thread of the parent may have held it in the fork
+        with self._lock:
+            letter, data = self._exchange(frame(ask, body))
+        try:
+            if letter == Reply.DONE:
+                return canonical.decode(data, kind, limit=REPLY_LIMIT)
+            refusal = canonical.decode(data, Refusal, limit=REPLY_LIMIT)
+        except SecureTrainError as error:
+            raise self._unreachable(f"its reply is malformed: {reason(error)}") from error
+        if not refusal.code.startswith(_FAMILY) or refusal.code not in CODES:
+            raise self._unreachable(f"it refused with {refusal.code[:32]!r}")
+        raise RuntimeRefusal(refusal.code, refusal.what, str(self.path), refusal.fix)
+
+    def _exchange(self, question: bytes) -> tuple[str, bytes]:
+        """Ask once more over a new connection when the old one is gone: it may have been idle."""
+        is_old = self._connection is not None and self._owner == os.getpid()
+        try:
+            return self._ask(question)
+        except (EOFError, ConnectionError, TimeoutError, OSError) as error:
+            self._drop()
+            if not is_old or isinstance(error, TimeoutError):
+                raise self._unreachable(str(error)) from error
+        try:
+            return self._ask(question)
+        except (EOFError, OSError) as error:
+            self._drop()
+            raise self._unreachable(str(error)) from error
+
+    def _ask(self, question: bytes) -> tuple[str, bytes]:
+        if self._connection is None or self._owner != os.getpid():
+            self._drop()
+            self._connection = connect(self.path, self.timeout)
+            self._owner = os.getpid()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            # A launcher that refuses the frame closes before it has read it; its reply is there.
+            self._connection.sendall(question)
+        letter, size = HEADER.unpack(_read(self._connection, HEADER.size))
+        if size > REPLY_LIMIT:
+            raise OSError(f"a reply of {size} bytes")
+        return letter.decode("ascii", "replace"), _read(self._connection, size)
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _unreachable(self, what: str) -> RuntimeRefusal:
+        return RuntimeRefusal(UNREACHABLE, f"the launcher does not sign: {what}", str(self.path))
+
+
+@cache
+def shared_socket(path: Path) -> SigningSocket:
+    """The one way of this process to a launcher."""
+    return SigningSocket(path=path)
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherKey:
+    """A `Signer` whose key is the launcher's."""
+
+    socket: SigningSocket
+    ask: Ask
+    public: PublicKey
+
+    @classmethod
+    def of(cls, to: SigningSocket, ask: Ask, spki: str) -> "LauncherKey":
+        """The key of which the launcher has told.
+
+        Raises:
+            IdentityError: ST-IDEN-001.
+        """
+        return cls(to, ask, PublicKey.from_spki(base64.b64decode(spki)))
+
+    @property
+    def key_id(self) -> str:
+        """The id of the public key."""
+        return self.public.key_id
+
+    def sign(self, data: bytes) -> bytes:
+        """Have the launcher sign `data`.
+
+        Raises:
+            RuntimeRefusal: ST-RUNT-030 to 035.
+        """
+        return self.socket.sign(self.ask, data, self.public)
+
+
+def connect(path: Path, timeout: float) -> socket.socket:
+    """Connect to a socket, however long its path is."""
+    return through_folder(path, lambda place: _connected(place, timeout))
+
+
+def through_folder(path: Path, use: Callable[[str], T]) -> T:
+    """Call `use` with a short name of `path`: a socket's address holds 107 bytes."""
+    fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return use(f"/proc/self/fd/{fd}/{path.name}")
+    finally:
+        os.close(fd)
+
+
+def _connected(place: str, timeout: float) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    deadline = time.monotonic() + timeout
+    try:
+        made.settimeout(timeout)
+        while True:
+            try:
+                made.connect(place)
+                break
+            except BlockingIOError:  # the launcher's queue is full: somebody floods it
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_AGAIN_SECONDS)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), 1 << 16))
+        if not part:
+            raise EOFError("the connection was closed")
+        data += part
+    return bytes(data)

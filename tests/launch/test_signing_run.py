@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs whose workers cannot open one key: for them ``keys/`` is an empty directory."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from securetrain.artifacts.dataset.verified import sign_documents
+from securetrain.artifacts.lineage.head import read_head
+from securetrain.artifacts.statement import members
+from securetrain.artifacts.statement.statements import open_statement
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
+from securetrain.artifacts.tree.storage import LocalStorage
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.trust import TrustRoot
+from securetrain.launch.run_setup import prepare_run
+from securetrain.ledger import events, key_file, read_ledger
+from securetrain.ledger.events import WriterRole
+from tests.train.jobs import JOB, documents
+
+pytestmark = pytest.mark.dist
+
+# Before anything else a worker hides the keys from itself, where it may, and dies if it opens one.
+HIDE = """
+import ctypes, os, sys
+keys = os.environ["SECURETRAIN_RUN_DIR"] + "/keys"
+if os.geteuid() == 0:
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.unshare(0x20000) == 0
+    assert libc.mount(b"none", b"/", None, (1 << 14) | (1 << 18), None) == 0
+    assert libc.mount(b"tmpfs", keys.encode(), b"tmpfs", 0, b"size=64k") == 0
+    assert os.listdir(keys) == []
+def opened(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(keys):
+        os.write(2, f"opened {arguments[0]}".encode())
+        os._exit(99)
+sys.addaudithook(opened)
+"""
+
+TRAINER = """
+from securetrain.train.__main__ import main
+sys.exit(int(main(sys.argv[1:], os.environ)))
+"""
+
+# A script of anybody: DDP, and our save in place of torch's.
+SCRIPT = """
+import json, torch, torch.distributed as dist
+from datetime import UTC, datetime
+from pathlib import Path
+from torch.nn.parallel import DistributedDataParallel
+import securetrain.artifacts as artifacts
+from securetrain.artifacts.statement import members
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.core.hashtree import TreeParams
+from securetrain.artifacts.statement.statements import TreeInfo
+dist.init_process_group("gloo")
+rank, out, codes = dist.get_rank(), Path(sys.argv[1]), {}
+run = artifacts.this_run()
+model = DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in (1, 2, 3):
+    optimizer.zero_grad()
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    now = datetime.now(UTC)
+    context = artifacts.SaveContext(run_id=run.run_id, step=step, seq=step, created=now)
+    artifacts.save({"model": model.state_dict()}, out / f"step-{step}", context=context)
+if rank == 1:
+    said = dict(run_id=run.run_id, step=9, save_id="ab" * 16, world_size=2, rank=1, file=None)
+    said["tree"] = TreeInfo.of(TreeParams())
+    for name, lie in {"rank": 0, "run_id": "job-other", "step": 1, "world_size": 1}.items():
+        try:
+            run.signer.sign(members.rank_message(**{**said, name: lie}))
+        except RuntimeRefusal as error:
+            codes[name] = error.code
+    (out / "codes.json").write_text(json.dumps(codes))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def statements(folder, trust):
+    found = sorted(folder.glob("step-*/" + STATEMENT))
+    return [open_statement(path.read_bytes(), Kind.CHECKPOINT, trust).checkpoint for path in found]
+
+
+def reading(run, trust):
+    found = read_ledger(run.ledger.read_bytes(), trust)
+    assert not found.ignored
+    return found.recorded
+
+
+def test_the_trainer_saves_and_resumes_without_a_key(launch, tmp_path):
+    made = prepare_run(tmp_path / "run", "dev", datetime.now(UTC))
+    rows = [
+        (split, f"{split}-{n}", text)
+        for split, texts in documents().items()
+        for n, text in enumerate(texts)
+    ]
+    key = PrivateKey.load(made.run.key("dataset"))
+    sign_documents(rows, made.run.dataset, name="prose", key=key, now=datetime.now(UTC))
+    (tmp_path / "train.py").write_text(HIDE + TRAINER)
+    (tmp_path / "job.yaml").write_text(JOB)
+    for stop in (["--stop-after", "3"], []):
+        done = launch(
+            made.run.root,
+            *("--standalone", "--nproc-per-node", "2"),
+            *(str(tmp_path / "train.py"), str(tmp_path / "job.yaml"), *stop),
+        )
+        assert done.code == 0, done.err
+    trust = TrustRoot.load(made.run.trust, datetime.now(UTC))
+    saved = statements(made.run.checkpoints, trust)
+    assert [one.step for one in saved] == [3, 6]
+    for one in saved:
+        assert members.check(one, trust, required=True) == []
+        assert [signature.rank for signature in one.signatures] == [0, 1]
+    newest = read_head(LocalStorage(made.run.checkpoints), trust)
+    assert newest is not None
+    assert newest.step == 6
+    trainer = PrivateKey.load(key_file(made.run, WriterRole.RANK)).key_id
+    by_rank = [line for line in reading(made.run, trust) if line.entry.keyid == trainer]
+    assert {line.entry.body.writer for line in by_rank} == {"rank-0"}
+    kinds = [type(line.event) for line in by_rank]
+    assert kinds.count(events.CheckpointSigned) == 2
+    assert kinds.count(events.RunResumed) == 1
+
+
+def test_a_script_saves_without_a_key_and_speaks_for_nobody_else(launch, tmp_path):
+    (tmp_path / "train.py").write_text(HIDE + SCRIPT)
+    done = launch(
+        tmp_path / "run",
+        *("--standalone", "--nproc-per-node", "2"),
+        *(str(tmp_path / "train.py"), str(tmp_path / "out")),
+    )
+    assert done.code == 0, done.err
+    trust = TrustRoot.load(done.run.trust, datetime.now(UTC))
+    saved = statements(tmp_path / "out", trust)
+    assert [one.step for one in saved] == [1, 2, 3]
+    assert all(members.check(one, trust, required=True) == [] for one in saved)
+    codes = json.loads((tmp_path / "out" / "codes.json").read_text())
+    assert codes == {
+        "rank": "ST-RUNT-031",
+        "run_id": "ST-RUNT-033",
+        "step": "ST-RUNT-033",
+        "world_size": "ST-RUNT-031",
+    }
+    refused = [e.event for e in reading(done.run, trust) if type(e.event) is events.SigningRefused]
+    assert [event.code for event in refused] == list(codes.values())
+    assert {event.subject for event in refused} == {"rank-1"}
