@@ -207,6 +207,7 @@ class Session:
             )
             os.environ[SIGNER_VARIABLE] = str(self.signing.path)
             self.plan = plan = self._confined(plan, state)
+            self.signing.stands_in = bool(self.confinement and self.confinement.sandbox)
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -235,7 +236,7 @@ class Session:
 
     def _confined(self, plan: elastic_agent.Plan, state: NodeState) -> elastic_agent.Plan:
         """The workers in their sandbox and in the job network."""
-        assert self.environment and self.signing
+        assert self.environment is not None
         network = self.network.for_sandbox if self.network else NO_NETWORK
         identity = plan.rdzv_conf.get("identity")
         hidden = (state.root, *([Path(str(identity))] if identity else []))
@@ -246,7 +247,6 @@ class Session:
             self.confinement = confine(
                 run, options, mode, env, self.ledger, network=network, hidden=hidden, floors=floors
             )
-        self.signing.stands_in = self.confinement.sandbox is not None
         plain = self.network.inside(plan) if self.network else plan
         return self.confinement.inside(plan, plain, network)
 
