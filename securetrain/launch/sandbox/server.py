@@ -174,7 +174,7 @@ def _become_worker(
 
 
 def _tell(connection: socket.socket, pid: int) -> None:
-    """Which process it is, by a descriptor: its number is another one outside."""
+    """Send a descriptor of the process: its number is another one outside."""
     handle = os.pidfd_open(pid)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handle]))]
     with suppress(OSError):
