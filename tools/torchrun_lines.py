@@ -43,7 +43,7 @@ COMMON: Final = {
     "MASTER_ADDR": "127.0.0.1 in place of the host's name, or `localhost`",
     "MASTER_PORT": "a free port, when the line names none",
     "TORCHELASTIC_RUN_ID": "the run's own id, in place of `none` or a random one",
-    "TORCHELASTIC_ERROR_FILE": "below the run directory, or `--log-dir`",
+    "TORCHELASTIC_ERROR_FILE": "in the sandbox, then below the run directory or `--log-dir`",
     "TORCHINDUCTOR_CACHE_DIR": "this user's own, for these versions and this policy",
     "TRITON_CACHE_DIR": "likewise",
     "TORCH_EXTENSIONS_DIR": "likewise",

@@ -6,7 +6,7 @@ Paths only. A run directory may lie on a disk that others write, and may be put 
 state. The record that notices it must lie elsewhere: on this machine, for this user alone. ::
 
     <state>/
-      floors/<run>.json  the newest checkpoint of a run that was seen here
+      floors/<run>/      the newest checkpoint of a run that was seen here, in floors.json
       witness.pem        the key with which this machine cosigns transparency logs
       witness/           what it has seen of each log
       cache/             compiled code that runs share, a folder for each key
@@ -28,8 +28,9 @@ class NodeState:
     root: Path
 
     def floors(self, run_id: str) -> Path:
-        """The folder of what was seen of runs: a file for each, so that none waits for another."""
-        return self.root / "floors" / f"{hashlib.sha256(run_id.encode()).hexdigest()[:32]}.json"
+        """The file of what was seen of a run, in a folder of its own, which its workers change."""
+        name = hashlib.sha256(run_id.encode()).hexdigest()[:32]
+        return self.root / "floors" / name / "floors.json"
 
     @property
     def witness_key(self) -> Path:

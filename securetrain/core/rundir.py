@@ -177,6 +177,36 @@ class RunDir:
         """The folder of the signing sockets, one for each launcher that works in this directory."""
         return self.root / "signer"
 
+    @property
+    def workers(self) -> Path:
+        """The workers' own accounts."""
+        return self.root / "workers"
+
+    @property
+    def worker_writable(self) -> tuple[Path, ...]:
+        """The folders and the single files of the root that workers may change.
+
+        Nothing else of the run is theirs, least of all `keys`.
+        """
+        return (*self.worker_folders, *self.worker_files)
+
+    @property
+    def worker_folders(self) -> tuple[Path, ...]:
+        """The folders among `worker_writable`."""
+        return (
+            self.checkpoints,
+            self.index,
+            self.tensorboard,
+            self.profile,
+            self.flight_recorder,
+            self.workers,
+        )
+
+    @property
+    def worker_files(self) -> tuple[Path, ...]:
+        """The files among `worker_writable`."""
+        return (self.metrics, self.prometheus, self.sketches)
+
     def checkpoint(self, step: int) -> Path:
         """The directory of the checkpoint after `step` optimizer steps."""
         return self.checkpoints / f"step-{step:08d}"

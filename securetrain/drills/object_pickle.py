@@ -66,7 +66,8 @@ def hardened(workdir: Path) -> Outcome:
     """Run the same job under `securetrain run`."""
     run_dir = RunDir(workdir / "run")
     launcher = ["-m", "securetrain", "run", "--standalone", "--policy", "dev"]
-    exit_code = _run(workdir, [*launcher, "--run-dir", str(run_dir.root)])
+    places = ["--run-dir", str(run_dir.root), "--output", str(workdir)]
+    exit_code = _run(workdir, [*launcher, *places])
     victim, marked = _victim(workdir), marked_by(workdir / "marker")
     codes = [event.code for event in refusals(run_dir, Boundary.CHECKPOINT)]
     refused = bool(victim) and CODE in codes and exit_code == 1 and not marked

@@ -94,7 +94,8 @@ def hardened(workdir: Path) -> Outcome:
     marker = workdir / "marker"
     command = [
         *(sys.executable, "-m", "securetrain", "run", "--standalone", "--policy", "dev"),
-        *("--nproc-per-node", "1", "--run-dir", str(run_dir.root), str(script), str(workdir)),
+        *("--nproc-per-node", "1", "--run-dir", str(run_dir.root), "--output", str(workdir)),
+        *(str(script), str(workdir)),
     ]
     launcher = subprocess.Popen(command, start_new_session=True)
     try:

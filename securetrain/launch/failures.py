@@ -7,6 +7,8 @@ the exception was one of ours, its code becomes the run's, and so its exit code.
 ends with ST-RUNT-004. A report is written by the worker: its code is only believed if it exists.
 """
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -20,7 +22,11 @@ _TERMINATED: Final = -15
 
 
 def as_error(
-    failures: Sequence[Failure], reports: Sequence[WorkerReport], log_dir: Path
+    failures: Sequence[Failure],
+    reports: Sequence[WorkerReport],
+    log_dir: Path,
+    *,
+    sandboxed: bool = False,
 ) -> SecureTrainError:
     """The one error for a set of failed workers.
 
@@ -28,6 +34,7 @@ def as_error(
         failures: Not empty.
         reports: Of all attempts; the latest of each rank counts.
         log_dir: Where torch keeps workers' logs.
+        sandboxed: Whether a path that was refused may be the sandbox's doing.
     """
     latest: dict[int, WorkerReport] = {}
     for report in sorted(reports, key=lambda r: r.attempt):
@@ -47,10 +54,24 @@ def as_error(
         "ST-RUNT-004",
         f"rank {first.rank} (pid {first.pid}) ended with {first.ending}{why}{more}",
         str(log) if log else f"its output above; --tee 3 keeps it below {log_dir}",
-        "correct the script and run it again"
+        (sandbox_fix(cause) if sandboxed else "") or "correct the script and run it again"
         if first.exit_code > 0
         else "find out what ended it: out of memory, a fault, or somebody's kill",
     )
+
+
+def sandbox_fix(cause: WorkerError | None) -> str:
+    """The option by which a path is let into the sandbox; empty when that is not the reason."""
+    if cause is None or not cause.where:
+        return ""
+    match cause.errno:
+        case errno.EROFS | errno.EACCES | errno.EPERM:
+            folder = Path(cause.where).parent
+            return f"workers may not write there: --output {folder}, or --output {cause.where}"
+        case errno.ENOENT if os.path.lexists(cause.where):
+            return f"workers do not see it: --input {cause.where}"
+        case _:
+            return ""
 
 
 def root_cause(

@@ -21,12 +21,14 @@ import signal
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 from typing import Final, Self
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.address import announced_address
+from securetrain.launch.confinement import Inside
 from securetrain.launch.egress import EXCEPTIONS, VARIABLES, EgressProxy
 from securetrain.launch.elastic_agent import Plan as WorkerPlan
 from securetrain.ledger import Ledger, events
@@ -203,16 +205,15 @@ class JobNetwork:
         )
 
     def inside(self, plan: WorkerPlan) -> WorkerPlan:
-        """The same workers, started in the job network.
+        """The same workers, started in the job network and in no sandbox.
 
         Raises:
             NetworkError: ST-NETW-014 when it is down.
         """
-        is_keyed = self.profile is NetworkProfile.NCCL_TLS
         program, *arguments = self.overlay.command(
             [plan.program, *plan.arguments],
             hidden=() if self.verbs else (RDMA_DEVICES,),
-            inherited_files={nccl.KEY_VARIABLE: self.overlay.folder / NCCL_KEY} if is_keyed else {},
+            inherited_files=self._inherited_files,
         )
         return replace(plan, program=program, arguments=tuple(arguments))
 
@@ -232,6 +233,21 @@ class JobNetwork:
         self.ledger.write(events.EgressOpened(places=" ".join(sorted(places))[:2000]))
         members = f"localhost,127.0.0.1,{subnet(self.overlay.plan.job)}"
         return dict.fromkeys(VARIABLES, url) | dict.fromkeys(EXCEPTIONS, members)
+
+    @property
+    def for_sandbox(self) -> Inside:
+        """The same for workers in a sandbox (`confinement`)."""
+        return Inside(
+            netns=str(self.overlay.namespace.path),
+            names=self.overlay.namespace.name_files(self.overlay.folder),
+            rdma=self.verbs is not None,
+            inherited_files=self._inherited_files,
+        )
+
+    @property
+    def _inherited_files(self) -> dict[str, Path]:
+        is_keyed = self.profile is NetworkProfile.NCCL_TLS
+        return {nccl.KEY_VARIABLE: self.overlay.folder / NCCL_KEY} if is_keyed else {}
 
     def down(self) -> None:
         """Take it down; without effect the second time. A failure is in `problem`."""

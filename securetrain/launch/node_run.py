@@ -21,8 +21,8 @@ from pathlib import Path
 from securetrain.artifacts import RankSigner
 from securetrain.attest.node import AUTO
 from securetrain.attest.session import FileState, Verifier, appraisers_for
-from securetrain.core import SIGNER_VARIABLE, ExitCode
-from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.core import SIGNER_VARIABLE, ExitCode, NodeState
+from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, degraded_label
 from securetrain.identity import JobCA, certificate_pem
@@ -31,6 +31,7 @@ from securetrain.launch import elastic_agent, failures, recording, run_summary, 
 from securetrain.launch.address import announced_address
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.compile_cache import Cache, key_of, open_cache
+from securetrain.launch.confinement import NO_NETWORK, Confinement, confine
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
@@ -40,7 +41,7 @@ from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.recording import Recorder
 from securetrain.launch.restart import Restart
-from securetrain.launch.run_setup import RunSetup, make_identity, node_name
+from securetrain.launch.run_setup import RunSetup, make_identity, node_name, node_of
 from securetrain.launch.signing_service import SigningService
 from securetrain.launch.supply_chain import check_torch
 from securetrain.launch.worker_signing import start_signing
@@ -55,7 +56,7 @@ from securetrain.network.environment import (
 from securetrain.network.overlay import underlay_device
 from securetrain.network.wireguard import Endpoint
 from securetrain.rendezvous.coordinator import Admission, Coordinator, CoordinatorSettings
-from securetrain.rendezvous.member import Carrier, load_identity
+from securetrain.rendezvous.member import Carrier
 
 
 def agent_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
@@ -90,6 +91,7 @@ class Session:
     plan: elastic_agent.Plan | None = None
     coordinator: Coordinator | None = None
     network: JobNetwork | None = None
+    confinement: Confinement | None = None
     services: NodeServices | None = None
     cache: Cache | None = None
     appraised: FileState | None = None
@@ -120,7 +122,9 @@ class Session:
                     return int(ExitCode.INTERRUPTED)
                 if result.failures:
                     self.error_file.hand_on(result.error_file, result.exit_code)
-                    raise failures.as_error(result.failures, self._reports(), self._logs())
+                    boxed = bool(self.confinement and self.confinement.sandbox)
+                    found = self._reports(), self._logs()
+                    raise failures.as_error(result.failures, *found, sandboxed=boxed)
                 self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
         except SecureTrainError as error:
             with ignoring_signals():
@@ -194,9 +198,7 @@ class Session:
             if needs_network(self.profile):
                 with self._refusing(events.JobNetworkRefused):
                     self.network = self._build_network(plan, job, endpoint)
-                    plan = self.network.inside(plan)
                     os.environ.update(self.network.open_egress(policy.policy.network.egress))
-            self.plan = plan
             with self._refusing(events.LogRefused):
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
@@ -205,6 +207,8 @@ class Session:
                 self.setup, self.ledger, self.clock, self.coordinator, self.rank_signer
             )
             os.environ[SIGNER_VARIABLE] = str(self.signing.path)
+            self.plan = plan = self._confined(plan, state)
+            self.signing.stands_in = bool(self.confinement and self.confinement.sandbox)
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -231,6 +235,20 @@ class Session:
                     watcher=self.signing,
                 )
 
+    def _confined(self, plan: elastic_agent.Plan, state: NodeState) -> elastic_agent.Plan:
+        """The workers in their sandbox and in the job network."""
+        assert self.environment is not None
+        network = self.network.for_sandbox if self.network else NO_NETWORK
+        identity = plan.rdzv_conf.get("identity")
+        hidden = (state.root, *([Path(str(identity))] if identity else []))
+        floors = state.floors(self.setup.job).parent
+        mode, env = self.setup.policy.policy.host.sandbox, self.environment.env
+        given = (self.setup.run, self.options, mode, env, self.ledger)
+        with self._refusing(events.SandboxRefused):
+            self.confinement = confine(*given, network=network, hidden=hidden, floors=floors)
+        plain = self.network.inside(plan) if self.network else plan
+        return self.confinement.inside(plan, plain, network)
+
     def _device(self) -> str:
         """The device by which the other nodes reach this one, when there is no job network."""
         if self.profile is not NetworkProfile.STORE_TLS:
@@ -255,18 +273,7 @@ class Session:
     def _build_network(self, plan: elastic_agent.Plan, job: str, endpoint: str) -> JobNetwork:
         """This node's part of the job network, under the name in its certificate."""
         assert self.profile is not None
-        node = node_name()
-        if self.options.joins:
-            folder = plan.rdzv_conf.get("identity")
-            if not folder:
-                raise UsageError(
-                    "ST-USAG-001",
-                    "no identity was given",
-                    "--rdzv-conf",
-                    "give --rdzv-conf identity=DIR, the folder that 'securetrain enroll join'"
-                    " wrote",
-                )
-            node = load_identity(Path(str(folder)), self.clock()).spiffe.node
+        node = node_of(self.options, plan.rdzv_conf, self.clock())
         bind = str(plan.rdzv_conf.get("bind", ""))
         return JobNetwork.up(
             job=job,
@@ -345,6 +352,8 @@ class Session:
             self.signing.stop()
         if self.services is not None:
             self.services.background.stop()
+        if self.confinement is not None:
+            self.confinement.close()
         if self.network is not None:
             self.network.down()
 
@@ -429,6 +438,7 @@ class Session:
         )
         self._say(f"run          {self.setup.run.root}")
         self._say(f"network      {label(self.profile)}")
+        self._say(f"sandbox      {self.confinement.label if self.confinement else ''}")
         spoken = self._attester()
         evidence = f"evidence of its hardware ({spoken})" if spoken else UNATTESTED
         self._say(f"node         {node_name()}: {evidence}")
@@ -443,7 +453,7 @@ class Session:
         way_out = egress_warnings(policy.network, self.profile)
         for warning in (*self.environment.warnings, *shared, *way_out):
             self._say(f"warning: {warning}")
-        for note in self.plan.notes:
+        for note in (*self.plan.notes, *(self.confinement.notes if self.confinement else ())):
             self._say(f"note: {note}")
 
     def _say(self, text: str) -> None:
@@ -470,28 +480,17 @@ class Session:
                 exit_code=exit_code,
                 code=error.code if error else "",
                 what=error.what if error else "",
-                policy=run_summary.PolicyRef(
-                    id=policy.policy.metadata.id,
-                    version=policy.policy.metadata.version,
-                    digest=policy.digest,
-                ),
+                policy=run_summary.policy_ref(policy),
                 network=self.profile,
                 command=self.argv,
                 world_size=self.plan.num_workers * nodes if self.plan else 0,
                 max_restarts=self.options.torch.max_restarts,
                 torch=str(check_torch(policy.policy)),
-                nodes=tuple(
-                    run_summary.NodeRef(
-                        node=a.node, tier=a.tier, label=a.label, evidence=a.evidence
-                    )
-                    for a in self._admissions()
-                ),
+                nodes=run_summary.node_refs(self._admissions()),
                 pinned=dict(found.pinned) if found else {},
-                removed=tuple(
-                    run_summary.Variable(name=entry.name, reason=entry.reason.value)
-                    for entry in (found.removed if found else ())
-                ),
+                removed=run_summary.variables(found),
                 passed=self.options.pass_env,
+                sandbox=self.confinement.label if self.confinement else "",
                 preflight=self.preflight.sentence if self.preflight else "",
                 workers=tuple(run_summary.worker_ref(report) for report in self._reports()),
                 protected=self.plan.protected if self.plan else True,

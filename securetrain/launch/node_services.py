@@ -77,10 +77,12 @@ def start_services(
         IdentityError: ST-IDEN-001, 010 or 019 when a key cannot be used; ST-IDEN-040 or 044 when
             the trust root's log is not the policy's.
     """
+    floors = Floors(state.floors(setup.job))
+    floors.adopt()
     head_tracker = HeadTracker(
         run=setup.run,
         run_id=setup.job,
-        floors=Floors(state.floors(setup.job)),
+        floors=floors,
         ledger=ledger,
         clock=clock,
     )

@@ -24,6 +24,8 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import dropin
 from securetrain.launch.dropin import BACKEND
 
+SANDBOX: Final = "sandbox"
+"""What ``--require`` takes besides network profiles."""
 STANDALONE_POLICY: Final = "dev"
 DEFAULT_POLICY: Final = "baseline"
 DEFAULT_NODES: Final = "1:1"
@@ -71,6 +73,7 @@ OUR_FLAGS: Final = frozenset({"--json"})
 OUR_VALUED: Final = frozenset(
     {
         *("--policy", "--require", "--run-dir", "--pass-env", "--attester"),
+        *("--user", "--output", "--input"),
         *("--transparency-log", "--transparency-log-key", "--allow-workers"),
     }
 )
@@ -116,6 +119,13 @@ class RunOptions:
     """torchrun's options; `rdzv_backend` is ours."""
     scan: Scan
     require: tuple[NetworkProfile, ...]
+    requires_sandbox: bool
+    user: str
+    """The workers' user; empty for what `sandbox.user` chooses."""
+    outputs: tuple[Path, ...]
+    """What workers may change besides the working directory."""
+    inputs: tuple[Path, ...]
+    """What workers shall see although it lies where their sandbox hides things."""
     pass_env: tuple[str, ...]
     attester: str
     """Settings file of this node's attester, ``auto``, or empty for what the policy implies."""
@@ -225,7 +235,11 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
     return RunOptions(
         torch=options,
         scan=scanned,
-        require=tuple(options.require),
+        require=tuple(name for name in options.require if name != SANDBOX),
+        requires_sandbox=SANDBOX in options.require,
+        user=str(options.user),
+        outputs=tuple(options.output),
+        inputs=tuple(options.input),
         pass_env=tuple(options.pass_env),
         attester=str(options.attester),
         log=str(options.transparency_log),
@@ -290,8 +304,34 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PROFILE",
-        type=_profile,
-        help="refuse to start unless this network profile is achieved; may be repeated",
+        type=_requirement,
+        help="refuse to start unless this network profile is achieved, or for 'sandbox' unless the"
+        " workers' sandbox lacks nothing; may be repeated",
+    )
+    group.add_argument(
+        "--user",
+        default="",
+        metavar="NAME|UID",
+        help="the workers' user, when root starts the job (default: the script's owner; where"
+        " that is root, a user that nobody else is)",
+    )
+    group.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="PATH",
+        type=Path,
+        help="let the workers write to this folder or file; a folder is made when it is not there;"
+        " may be repeated",
+    )
+    group.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="PATH",
+        type=Path,
+        help="let the workers read this, although it lies in a home folder or in /tmp; may be"
+        " repeated",
     )
     group.add_argument(
         "--run-dir",
@@ -344,11 +384,13 @@ def _bind(settings: str) -> str:
     return {name.strip(): value.strip() for name, _, value in parts}.get("bind", "")
 
 
-def _profile(text: str) -> NetworkProfile:
+def _requirement(text: str) -> str:
+    if text == SANDBOX:
+        return text
     try:
         return NetworkProfile(text)
     except ValueError as error:
-        names = ", ".join(NetworkProfile)
+        names = ", ".join([*NetworkProfile, SANDBOX])
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {names}") from error
 
 

@@ -34,7 +34,7 @@ from securetrain.launch.address import announced_address
 from securetrain.launch.descendants import handled
 from securetrain.launch.elastic_agent import node_range
 from securetrain.launch.jobnetwork import prober
-from securetrain.launch.options import Scan
+from securetrain.launch.options import SANDBOX, Scan
 from securetrain.network import Namespace, achieve, rootless
 from securetrain.network.overlay import underlay_mtu
 from securetrain.policy.schema import Network
@@ -52,7 +52,7 @@ def needs_user_namespace(network: Network, scanned: Scan) -> bool:
         profile = achieve(
             network,
             high,
-            require=[NetworkProfile(name) for name in scanned.require],
+            require=[NetworkProfile(name) for name in scanned.require if name != SANDBOX],
             probe=prober(max_nodes=high, joins=bool(scanned.endpoint)),
         )
     except (SecureTrainError, ValueError):

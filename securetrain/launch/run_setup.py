@@ -18,11 +18,11 @@ Rules:
 import base64
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -42,9 +42,10 @@ from securetrain.identity.trust import (
     sign_document,
     sign_root,
 )
+from securetrain.launch.options import RunOptions
 from securetrain.policy.load import FILE_LIMIT, SHIPPED, LoadedPolicy, bundled_dir, load_policy
 from securetrain.policy.schema import TransparencyLog
-from securetrain.rendezvous.member import write_identity
+from securetrain.rendezvous.member import load_identity, write_identity
 
 TRUST_LIFETIME: Final = timedelta(days=365)
 KEYS: Final = ("root", "agent", "worker", "checkpoint", "dataset")
@@ -159,6 +160,30 @@ def _foreign_content(root: Path) -> str:
         return ""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"it holds other files ({names[0]}{more}) and is no run directory"
+
+
+def node_of(options: RunOptions, settings: Mapping[str, Any], now: datetime) -> str:
+    """This node's name in its job: where it joins one, that of its certificate.
+
+    Args:
+        options: The command line.
+        settings: The value of ``--rdzv-conf``.
+        now: The time.
+
+    Raises:
+        UsageError: ST-USAG-001 without an identity.
+        SecureTrainError: As `load_identity`.
+    """
+    if not options.joins:
+        return node_name()
+    if not (folder := settings.get("identity")):
+        raise UsageError(
+            "ST-USAG-001",
+            "no identity was given",
+            "--rdzv-conf",
+            "give --rdzv-conf identity=DIR, the folder that 'securetrain enroll join' wrote",
+        )
+    return str(load_identity(Path(str(folder)), now).spiffe.node)
 
 
 def _create(

@@ -6,6 +6,7 @@ Written when the workers start (outcome ``running``) and again at the end, so th
 killed shows as one that never ended. It is a convenience: what a run can prove is in its ledger.
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, Literal
@@ -17,6 +18,9 @@ from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.launch.sockets import SocketCheck
 from securetrain.launch.workerlog import WorkerError, WorkerReport
+from securetrain.network.environment import WorkerEnvironment
+from securetrain.policy.load import LoadedPolicy
+from securetrain.rendezvous.coordinator import Admission
 
 SCHEMA: Final = "securetrain.run/v1"
 
@@ -96,12 +100,33 @@ class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     removed: tuple[Variable, ...] = ()
     passed: tuple[str, ...] = ()
     """The variables that the user let through (``--pass-env``)."""
+    sandbox: str = ""
+    """The workers' sandbox; empty when the run did not get that far."""
     preflight: str = ""
     workers: tuple[WorkerRef, ...] = ()
     protected: bool = True
     """Whether the workers ran under the shim."""
     stragglers: int = 0
     """Processes that had to be killed at the end."""
+
+
+def policy_ref(policy: LoadedPolicy) -> PolicyRef:
+    """A policy as it stands in the summary."""
+    about = policy.policy.metadata
+    return PolicyRef(id=about.id, version=about.version, digest=policy.digest)
+
+
+def node_refs(admissions: Iterable[Admission]) -> tuple[NodeRef, ...]:
+    """Admitted nodes as they stand in the summary."""
+    return tuple(
+        NodeRef(node=a.node, tier=a.tier, label=a.label, evidence=a.evidence) for a in admissions
+    )
+
+
+def variables(found: WorkerEnvironment | None) -> tuple[Variable, ...]:
+    """Removed variables as they stand in the summary."""
+    removed = found.removed if found is not None else ()
+    return tuple(Variable(name=entry.name, reason=entry.reason.value) for entry in removed)
 
 
 def worker_ref(report: WorkerReport) -> WorkerRef:

@@ -33,6 +33,8 @@ class WorkerError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The refusal's code, when it was one of ours."""
     where: str = ""
     fix: str = ""
+    errno: int = 0
+    """Of a system call that was refused for a path, which is in `where`."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,7 +55,7 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 def report_path(run: RunDir, rank: int, attempt: int) -> Path:
     """The path of a rank's report."""
-    return run.root / "workers" / f"rank-{rank:05d}-attempt-{attempt}.json"
+    return run.workers / f"rank-{rank:05d}-attempt-{attempt}.json"
 
 
 def write_report(run: RunDir, report: WorkerReport) -> None:
@@ -65,7 +67,7 @@ def write_report(run: RunDir, report: WorkerReport) -> None:
 
 def read_reports(run: RunDir) -> Iterator[tuple[str, WorkerReport | SecureTrainError]]:
     """Every report of a run by file name, in order; the error instead of an unreadable one."""
-    folder = run.root / "workers"
+    folder = run.workers
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for name in names:
         if not _NAME.fullmatch(name):
@@ -96,7 +98,23 @@ def describe(error: BaseException) -> WorkerError:
             where=error.where[:TEXT_LIMIT],
             fix=error.fix[:TEXT_LIMIT],
         )
-    return WorkerError(kind=name, message=str(error)[:TEXT_LIMIT])
+    refused = _refused_path(error)
+    return WorkerError(
+        kind=name,
+        message=str(error)[:TEXT_LIMIT],
+        where=refused[1],
+        errno=refused[0],
+    )
+
+
+def _refused_path(error: BaseException) -> tuple[int, str]:
+    """The path of a file that could not be used, if that is why a worker ended."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno and isinstance(seen.filename, str):
+            return seen.errno, str(Path(seen.filename).absolute())[:TEXT_LIMIT]
+        seen = seen.__cause__ or seen.__context__
+    return 0, ""
 
 
 def _unwrapped(error: BaseException) -> BaseException:

@@ -174,6 +174,14 @@ class Namespace:
         with self.entered():
             return is_closing(Path("/proc/thread-self/net/tcp").read_text())
 
+    @staticmethod
+    def name_files(folder: Path) -> dict[str, Path]:
+        """The files that stand in the place of files of /etc, by their name there."""
+        binds = {"hosts": HOSTS, "nsswitch.conf": NSSWITCH, "resolv.conf": RESOLV}
+        # NCCL reads it whatever NCCL_CONF_FILE says: what no variable may do, no file does.
+        binds["nccl.conf"] = NCCL_CONF
+        return {place: folder / name for place, name in binds.items()}
+
     def program_command(
         self,
         argv: Sequence[str],
@@ -196,11 +204,11 @@ class Namespace:
             inherited_files: Files that it inherits in memory, by the variable that has the number
                 of the descriptor.
         """
-        binds = {"hosts": HOSTS, "nsswitch.conf": NSSWITCH, "resolv.conf": RESOLV}
-        # NCCL reads it whatever NCCL_CONF_FILE says: what no variable may do, no file does.
-        binds["nccl.conf"] = NCCL_CONF
         options = [
-            word for place, name in binds.items() for word in _bind(folder / name, place) if word
+            word
+            for place, file in self.name_files(folder).items()
+            for word in _bind(file, place)
+            if word
         ]
         hide = [Path("/run"), *(path for path in hidden if path.exists())]
         options += [word for path in hide for word in ("--empty", str(path.resolve()))]
@@ -254,10 +262,20 @@ def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
     """
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     lines += [f"{address} {name}" for name, address in sorted(hosts.items())]
-    write_atomic(folder / HOSTS, "\n".join([*lines, ""]).encode())
-    write_atomic(folder / NSSWITCH, _LOOKUPS)
-    write_atomic(folder / RESOLV, _NO_SERVERS)
-    write_atomic(folder / NCCL_CONF, b"")
+    _write(folder / HOSTS, "\n".join([*lines, ""]).encode())
+    _write(folder / NSSWITCH, _LOOKUPS)
+    _write(folder / RESOLV, _NO_SERVERS)
+    _write(folder / NCCL_CONF, b"")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write into the file that is there: a sandbox that shows it would go on showing another."""
+    if not path.exists():
+        write_atomic(path, data)
+        return
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate()
 
 
 def is_closing(table: str) -> bool:

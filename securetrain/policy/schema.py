@@ -46,6 +46,14 @@ class PreflightMode(StrEnum):
     ENFORCE = "enforce"
 
 
+class SandboxMode(StrEnum):
+    """The demand on the workers' sandbox."""
+
+    OFF = "off"
+    PREFERRED = "preferred"
+    REQUIRED = "required"
+
+
 class FabricTrust(StrEnum):
     """The protection of gradients that leave a machine by RDMA instead of by sockets."""
 
@@ -220,6 +228,10 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             "how many checks may stay unknown for lack of evidence", "run", "audit", ge=0, le=100000
         ),
     ] = 0
+    sandbox: Annotated[
+        SandboxMode,
+        _meta("the workers' sandbox: required, preferred (goes on without a part) or off", "run"),
+    ] = SandboxMode.PREFERRED
     skip_checks: Annotated[
         tuple[str, ...], _meta("check ids that this policy does not ask for", "audit")
     ] = ()

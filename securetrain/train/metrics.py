@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self, TextIO
 
 from securetrain.core.errors import os_error
-from securetrain.core.files import write_atomic
+from securetrain.core.files import write_whole
 
 LINE_LIMIT: Final = 1 << 20
 
@@ -205,7 +205,7 @@ def drop_lines_after(path: Path, step: int, field: tuple[str, ...] = ("step",)) 
         return
     except OSError as error:
         raise os_error(error, str(path)) from error
-    write_atomic(path, "".join(kept).encode())
+    write_whole(path, "".join(kept).encode())
 
 
 def _is_kept(line: str, step: int, field: tuple[str, ...]) -> bool:

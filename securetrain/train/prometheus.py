@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from securetrain.core.files import write_atomic
+from securetrain.core.files import write_whole
 from securetrain.train.metrics import StepMetrics
 
 EVERY: Final = 5.0
@@ -99,7 +99,7 @@ class PrometheusFile:
                 f"# TYPE {metric} {kind}",
                 f"{metric}{self._labels} {_number(value)}",
             ]
-        write_atomic(self._path, ("\n".join(lines) + "\n").encode(), mode=0o644)
+        write_whole(self._path, ("\n".join(lines) + "\n").encode(), mode=0o644)
 
 
 def _number(value: float) -> str:

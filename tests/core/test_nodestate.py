@@ -9,7 +9,7 @@ def test_a_run_has_a_file_of_its_own_whatever_it_is_called():
     state = NodeState(Path("/var/lib/securetrain"))
     names = {state.floors(run) for run in ("job-1", "job-2", "../../etc/passwd", "")}
     assert len(names) == 4
-    assert {path.parent for path in names} == {Path("/var/lib/securetrain/floors")}
+    assert {path.parent.parent for path in names} == {Path("/var/lib/securetrain/floors")}
 
 
 def test_nothing_lies_in_a_run_directory():

@@ -52,7 +52,9 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 
 def run_command(run_dir: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "securetrain", "run", "--run-dir", str(run_dir), *arguments]
+    """The command line; the scripts of these tests write beside the run directory."""
+    ours = ["--run-dir", str(run_dir), "--output", str(run_dir.parent)]
+    return [sys.executable, "-m", "securetrain", "run", *ours, *arguments]
 
 
 @pytest.fixture(scope="session", name="clean_environment")

@@ -66,7 +66,8 @@ def start(tmp_path, clean_environment):
         (tmp_path / "policy.yaml").write_text(POLICY)
         (tmp_path / "worker.py").write_text(WORKER)
         run = RunDir(tmp_path / "run")
-        options = ["--run-dir", str(run.root), "--policy", str(tmp_path / "policy.yaml")]
+        options = ["--output", str(tmp_path), "--run-dir", str(run.root)]
+        options += ["--policy", str(tmp_path / "policy.yaml")]
         script = [str(tmp_path / "worker.py"), str(workers), str(tmp_path)]
         done = subprocess.run(
             [

@@ -209,7 +209,7 @@ FILL = """
 import os, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.barrier()
-with open(os.environ["SECURETRAIN_RUN_DIR"] + "/filler", "wb", buffering=0) as file:
+with open(os.environ["SECURETRAIN_RUN_DIR"] + "/checkpoints/filler", "wb", buffering=0) as file:
     try:
         while True: file.write(bytes(1 << 12))
     except OSError as error: print(error)

@@ -72,7 +72,8 @@ def nodes(tmp_path, clean_environment):
 
     def run_command(run_dir, *arguments):
         launcher = [sys.executable, "-c", LAUNCH, str(tmp_path / "port")]
-        return [*launcher, "run", "--run-dir", str(run_dir), *arguments]
+        ours = ["--run-dir", str(run_dir), "--output", str(tmp_path)]
+        return [*launcher, "run", *ours, *arguments]
 
     with (
         NamespaceCluster.up(2) as cluster,

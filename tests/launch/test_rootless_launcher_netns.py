@@ -47,6 +47,7 @@ def nodes(folder):
     def run_command(run_dir, *arguments):
         return [
             *(*AS_USER, python, "-m", "securetrain", "run", "--run-dir", str(run_dir)),
+            *("--output", str(folder)),
             *arguments,
         ]
 

@@ -27,6 +27,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import store_identity, write_identity
+from tests.vocabulary import outside
 
 pytestmark = pytest.mark.dist
 
@@ -108,11 +109,11 @@ class Cluster:
             )
         )
 
-    def worker(self) -> int:
+    def worker(self, launcher: subprocess.Popen[str]) -> int:
         """The worker's process id, once it runs."""
         started = self.root / "started"
         wait_until(lambda: started.exists() and started.read_text(), "the worker runs")
-        return int(started.read_text())
+        return outside(int(started.read_text()), launcher.pid)
 
     def ended(self, launcher: subprocess.Popen[str], code: str, exit_code: int) -> str:
         """Check how it ended; returns what it said."""
@@ -147,7 +148,7 @@ def is_running(pid):
 def test_a_node_that_is_revoked_while_it_trains(cluster):
     cluster.start()
     launcher = cluster.run(cluster.identity())
-    worker = cluster.worker()
+    worker = cluster.worker(launcher)
     cluster.ca.revoke(Kind.NODE, "node-0", "the machine was sold", now(), cluster.ca.key())
     err = cluster.ended(launcher, "ST-ADMN-013", int(ExitCode.REVOKED))
     assert "the machine was sold" in err
@@ -160,7 +161,7 @@ def test_a_node_that_is_revoked_while_it_trains(cluster):
 def test_a_coordinator_that_is_killed_while_it_trains(cluster):
     coordinator = cluster.start()
     launcher = cluster.run(cluster.identity())
-    worker = cluster.worker()
+    worker = cluster.worker(launcher)
     coordinator.send_signal(signal.SIGKILL)
     cluster.ended(launcher, "ST-ADMN-007", 1)
     assert not is_running(worker)

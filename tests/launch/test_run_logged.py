@@ -27,7 +27,8 @@ checkpoint: {log: {}, require_clean_verdict: false, require_lineage: false}
 """
 
 # Saves one checkpoint and goes on until it has a proof. With an argument, then puts another history
-# in the log's place, which it can: it has the rights and keys of the user who runs the job.
+# in the log's place, which it can without a sandbox: it has the rights and keys of the user who
+# runs the job.
 TRAIN = """
 import os, shutil, sys, time
 from datetime import UTC, datetime
@@ -70,6 +71,9 @@ def start(launch, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
 
     def run(*arguments):
+        if arguments:
+            with (tmp_path / "policy.yaml").open("a") as file:
+                file.write('host: {sandbox: "off"}\n')
         return launch(
             tmp_path / "run",
             *("--standalone", "--policy", str(tmp_path / "policy.yaml")),

@@ -126,7 +126,7 @@ def plain(path: Path, folder: Path, port: int) -> Any:
 def test_a_line_differs_as_the_table_says(line, tmp_path):
     torchrun = [str(Path(sys.executable).with_name("torchrun"))]
     ours = [str(Path(sys.executable).with_name("securetrain")), "run", "--policy", "dev"]
-    ours += ["--run-dir", str(tmp_path / "ours" / "run")]
+    ours += ["--run-dir", str(tmp_path / "ours" / "run"), "--output", str(tmp_path / "ours")]
     told = tell(line, ours, tmp_path / "ours")
     assert told.code == line.exits[1], told.err
     if line.says:

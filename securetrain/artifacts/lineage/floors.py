@@ -184,11 +184,21 @@ class Floors:
 
         self._change(run_id, with_it)
 
+    def adopt(self) -> None:
+        """Make the folder, and take over the file of an earlier version, which lay beside it."""
+        make_missing_dir(self.path.parent)
+        before = self.path.parent.with_suffix(".json")
+        if not os.path.lexists(self.path) and os.path.lexists(before):
+            before.replace(self.path)
+
     def _read(self) -> _File:
-        if not os.path.lexists(self.path):
+        path = self.path
+        if not os.path.lexists(path):
+            path = path.parent.with_suffix(".json")  # of an earlier version, not yet adopted
+        if not os.path.lexists(path):
             return _File(version=VERSION, runs={})
         try:
-            data = read_file(self.path, LIMIT)
+            data = read_file(path, LIMIT)
             file = canonical.decode(data, _File, limit=LIMIT, canonical=True)
         except UsageError as error:
             raise self._refused(error.what) from error

@@ -51,6 +51,10 @@ ROWS: Final = (
     Code("ST-RUNT-009", X.FAILURE, "a peer announces more rows for experts than it can have",
          fix="exclude its node: the rank is broken or hostile; nothing was allocated for it",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-CKP-004"),
+    Code("ST-RUNT-020", X.FAILURE, "the workers' sandbox cannot be had as the policy requires it",
+         fix="start as root, or where ordinary users get user namespaces; or use a policy with"
+             " host.sandbox: preferred",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-HST-003"),
     # what workers may say (the signing socket)
     Code("ST-RUNT-030", X.FAILURE,
          "a process that is no worker of this launch asked for a signature",

@@ -107,6 +107,30 @@ class PreflightRefused(PlainRefused, frozen=True, kw_only=True):
     """The audit does not meet the policy."""
 
 
+@event("sandbox-achieved", Boundary.HOST, _LAUNCHER)
+class SandboxAchieved(Allowed, frozen=True, kw_only=True):
+    """The workers run in a sandbox that lacks nothing."""
+
+    label: str
+    user: int
+    """The workers' user."""
+
+
+@event("sandbox-degraded", Boundary.HOST, _LAUNCHER)
+class SandboxDegraded(Observed, frozen=True, kw_only=True):
+    """The workers run in a sandbox that lacks something, or in none."""
+
+    label: str
+    user: int
+    missing: str
+    """What this machine does not give, with the reason."""
+
+
+@event("sandbox-refused", Boundary.HOST, _LAUNCHER)
+class SandboxRefused(PlainRefused, frozen=True, kw_only=True):
+    """The policy or ``--require sandbox`` asks for a sandbox that cannot be had."""
+
+
 # The workers' environment.
 
 

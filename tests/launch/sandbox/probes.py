@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Sixty things that a worker must not do, as a training script: what each came to, as JSON.
+
+``probes.py TARGETS``: a file that names what the test has prepared. Each probe undoes what it does.
+What succeeds comes to ``done``, what fails to the name of its errno.
+"""
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import pty
+import resource
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PARENT = os.getppid()
+LIBC = ctypes.CDLL(None, use_errno=True)
+PROBES: dict[str, Callable[[dict[str, Any]], object]] = {}
+"""By name; the name is told to `test_probe`."""
+
+
+def probe(function):
+    PROBES[function.__name__] = function
+    return function
+
+
+def call(number, *arguments):
+    given = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    found = LIBC.syscall(ctypes.c_long(number), *given)
+    if found < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return found
+
+
+def in_child(action):
+    """Do something to a process that nobody needs."""
+    pid = os.fork()
+    if pid == 0:
+        code = 0
+        try:
+            action()
+        except OSError as error:
+            code = error.errno or 255
+        os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def creating(name, path):
+    def create(_targets):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.close(file)
+        Path(path).unlink()
+
+    PROBES[name] = create
+
+
+def opening(name, find, flags=os.O_RDONLY):
+    def look(targets):
+        file = os.open(find(targets), flags)
+        if flags == os.O_RDONLY:
+            found = os.read(file, 64)
+            os.close(file)
+            if not found:
+                raise OSError(errno.ENODATA, "it is empty")
+        else:
+            os.close(file)
+
+    PROBES[name] = look
+
+
+# The machine's files.
+for number, folder in enumerate(
+    ["/etc/cron.d", "/etc/profile.d", "/usr/local/bin", "/usr/lib", "/var/lib", "/var/log", "/opt"]
+):
+    creating(f"create_{number}_in{folder.replace('/', '_')}", f"{folder}/st-probe")
+creating("preload_a_library_everywhere", "/etc/ld.so.preload")
+opening("append_to_passwd", lambda _: "/etc/passwd", os.O_WRONLY | os.O_APPEND)
+opening("read_shadow", lambda _: "/etc/shadow")
+opening("change_the_kernels_settings", lambda _: "/proc/sys/kernel/core_pattern", os.O_WRONLY)
+opening("change_sysfs", lambda _: "/sys/kernel/mm/transparent_hugepage/enabled", os.O_WRONLY)
+opening("read_a_home", lambda t: t["home_secret"])
+opening("read_tmp", lambda t: t["tmp_secret"])
+opening("read_shared_memory", lambda t: t["shm_secret"])
+
+# Code.
+opening("change_our_code", lambda t: t["our_code"], os.O_WRONLY)
+opening("change_the_interpreter", lambda _: os.__file__, os.O_WRONLY)
+opening("change_a_package", lambda t: t["package"], os.O_WRONLY)
+opening("change_the_script", lambda _: str(Path(__file__).absolute()), os.O_WRONLY)
+
+# Keys, and what is signed with them.
+for which in ("node", "agent", "root", "dataset"):
+    opening(f"read_the_runs_{which}_key", lambda t, which=which: f"{t['run']}/keys/{which}.pem")
+opening("read_the_nodes_state", lambda t: t["state_secret"])
+opening("read_a_ca_key", lambda t: t["ca_key"])
+opening("read_another_runs_key", lambda t: t["other_run"] + "/keys/agent.pem")
+opening("append_to_another_runs_ledger", lambda t: t["other_run"] + "/ledger.jsonl", os.O_WRONLY)
+opening("change_the_runs_policy", lambda t: t["run"] + "/policy.json", os.O_WRONLY)
+opening("change_the_runs_trust_root", lambda t: t["run"] + "/trust.json", os.O_WRONLY)
+
+
+@probe
+def plant_a_file_in_the_run(targets):
+    path = Path(targets["run"], "report.html")
+    path.symlink_to("/etc/passwd")
+    path.unlink()
+
+
+@probe
+def remove_another_runs_checkpoint(targets):
+    path = Path(targets["other_run"], "checkpoints", "step-1")
+    path.rmdir()
+    path.mkdir()
+
+
+# Processes.
+@probe
+def signal_a_process_of_the_machine(targets):
+    os.kill(targets["process"], 0)
+
+
+opening("read_a_processs_environment", lambda t: f"/proc/{t['process']}/environ")
+
+
+@probe
+def trace_a_process(_targets):
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        call(101, 16, child, 0, 0)  # PTRACE_ATTACH
+        os.waitpid(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@probe
+def read_the_parents_memory(_targets):
+    text = ctypes.create_string_buffer(8)
+    local = struct.pack("QQ", ctypes.addressof(text), 8)
+    # Our own address: the parent runs the same interpreter, and EFAULT would say that it was read.
+    remote = struct.pack("QQ", 0x1000, 8)
+    try:
+        call(310, PARENT, local, 1, remote, 1, 0)
+    except OSError as error:
+        if error.errno != errno.EFAULT:
+            raise
+
+
+@probe
+def go_before_others(_targets):
+    in_child(lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
+
+
+@probe
+def run_in_real_time(_targets):
+    in_child(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
+
+
+@probe
+def dump_core(_targets):
+    def allow():
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (4096, 4096))
+        except ValueError as error:
+            raise OSError(errno.EPERM, str(error)) from error
+
+    in_child(allow)
+
+
+# Users.
+PROBES["become_root"] = lambda _: os.setresuid(0, 0, 0)
+PROBES["join_roots_group"] = lambda _: os.setgroups([0])
+
+
+@probe
+def give_a_file_away(_targets):
+    path = Path("given")
+    path.touch()
+    try:
+        os.chown(path, 1, 1)
+    finally:
+        path.unlink()
+
+
+@probe
+def take_a_capability(_targets):
+    header = struct.pack("Ii", 0x20080522, 0)
+    wanted = struct.pack("IIIIII", 1 << 21, 1 << 21, 0, 0, 0, 0)  # CAP_SYS_ADMIN
+    in_child(lambda: call(126, header, wanted))
+
+
+# Devices.
+@probe
+def make_a_device(_targets):
+    os.mknod("device", 0o600 | 0o020000, os.makedev(1, 3))
+    Path("device").unlink()
+
+
+for device in ("kmsg", "loop-control", "fuse", "net/tun"):
+    opening(f"open_{device.replace('/', '_')}", lambda _, d=device: f"/dev/{d}", os.O_RDWR)
+
+
+@probe
+def type_into_a_terminal(_targets):
+    def type_it():
+        ours, theirs = pty.openpty()
+        os.setsid()
+        fcntl.ioctl(theirs, 0x540E, 0)  # TIOCSCTTY
+        fcntl.ioctl(theirs, 0x5412, b"x")  # TIOCSTI
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.close(ours)
+
+    in_child(type_it)
+
+
+# Namespaces and mounts.
+def unsharing(name, flag):
+    PROBES[f"make_a_{name}_namespace"] = lambda _: in_child(lambda: call(272, flag))
+
+
+unsharing("user", 0x10000000)
+unsharing("mount", 0x20000)
+unsharing("network", 0x40000000)
+
+
+@probe
+def enter_another_namespace(_targets):
+    def enter():
+        call(308, os.open("/proc/self/ns/uts", os.O_RDONLY), 0)
+
+    in_child(enter)
+
+
+@probe
+def mount_something(_targets):
+    call(165, b"none", b"/mnt", b"tmpfs", 0, 0)
+    call(166, b"/mnt", 0)
+
+
+PROBES["open_a_file_system"] = lambda _: os.close(call(430, b"tmpfs", 0))
+PROBES["copy_a_tree_of_mounts"] = lambda _: os.close(call(428, -100, b"/", 1))
+PROBES["change_the_root"] = lambda _: in_child(lambda: os.chroot("/mnt"))
+PROBES["call_the_machine_otherwise"] = lambda _: socket.sethostname(socket.gethostname())
+
+
+# The kernel.
+@probe
+def load_a_program_into_the_kernel(_targets):
+    os.close(call(321, 0, struct.pack("IIIIII", 2, 4, 4, 1, 0, 0) + bytes(64), 88))  # a map
+
+
+@probe
+def measure_the_machine(_targets):
+    wanted = struct.pack("IIQQQQ", 1, 128, 0, 0, 0, 0) + bytes(88)  # PERF_COUNT_SW_CPU_CLOCK
+    os.close(call(298, wanted, -1, 0, -1, 0))
+
+
+PROBES["add_a_key"] = lambda _: call(248, b"user", b"st-probe", b"x", 1, -1)
+PROBES["read_the_kernels_log"] = lambda _: call(103, 10, 0, 0)
+PROBES["hold_page_faults"] = lambda _: os.close(call(323, 0o2000000))
+PROBES["pass_requests_in_a_ring"] = lambda _: os.close(call(425, 2, bytes(120)))
+PROBES["watch_all_files"] = lambda _: os.close(call(300, 0, 0))
+PROBES["set_the_clock"] = lambda _: call(305, 0, bytes(208))
+
+
+@probe
+def open_a_file_by_its_number(_targets):
+    handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
+    mount = ctypes.c_int()
+    folder = os.open(".", os.O_RDONLY)
+    call(303, -100, b".", handle, ctypes.byref(mount), 0)
+    os.close(call(304, folder, handle, os.O_RDONLY))
+
+
+# Sockets.
+PROBES["open_a_packet_socket"] = lambda _: socket.socket(17, 3).close()
+PROBES["open_a_vsock_socket"] = lambda _: socket.socket(40, 1).close()
+PROBES["open_a_raw_socket"] = lambda _: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1).close()
+PROBES["talk_to_the_packet_filter"] = lambda _: socket.socket(16, 3, 12).close()
+
+
+def connecting(name, find):
+    def connect(targets):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(find(targets))
+
+    PROBES[name] = connect
+
+
+connecting("connect_to_a_service_in_run", lambda t: t["run_socket"])
+connecting("connect_to_an_abstract_service", lambda t: "\0" + t["abstract_socket"])
+
+
+def main():
+    targets = json.loads(Path(sys.argv[1]).read_text())
+    came_to = {}
+    for name, function in PROBES.items():
+        try:
+            in_child(lambda f=function: f(targets) and None)
+            came_to[name] = "done"
+        except OSError as error:
+            came_to[name] = errno.errorcode.get(error.errno or 0, str(error.errno))
+    Path("probed.json").write_text(json.dumps(came_to))
+
+
+if __name__ == "__main__":
+    main()

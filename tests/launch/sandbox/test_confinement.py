@@ -1,0 +1,176 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+from argparse import Namespace
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securetrain.core.errors import RuntimeRefusal, UsageError
+from securetrain.core.rundir import RunDir
+from securetrain.identity.keys import PrivateKey
+from securetrain.launch import confinement
+from securetrain.launch.confinement import NO_NETWORK, OFF, confine
+from securetrain.launch.failures import sandbox_fix
+from securetrain.launch.workerlog import describe
+from securetrain.ledger import Ledger
+from securetrain.policy.schema import SandboxMode
+from tests.launch.sandbox.machine import lacking
+from tests.vocabulary import needs, refused
+
+
+@dataclass
+class Options:
+    """What is read of a command line."""
+
+    requires_sandbox: bool = False
+    outputs: tuple[Path, ...] = ()
+    inputs: tuple[Path, ...] = ()
+    user: str = "12345"
+    torch: Any = None
+
+    def __post_init__(self) -> None:
+        self.torch = Namespace(module=False, training_script="s.py", training_script_args=["x"])
+
+
+class Started:
+    """A sandbox that lacks something."""
+
+    missing: tuple[str, ...] = ("Landlock (none)",)
+    label = "DEGRADED: user 7; without Landlock (none)"
+    notes = ("a note",)
+    closed = 0
+
+    @classmethod
+    def start(cls, _scene):
+        return cls()
+
+    def close(self):
+        type(self).closed += 1
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    run = RunDir(tmp_path / "run")
+    run.keys.mkdir(parents=True)
+    ledger = Ledger(run.ledger, PrivateKey.generate(), "agent", lambda: datetime.now(UTC))
+    monkeypatch.setattr(confinement, "Sandbox", Started)
+    monkeypatch.setattr(Started, "closed", 0)
+
+    def start(mode, **options):
+        return confine(run, Options(**options), mode, {"HOME": str(tmp_path)}, ledger)  # type: ignore[arg-type]
+
+    def events():
+        lines = run.ledger.read_text().splitlines() if run.ledger.exists() else []
+        return [json.loads(line)["body"]["event"] for line in lines]
+
+    return run, start, events
+
+
+def test_a_required_sandbox_that_lacks_something(job):
+    run, start, events = job
+    for mode, options in (
+        (SandboxMode.REQUIRED, {}),
+        (SandboxMode.PREFERRED, {"requires_sandbox": True}),
+        (SandboxMode.OFF, {"requires_sandbox": True}),
+    ):
+        error = refused(RuntimeRefusal, "ST-RUNT-020", start, mode, **options)
+        assert "Landlock (none)" in error.what
+    assert Started.closed == 3
+    assert events() == []  # the launcher records the refusal
+    assert not run.checkpoints.exists()
+
+
+def test_a_preferred_one_says_what_is_missing(job):
+    run, start, events = job
+    found = start(SandboxMode.PREFERRED)
+    assert found.label.startswith("DEGRADED")
+    (event,) = events()
+    assert (event["event"], event["decision"]) == ("sandbox-degraded", "observe")
+    assert event["details"]["missing"] == "Landlock (none)"
+    assert run.checkpoints.is_dir()
+    (run.tensorboard / "kept").touch()
+    found.close()
+    assert not run.checkpoints.exists()
+    assert not run.metrics.exists()
+    assert run.tensorboard.exists()
+
+
+def test_none_is_said_too(job):
+    _, start, events = job
+    found = start(SandboxMode.OFF)
+    assert (found.label, found.sandbox) == (OFF, None)
+    assert events()[0]["event"] == "sandbox-degraded"
+    plan = object()
+    assert found.inside(plan, plan, NO_NETWORK) is plan
+
+
+def test_one_that_cannot_be_made_at_all(job, monkeypatch):
+    _, start, events = job
+
+    def fails(_scene):
+        raise OSError("nothing works")
+
+    monkeypatch.setattr(Started, "start", fails)
+    refused(RuntimeRefusal, "ST-RUNT-020", start, SandboxMode.REQUIRED)
+    found = start(SandboxMode.PREFERRED)
+    assert found.sandbox is None
+    assert "nothing works" in found.label
+    assert events()[0]["details"]["missing"] == "nothing works"
+
+
+def test_outputs_are_made_and_inputs_are_there(job, tmp_path):
+    _, start, _ = job
+    start(SandboxMode.PREFERRED, outputs=(tmp_path / "new" / "out",))
+    assert (tmp_path / "new" / "out").is_dir()
+    for options, code in (
+        ({"inputs": (tmp_path / "missing",)}, "ST-USAG-002"),
+        ({"outputs": (Path("/"),)}, "ST-USAG-001"),
+    ):
+        refused(UsageError, code, start, SandboxMode.PREFERRED, **options)
+
+
+def test_a_refused_path_is_named_with_its_option(tmp_path):
+    def fix(error):
+        return sandbox_fix(describe(error))
+
+    path = str(tmp_path / "x")
+    assert fix(PermissionError(13, "no", path)) == (
+        f"workers may not write there: --output {tmp_path}, or --output {path}"
+    )
+    assert "--output" in fix(OSError(30, "no", path))
+    assert fix(FileNotFoundError(2, "no", path)) == ""
+    (tmp_path / "x").touch()
+    assert fix(FileNotFoundError(2, "no", path)) == f"workers do not see it: --input {path}"
+    wrapped = RuntimeError("torch says it its own way")
+    wrapped.__cause__ = OSError(30, "no", path)
+    assert "--output" in fix(wrapped)
+    assert fix(ValueError("no")) == ""
+    assert fix(OSError(28, "full", path)) == ""
+
+
+@pytest.mark.dist
+@pytest.mark.netns
+@needs(lacking)
+def test_what_a_person_sees(launch, tmp_path):
+    script = tmp_path / "job" / "train.py"
+    script.parent.mkdir()
+    script.write_text("import sys; open(sys.argv[1], 'w')")
+    done = launch(tmp_path / "job" / "a" / "run", "--standalone", str(script), "/var/tmp/../out")
+    assert done.code == 1
+    assert "sandbox      user 19000" in done.err
+    assert "--output /" in done.err
+    assert done.summary["sandbox"].startswith("user ")
+    (event,) = done.events("sandbox-achieved")
+    assert event.details["user"] > 1_900_000_000
+    place = tmp_path / "job" / "a" / "text"
+    done = launch(tmp_path / "job" / "a" / "run2", "--standalone", str(script), str(place))
+    assert done.code == 0, done.err
+    assert place.stat().st_uid == os.getuid()
+    done = launch(tmp_path / "job" / "a" / "run3", "--standalone", "--user", "root", str(script))
+    assert done.code == 2
+    assert done.events("sandbox-refused")[0].code == "ST-USAG-001"

@@ -1,0 +1,312 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""What a program finds in a sandbox, and how it ends."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from securetrain.launch.sandbox import orders as orders_module
+from securetrain.launch.sandbox import sandbox as sandbox_module
+from securetrain.launch.sandbox.sandbox import Sandbox
+from securetrain.launch.sandbox.user import JobUser, reserve
+from tests.launch.sandbox.machine import lacking
+from tests.vocabulary import is_running, needs, outside
+
+pytestmark = [pytest.mark.netns, needs(lacking)]
+
+
+def test_files_belong_to_the_folders_owner_on_the_disk(inside, tmp_path, scene):
+    scene()
+    before = (tmp_path / "work").stat()
+    done = inside("import os; open('x', 'w'); os.mkdir('y'); print(os.stat('x').st_uid)")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+    made = [(tmp_path / "work" / name).stat() for name in "xy"]
+    assert {(one.st_uid, one.st_gid) for one in made} == {(before.st_uid, before.st_gid)}
+    after = (tmp_path / "work").stat()
+    assert (after.st_mode, after.st_uid) == (before.st_mode, before.st_uid)
+
+
+def test_files_of_somebody_else_keep_their_owner(inside, tmp_path, scene):
+    scene()
+    theirs = tmp_path / "work" / "theirs"
+    theirs.write_text("theirs")
+    theirs.chmod(0o600)
+    os.chown(theirs, 4242, 4242)
+    done = inside("import os; print(os.stat('theirs').st_uid); open('theirs')")
+    assert done.stdout == "4242\n"
+    assert "PermissionError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        ("raise SystemExit(7)", 7),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -11),
+        ("import os; os.abort()", -6),
+    ],
+)
+def test_an_end_is_the_programs_own(inside, code, end):
+    assert inside(code).returncode == end
+
+
+WAITING = """\
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+child = os.fork()
+if child:
+    pathlib.Path("ready.part").write_text(f"{os.getpid()} {child}")
+    os.rename("ready.part", "ready")
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def waiting(sandbox, tmp_path):
+    """A program that waits, by its outer process; its child and itself by their own numbers."""
+    started = sandbox()
+    process = subprocess.Popen(
+        started.command([sys.executable, "-c", WAITING]),
+        cwd=tmp_path / "work",
+        start_new_session=True,
+    )
+    ready = tmp_path / "work" / "ready"
+    deadline = time.monotonic() + 60
+    while not ready.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    pids = [outside(int(word), os.getpid()) for word in ready.read_text().split()]
+    yield started, process, pids
+    process.kill()
+    process.wait()
+
+
+def gone(pids):
+    deadline = time.monotonic() + 30
+    while any(map(is_running, pids)):
+        assert time.monotonic() < deadline, "a process is left"
+        time.sleep(0.01)
+    return True
+
+
+def test_a_signal_reaches_the_whole_group(waiting):
+    _, process, pids = waiting
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 9
+    assert gone(pids)
+
+
+def test_killing_the_outer_process_kills_the_worker(waiting):
+    _, process, pids = waiting
+    process.kill()
+    assert gone(pids)
+
+
+def test_closing_ends_everything(waiting):
+    started, process, pids = waiting
+    started.close()
+    assert gone(pids)
+    assert process.wait(30) == 125
+
+
+def test_nothing_outlives_the_launcher(tmp_path, scene):
+    """Killed at once, with no time to clean up."""
+    scene()
+    code = (
+        "import subprocess, sys, json, os\n"
+        "from tests.launch.sandbox.test_sandbox_netns import started_for\n"
+        "started_for(sys.argv[1], sys.argv[2])\n"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), WAITING])
+    ready = tmp_path / "work" / "ready"
+    deadline = time.monotonic() + 60
+    while not ready.exists():
+        assert time.monotonic() < deadline
+        assert launcher.poll() is None
+        time.sleep(0.01)
+    pids = [outside(int(word), launcher.pid) for word in ready.read_text().split()]
+    launcher.kill()
+    launcher.wait()
+    assert gone(pids)
+
+
+def started_for(folder: str, code: str) -> None:
+    """A launcher that waits for its worker."""
+    from securetrain.launch.sandbox import landlock
+    from securetrain.launch.sandbox.view import Scene
+
+    root = Path(folder)
+    made = Scene(
+        run=root / "run",
+        keys=root / "run" / "keys",
+        writable=(),
+        cwd=root / "work",
+        search_path=tuple(sys.path),
+        code=(Path(sys.prefix), Path(sys.base_prefix)),
+        user=reserve(),
+        landlock_version=landlock.version(),
+    )
+    started = Sandbox.start(made)
+    subprocess.run(started.command([sys.executable, "-c", code]), cwd=root / "work", check=False)
+
+
+def test_two_ranks_share_processes_and_memory(sandbox, tmp_path):
+    """As NCCL and CUDA IPC need it; another job shares neither."""
+    first, second = sandbox(), sandbox()
+    say = (
+        "import json, os, sys; open(f'/dev/shm/{sys.argv[1]}', 'w');"
+        "print(json.dumps([os.readlink(f'/proc/self/ns/{n}') for n in ('pid', 'ipc', 'mnt', 'uts')]"
+        " + [sorted(os.listdir('/dev/shm')), os.getuid()]))"
+    )
+
+    def told(one, name):
+        words = one.command([sys.executable, "-c", say, name])
+        done = subprocess.run(
+            words, cwd=tmp_path / "work", capture_output=True, text=True, check=True, timeout=60
+        )
+        return json.loads(done.stdout)
+
+    a, b, c = told(first, "a"), told(first, "b"), told(second, "c")
+    assert a[:4] == b[:4]
+    assert b[4] == ["a", "b"]
+    assert a[5] == b[5]
+    assert not set(a[:4]) & set(c[:4])
+    assert c[4] == ["c"]
+    assert c[5] != a[5]
+    assert str(Path("/proc/self/ns/pid").readlink()) not in a
+
+
+def test_somebody_stands_in_a_folder_of_the_system(inside, scene, tmp_path):
+    scene()
+    done = inside("open('/etc/x', 'w')", cwd=Path("/etc"), inputs=(tmp_path / "work",))
+    assert "Read-only file system" in done.stderr
+
+
+def test_our_code_and_other_keys_in_a_writable_folder(inside, tmp_path, scene):
+    scene()
+    work = tmp_path / "work"
+    (work / "venv").mkdir()
+    (work / "venv" / "module.py").write_text("")
+    key = work / "deep" / "ca.pem"
+    key.parent.mkdir()
+    key.write_text("-----BEGIN PRIVATE KEY-----\nsecret\n")
+    (work / "deep" / "note.pem").write_text("-----BEGIN PRIVATE KEY-----\nsecret\n")
+    code = (
+        "print(repr(open('deep/ca.pem').read()), len(open('deep/note.pem').read()))\n"
+        "open('venv/module.py', 'w')"
+    )
+    prefixes = (Path(sys.prefix), Path(sys.base_prefix), work / "venv")
+    done = inside(code, code=prefixes)
+    assert done.stdout == "'' 35\n"
+    assert "Read-only file system" in done.stderr
+
+
+def test_what_lies_where_nobody_may_enter_is_shown_alone(inside, tmp_path):
+    closed = tmp_path / "closed"
+    (closed / "in").mkdir(parents=True)
+    (closed / "in" / "data").write_text("data")
+    (closed / "other").write_text("other")
+    closed.chmod(0o700)
+    code = f"import os; print(open('{closed}/in/data').read(), os.listdir('{closed}'))"
+    assert inside(code, inputs=(closed / "in",)).stdout == "data ['in']\n"
+
+
+@pytest.mark.parametrize("part", ["user", "landlock", "seccomp"])
+def test_a_part_that_fails_is_left_out_and_named(sandbox, monkeypatch, part):
+    """Each by orders that cannot be carried out."""
+    plain = orders_module.orders
+
+    def broken(scene, features, numbers):
+        made = plain(scene, features, numbers)
+        if getattr(features, part):
+            match part:
+                case "user":
+                    made["user"] = {**made["user"], "uid": 1 << 32}
+                case "landlock":
+                    made["landlock"] = {**made["landlock"], "handled": 1 << 60}
+                case "seccomp":
+                    made["seccomp"] = "ff" * 8
+        return made
+
+    monkeypatch.setattr(sandbox_module, "orders", broken)
+    started = sandbox()
+    assert started.degraded
+    assert len(started.missing) == 1
+    assert started.label.startswith("DEGRADED: ")
+    assert not getattr(started.features, part)
+
+
+def test_without_namespaces_landlock_alone(sandbox, tmp_path, monkeypatch):
+    """As in a container that has no right to any: the launcher's user, and what it may not see."""
+    plain = orders_module.orders
+
+    def forbidden(scene, features, numbers):
+        made = plain(scene, features, numbers)
+        return made | {"netns": "/nowhere"} if features.namespaces else made
+
+    monkeypatch.setattr(sandbox_module, "orders", forbidden)
+    started = sandbox()
+    assert not started.features.namespaces
+    assert "mounts, processes and memory" in started.missing[0]
+    code = (
+        "import os, sys\n"
+        "def tried(f):\n"
+        "    try:\n"
+        "        f()\n"
+        "    except OSError as error:\n"
+        "        return error.errno\n"
+        "root, parent = sys.argv[1:]\n"
+        "print([tried(f) for f in (\n"
+        "    lambda: open('/etc/st-x', 'w'), lambda: os.listdir('/root'),\n"
+        "    lambda: open(root + '/keys/root.pem'), lambda: open(root + '/keys/worker.pem'),\n"
+        "    lambda: open(root + '/policy.json', 'w'), lambda: os.kill(int(parent), 0),\n"
+        "    lambda: open('mine', 'w'), lambda: open(root + '/checkpoints/mine', 'w'))])\n"
+    )
+    done = subprocess.run(
+        started.command([sys.executable, "-c", code, str(tmp_path / "run"), str(os.getpid())]),
+        cwd=tmp_path / "work",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout == "[13, 13, 13, 13, 13, 1, None, None]\n", done.stderr
+
+
+def test_another_user_of_the_machine_gets_nothing_started(sandbox):
+    started = sandbox()
+    request = json.dumps({"argv": ["/bin/true"]}).encode()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setuid(65534)
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(f"\0{started.name}")
+                with suppress(OSError):
+                    sock.sendall(struct.pack("!I", len(request)) + request)
+                code = 0 if sock.recv(1) == b"" else 2
+        except ConnectionResetError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    words = started.command([sys.executable, "-c", "raise SystemExit(5)"])
+    assert subprocess.run(words, check=False, timeout=60, cwd="/").returncode == 5
+
+
+def test_a_user_is_who_was_asked_for(inside):
+    user = JobUser(uid=4242, gid=4243, name="somebody")
+    done = inside("import os; print(os.getresuid(), os.getresgid(), os.getgroups())", user=user)
+    assert done.stdout == "(4242, 4242, 4242) (4243, 4243, 4243) []\n"
