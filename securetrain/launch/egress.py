@@ -36,6 +36,8 @@ Resolve: TypeAlias = Callable[[str, int], Iterable[str]]
 Connect: TypeAlias = Callable[[tuple[str, int], float], socket.socket]
 
 VARIABLES: Final = ("HTTPS_PROXY", "https_proxy")
+EXCEPTIONS: Final = ("NO_PROXY", "no_proxy")
+"""Members speak to each other without it: gRPC asks a proxy for every connection."""
 RECORDED: Final = 10_000
 CONNECTIONS: Final = 256
 REQUEST_LIMIT: Final = 8 << 10

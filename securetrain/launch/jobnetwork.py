@@ -27,7 +27,7 @@ from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.address import announced_address
-from securetrain.launch.egress import VARIABLES, EgressProxy
+from securetrain.launch.egress import EXCEPTIONS, VARIABLES, EgressProxy
 from securetrain.launch.elastic_agent import Plan as WorkerPlan
 from securetrain.ledger import Ledger, events
 from securetrain.network import (
@@ -41,6 +41,7 @@ from securetrain.network import (
     leftovers,
     nccl,
     rootless,
+    subnet,
 )
 from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.rdma import RDMA_DEVICES
@@ -229,7 +230,8 @@ class JobNetwork:
         except OSError as error:
             raise NetworkError("ST-NETW-011", str(error), "network.egress") from error
         self.ledger.write(events.EgressOpened(places=" ".join(sorted(places))[:2000]))
-        return dict.fromkeys(VARIABLES, url)
+        members = f"localhost,127.0.0.1,{subnet(self.overlay.plan.job)}"
+        return dict.fromkeys(VARIABLES, url) | dict.fromkeys(EXCEPTIONS, members)
 
     def down(self) -> None:
         """Take it down; without effect the second time. A failure is in `problem`."""

@@ -12,11 +12,13 @@ from securetrain.testing.cluster import missing
 from tests.vocabulary import needs
 
 SCRIPT = """\
-import json, os, socket, sys
+import ipaddress, json, os, socket, sys
 place = sys.argv[1]
 host, _, port = place.rpartition(":")
 proxy = os.environ["HTTPS_PROXY"].removeprefix("http://").split(":")
 said = {"same": os.environ["https_proxy"] == os.environ["HTTPS_PROXY"]}
+members = ipaddress.ip_network(os.environ["NO_PROXY"].split(",")[2])
+said["members"] = ipaddress.ip_address(os.environ["MASTER_ADDR"]) in members
 try:
     socket.create_connection((host, int(port)), 3).close()
     said["direct"] = "connected"
@@ -67,6 +69,7 @@ def test_a_worker_reaches_what_the_policy_names(launch, tmp_path):
     assert done.code == 0, done.err
     said = json.loads((tmp_path / "said.json").read_text())
     assert said.pop("direct") != "connected"
+    assert said.pop("members")
     assert said == {"same": True, "named": "200", "answer": "HELLO", "other": "403"}
     assert [e.details["places"] for e in done.events("egress-opened")] == [place]
     assert [e.subject for e in done.events("egress-connected")] == [place]
