@@ -118,3 +118,12 @@ def test_a_forked_child_makes_a_connection_of_its_own(tmp_path):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         client._lock.release()
     client.close()
+
+
+def test_a_reply_above_its_limit_is_not_taken(tmp_path):
+    with (
+        answering(tmp_path / "s", b"+\xff\xff\xff\xff") as client,
+        pytest.raises(RuntimeRefusal, match="a reply of 4294967295 bytes"),
+    ):
+        client.welcome()
+    client.close()
