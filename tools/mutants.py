@@ -25,6 +25,7 @@ MODULES: Final = (
     "identity/register.py",
     "identity/revocation.py",
     "identity/rotation.py",
+    "identity/signing.py",
     "identity/spiffe.py",
     "identity/statement.py",
     "identity/svid.py",
