@@ -137,6 +137,28 @@ def confine(
     return found
 
 
+def compiles_as(options: RunOptions, mode: SandboxMode) -> int:
+    """The user whose compiled code the workers may share.
+
+    That is the user of the workers where one was named. Users of the range are made for one job and
+    have no code of their own: they share the launcher's.
+
+    Raises:
+        UsageError: ST-USAG-001 for a user that cannot be used.
+    """
+    confined = options.requires_sandbox or mode is not SandboxMode.OFF
+    if not (confined and os.geteuid() == 0 and not rootless.is_inside()):
+        return os.geteuid()
+    user = choose_user(options.user, _script(options))
+    user.release()
+    return os.geteuid() if user.is_ours else user.uid
+
+
+def _script(options: RunOptions) -> Path | None:
+    given = options.torch
+    return Path(given.training_script) if not given.module and given.training_script else None
+
+
 def _scene(
     run: RunDir,
     options: RunOptions,
@@ -147,8 +169,7 @@ def _scene(
     floors: Path | None,
 ) -> Scene:
     given = options.torch
-    is_path = not given.module and bool(given.training_script)
-    script = Path(given.training_script) if is_path else None
+    script = _script(options)
     whole_machine = os.geteuid() == 0 and not rootless.is_inside()
     home = Path(env["HOME"]) if env.get("HOME", "").startswith("/") else None
     caches = [Path(env[name]) for name in CACHES if name in env]

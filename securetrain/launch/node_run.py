@@ -24,14 +24,15 @@ from securetrain.attest.session import FileState, Verifier, appraisers_for
 from securetrain.core import SIGNER_VARIABLE, ExitCode, NodeState
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import write_atomic
-from securetrain.core.vocabulary import UNATTESTED, NetworkProfile, degraded_label
+from securetrain.core.vocabulary import NetworkProfile, degraded_label
 from securetrain.identity import JobCA, certificate_pem
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
 from securetrain.launch.address import announced_address
+from securetrain.launch.announcement import announcement
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.compile_cache import Cache, key_of, open_cache
-from securetrain.launch.confinement import NO_NETWORK, Confinement, confine
+from securetrain.launch.confinement import NO_NETWORK, Confinement, compiles_as, confine
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
@@ -41,7 +42,7 @@ from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.recording import Recorder
 from securetrain.launch.restart import Restart
-from securetrain.launch.run_setup import RunSetup, make_identity, node_name, node_of
+from securetrain.launch.run_setup import RunSetup, make_identity, node_of
 from securetrain.launch.signing_service import SigningService
 from securetrain.launch.supply_chain import check_torch
 from securetrain.launch.worker_signing import start_signing
@@ -165,7 +166,9 @@ class Session:
                 network=self.profile,
             )
         )
-        key = key_of(policy.digest, environ, user=os.geteuid())
+        key = key_of(
+            policy.digest, environ, user=compiles_as(self.options, policy.policy.host.sandbox)
+        )
         self.cache = open_cache(state, key, run.root / CACHE_DIR)
         recording.record_cache(self.cache, self.ledger)
         with self._refusing(events.EnvironmentRefused):
@@ -430,31 +433,21 @@ class Session:
         assert self.plan is not None
         assert self.preflight is not None
         assert self.environment is not None
-        policy, scanned = self.setup.policy.policy, self.options.scan
-        where = "of the job, at" if self.options.joins else "started at"
-        shim = "under the shim" if self.plan.protected else "WITHOUT the shim"
-        self._say(
-            f"policy       {policy.metadata.id} {policy.metadata.version} ({scanned.policy_source})"
-        )
-        self._say(f"run          {self.setup.run.root}")
-        self._say(f"network      {label(self.profile)}")
-        self._say(f"sandbox      {self.confinement.label if self.confinement else ''}")
-        spoken = self._attester()
-        evidence = f"evidence of its hardware ({spoken})" if spoken else UNATTESTED
-        self._say(f"node         {node_name()}: {evidence}")
-        self._say(f"coordinator  {where} {endpoint}, TLS 1.3 with certificates on both sides")
-        self._say(f"preflight    {self.preflight.sentence}")
-        if self.services is not None and self.services.sentence:
-            self._say(f"log          {self.services.sentence}")
-        self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
-        for line in self.preflight.warnings(policy.host.fail_on):
-            self._say(f"warning: {line}")
         shared = self.cache.warnings if self.cache is not None else ()
-        way_out = egress_warnings(policy.network, self.profile)
-        for warning in (*self.environment.warnings, *shared, *way_out):
-            self._say(f"warning: {warning}")
-        for note in (*self.plan.notes, *(self.confinement.notes if self.confinement else ())):
-            self._say(f"note: {note}")
+        way_out = egress_warnings(self.setup.policy.policy.network, self.profile)
+        for line in announcement(
+            self.setup,
+            self.options,
+            endpoint=endpoint,
+            profile=self.profile,
+            spoken=self._attester(),
+            preflight=self.preflight,
+            plan=self.plan,
+            confinement=self.confinement,
+            log=self.services.sentence if self.services is not None else "",
+            warnings=(*self.environment.warnings, *shared, *way_out),
+        ):
+            self._say(line)
 
     def _say(self, text: str) -> None:
         sys.stderr.write(f"securetrain: {text}\n")

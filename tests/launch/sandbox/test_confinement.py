@@ -14,7 +14,7 @@ from securetrain.core.errors import RuntimeRefusal, UsageError
 from securetrain.core.rundir import RunDir
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import confinement
-from securetrain.launch.confinement import NO_NETWORK, OFF, confine
+from securetrain.launch.confinement import NO_NETWORK, OFF, compiles_as, confine
 from securetrain.launch.failures import sandbox_fix
 from securetrain.launch.workerlog import describe
 from securetrain.ledger import Ledger
@@ -174,3 +174,18 @@ def test_what_a_person_sees(launch, tmp_path):
     done = launch(tmp_path / "job" / "a" / "run3", "--standalone", "--user", "root", str(script))
     assert done.code == 2
     assert done.events("sandbox-refused")[0].code == "ST-USAG-001"
+
+
+@pytest.mark.parametrize(
+    ("root", "mode", "named", "expected"),
+    [
+        (True, SandboxMode.PREFERRED, "12345", 12345),  # two users plant no code for each other
+        (True, SandboxMode.PREFERRED, "", 0),  # made for this job: it has no code of its own
+        (True, SandboxMode.OFF, "12345", 0),
+        (False, SandboxMode.REQUIRED, "", 1000),
+    ],
+)
+def test_the_user_whose_compiled_code_is_shared(monkeypatch, root, mode, named, expected):
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(confinement.rootless, "is_inside", lambda: False)
+    assert compiles_as(Options(user=named), mode) == expected

@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The start of a run, for people."""
+
+from collections.abc import Iterator, Sequence
+
+from securetrain.core.vocabulary import UNATTESTED, NetworkProfile
+from securetrain.launch.confinement import Confinement
+from securetrain.launch.elastic_agent import Plan
+from securetrain.launch.options import RunOptions
+from securetrain.launch.preflight import Preflight
+from securetrain.launch.run_setup import RunSetup, node_name
+from securetrain.network import label
+
+
+def announcement(
+    setup: RunSetup,
+    options: RunOptions,
+    *,
+    endpoint: str,
+    profile: NetworkProfile,
+    spoken: str,
+    preflight: Preflight,
+    plan: Plan,
+    confinement: Confinement | None,
+    log: str,
+    warnings: Sequence[str],
+) -> Iterator[str]:
+    """Its lines.
+
+    Args:
+        setup: The run.
+        options: The command line.
+        endpoint: The coordinator's host and port.
+        profile: The achieved network profile.
+        spoken: This node's attester; empty when it attests nothing.
+        preflight: What the preflight found.
+        plan: The workers.
+        confinement: Their sandbox.
+        log: The transparency log; empty without one.
+        warnings: Those of the workers' environment.
+    """
+    policy, where = setup.policy.policy, "of the job, at" if options.joins else "started at"
+    source = options.scan.policy_source
+    evidence = f"evidence of its hardware ({spoken})" if spoken else UNATTESTED
+    shim = "under the shim" if plan.protected else "WITHOUT the shim"
+    yield f"policy       {policy.metadata.id} {policy.metadata.version} ({source})"
+    yield f"run          {setup.run.root}"
+    yield f"network      {label(profile)}"
+    yield f"sandbox      {confinement.label if confinement else ''}"
+    yield f"node         {node_name()}: {evidence}"
+    yield f"coordinator  {where} {endpoint}, TLS 1.3 with certificates on both sides"
+    yield f"preflight    {preflight.sentence}"
+    if log:
+        yield f"log          {log}"
+    yield f"workers      {plan.num_workers} of {options.script}, {shim}"
+    for line in preflight.warnings(policy.host.fail_on):
+        yield f"warning: {line}"
+    for warning in warnings:
+        yield f"warning: {warning}"
+    for note in (*plan.notes, *(confinement.notes if confinement else ())):
+        yield f"note: {note}"
