@@ -25,6 +25,7 @@ MODULES: Final = (
     "identity/register.py",
     "identity/revocation.py",
     "identity/rotation.py",
+    "identity/signing.py",
     "identity/spiffe.py",
     "identity/statement.py",
     "identity/svid.py",
@@ -191,6 +192,9 @@ MODULES: Final = (
     "launch/background.py",
     "launch/checkpoint_log.py",
     "launch/head_tracker.py",
+    "launch/signing_peers.py",
+    "launch/signing_quota.py",
+    "launch/signing_rules.py",
 )
 
 EQUIVALENT: Final[dict[tuple[str, str], str]] = {

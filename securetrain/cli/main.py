@@ -48,6 +48,7 @@ _FOREIGN: Final = frozenset({"run", "train"})
 """What follows these belongs to the launcher and the script."""
 _HELP: Final[Mapping[str, str]] = {
     "quickstart": "The whole story on this machine, in two minutes.",
+    "doctor": "Say what works on this machine, and what to install.",
     "run": "Start a training script under a policy (every torchrun flag works).",
     "train": "Train the built-in model from a job file (run -m securetrain.train).",
     "plan": "Say what a job needs on each rank, and whether it fits, without starting it.",

@@ -108,7 +108,10 @@ class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An event is in the ledger."""
+    """An event was taken."""
+
+    kept: bool
+    """Whether it is in the ledger; one above the rank's share is counted only."""
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

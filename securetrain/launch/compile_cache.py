@@ -79,6 +79,11 @@ class Cache:
         """The variables that lead there."""
         return {name: str(self.folder / below) for name, below in CACHES.items()}
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The reason why it is not shared, for people."""
+        return (f"compiled code is not shared: {self.problem}",) if self.problem else ()
+
     def release(self) -> None:
         """Let others remove it; call it once, at the run's end."""
         if self.lock >= 0:

@@ -200,12 +200,16 @@ def run_agent(
     from torch.distributed.elastic.rendezvous import RendezvousError  # noqa: PLC0415
     from torch.distributed.launcher.api import elastic_launch  # noqa: PLC0415
 
+    from securetrain.launch import member_agent  # noqa: PLC0415
+
     _register_backend()
     config = plan.config
     config.rdzv_backend = BACKEND
     config.rdzv_endpoint = endpoint
     config.run_id = run_id
     config.local_addr = None  # under plain torchrun our backend would listen there
+    config.rdzv_configs.setdefault("local_world", plan.num_workers)
+    config.rdzv_configs.setdefault("role", config.role)
     if identity is not None:
         config.rdzv_configs["identity"] = str(identity)
     if store_port:
@@ -215,7 +219,7 @@ def run_agent(
     objects = {TUNNEL: tunnel, CARRIER: carrier, ON_EPOCH: on_epoch, FLOORS: floors}
     config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
     try:
-        with _watched(watcher):
+        with member_agent.in_place(), _watched(watcher):
             elastic_launch(config, plan.program)(*plan.arguments)
     except ChildFailedError as error:
         _, first = error.get_first_failure()

@@ -12,12 +12,13 @@ Rules:
 4. a job of several nodes joins a coordinator that every node reaches (``--rdzv-endpoint``);
 5. workers see no RDMA devices, unless the profile is one for RDMA. Then what stands behind it is
    looked at for the members of every epoch, and watched: when it is gone the run ends (rule 3);
-6. under ``nccl-tls`` each worker inherits NCCL's key of the epoch (`exec_private`).
+6. the only way out of it is a proxy of the launcher's, to places that the policy names (`egress`);
+7. under ``nccl-tls`` each worker inherits NCCL's key of the epoch (`exec_private`).
 """
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -28,10 +29,12 @@ from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.address import announced_address
 from securetrain.launch.confinement import Inside
+from securetrain.launch.egress import EXCEPTIONS, VARIABLES, EgressProxy
 from securetrain.launch.elastic_agent import Plan as WorkerPlan
 from securetrain.ledger import Ledger, events
 from securetrain.network import (
     TUNNELLED,
+    Namespace,
     Probe,
     Verbs,
     Watcher,
@@ -40,10 +43,12 @@ from securetrain.network import (
     leftovers,
     nccl,
     rootless,
+    subnet,
 )
 from securetrain.network.overlay import Overlay, Plan
 from securetrain.network.rdma import RDMA_DEVICES
 from securetrain.network.wireguard import Endpoint, WireGuardKey
+from securetrain.policy.schema import Network
 from securetrain.rendezvous.wire import Membership, Tunnel
 
 NCCL_KEY: Final = "nccl.key"
@@ -90,6 +95,13 @@ def needs_network(profile: NetworkProfile) -> bool:
     return profile in TUNNELLED
 
 
+def egress_warnings(network: Network, profile: NetworkProfile) -> tuple[str, ...]:
+    """Say that the way out is not limited, when the policy means to limit it and nothing does."""
+    if not network.egress or needs_network(profile):
+        return ()
+    return (f"network.egress limits nothing under {profile}: workers use the machine's network",)
+
+
 @dataclass(slots=True, kw_only=True)
 class JobNetwork:
     """A job network that is up. Made by `up`."""
@@ -103,6 +115,8 @@ class JobNetwork:
     problem: NetworkError | None = field(default=None)
     """Why the run cannot go on, or what could not be removed at its end."""
     is_down: bool = False
+    egress: EgressProxy | None = None
+    """The way out, when the policy names places."""
     watcher: Watcher | None = None
     """Of what stands behind the RDMA traffic of this epoch."""
 
@@ -218,11 +232,30 @@ class JobNetwork:
         is_keyed = self.profile is NetworkProfile.NCCL_TLS
         return {nccl.KEY_VARIABLE: self.overlay.folder / NCCL_KEY} if is_keyed else {}
 
+    def open_egress(self, places: Collection[str]) -> dict[str, str]:
+        """Open the way out to the places that the policy names; returns the workers' variables.
+
+        Raises:
+            NetworkError: ST-NETW-011 when the job network has no loopback device.
+        """
+        if not places:
+            return {}
+        self.egress = EgressProxy(allowed=frozenset(places), ledger=self.ledger)
+        try:
+            url = self.egress.start(Namespace(self.overlay.names.namespace).entered())
+        except OSError as error:
+            raise NetworkError("ST-NETW-011", str(error), "network.egress") from error
+        self.ledger.write(events.EgressOpened(places=" ".join(sorted(places))[:2000]))
+        members = f"localhost,127.0.0.1,{subnet(self.overlay.plan.job)}"
+        return dict.fromkeys(VARIABLES, url) | dict.fromkeys(EXCEPTIONS, members)
+
     def down(self) -> None:
         """Take it down; without effect the second time. A failure is in `problem`."""
         if self.is_down:
             return
         self.is_down = True
+        if self.egress is not None:
+            self.egress.stop()
         self._unwatch()
         try:
             self.overlay.down()

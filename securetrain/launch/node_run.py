@@ -35,7 +35,7 @@ from securetrain.launch.confinement import NO_NETWORK, Confinement, confine
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
-from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober
+from securetrain.launch.jobnetwork import JobNetwork, egress_warnings, needs_network, prober
 from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
@@ -198,6 +198,7 @@ class Session:
             if needs_network(self.profile):
                 with self._refusing(events.JobNetworkRefused):
                     self.network = self._build_network(plan, job, endpoint)
+                    os.environ.update(self.network.open_egress(policy.policy.network.egress))
             with self._refusing(events.LogRefused):
                 self.services = start_services(
                     self.setup, self.options, self.ledger, self.clock, state
@@ -238,8 +239,7 @@ class Session:
         """The workers in their sandbox and in the job network."""
         assert self.environment is not None
         network = self.network.for_sandbox if self.network else NO_NETWORK
-        identity = plan.rdzv_conf.get("identity")
-        hidden = (state.root, *([Path(str(identity))] if identity else []))
+        hidden = (state.root, *map(Path, filter(None, [plan.rdzv_conf.get("identity")])))
         floors = state.floors(self.setup.job).parent
         mode, env = self.setup.policy.policy.host.sandbox, self.environment.env
         run, options = self.setup.run, self.options
@@ -450,9 +450,9 @@ class Session:
         self._say(f"workers      {self.plan.num_workers} of {self.options.script}, {shim}")
         for line in self.preflight.warnings(policy.host.fail_on):
             self._say(f"warning: {line}")
-        if self.cache is not None and self.cache.problem:
-            self._say(f"warning: compiled code is not shared: {self.cache.problem}")
-        for warning in self.environment.warnings:
+        shared = self.cache.warnings if self.cache is not None else ()
+        way_out = egress_warnings(policy.network, self.profile)
+        for warning in (*self.environment.warnings, *shared, *way_out):
             self._say(f"warning: {warning}")
         for note in (*self.plan.notes, *(self.confinement.notes if self.confinement else ())):
             self._say(f"note: {note}")

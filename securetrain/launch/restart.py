@@ -42,7 +42,7 @@ from securetrain.identity.trust import TrustRoot
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.head_tracker import HeadTracker
 from securetrain.ledger import Ignored, Ledger, events
-from securetrain.rendezvous.wire import Evicted, Membership
+from securetrain.rendezvous.wire import Evicted, Membership, node_ranks
 
 SETTLE_SECONDS: Final = 30.0
 """Time that the workers wait for unfinished background tasks: proofs of an earlier start."""
@@ -89,6 +89,7 @@ class Restart:
                 subject=f"epoch {membership.epoch}",
                 epoch=membership.epoch,
                 nodes=" ".join(member.node for member in membership.members)[:2000],
+                ranks=_ranks(membership),
             )
         )
 
@@ -181,6 +182,15 @@ class Restart:
 
 def _is_wanted(path: Path) -> bool:
     return state_in_name(path.name) not in {State.SET_ASIDE, State.REMOVING}
+
+
+def _ranks(membership: Membership) -> str:
+    """The ranks of the nodes, for a reader: computed, like everybody's, from the membership."""
+    if not membership.is_staffed:
+        return ""
+    return " ".join(f"{found.ranks[0]}-{found.ranks[-1]}" for found in node_ranks(membership))[
+        :2000
+    ]
 
 
 def _name(gone: Evicted) -> tuple[str, str]:

@@ -59,16 +59,11 @@ class Share:
         self.questions += 1
         self.bytes += size
 
-    def entry(self, size: int) -> None:
-        """Count an entry of the ledger; one that is above the share is left out.
-
-        Raises:
-            RuntimeRefusal: ST-RUNT-034.
-        """
+    def entry(self, size: int) -> bool:
+        """Count an entry of the ledger; False for one above the share, which is left out."""
         if self.ledger_bytes + size > self.quota.ledger_bytes:
             self.left_out += 1
             self.bytes_left_out += size
-            raise RuntimeRefusal(
-                CODE, f"more than {self.quota.ledger_bytes >> 20} MiB of ledger entries in a launch"
-            )
+            return False
         self.ledger_bytes += size
+        return True

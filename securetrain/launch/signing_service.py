@@ -402,7 +402,8 @@ class SigningService:
     def _write(self, worker: Worker, body: bytes) -> Written:
         """Write a worker's event: the writer, the time and the chain are the launcher's."""
         said, role = self.judge.event(worker, body)
-        self._share(worker).entry(len(body))
+        if not self._share(worker).entry(len(body)):
+            return Written(kept=False)
         key, clock = self.keys.ledgers[role], self.ledger.clock
         try:
             Ledger(self.run.ledger, key, _name(worker.rank), clock).write(said)
@@ -411,7 +412,7 @@ class SigningService:
             raise RuntimeRefusal(
                 signing.UNREACHABLE, f"the ledger cannot be written: {error.what}"
             ) from error
-        return Written()
+        return Written(kept=True)
 
     def _expire(self) -> None:
         """Close connections whose question did not come."""

@@ -6,6 +6,7 @@ from . import nccl as nccl
 from . import variables as variables
 from .addresses import DEVICE as DEVICE
 from .addresses import address as address
+from .addresses import subnet as subnet
 from .engines import missing_here as missing_here
 from .epoch import OverlayMember as OverlayMember
 from .kernel_sockets import LISTEN as LISTEN

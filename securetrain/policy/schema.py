@@ -274,6 +274,13 @@ class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ] = IsolationEvidence.PARTITION
 
 
+EGRESS: Final = (
+    r"^(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])"
+    r":(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])\Z"
+)
+"""A place in ``network.egress``: a name or address in lower case, and a port; no pattern."""
+
+
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The job network."""
 
@@ -293,6 +300,10 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     isolation: Annotated[
         Isolation | None, _meta("why nobody else is on a fabric in the clear", "run", "audit")
     ] = None
+    egress: Annotated[
+        tuple[Annotated[str, Meta(max_length=260, pattern=EGRESS)], ...],
+        _meta("places (host:port) that workers in a job network may reach", "run", max_length=64),
+    ] = ()
 
 
 class Rendezvous(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -3,6 +3,7 @@
 from . import attacks as attacks
 from . import authority as authority
 from . import compiled as compiled
+from . import diagnosis as diagnosis
 from . import evidence as evidence
 from . import findings as findings
 from . import html as html

@@ -45,22 +45,19 @@ from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.rundir import RunDir
-from securetrain.identity.keys import PrivateKey
-from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.identity.trust import TrustRoot
 dist.init_process_group("gloo")
 run = RunDir(Path(os.environ["SECURETRAIN_RUN_DIR"]))
 trust = TrustRoot.load(run.trust, datetime.now(UTC))
-run_id = "job-" + trust.document.roles[TrustRole.ROOT].keys[0][:16]
-first = dist.get_rank() == 0
-key = PrivateKey.load(run.key("checkpoint")) if first else None
+mine, first = artifacts.this_run(), dist.get_rank() == 0
 for step in (1, 2, 3):
     now = datetime.now(UTC)
-    context = SaveContext(run_id=run_id, step=step, seq=step, created=now)
+    context = SaveContext(run_id=mine.run_id, step=step, seq=step, created=now)
     path = run.checkpoint(step)
-    artifacts.save({"a": torch.full((64,), float(step))}, path, key=key, context=context)
+    artifacts.save({"a": torch.full((64,), float(step))}, path, context=context)
     if first:
         opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
-        head.advance(LocalStorage(run.checkpoints), opened.predicate, key, trust, now)
+        head.advance(LocalStorage(run.checkpoints), opened.predicate, mine.head, trust, now)
 dist.barrier()
 dist.destroy_process_group()
 """

@@ -44,15 +44,14 @@ from securetrain.core.rundir import RunDir
 from securetrain.identity import dsse
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.log.store import Log
-from securetrain.identity.trust import TrustRole, TrustRoot
+from securetrain.identity.trust import TrustRoot
 run, now = RunDir(Path(os.environ["SECURETRAIN_RUN_DIR"])), datetime.now(UTC)
 trust = TrustRoot.load(run.trust, now)
-key, path = PrivateKey.load(run.key("checkpoint")), run.checkpoint(1)
-run_id = "job-" + trust.document.roles[TrustRole.ROOT].keys[0][:16]
-context = SaveContext(run_id=run_id, step=1, seq=1, created=now)
-artifacts.save({"a": torch.ones(64)}, path, key=key, context=context)
+mine, path = artifacts.this_run(), run.checkpoint(1)
+context = SaveContext(run_id=mine.run_id, step=1, seq=1, created=now)
+artifacts.save({"a": torch.ones(64)}, path, context=context)
 opened = open_statement((path / STATEMENT).read_bytes(), Kind.CHECKPOINT, trust)
-head.advance(LocalStorage(run.checkpoints), opened.predicate, key, trust, now)
+head.advance(LocalStorage(run.checkpoints), opened.predicate, mine.head, trust, now)
 if len(sys.argv) > 1:
     proof = path.with_name(path.name + ".tlog-proof")
     while not proof.exists():
@@ -61,7 +60,7 @@ if len(sys.argv) > 1:
     shutil.rmtree(run.log)
     log = Log.create(run.log, origin, owner)
     for text in (b"x", b"y"):
-        log.append(dsse.sign(text, "text/plain", [key]), {key.key_id: key.public}, owner)
+        log.append(dsse.sign(text, "text/plain", [owner]), {owner.key_id: owner.public}, owner)
     time.sleep(600)
 """
 

@@ -407,6 +407,13 @@ def test_lies_in_the_ledger(judge, lie):
     refused("ST-RUNT-031", said, judge.event, who, canonical.encode(encode_event(event)))
 
 
+def test_a_checkpoint_was_signed_at_its_own_step(bench, judge):
+    judge.statement(worker(), bench.statement())
+    said = events.CheckpointSigned(step=6, digest=digest_of(bench.predicate()))
+    body = canonical.encode(encode_event(said))
+    refused("ST-RUNT-031", "not signed here", judge.event, worker(), body)
+
+
 def test_the_shim_writes_as_a_worker(judge):
     event = events.PickleRefused(code="ST-RUNT-001", subject="os.system")
     body = canonical.encode(encode_event(event))

@@ -339,7 +339,7 @@ def test_nobody_can_claim_a_rank(job, tools):
     channel = job.connect(job.identity())
     channel.handshake(tools.soon())
     honest = encode_frame(tools.make_hello(job.identity()))[4:]
-    raw_send(channel, frame(honest.replace(b'"tpm":null', b'"rank":0,"tpm":null')))
+    raw_send(channel, frame(honest.replace(b'"role":""', b'"rank":0,"role":""')))
     assert "rank" in refused(job, tools, channel, "ST-ADMN-001").details["what"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
 from securetrain.core.vocabulary import UNATTESTED, Boundary, Decision, NodeTier
-from securetrain.rendezvous.member.client import SpareNodeError
+from securetrain.rendezvous.member.round import SpareNodeError
 
 _ports = count(20000)
 

@@ -5,9 +5,11 @@
 import base64
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -134,6 +136,67 @@ def test_two_agents_scale_up_and_down(job, tmp_path, tools):
     assert ports(2, 0) == ports(2, 1)
     assert len({*ports(1, 0), *ports(2, 0)}) == 3, "each round had a store of its own"
     assert job.coordinator.membership.epoch == 2
+
+
+def torchrun(job, node, script, *arguments, nodes="2"):
+    """One agent of torch's own, under our rendezvous."""
+    job.identity(node)
+    return subprocess.Popen(
+        [
+            *(*TORCHRUN, "--nnodes", nodes, "--nproc-per-node", "1", "--max-restarts", "0"),
+            *("--monitor-interval", "0.1"),
+            *("--rdzv-backend", "securetrain", "--rdzv-id", job.name),
+            *("--rdzv-endpoint", f"{job.host}:{job.port}"),
+            *("--rdzv-conf", f"identity={job.folder(node)}", str(script), *arguments),
+        ],
+        env=environment(),
+        stderr=subprocess.DEVNULL,
+    )
+
+
+# Rank 0 waits until it may end, the others end at once.
+FIRST_STAYS = """
+import os, pathlib, sys, time
+where = pathlib.Path(sys.argv[1])
+(where / f"out-{os.environ['RANK']}").touch()
+while os.environ["RANK"] == "0" and not (where / "enough").exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    "wait", ["for a round", "for rank 0's store", "for what a member runs", "at the end"]
+)
+def test_a_signal_ends_every_wait_of_an_agent(job, tmp_path, tools, wait):
+    """Also those in which torch's own agent would be in its store, for five minutes."""
+    job.start(2, 2)
+    script = tmp_path / "first_stays.py"
+    script.write_text(FIRST_STAYS)
+    agents = [torchrun(job, "node-1", script, str(tmp_path))]
+    try:
+        tools.wait_until(lambda: len(job.coordinator.admissions) == 1, "it has joined")
+        if wait == "for rank 0's store":  # nobody listens where it is said to be
+            job.join("node-0").next_round(lambda _: 1)
+        elif wait == "for what a member runs":
+            job.join("node-2").next_round(lambda _: 1)
+            session = job.coordinator._nodes["node-1"]
+            tools.wait_until(lambda: session.staffed, "it has said its own")
+        elif wait == "at the end":
+            agents.append(torchrun(job, "node-0", script, str(tmp_path)))
+            tools.wait_until(lambda: job.coordinator._rounds.done == {"node-1"}, "it is done")
+        assert agents[0].poll() is None
+        agents[0].send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert agents[0].wait(60) != 0
+        print(f"SIGTERM {wait}: {time.monotonic() - began:.1f} s")  # noqa: T201 - measured
+        if wait == "at the end":
+            (tmp_path / "enough").touch()
+            assert agents[1].wait(60) == 0, "the other one ends as if nothing had happened"
+    finally:
+        (tmp_path / "enough").touch()
+        for process in agents:
+            process.kill()
+            process.wait()
 
 
 def test_the_attack_that_takes_over_a_stock_agent_is_refused_by_ours(job, tmp_path, tools):

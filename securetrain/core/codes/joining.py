@@ -100,6 +100,10 @@ ROWS: Final = (
     Code("ST-ADMN-035", X.FAILURE, "an accusation of somebody who is no other member of the epoch",
          fix="accuse members of the current epoch, and not oneself",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-005"),
+    # 04x: what a member says of itself in a round
+    Code("ST-ADMN-040", X.FAILURE, "role info or ranks contradict the signed membership",
+         fix="find out who writes them: ranks are computed from the membership, on every node",
+         severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-001"),
     # network and worker environment; 01x and 02x: the job network; 03x: NCCL and RDMA
     Code("ST-NETW-001", X.FAILURE, "the required network profile cannot be achieved",
          fix="start every node with securetrain run, under one policy; all as root, or none",
@@ -181,5 +185,11 @@ ROWS: Final = (
     Code("ST-NETW-035", X.FAILURE, "a worker opened RDMA under a profile that has none",
          fix="leave NCCL, UCX and MPI on sockets, or use a profile for RDMA (ipsec-offload)",
          severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-FAB-003"),
+    Code("ST-NETW-040", X.FAILURE, "a worker asked for a way out that the policy does not name",
+         fix="add host:port to network.egress of the policy, if the job needs it",
+         severity=MEDIUM, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-004"),
+    Code("ST-NETW-041", X.FAILURE, "a name of network.egress has an address that is not public",
+         fix="name the address itself in network.egress, if the job is to reach it",
+         severity=HIGH, rank=ALONE, node=OUT, retry=NEVER, threat="T-NET-004"),
 )
 # fmt: on

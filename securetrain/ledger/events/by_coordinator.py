@@ -142,6 +142,11 @@ class NodeLeft(Observed, frozen=True, kw_only=True):
     """A node said goodbye."""
 
 
+@event("node-going", Boundary.RENDEZVOUS, _COORDINATOR)
+class NodeGoing(Observed, frozen=True, kw_only=True):
+    """A member will leave when its workers have ended: it was told to."""
+
+
 @event("node-lost", Boundary.RENDEZVOUS, _COORDINATOR)
 class NodeLost(Observed, frozen=True, kw_only=True):
     """A node's connection ended without a goodbye."""

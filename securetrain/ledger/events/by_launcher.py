@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events of a node's launcher: start and end, preflight, environment, job network, workers."""
 
+from typing import Final
+
 import msgspec
 
 from securetrain.core.vocabulary import Boundary, NetworkProfile
@@ -15,6 +17,8 @@ from securetrain.ledger.events.base import (
 )
 
 _LAUNCHER = WriterRole.LAUNCHER
+EGRESS: Final = "EGRESS"
+"""The label of a run whose workers may reach places outside the job network."""
 
 
 # The run.
@@ -152,6 +156,40 @@ class EnvironmentPinned(Allowed, frozen=True, kw_only=True):
 @event("environment-pinned", Boundary.FABRIC, _LAUNCHER)
 class PinnedVariablesRemoved(VariablesRemoved, frozen=True, kw_only=True):
     """Variables that are pinned had other values."""
+
+
+@event("egress-opened", Boundary.NETWORK, _LAUNCHER)
+class EgressOpened(Observed, frozen=True, kw_only=True):
+    """Workers in the job network may reach the places that the policy names."""
+
+    places: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Workers have a way out."""
+        return (EGRESS,)
+
+
+@event("egress-connected", Boundary.NETWORK, _LAUNCHER)
+class EgressConnected(Allowed, frozen=True, kw_only=True):
+    """A worker was connected to a named place, the subject."""
+
+    address: str
+
+
+@event("egress-refused", Boundary.NETWORK, _LAUNCHER)
+class EgressRefused(PlainRefused, frozen=True, kw_only=True):
+    """A worker asked for another way out."""
+
+
+@event("egress-counted", Boundary.NETWORK, _LAUNCHER)
+class EgressCounted(Observed, frozen=True, kw_only=True):
+    """The traffic of a run with one place, in bytes."""
+
+    connections: int
+    refused: int
+    sent: int
+    received: int
 
 
 @event("compile-cache", Boundary.SUPPLY_CHAIN, _LAUNCHER)

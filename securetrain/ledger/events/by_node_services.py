@@ -21,6 +21,8 @@ class EpochStarted(Observed, frozen=True, kw_only=True):
 
     epoch: int
     nodes: str = ""
+    ranks: str = ""
+    """The first and last rank of each of them; empty until all have said what they run."""
 
 
 @event("checkpoint-quarantined", Boundary.CHECKPOINT, _LAUNCHER)

@@ -59,6 +59,7 @@ def member_of(rank: int, session: Session) -> Member:
         result=session.result.digest,
         address=session.hello.address,
         local_world=session.hello.local_world,
+        role=session.hello.role,
         wireguard=session.hello.wireguard,
         wireguard_port=session.hello.wireguard_port,
     )

@@ -6,13 +6,18 @@ Rules:
 
 1. ranks, epochs and memberships are the coordinator's alone: it takes none of them from a node;
 2. rank 0 of an epoch alone may announce that epoch's store, at its address in the membership, once;
-3. when rank 0 goes before its store is up, the others start the round again.
+3. when rank 0 goes before its store is up, the others start the round again;
+4. a node that could not say in its Hello what workers it runs says it once, and every member then
+   gets the membership with everybody's workers, signed like the first;
+5. a member that owes the others one of these two for too long is out.
 
 Nothing here locks: the coordinator calls it with its lock held.
 """
 
 from collections.abc import Callable
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from securetrain.core.errors import AdmissionError
 from securetrain.ledger import events
@@ -24,8 +29,16 @@ from securetrain.rendezvous.coordinator.gossip import gather
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.coordinator.session import Session, Terms
-from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.protocol import CloseState, Status, Store
+from securetrain.rendezvous.wire.membership import Membership, sign_membership
+from securetrain.rendezvous.wire.protocol import (
+    CloseState,
+    Done,
+    Going,
+    Staffed,
+    Status,
+    Store,
+    Workers,
+)
 from securetrain.rendezvous.wire.tunnel import announce, store_host
 
 
@@ -61,6 +74,7 @@ class Assembly:
         self._store: Store | None = None
         self._epoch = last_epoch
         self._over = False
+        self._formed_at = 0.0
         self.evictions = Evictions(doubt_lost=doubt_lost)
         self.ignored: set[str] = set()
         """Nodes whose Close counts for nothing."""
@@ -117,6 +131,7 @@ class Assembly:
             spare=node in rounds.spare,
             evicted=self.evictions.out,
             unfinished=rounds.num_unfinished if node in rounds.participants else 0,
+            running=rounds.num_running if node in rounds.participants else 0,
             close=self._close_of(node),
         )
 
@@ -161,6 +176,80 @@ class Assembly:
             if peer is not None:
                 peer.post(store)
 
+    def hear(self, session: Session, message: Workers | Done | Going) -> None:
+        """Act on what a member says of its workers, or that it will leave."""
+        match message:
+            case Workers():
+                self._staff()
+            case Done():
+                self.rounds.finish_work(session.node)
+            case Going() if session.node in self.rounds.participants and not self.rounds.closed:
+                self._journal.write(events.NodeGoing(subject=session.subject))
+                self.remove(session.node, evicted=True)
+            case _:
+                pass  # it has no place to leave
+
+    def _staff(self) -> None:
+        """Hand every member the membership with everybody's workers, once all have said it."""
+        current = self.membership
+        if current is None or current.is_staffed:
+            return
+        sessions = [self._nodes.get(member.node) for member in current.members]
+        if not all(peer is not None and peer.staffed for peer in sessions):
+            return
+        self.membership = replace(
+            current,
+            members=tuple(
+                replace(member, local_world=peer.hello.local_world, role=peer.hello.role)
+                for member, peer in zip(current.members, sessions, strict=True)
+                if peer is not None and peer.hello is not None
+            ),
+        )
+        staffed = Staffed(membership=sign_membership(self.membership, self._terms.key))
+        for peer in sessions:
+            if peer is not None:
+                peer.post(staffed)
+
+    @property
+    def deadline(self) -> float | None:
+        """The time when something is due: the last call's end, or what members owe each other."""
+        if self.rounds.deadline is not None:
+            return self.rounds.deadline
+        return self._formed_at + self._terms.join_timeout / 2 if self._owing() else None
+
+    def put_out_late(self) -> None:
+        """End the sessions of members that keep the others waiting: rule 5."""
+        due = self._formed_at + self._terms.join_timeout / 2
+        if self.rounds.deadline is not None or self._terms.monotonic() < due:
+            return
+        for peer, what in self._owing():
+            peer.evict(
+                AdmissionError("ST-ADMN-005", f"{peer.node} has not {what} in time", peer.subject)
+            )
+        self._formed_at = self._terms.monotonic()
+
+    def _owing(self) -> list[tuple[Session, str]]:
+        """Members for which the others of a complete round wait, and for what."""
+        current, rounds = self.membership, self.rounds
+        if current is None or not rounds.complete or rounds.closed or rounds.evicted:
+            return []
+        if self._store is None:
+            late, what = [current.members[0].node], "started the workers' store"
+        elif not current.is_staffed:
+            late = [
+                member.node
+                for member in current.members
+                if (peer := self._nodes.get(member.node)) is not None and not peer.staffed
+            ]
+            what = "said what workers it runs"
+        else:
+            return []
+        return [
+            (self._nodes[node], what)
+            for node in late
+            if node in self._nodes and node in rounds.participants
+        ]
+
     def advance(self) -> None:
         """Form the next epoch if its round is complete.
 
@@ -193,6 +282,7 @@ class Assembly:
             )
         )
         self._epoch, self._store, self.membership = membership.epoch, None, membership
+        self._formed_at = self._terms.monotonic()
         self.evictions.formed(membership)
         for node, formed in announce(membership, self._terms.key, self._terms.random):
             self._nodes[node].post(formed)

@@ -48,7 +48,7 @@ from securetrain.rendezvous.coordinator.session import Session, Terms
 from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.protocol import AnyMessage, Store, Suspect
+from securetrain.rendezvous.wire.protocol import AnyMessage, Done, Going, Store, Suspect, Workers
 from securetrain.rendezvous.wire.tls import PeerCheck, make_connection, make_context
 from securetrain.rendezvous.wire.tunnel import require_alike
 
@@ -352,6 +352,13 @@ class Coordinator:
         with self._lock:
             self._assembly.announce(session, store)
 
+    def hear(self, session: Session, message: Workers | Done | Going) -> None:
+        """Act on what a member says of its workers or its going, and tell the others."""
+        with self._lock:
+            self._assembly.hear(session, message)
+            self._advance()
+            self._assembly.tell_everybody()
+
     def close(self, session: Session) -> None:
         """Count the node's vote that the job is over.
 
@@ -405,8 +412,10 @@ class Coordinator:
                 self._conduct.quotas.gone(session.node)
                 self._guarded(lambda: self._conduct.distrust(session, error))
         # Who goes makes the others restart, unless it has finished; at the end of the job nobody.
-        finished = session.said_goodbye and session.node in self._rounds.finished
-        restart = going_on and (error is not None or not finished)
+        rounds = self._rounds
+        finished = session.said_goodbye and session.node in rounds.finished
+        working = session.node not in rounds.done
+        restart = going_on and working and (error is not None or not finished)
         self._assembly.remove(session.node, evicted=restart)
 
     def _guarded(self, write: Callable[[], None]) -> None:
@@ -440,11 +449,12 @@ class Coordinator:
         """Completes rounds whose last call is over."""
         with self._lock:
             while not self._stopping:
-                deadline = self._rounds.deadline
+                deadline = self._assembly.deadline
                 left = None if deadline is None else deadline - self._monotonic()
                 if left is None or left > 0:
                     self._lock.wait(left)
                     continue
+                self._assembly.put_out_late()
                 self._advance()
                 self._assembly.tell_everybody()
 

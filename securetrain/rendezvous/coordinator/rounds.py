@@ -19,6 +19,14 @@ fall silent instead of breaking:
 
 6. a node that was evicted counts as a reason for a new round;
 7. a member that has closed the job is kept informed whether the others of its round have, too.
+
+Three more, because a node may go, and nobody should wait for it, or for what it did:
+
+8. the round after one that lost a member begins as soon as the members that are left, if they are
+   enough, have come: there is no last call for whom nobody expects;
+9. once the workers of a member have ended well, newcomers are no reason to restart the others'; and
+   when one of these asks for another round, those that are done are not waited for;
+10. a member that says that it is going has left its round, and is a reason for a new one.
 """
 
 from dataclasses import dataclass, field
@@ -46,6 +54,8 @@ class Rounds:
     """Since the current round was complete."""
     finished: set[str] = field(default_factory=set)
     """Nodes that have closed the job."""
+    done: set[str] = field(default_factory=set)
+    """Members of the current round whose workers have ended well."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
@@ -54,12 +64,18 @@ class Rounds:
     @property
     def num_waiting(self) -> int:
         """The number that agents poll: above zero, stop the workers and ask for the next round."""
-        return max(len(self.waiting), int(self.evicted))
+        waiting = 0 if self.done else len(self.waiting)
+        return max(waiting, int(self.evicted))
 
     @property
     def num_unfinished(self) -> int:
         """Members of the round that have not closed the job: they still need the others."""
         return sum(node not in self.finished for node in self.participants)
+
+    @property
+    def num_running(self) -> int:
+        """Members of the round whose workers have not ended well."""
+        return sum(node not in self.done for node in self.participants)
 
     def join(self, node: str, now: float) -> None:
         """A node asks for the next round.
@@ -71,6 +87,9 @@ class Rounds:
             raise AdmissionError("ST-ADMN-008", "the job is closed", f"node {node}")
         self.finished.discard(node)
         self._withdraw(node)
+        if self.complete and self.participants and self.done.issuperset(self.participants):
+            self.participants.clear()
+            self._promote(now)
         if not self.complete:
             self._participate(node, now)
             return
@@ -85,6 +104,11 @@ class Rounds:
         if self.complete:
             self.evicted = self.evicted or (evicted and was_in)
             self._promote(now)
+
+    def finish_work(self, node: str) -> None:
+        """The workers of a member have ended well."""
+        if self.complete and node in self.participants:
+            self.done.add(node)
 
     def close(self) -> None:
         """No further rounds."""
@@ -134,7 +158,8 @@ class Rounds:
     def _promote(self, now: float) -> None:
         """After somebody left a complete round: begin the next, or let spare nodes wait."""
         if not self.participants:
-            queue = [*self.waiting, *self.spare]
+            lost, queue = self.evicted, [*self.waiting, *self.spare]
+            self.done.clear()
             self.waiting.clear()
             self.spare.clear()
             self.complete = False
@@ -143,6 +168,8 @@ class Rounds:
             self.number += 1
             for node in queue:
                 self._participate(node, now)
+            if lost and len(self.participants) >= self.min_nodes:
+                self.deadline = now
             return
         while self.spare and len(self.participants) + len(self.waiting) < self.max_nodes:
             self.waiting.append(self.spare.pop(0))

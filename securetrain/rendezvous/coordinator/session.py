@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec.structs import replace
 
 from securetrain.attest.session import Verifier, issue_passport, svid_pem
 from securetrain.core.errors import AdmissionError, AttestationError, SecureTrainError
@@ -38,6 +39,8 @@ from securetrain.rendezvous.wire.protocol import (
     Challenge,
     Close,
     CloseState,
+    Done,
+    Going,
     Heartbeat,
     Hello,
     Leave,
@@ -48,6 +51,7 @@ from securetrain.rendezvous.wire.protocol import (
     Status,
     Store,
     Suspect,
+    Workers,
     unexpected,
 )
 from securetrain.rendezvous.wire.tunnel import check_hello as check_tunnel
@@ -98,6 +102,9 @@ class Hub(Protocol):
     def store(self, session: "Session", store: Store) -> None:
         """The node announces the workers' store."""
 
+    def hear(self, session: "Session", message: Workers | Done | Going) -> None:
+        """The node says something about its workers, or that it will leave."""
+
     def close(self, session: "Session") -> None:
         """The node is done with the job."""
 
@@ -136,7 +143,7 @@ class Session:
     _outbox: deque[AnyMessage] = field(default_factory=deque)
     _verdict: SecureTrainError | None = None
     _cut: bool = False
-    _told: tuple[object, ...] = (0, False, False, (), CloseState.NONE)
+    _told: tuple[object, ...] = (0, False, False, (), CloseState.NONE, 0)
     _pending: Binding | None = None
     _challenged: datetime | None = None
     _holder: PublicKey | None = None
@@ -171,7 +178,10 @@ class Session:
 
     def tell(self, status: Status) -> None:
         """Post a status when it says something that an agent acts on and has not heard yet."""
-        news = (status.waiting, status.closed, status.spare, status.evicted, status.close)
+        news = (
+            *(status.waiting, status.closed, status.spare, status.evicted),
+            *(status.close, status.running),
+        )
         if news != self._told:
             self._told = news
             self.post(status)
@@ -361,6 +371,27 @@ class Session:
                 "ST-ATTS-007", "the lease ended and was not renewed", self.subject
             ) from cause
 
+    def _staff(self, workers: Workers | Done | Going) -> None:
+        """Take a node's word about its workers, which it gives once."""
+        if not isinstance(workers, Workers):
+            return
+        said = self.hello
+        assert said is not None, "it is admitted"
+        known = said.local_world or workers.local_world, said.role or workers.role
+        if known != (workers.local_world, workers.role) or self.staffed:
+            raise AdmissionError(
+                "ST-ADMN-040",
+                f"{self.node} runs {known[0]} workers of role {known[1]}, and now says"
+                f" {workers.local_world} of role {workers.role}",
+                self.subject,
+            )
+        self.hello = replace(said, local_world=workers.local_world, role=workers.role)
+
+    @property
+    def staffed(self) -> bool:
+        """Tell whether the node has said what workers it runs."""
+        return self.hello is not None and bool(self.hello.local_world and self.hello.role)
+
     def _handle(self, message: AnyMessage) -> None:
         self.hub.heard(self, message)
         match message:
@@ -371,6 +402,9 @@ class Session:
                 self.hub.ready(self)
             case Store():
                 self.hub.store(self, message)
+            case Workers() | Done() | Going():
+                self._staff(message)
+                self.hub.hear(self, message)
             case Renew():
                 self._challenge()
             case Proof():

@@ -14,7 +14,7 @@ from securetrain.attest.session import Verifier
 from securetrain.identity import SpiffeId
 from securetrain.rendezvous.coordinator.renewal import Issue
 
-HEARTBEAT_SECONDS: Final = 5.0
+HEARTBEAT_SECONDS: Final = 2.0
 LAST_CALL_SECONDS: Final = 30.0
 
 Revoked: TypeAlias = Callable[[SpiffeId, x509.Certificate], None]

@@ -16,10 +16,10 @@ Rules:
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
 from cryptography import x509
 
 from securetrain.attest.node import Attester
@@ -28,46 +28,34 @@ from securetrain.core.vocabulary import NetworkProfile
 from securetrain.evidence import AttestationResult
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.link import Link
-from securetrain.rendezvous.wire.membership import Membership, verify_membership
+from securetrain.rendezvous.member.round import EpochOverError, OpenStore, Round, closed, late
+from securetrain.rendezvous.wire.membership import (
+    Membership,
+    verify_membership,
+    verify_staffed,
+)
 from securetrain.rendezvous.wire.protocol import (
     PROTOCOL,
     Admit,
     Close,
     CloseState,
+    Done,
     Formed,
+    Going,
     Hello,
     Ready,
+    Staffed,
     Status,
     Store,
     Suspect,
+    Workers,
 )
 from securetrain.rendezvous.wire.tls import TlsIdentity
 from securetrain.rendezvous.wire.tunnel import Keys, Tunnel, store_host
 
 _CLOSE_SECONDS: Final = 5.0
-
-OpenStore = Callable[[Membership], int]
-"""Called on rank 0 to start the workers' store at this node's address; returns the port."""
-
-
-class SpareNodeError(AdmissionError):
-    """The job closed while this node was spare: its wait ended well."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """A complete round, as one member sees it."""
-
-    membership: Membership
-    rank: int
-    host: str
-    """Address of the workers' store, on rank 0's node."""
-    port: int
-
-    @property
-    def world_size(self) -> int:
-        """Nodes in the round."""
-        return len(self.membership.members)
+_SLICE_SECONDS: Final = 0.5
+"""Longest wait between two looks at what nobody announces: that this node has left."""
 
 
 class Member:
@@ -81,6 +69,7 @@ class Member:
         clock: Callable[[], datetime],
         address: str = "127.0.0.1",
         local_world: int = 0,
+        role: str = "",
         tunnel: Tunnel | None = None,
         network: NetworkProfile | None = None,
         timeout: float = 10.0,
@@ -96,6 +85,7 @@ class Member:
             clock: the time, timezone-aware.
             address: IP address where this node would listen for the other members.
             local_world: workers on this node; 0 when not known.
+            role: their role, as torchelastic calls it; empty when not known.
             tunnel: this node's end of the job network, when the job has one.
             network: the profile of a job of several nodes without one (store-tls).
             timeout: seconds for each step of joining.
@@ -123,6 +113,7 @@ class Member:
             node=self._node,
             address=address,
             local_world=local_world,
+            role=role,
             wireguard=tunnel.key if tunnel is not None else "",
             wireguard_port=tunnel.port if tunnel is not None else 0,
             network=tunnel.profile if tunnel is not None else network,
@@ -187,6 +178,102 @@ class Member:
         with self._changed:
             return self._status.closed
 
+    def say_workers(self, local_world: int, role: str) -> Membership:
+        """Say what workers this node runs, and wait until every member of the epoch has.
+
+        Returns:
+            The epoch's membership; not staffed when the epoch is over before that.
+
+        Raises:
+            AdmissionError: ST-ADMN-040 when it contradicts what this node has said.
+            SecureTrainError: why this node is out.
+        """
+        with self._changed:
+            current = self._membership
+            assert current is not None, "an agent has workers once it has a round"
+            known = self._link.workers
+        if not all(known):
+            known = known[0] or local_world, known[1] or role
+            said = Workers(epoch=current.epoch, local_world=local_world, role=role)
+            if known == (local_world, role):
+                self._link.say_workers(said)
+        if known != (local_world, role):
+            raise AdmissionError(
+                "ST-ADMN-040",
+                f"the agent runs {local_world} workers of role {role!r}, this node has said"
+                f" {known[0]} of role {known[1]!r}",
+                "role info",
+                "leave local_world and role out of --rdzv-conf, or give what the agent runs",
+            )
+        with self._changed:
+            while not current.is_staffed and not self._is_over(current.epoch):
+                self._raise_failure()
+                self._changed.wait(_SLICE_SECONDS)
+                current = self._membership or current
+            return current
+
+    def finish_work(self) -> None:
+        """Say that this node's workers have ended well."""
+        self._link.post(Done())
+
+    def await_work(self, timeout: float) -> bool:
+        """After `finish_work`: wait for the workers of the other members.
+
+        Returns:
+            Whether they have ended, or their nodes are gone; also when this node is out.
+        """
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: (
+                    not self._status.running or self._failure is not None or not self._link.is_open
+                ),
+                timeout,
+            )
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Members of the last epoch that are out."""
+        with self._changed:
+            return self._out
+
+    def say_going(self) -> None:
+        """Say that this node will leave when its workers have ended."""
+        self._link.post(Going())
+
+    def is_over(self, epoch: int) -> bool:
+        """Tell whether the members of an epoch are to meet for another, or for none."""
+        with self._changed:
+            return self._is_over(epoch)
+
+    def require_epoch(self, epoch: int) -> None:
+        """Do nothing while the epoch's members are all in.
+
+        Raises:
+            EpochOverError: one of them is gone, or it is another epoch.
+            SecureTrainError: why this node is out.
+        """
+        with self._changed:
+            self._raise_failure()
+            if self._out or self._membership is None or self._membership.epoch != epoch:
+                gone = ", ".join(self._out) or "a member"
+                raise EpochOverError("ST-ADMN-018", f"{gone} has left epoch {epoch}", "the store")
+
+    def own_rank(self, membership: Membership) -> int:
+        """This node's rank among the nodes."""
+        own = membership.entry(self._node)
+        assert own is not None, "verified"
+        return own.rank
+
+    def _is_over(self, epoch: int) -> bool:
+        current = self._membership
+        return (
+            current is None
+            or current.epoch != epoch
+            or bool(self._out)
+            or self._status.waiting > 0
+            or self._status.closed
+        )
+
     def local_time(self, time: datetime) -> datetime:
         """A time of the coordinator by this node's clock, or a little earlier; never later."""
         return time + self._link.clock_offset
@@ -205,29 +292,27 @@ class Member:
             AttestationError: ST-ATTS-007 and what a renewal was refused with.
             NetworkError: ST-NETW-014 to 019 when the job network could not take the epoch.
         """
-        with self._changed:
-            self._raise_failure()
-            self._membership = self._store = None
-        if self._tunnel is not None:
-            self._tunnel.clear()
         patience = timeout or self.terms.join_timeout_seconds
         deadline = self._monotonic() + patience
-        self._link.post(Ready(floors=tuple(self._floors())))
-        seen: Membership | None = None
+        self._ask()
+        seen = -1
         try:
             while True:
                 membership, store, keys = self._await(seen, deadline, patience)
                 own = membership.entry(self._node)
                 assert own is not None, "verified"
-                if membership is not seen and self._tunnel is not None:
+                is_new = membership.epoch != seen
+                if is_new and self._tunnel is not None:
                     self._tunnel.apply(membership, *keys)
                     self._cut()  # who was evicted meanwhile
                 if store is not None:
                     return Round(
                         membership=membership, rank=own.rank, host=store.host, port=store.port
                     )
-                seen, deadline = membership, self._monotonic() + patience
-                if own.rank == 0:
+                seen, deadline = membership.epoch, self._monotonic() + patience
+                if not is_new:  # it is over before it has begun
+                    self._ask()
+                elif own.rank == 0:
                     port = open_store(membership)
                     host = store_host(membership)
                     self._link.post(Store(epoch=membership.epoch, host=host, port=port))
@@ -235,6 +320,15 @@ class Member:
             # Out of step with the others: leave, so that they do not wait for this node.
             self.leave()
             raise
+
+    def _ask(self) -> None:
+        """Ask for the next round."""
+        with self._changed:
+            self._raise_failure()
+            self._membership = self._store = None
+        if self._tunnel is not None:
+            self._tunnel.clear()
+        self._link.post(Ready(floors=tuple(self._floors())))
 
     def close_job(self) -> None:
         """Tell the coordinator that this node is done, and wait until it has noted it.
@@ -292,7 +386,7 @@ class Member:
 
     # Called by the link's thread.
 
-    def _hear(self, message: Status | Formed | Store) -> None:
+    def _hear(self, message: Status | Formed | Store | Staffed) -> None:
         match message:
             case Status():
                 with self._changed:
@@ -305,11 +399,17 @@ class Member:
                 membership = verify_membership(message.membership, expected)
                 with self._changed:
                     self._epoch, self._out = membership.epoch, ()
+                    # What was said of who waits was said of the epoch before.
+                    self._status = msgspec.structs.replace(
+                        self._status, waiting=0, evicted=(), running=len(membership.members)
+                    )
                     self._membership, self._store = membership, None
                     self._keys = message.preshared, message.nccl
                     self._changed.notify_all()
             case Store():
                 self._take_store(message)
+            case Staffed():
+                self._take_staffed(message)
 
     def _cut(self) -> None:
         """Hear no member of the epoch that is out."""
@@ -334,6 +434,15 @@ class Member:
             self._store = store
             self._changed.notify_all()
 
+    def _take_staffed(self, message: Staffed) -> None:
+        with self._changed:
+            current = self._membership
+            if current is None or current.is_staffed:
+                return  # of a round that this node has left
+            expected = self._link.expected(self._epoch)
+            self._membership = verify_staffed(message.membership, current, expected)
+            self._changed.notify_all()
+
     def _fail(self, error: SecureTrainError) -> None:
         with self._changed:
             self._failure = self._failure or error
@@ -346,42 +455,26 @@ class Member:
             raise AdmissionError("ST-ADMN-007", "this node has left the job", fix="join again")
 
     def _await(
-        self, seen: Membership | None, deadline: float, patience: float
+        self, seen: int, deadline: float, patience: float
     ) -> tuple[Membership, Store | None, tuple[Keys, str]]:
-        """The membership with its store, or a membership that is newer than `seen`; its keys."""
+        """The membership with its store, or one of another epoch than `seen`; its keys.
+
+        The one of `seen` comes without a store when a member of it is out.
+        """
         with self._changed:
             while True:
                 current = self._membership
                 if self._status.closed and current is None:
-                    raise self._failure or self._closed()
+                    raise self._failure or closed(self._status)
                 self._raise_failure()
-                if current is not None and (self._store is not None or current is not seen):
+                if current is not None and (
+                    self._store is not None or current.epoch != seen or self._out
+                ):
                     return current, self._store, self._keys
                 if self._status.spare:
                     # As in torchelastic, the wait for a place has no limit of its own.
                     deadline = self._monotonic() + patience
                 left = deadline - self._monotonic()
                 if left <= 0:
-                    raise self._late(current)
+                    raise late(current, self._status, self.terms.min_nodes, self._out)
                 self._changed.wait(left)
-
-    def _closed(self) -> AdmissionError:
-        if self._status.spare:
-            return SpareNodeError(
-                "ST-ADMN-008", "the job is closed and this node was spare", "coordinator"
-            )
-        return AdmissionError("ST-ADMN-008", "the job is closed", "coordinator")
-
-    def _late(self, current: Membership | None) -> AdmissionError:
-        if current is not None:
-            what = f"rank 0 ({current.members[0].node}) has not started the store in time"
-        elif self._status.waiting:
-            what = "the members of the current round have not come for the next one in time"
-        else:
-            what = f"fewer than {self.terms.min_nodes} nodes have joined in time"
-        return AdmissionError(
-            "ST-ADMN-005",
-            what,
-            "rendezvous.join_timeout_seconds",
-            "look at the missing nodes, or start with fewer",
-        )

@@ -10,9 +10,10 @@ until a handler is asked for. ::
 
 ``--rdzv-conf`` takes ``identity`` (a folder with node.pem, node.crt and ca.crt; needed), ``bind``
 (the IP address where this node's store would listen for the others, by default torchrun's
-``--local-addr``, else 127.0.0.1), ``local_world`` (workers on this node), ``join_timeout``
-(seconds), ``store_port`` (of the store in the first round, by default any) and ``attester``
-(``auto`` or a settings file: what speaks for this node beside itself).
+``--local-addr``, else 127.0.0.1), ``local_world`` and ``role`` (workers on this node and torchrun's
+``--role``; the agent's own when left out), ``join_timeout`` (seconds), ``store_port`` (of the store
+in the first round, by default any) and ``attester`` (``auto`` or a settings file: what speaks for
+this node beside itself).
 None of them is a secret: torchrun prints them.
 
 torchrun's workers get this process's environment. With a ``bind`` that others can reach, their
@@ -22,7 +23,8 @@ machine's own name they would find 127.0.0.1 on many.
 ``securetrain run`` adds ``tunnel``, an object, when the job has a network of its own,
 ``carrier``, one that carries the store over TLS when it has none, ``on_epoch``, which hears of
 every epoch, and ``floors``, which says what this node has seen as newest; nobody can write those as
-text.
+text. It gives ``local_world`` and ``role`` itself; under plain torchrun the agent's word for both
+goes over the control connection (`agent_store`).
 """
 
 from contextlib import nullcontext
@@ -47,7 +49,7 @@ DEVICE_VARIABLES: Final = frozenset(
 )
 _OBJECTS = frozenset({TUNNEL, ON_EPOCH, FLOORS, CARRIER})
 _KNOWN = _OBJECTS | {
-    *("identity", "bind", "local_world", "join_timeout", "attester"),
+    *("identity", "bind", "local_world", "role", "join_timeout", "attester"),
     *("timeout", "rank", STORE_PORT),
 }
 
@@ -118,6 +120,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             clock=clock,
             address=address,
             local_world=local_world or 0,
+            role=str(params.get("role") or ""),
             tunnel=tunnel,
             network=NetworkProfile.STORE_TLS if carrier else None,
             on_certificate=keep,
@@ -168,8 +171,8 @@ def _check_settings(params: "RendezvousParameters") -> None:
         raise _usage(
             f"unknown setting {unknown[0]!r}",
             "--rdzv-conf",
-            "use identity, bind, local_world, join_timeout, store_port or attester; the last call"
-            " and the heart-beat are the coordinator's, the same for every node",
+            "use identity, bind, local_world, role, join_timeout, store_port or attester; the last"
+            " call and the heart-beat are the coordinator's, the same for every node",
         )
     if any(isinstance(params.get(name), str) for name in _OBJECTS):
         raise _usage("an object is nothing that can be written", "--rdzv-conf", "leave it out")

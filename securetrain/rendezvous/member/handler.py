@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -35,8 +35,11 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from securetrain.core.errors import AdmissionError, SecureTrainError, UsageError
-from securetrain.rendezvous.member.client import Member, SpareNodeError
+from securetrain.rendezvous.member.agent_store import AgentStore
+from securetrain.rendezvous.member.client import Member
+from securetrain.rendezvous.member.patience import patiently
 from securetrain.rendezvous.member.relay import LOOPBACK, Carrier
+from securetrain.rendezvous.member.round import EpochOverError, SpareNodeError
 from securetrain.rendezvous.member.store import HostedStore, connect_store, host_store
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.tunnel import store_host
@@ -170,13 +173,24 @@ class SecureRendezvousHandler(RendezvousHandler):
     def _next_round(self) -> RendezvousInfo:
         if self._closed:
             raise AdmissionError("ST-ADMN-008", "this node has closed the job")
-        member = self._joined()
-        try:
-            found = member.next_round(self._host, self._join_timeout)
-        except AdmissionError as error:
-            if error.code == "ST-ADMN-005":
-                self._member = None  # it has left; who tries again joins again
-            raise
+        while True:
+            try:
+                return self._meet(self._joined())
+            except EpochOverError as error:
+                log.info("%s; the others meet again", error.what)
+            except AdmissionError as error:
+                if error.code == "ST-ADMN-005":
+                    self._member = None  # it has left; who tries again joins again
+                raise
+
+    def _meet(self, member: Member) -> RendezvousInfo:
+        """One round.
+
+        Raises:
+            EpochOverError: a member went before this one had the store.
+        """
+        found = member.next_round(self._host, self._join_timeout)
+        membership = found.membership
         host, port = found.host, found.port
         if found.rank == 0:
             hosted = self._hosted
@@ -184,19 +198,29 @@ class SecureRendezvousHandler(RendezvousHandler):
             store, host, port = hosted.store, hosted.host, hosted.port
         else:
             self._hosted = None
-            self._on_epoch(found.membership, member.local_time)
+            self._on_epoch(membership, member.local_time)
             if self._carrier is not None:
                 place, shown = (host, port), lambda: member.credentials
-                host, port = self._carrier.to_store(place, found.membership, shown)
-            with self._inside():
-                store = connect_store(host, port, self._store_timeout)
-        prefix = f"securetrain/{found.membership.epoch}"
+                host, port = self._carrier.to_store(place, membership, shown)
+            store = self._connect_store(host, port, membership.epoch)
+        inner = PrefixStore(f"securetrain/{membership.epoch}", store)
         return RendezvousInfo(
-            PrefixStore(prefix, store),
+            AgentStore(inner, member, membership, self._store_timeout),
             found.rank,
             found.world_size,
             RendezvousStoreInfo(host, port),
         )
+
+    def _connect_store(self, host: str, port: int, epoch: int) -> TCPStore:
+        """Rank 0's store; torch would try for minutes to reach one whose node is gone."""
+
+        def connect() -> TCPStore:
+            with self._inside():
+                return connect_store(host, port, self._store_timeout)
+
+        member = self._member
+        assert member is not None, "it has joined"
+        return patiently(connect, lambda: member.require_epoch(epoch))
 
     def _joined(self) -> Member:
         if self._member is None:

@@ -55,8 +55,10 @@ from securetrain.rendezvous.wire.protocol import (
     Proof,
     Refuse,
     Renew,
+    Staffed,
     Status,
     Store,
+    Workers,
     refusal_of,
     unexpected,
 )
@@ -91,7 +93,7 @@ class Link:
         clock: Callable[[], datetime],
         monotonic: Callable[[], float],
         timeout: float,
-        on_message: Callable[[Status | Formed | Store], None],
+        on_message: Callable[[Status | Formed | Store | Staffed], None],
         on_failure: Callable[[SecureTrainError], None],
         on_certificate: Callable[[x509.Certificate], None] | None = None,
     ) -> None:
@@ -191,6 +193,18 @@ class Link:
         self._outbox.append(message)
         self._wakeup.set()
 
+    @property
+    def workers(self) -> tuple[int, str]:
+        """The number of this node's workers and their role; 0 and empty until it knows."""
+        return self._hello.local_world, self._hello.role
+
+    def say_workers(self, message: Workers) -> None:
+        """Say what workers this node runs; from now on it has said so."""
+        self._hello = msgspec.structs.replace(
+            self._hello, local_world=message.local_world, role=message.role
+        )
+        self.post(message)
+
     def leave(self) -> None:
         """Say goodbye and end the connection; may be called twice and from any thread."""
         if self._thread is None:
@@ -219,6 +233,7 @@ class Link:
             results={result.digest: result.tier for result in results if result is not None},
             address=self._hello.address,
             local_world=self._hello.local_world,
+            role=self._hello.role,
             wireguard=self._hello.wireguard,
             wireguard_port=self._hello.wireguard_port,
         )
@@ -379,7 +394,7 @@ class Link:
 
     def _handle(self, channel: Channel, message: AnyMessage) -> None:
         match message:
-            case Status() | Formed() | Store():
+            case Status() | Formed() | Store() | Staffed():
                 self._on_message(message)
             case Challenge():
                 channel.send(self._prove(channel, message), self._soon())

@@ -12,6 +12,10 @@ What a member checks, in order:
    and all members have a WireGuard key or none has (ST-ADMN-006);
 5. the member's own entry is, field by field, what it sent (ST-ADMN-009);
 6. what it says about evicted nodes is of earlier epochs and times (ST-ADMN-006).
+
+One that is *staffed* names every member's workers. Where a node could not say so before the round
+was complete, the same membership comes once more (`verify_staffed`), and nothing but the workers of
+such nodes may differ. Ranks are computed from it (`ranks`).
 """
 
 from collections.abc import Mapping
@@ -38,8 +42,10 @@ from securetrain.rendezvous.wire.protocol import (
     Epoch,
     Floor,
     Name,
+    NumWorkers,
     Port0,
     WireGuardText,
+    WorkerRole,
 )
 
 PAYLOAD_TYPE: Final = "application/vnd.securetrain.membership+json"
@@ -56,9 +62,17 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     result: Digest
     """SHA-256 of the node's attestation result."""
     address: Address
-    local_world: Count
+    local_world: NumWorkers
+    """0 until the node has said."""
+    role: WorkerRole = ""
+    """Empty until the node has said."""
     wireguard: WireGuardText = ""
     wireguard_port: Port0 = 0
+
+    @property
+    def is_staffed(self) -> bool:
+        """Tell whether the node has said what workers it runs."""
+        return bool(self.local_world and self.role)
 
 
 class Evicted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -104,6 +118,11 @@ class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """The entry of a node, if it is in."""
         return next((member for member in self.members if member.node == node), None)
 
+    @property
+    def is_staffed(self) -> bool:
+        """Tell whether every node has said what workers it runs."""
+        return all(member.is_staffed for member in self.members)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
@@ -123,6 +142,7 @@ class Expected:
     still stand in a membership that was on its way during a renewal."""
     address: str
     local_world: int
+    role: str = ""
     wireguard: str = ""
     wireguard_port: int = 0
 
@@ -152,6 +172,27 @@ def verify_membership(envelope: str, expected: Expected) -> Membership:
     _check_evicted(membership)
     _check_own(membership, expected)
     return membership
+
+
+def verify_staffed(envelope: str, current: Membership, expected: Expected) -> Membership:
+    """Check the membership of an epoch that came once more, with everybody's workers.
+
+    Raises:
+        AdmissionError: ST-ADMN-006 or ST-ADMN-009.
+    """
+    staffed = _signed(envelope, expected.key)
+    members = tuple(
+        msgspec.structs.replace(now, local_world=was.local_world, role=was.role)
+        if not was.is_staffed
+        else now
+        for was, now in zip(current.members, staffed.members, strict=False)
+    )
+    if msgspec.structs.replace(staffed, members=members) != current:
+        raise _refused(f"epoch {current.epoch} came again, and more than its workers changed")
+    if len(staffed.members) != len(current.members) or not staffed.is_staffed:
+        raise _refused(f"epoch {current.epoch} came again, and not with everybody's workers")
+    _check_own(staffed, expected)
+    return staffed
 
 
 def _signed(envelope: str, key: PublicKey) -> Membership:
@@ -193,7 +234,7 @@ def _check_own(membership: Membership, expected: Expected) -> None:
         raise _not_mine(f"{expected.node} is not in it")
     if expected.results.get(own.result) is not own.tier:
         raise _not_mine(f"the attestation result {own.result[:16]} ({own.tier}) is not its own")
-    for name in ("certificate", "address", "local_world", "wireguard", "wireguard_port"):
+    for name in ("certificate", "address", "local_world", "role", "wireguard", "wireguard_port"):
         found, wanted = getattr(own, name), getattr(expected, name)
         if found != wanted:
             raise _not_mine(f"{name} is {found!r}, this node sent {wanted!r}")

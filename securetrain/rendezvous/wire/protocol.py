@@ -23,11 +23,15 @@ Rules:
                      <-           Formed                 (the signed membership; this member's keys)
     Store            ->                                  (rank 0 only)
                      <-           Store                  (to every member)
+    Workers          ->                                  (a node that could not say so in Hello)
+                     <-           Staffed                (the membership with everybody's workers)
     Heartbeat        ->
                      <-           Status
     Renew            ->           Challenge, Proof, Admit again, a third of the lease after Admit;
                                   with the node's next certificate when half of its life is over
     Suspect          ->                                  (recorded; evicts nobody by itself)
+    Done             ->                                  (its workers have ended well)
+    Going            ->                                  (it will leave: form a round without it)
     Close            ->
                      <-           Status                 (whether it counts)
     Leave            ->
@@ -72,6 +76,10 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
 Epoch: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 52)]
 WireGuardText: TypeAlias = Annotated[str, Meta(max_length=44)]
 Port0: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
+NumWorkers: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 16)]
+"""Workers of one node; 0 when it has not said."""
+WorkerRole: TypeAlias = Annotated[str, Meta(max_length=256)]
+"""torchelastic's name for a node's kind of workers (``--role``); empty when it has not said."""
 Floor: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=FLOOR_LIMIT)]
 """A statement about the newest checkpoint of the run, opaque here (`gossip`)."""
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -91,8 +99,10 @@ class Hello(Message, frozen=True, tag="hello"):
     node: Name
     address: Address
     """Where this node would listen for the other members: an IP address."""
-    local_world: Count = 0
-    """Workers that this node runs; 0 when the launcher does not say."""
+    local_world: NumWorkers = 0
+    """Workers that this node runs; 0 when the launcher does not say (`Workers`)."""
+    role: WorkerRole = ""
+    """Their role; empty when the launcher does not say."""
     wireguard: WireGuardText = ""
     """Public key (base64) of this node's end of the job network; empty when it has none."""
     wireguard_port: Port0 = 0
@@ -177,6 +187,8 @@ class Status(Message, frozen=True, tag="status"):
     from the next epoch on."""
     unfinished: Count = 0
     """Members of this node's round that have neither closed the job nor gone."""
+    running: Count = 0
+    """Members of this node's round whose workers have not ended well."""
     close: CloseState = CloseState.NONE
     """The fate of this node's Close."""
 
@@ -203,6 +215,28 @@ class Store(Message, frozen=True, tag="store"):
     epoch: Epoch
     host: Address
     port: Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Workers(Message, frozen=True, tag="workers"):
+    """The workers of this node, from an agent that its Hello knew nothing of; once."""
+
+    epoch: Epoch
+    local_world: Annotated[int, Meta(ge=1, le=1 << 16)]
+    role: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class Staffed(Message, frozen=True, tag="staffed"):
+    """The membership of the epoch once more, with the workers of every member."""
+
+    membership: str
+
+
+class Done(Message, frozen=True, tag="done"):
+    """The workers of this node have ended well; it waits for those of the others."""
+
+
+class Going(Message, frozen=True, tag="going"):
+    """This node will leave when its workers have ended: the next round is without it."""
 
 
 class Heartbeat(Message, frozen=True, tag="heartbeat"):
@@ -250,6 +284,10 @@ AnyMessage: TypeAlias = (
     | Status
     | Formed
     | Store
+    | Workers
+    | Staffed
+    | Done
+    | Going
     | Heartbeat
     | Renew
     | Suspect
@@ -282,7 +320,7 @@ def encode_frame(message: AnyMessage) -> bytes:
         AdmissionError: ST-ADMN-001 when it is larger than any receiver accepts.
     """
     body = canonical.encode(message)
-    limit = DOCUMENT_LIMIT if isinstance(message, Proof | Formed) else FRAME_LIMIT
+    limit = DOCUMENT_LIMIT if isinstance(message, Proof | Formed | Staffed) else FRAME_LIMIT
     if len(body) > limit:
         raise _bad(f"a {type(message).__name__} of {len(body)} bytes, the limit is {limit}")
     return len(body).to_bytes(HEADER_SIZE, "big") + body

@@ -28,7 +28,11 @@ class FakeSession:
         self.floors = ()
         self.admitted = admitted
         self.hello = SimpleNamespace(
-            address=f"192.0.2.{node[-1]}", local_world=1, wireguard="", wireguard_port=0
+            address=f"192.0.2.{node[-1]}",
+            local_world=1,
+            role="default",
+            wireguard="",
+            wireguard_port=0,
         )
         self.result = SimpleNamespace(tier=NodeTier.SELF_ASSERTED, digest="d" * 64)
         self.posted: list[Any] = []
@@ -61,6 +65,7 @@ class Scene:
             policy_digest="a" * 64,
             random=bytes,
             monotonic=lambda: self.time,
+            join_timeout=600.0,
         )
         self.assembly = Assembly(
             self.rounds,

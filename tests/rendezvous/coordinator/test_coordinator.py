@@ -19,7 +19,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.spiffe import Role, SpiffeId
 from securetrain.rendezvous.coordinator import admission
 from securetrain.rendezvous.coordinator.coordinator import Coordinator
-from securetrain.rendezvous.wire.protocol import PROTOCOL, Hello
+from securetrain.rendezvous.wire.protocol import PROTOCOL, Done, Hello
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 REVOKED = AdmissionError("ST-ADMN-013", "it was revoked")
@@ -245,6 +245,15 @@ def test_a_member_that_goes(build, error, goodbye, restarts):
     member.said_goodbye = goodbye
     coordinator.ended(member, error)
     assert bool(coordinator._rounds.num_waiting) is restarts
+
+
+def test_a_member_whose_work_is_done_makes_nobody_restart_by_going(build):
+    coordinator = build()
+    member = enter(coordinator, "node-0", "node-1")
+    coordinator.hear(member, Done())
+    member.said_goodbye = True
+    coordinator.ended(member, None)
+    assert not coordinator._rounds.num_waiting
     assert coordinator._assembly.evictions.out == ("node-1",), "whatever the reason"
     assert set(coordinator._nodes) == {"node-0"}
     assert coordinator._sessions == {coordinator._nodes["node-0"]}
@@ -355,6 +364,7 @@ def test_rounds_are_completed_when_their_last_call_is_over_and_not_before(build)
     coordinator._assembly.advance = look
     coordinator._assembly._terms = dataclasses.replace(terms, monotonic=lambda: clock.time)
     coordinator._rounds.deadline = 5.0
+    coordinator._assembly._owing = list  # nobody is late with anything else
     coordinator._round_loop()
     assert looks == [5.0]
     assert clock.waits == [5.0, 3.0, 1.0, None]

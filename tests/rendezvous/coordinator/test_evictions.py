@@ -3,6 +3,7 @@
 """Who is evicted is cut off at once, and every later membership says since when it is doubted."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -268,6 +269,27 @@ def test_a_member_that_leaves_keeps_no_tunnel_and_the_others_go_on_without_it(tr
     assert members["node-0"].num_waiting
 
 
+def test_a_member_that_is_going_is_still_heard_and_the_others_meet_without_it(trio, tools):
+    """Its workers may be saving, together with those of the others."""
+    job, members, tunnels, _ = trio
+    form(members)
+    goes = members.pop("node-1")
+    goes.say_going()
+    for name in ("node-0", "node-2"):
+        tools.wait_until(lambda name=name: members[name].num_waiting, "it is told")
+        assert not [done for done in tunnels[name].done if done.startswith("drop")]
+    assert goes.connected
+    assert [entry.node for entry in form(members)["node-0"].membership.members] == [
+        "node-0",
+        "node-2",
+    ]
+    goes.say_going()
+    goes.leave()
+    tools.wait_until(lambda: [e for e in job.events() if e.event == "node-left"], "it has left")
+    assert not any(member.num_waiting for member in members.values()), "nobody restarts again"
+    assert [e.subject[-6:] for e in job.events() if e.event == "node-going"] == ["node-1"]
+
+
 def test_a_member_that_is_done_and_leaves_makes_nobody_restart(trio, tools):
     """The others may have work left that needs no restart."""
     _, members, tunnels, _ = trio
@@ -289,8 +311,20 @@ def test_a_member_that_was_evicted_while_the_epoch_was_applied_is_cut_off_too(tr
         member._hear(Status(waiting=1, ready=0, closed=False, evicted=("node-2",)))
         apply(*given)
 
-    tunnel.apply = evict_first
-    form(members)
+    class EnoughError(Exception):
+        pass
+
+    def drop(nodes):
+        tunnel.done.append(f"drop {' '.join(nodes)}")
+        if "apply 0" in tunnel.done:
+            raise EnoughError
+
+    tunnel.apply, tunnel.drop = evict_first, drop
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(form, {name: members[name] for name in ("node-1", "node-2")})
+        with pytest.raises(EnoughError):
+            member.next_round(lambda _: 20000)
+        assert others.result(60)["node-1"].membership.epoch == 1, "they go on"
     assert tunnel.done[-3:] == ["drop node-2", "apply 0", "drop node-2"]
 
 

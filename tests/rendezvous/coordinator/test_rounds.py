@@ -217,3 +217,72 @@ def test_a_round_that_was_about_to_form_does_not_once_the_job_is_closed():
     rounds.close()
     assert not rounds.formed(0)
     assert not rounds.complete
+
+
+# Members that go, and those that are done.
+
+
+def test_after_a_loss_the_next_round_has_no_last_call():
+    rounds = make(2, 3, last_call=30)
+    for name in "abc":
+        rounds.join(name, 0)
+    assert rounds.formed(0)
+    rounds.remove("c", 1, evicted=True)
+    rounds.join("a", 2)
+    assert not rounds.formed(2), "b is still in the old one"
+    rounds.join("b", 3)
+    assert rounds.formed(3)
+    assert rounds.participants == ["a", "b"]
+
+
+def test_with_too_few_left_the_last_call_is_as_long_as_ever():
+    rounds = full("a", "b")
+    rounds.min_nodes = 2
+    rounds.max_nodes = 3
+    rounds.remove("b", 1, evicted=True)
+    rounds.join("a", 2)
+    assert rounds.deadline is None
+    rounds.join("c", 5)
+    assert rounds.deadline == 35
+
+
+def test_without_a_loss_there_is_a_last_call_in_every_round():
+    rounds = make(1, 3, last_call=30)
+    rounds.join("a", 0)
+    assert rounds.formed(30)
+    rounds.join("b", 40)
+    rounds.join("a", 41)
+    assert rounds.deadline == 71
+
+
+def test_who_is_done_restarts_for_nobody_who_comes():
+    rounds = make(1, 3, last_call=0)
+    for name in "ab":
+        rounds.join(name, 0)
+    assert rounds.formed(0)
+    rounds.finish_work("a")
+    rounds.finish_work("a")
+    rounds.finish_work("nobody")
+    assert (rounds.num_running, rounds.done) == (1, {"a"})
+    rounds.join("c", 1)
+    assert rounds.num_waiting == 0
+    rounds.remove("b", 2, evicted=True)
+    assert (rounds.num_waiting, rounds.num_running) == (1, 0)
+
+
+def test_who_asks_for_another_round_does_not_wait_for_those_that_are_done():
+    rounds = full("a", "b", "c")
+    rounds.finish_work("a")
+    rounds.finish_work("b")
+    rounds.join("c", 1)
+    assert rounds.participants == ["c"]
+    assert not rounds.complete
+    assert rounds.done == set()
+    assert rounds.num_running == 1
+
+
+def test_nobody_is_done_with_a_round_that_forms():
+    rounds = make(2, 2)
+    rounds.join("a", 0)
+    rounds.finish_work("a")
+    assert rounds.done == set()

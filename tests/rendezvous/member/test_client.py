@@ -14,7 +14,8 @@ import pytest
 from securetrain.core.errors import AdmissionError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.rendezvous.member import client as member_module
-from securetrain.rendezvous.member.client import Member, SpareNodeError
+from securetrain.rendezvous.member.client import Member
+from securetrain.rendezvous.member.round import SpareNodeError
 from securetrain.rendezvous.wire.membership import Member as Entry
 from securetrain.rendezvous.wire.membership import Membership
 from securetrain.rendezvous.wire.protocol import Close, Ready, Status, Store

@@ -26,9 +26,9 @@ from securetrain.identity.spiffe import Role
 from securetrain.network.kernel_sockets import own_listeners, require_only
 from securetrain.rendezvous.member import handler as handler_module
 from securetrain.rendezvous.member import identity_dir
-from securetrain.rendezvous.member.client import SpareNodeError
 from securetrain.rendezvous.member.handler import as_rendezvous_error
 from securetrain.rendezvous.member.identity_dir import load_identity, store_identity
+from securetrain.rendezvous.member.round import SpareNodeError
 from securetrain.rendezvous.member.store import connect_store, host_store
 
 _SOON = timedelta(seconds=10)

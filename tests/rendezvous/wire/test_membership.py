@@ -23,6 +23,7 @@ from securetrain.rendezvous.wire.membership import (
     Shown,
     sign_membership,
     verify_membership,
+    verify_staffed,
 )
 from securetrain.rendezvous.wire.protocol import FLOOR_LIMIT, MAX_SHOWN
 from tests import vocabulary
@@ -192,3 +193,66 @@ def test_not_an_envelope(envelope):
 def test_signed_documents_of_other_kinds_are_not_memberships():
     refused(sign(canonical.encode(MEMBERSHIP), "application/json", [KEY]).decode(), "ST-ADMN-006")
     refused(sign(b'{"job":"job-1"}', PAYLOAD_TYPE, [KEY]).decode(), "ST-ADMN-006")
+
+
+# The membership of an epoch once more, with everybody's workers.
+
+UNSTAFFED = changed(members=(member(0, local_world=0), member(1)))
+STAFFED = changed(members=(member(0, local_world=2, role="a"), member(1, role="default")))
+SAID = replace(EXPECTED, role="default")
+
+
+def again(staffed, current=UNSTAFFED, expected=SAID, key=KEY):
+    return verify_staffed(sign_membership(staffed, key), current, expected)
+
+
+def test_a_membership_that_comes_again_with_everybodys_workers():
+    assert again(STAFFED) == STAFFED
+    assert STAFFED.is_staffed
+    assert not UNSTAFFED.is_staffed
+
+
+@pytest.mark.parametrize(
+    ("staffed", "code"),
+    [
+        (changed(epoch=6, members=STAFFED.members), "ST-ADMN-006"),
+        (changed(round=3, members=STAFFED.members), "ST-ADMN-006"),
+        (changed(members=STAFFED.members[:1]), "ST-ADMN-006"),
+        (changed(members=(*STAFFED.members, member(2, role="a"))), "ST-ADMN-006"),
+        (changed(members=STAFFED.members[::-1]), "ST-ADMN-006"),
+        (changed(members=(member(0, local_world=2), STAFFED.members[1])), "ST-ADMN-006"),
+        (changed(members=(member(0, local_world=0, role="a"), STAFFED.members[1])), "ST-ADMN-006"),
+        (
+            changed(
+                members=(
+                    member(0, local_world=2, role="a", address="127.0.0.9"),
+                    STAFFED.members[1],
+                )
+            ),
+            "ST-ADMN-006",
+        ),
+        (
+            changed(members=(STAFFED.members[0], member(1, local_world=9, role="default"))),
+            "ST-ADMN-009",
+        ),
+        (changed(members=(STAFFED.members[0], member(1, role="other"))), "ST-ADMN-009"),
+    ],
+)
+def test_nothing_but_the_workers_that_were_not_known_may_differ(staffed, code):
+    with pytest.raises(AdmissionError) as caught:
+        again(staffed)
+    assert caught.value.code == code
+
+
+def test_what_a_node_has_said_before_is_not_changed_when_it_comes_again():
+    current = changed(members=(member(0, local_world=2, role="a"), member(1)))
+    assert again(STAFFED, current) == STAFFED
+    other = changed(members=(member(0, local_world=3, role="a"), STAFFED.members[1]))
+    with pytest.raises(AdmissionError, match="more than its workers changed"):
+        again(other, current)
+
+
+def test_a_membership_that_comes_again_is_signed_by_the_coordinator():
+    with pytest.raises(AdmissionError) as caught:
+        again(STAFFED, key=PrivateKey.generate(KeyKind.P256))
+    assert caught.value.code == "ST-ADMN-006"

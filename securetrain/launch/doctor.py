@@ -1,0 +1,241 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A look at this machine: network profiles, the sandbox's parts, attesters, policies.
+
+Rules:
+
+1. the probes are those of the launcher: what is said here is what ``securetrain run`` would find.
+   Nothing is changed, built or joined;
+2. what does not work names its reason and what to install. A probe that fails is a reason, never a
+   pass.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from securetrain.attest.node import AUTO, settings_for
+from securetrain.audit import Facts, audit, collect_node, load_checks
+from securetrain.core import ExitCode
+from securetrain.core.errors import SecureTrainError, reason
+from securetrain.core.vocabulary import NetworkProfile
+from securetrain.launch.fabric import Fabric
+from securetrain.launch.jobnetwork import prober
+from securetrain.launch.supply_chain import check_torch
+from securetrain.network import TUNNELLED, VERBS, achieve, engines
+from securetrain.policy import load_policy
+from securetrain.policy.schema import Policy, PreflightMode
+
+POLICIES: Final = ("dev", "baseline", "hardened")
+_LANDLOCK_CREATE: Final = 444
+_LANDLOCK_VERSION: Final = 1
+_WIREGUARD: Final = "wireguard-go 0.0.20231211 or newer, or WireGuard in the kernel"
+_GUEST: Final = Path("/sys/kernel/config/tsm/report")
+
+
+class Kind(StrEnum):
+    """The kinds of things that are looked at."""
+
+    TORCH = "torch"
+    PROFILE = "network profile"
+    SANDBOX = "sandbox"
+    ATTESTER = "attester"
+    POLICY = "policy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing, and whether it works here."""
+
+    kind: Kind
+    name: str
+    problem: str = ""
+    """Why it does not work; empty when it does."""
+    fix: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Tell whether it works."""
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Everything that was looked at."""
+
+    findings: tuple[Finding, ...]
+    asked: str
+    """The policy that was asked for."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 when torch and the policy that was asked for work."""
+        needed = [f for f in self.findings if f.kind is Kind.TORCH]
+        needed += [f for f in self.findings if (f.kind, f.name) == (Kind.POLICY, self.asked)]
+        return int(ExitCode.OK if all(f.works for f in needed) else ExitCode.FAILURE)
+
+
+Parts = Sequence[tuple[str, Callable[[], str], str]]
+"""Names, probes that give a problem or nothing, and fixes."""
+
+
+def diagnose(asked: str, environ: Mapping[str, str], now: datetime) -> Diagnosis:
+    """Look at this machine.
+
+    Args:
+        asked: The policy that decides the exit code: a shipped one's name, or a file.
+        environ: This process's environment.
+        now: The time, timezone-aware.
+
+    Raises:
+        PolicyError: ST-PLCY-001 to 004 for the policy that was asked for.
+    """
+    policies = {name: load_policy(name).policy for name in dict.fromkeys([*POLICIES, asked])}
+    attesters = list(_attesters())
+    facts = collect_node(environ, now=now)
+    is_attested = any(f.works for f in attesters)
+    return Diagnosis(
+        asked=asked,
+        findings=(
+            _torch(policies[asked]),
+            *map(_profile, NetworkProfile),
+            *_tried(Kind.SANDBOX, SANDBOX),
+            *attesters,
+            *(_policy(n, p, facts, now, is_attested=is_attested) for n, p in policies.items()),
+        ),
+    )
+
+
+def _torch(policy: Policy) -> Finding:
+    try:
+        return Finding(kind=Kind.TORCH, name=f"torch {check_torch(policy)}")
+    except SecureTrainError as error:
+        return Finding(kind=Kind.TORCH, name="torch", problem=error.what, fix=error.fix)
+
+
+def _profile(profile: NetworkProfile) -> Finding:
+    problem, fix = "", ""
+    if profile in VERBS:
+        problem = engines.probe(NetworkProfile.OVERLAY)
+        problem = problem or "an RDMA port is looked for when a job joins: --rdzv-endpoint"
+        fix = "start a job with --require, which names what its port lacks"
+    elif profile is NetworkProfile.NCCL_TLS:
+        fabric = Fabric(network=load_policy("dev").policy.network, coordinator="")
+        problem = engines.probe(NetworkProfile.OVERLAY) or fabric.obstacle(profile)
+        fix = "install a torch with an NCCL that encrypts"
+    elif profile in TUNNELLED:
+        problem = engines.probe(profile)
+        fix = f"install what is missing: {_WIREGUARD}"
+        if os.geteuid() == 0 and profile is NetworkProfile.OVERLAY_ROOTLESS:
+            fix = "ask as an ordinary user"
+        elif os.geteuid() != 0 and profile is NetworkProfile.OVERLAY:
+            fix = "run as root"
+    elif profile is NetworkProfile.STORE_TLS:
+        fix = "DEGRADED: a policy has to name it, and say why nobody else is on the network"
+    return Finding(kind=Kind.PROFILE, name=profile, problem=problem, fix=fix)
+
+
+def _attesters() -> Sequence[Finding]:
+    found = settings_for(AUTO, Path("/nonexistent"))
+    has_gpu = Path("/proc/driver/nvidia/version").exists()
+    return (
+        Finding(
+            kind=Kind.ATTESTER,
+            name="TPM 2.0",
+            problem="" if found.tpm is not None else "no TPM device (/dev/tpmrm0)",
+            fix="switch it on in the firmware, or give the virtual machine one",
+        ),
+        Finding(
+            kind=Kind.ATTESTER,
+            name="confidential virtual machine",
+            problem="" if _GUEST.is_dir() else f"no {_GUEST}",
+            fix="start it as an AMD SEV-SNP or Intel TDX guest, with Linux 6.7 or newer",
+        ),
+        Finding(
+            kind=Kind.ATTESTER,
+            name="NVIDIA GPU",
+            problem="" if has_gpu else "no NVIDIA driver is loaded",
+            fix="install and load the NVIDIA driver",
+        ),
+    )
+
+
+def _policy(
+    name: str, policy: Policy, facts: Facts, now: datetime, *, is_attested: bool
+) -> Finding:
+    problems = []
+    try:
+        achieve(policy.network, 1, probe=prober(max_nodes=1, joins=False))
+    except SecureTrainError as error:
+        problems.append(error.what)
+    if policy.node.allow_self_asserted is None and not is_attested:
+        problems.append(f"nodes must prove themselves ({policy.node.min_tier}), and nothing can")
+    if policy.host.preflight is PreflightMode.ENFORCE:
+        result = audit(facts, load_checks(), policy, now)
+        if result.exit_code != ExitCode.OK:
+            problems.append("the preflight audit refuses this machine")
+    return Finding(
+        kind=Kind.POLICY,
+        name=name,
+        problem="; ".join(problems),
+        fix=f"see every finding and its fix: securetrain audit --node --policy {name}",
+    )
+
+
+def _tried(kind: Kind, parts: Parts) -> Sequence[Finding]:
+    found = []
+    for name, probe, fix in parts:
+        try:
+            problem = probe()
+        except (OSError, ValueError, SecureTrainError) as error:
+            problem = reason(error)
+        found.append(Finding(kind=kind, name=name, problem=problem, fix=fix))
+    return found
+
+
+def landlock_version() -> int:
+    """The version of Landlock that the kernel offers; 0 for none (landlock_create_ruleset(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return max(0, int(libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)))
+
+
+def _landlock() -> str:
+    return "" if landlock_version() > 0 else "the kernel has no Landlock, or it is switched off"
+
+
+def _seccomp(actions: Path = Path("/proc/sys/kernel/seccomp/actions_avail")) -> str:
+    return "" if actions.exists() and "errno" in actions.read_text() else "no filters of calls"
+
+
+def _cgroup(root: Path = Path("/sys/fs/cgroup")) -> str:
+    file = root / "cgroup.controllers"
+    if not file.exists():
+        return "no cgroup v2 hierarchy at /sys/fs/cgroup"
+    lacking = {"memory", "pids"} - set(file.read_text().split())
+    return f"no controller {', '.join(sorted(lacking))}" if lacking else ""
+
+
+def _namespaces() -> str:
+    lacking = [
+        name
+        for name in ("user", "mnt", "pid", "ipc", "uts")
+        if not Path("/proc/self/ns", name).exists()
+    ]
+    limit = Path("/proc/sys/user/max_user_namespaces")
+    if os.geteuid() != 0 and limit.exists() and int(limit.read_text()) == 0:
+        lacking.append("user (user.max_user_namespaces is 0)")
+    return f"no namespaces {', '.join(lacking)}" if lacking else ""
+
+
+SANDBOX: Final[Parts] = (
+    ("namespaces", _namespaces, "use a kernel, or a container, that allows namespaces"),
+    ("Landlock", _landlock, "boot with lsm=landlock,... on Linux 5.13 or newer"),
+    ("seccomp", _seccomp, "use a kernel with CONFIG_SECCOMP_FILTER"),
+    ("cgroup v2", _cgroup, "boot with systemd.unified_cgroup_hierarchy=1"),
+)
+"""What a sandbox of workers is made of."""

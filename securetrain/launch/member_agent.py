@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""torch's elastic agent, which tells a lost node from a failed worker.
+
+Rules:
+
+1. when a node goes, the workers of the others fail too: their connections break. A worker that
+   fails while the members of the epoch are about to meet again has not failed by itself: it is
+   restarted with the others, and no restart is counted. The news may come after the failure, so a
+   failure waits for it for a moment;
+2. workers that are stopped get torch's time to save and end. Once a node of theirs is gone they can
+   finish no collective any more, and get little;
+3. a node that is told to end says so first, and leaves when its workers have ended: meanwhile the
+   others stop theirs, and what all save together is saved.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.launcher import api as launcher
+
+NEWS_SECONDS: Final = 2.0
+"""Time in which a failure may turn out to be another node's going."""
+LOST_SECONDS: Final = 3.0
+"""Time that workers get to end when a node of their epoch is gone."""
+_POLL_SECONDS: Final = 0.05
+
+_launcher: Any = launcher
+
+
+class MemberAgent(LocalElasticAgent):
+    """The agent of one member of a job."""
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """See base class. By rule 1: healthy workers are what the agent restarts for others."""
+        result: RunResult = super()._monitor_workers(worker_group)
+        failed = result.state in {WorkerState.UNHEALTHY, WorkerState.FAILED}
+        nodes: Any = worker_group.group_world_size
+        if failed and nodes > 1 and self._others_meet_again():
+            return RunResult(state=WorkerState.HEALTHY)
+        return result
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        """See base class; by rule 2."""
+        del worker_group
+        context: Any = self._pcontext
+        deadline = time.monotonic() + self._shutdown_timeout
+        for handle in context.subprocess_handlers.values() if context is not None else ():
+            if handle.proc.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(handle.proc.pid, signal.SIGTERM)
+        lost_at: float | None = None
+        while _some_run(context) and time.monotonic() < deadline:
+            if lost_at is None and self._is_lost():
+                lost_at = time.monotonic()
+                deadline = min(deadline, lost_at + LOST_SECONDS)
+            time.sleep(_POLL_SECONDS)
+        self._shutdown(signal.SIGKILL if _some_run(context) else signal.SIGTERM)
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        """See base class; by rule 3."""
+        error = sys.exc_info()[1]
+        told_to_end = isinstance(error, SignalException) or (
+            error is not None and not isinstance(error, Exception)
+        )
+        member = getattr(self._rdzv_handler, "member", None)
+        if told_to_end and member is not None:
+            member.say_going()
+        try:
+            super()._shutdown(death_sig, timeout)
+        finally:
+            if told_to_end and member is not None:
+                member.leave()
+
+    def _others_meet_again(self) -> bool:
+        deadline = time.monotonic() + NEWS_SECONDS
+        while True:
+            try:
+                if self._rdzv_handler.num_nodes_waiting() > 0:
+                    return True
+            except RendezvousError:
+                return False  # this node is out
+            if self._rdzv_handler.is_closed() or time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+
+    def _is_lost(self) -> bool:
+        member = getattr(self._rdzv_handler, "member", None)
+        return member is not None and bool(member.lost)
+
+
+def _some_run(context: Any) -> bool:
+    """Tell whether a worker has not ended."""
+    handles = context.subprocess_handlers.values() if context is not None else ()
+    return any(handle.proc.poll() is None for handle in handles)
+
+
+@contextmanager
+def in_place() -> Iterator[None]:
+    """Have torch's launcher use this agent."""
+    before = _launcher.LocalElasticAgent
+    _launcher.LocalElasticAgent = MemberAgent
+    try:
+        yield
+    finally:
+        _launcher.LocalElasticAgent = before

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The client of a launcher's signing socket, and the frames, against launchers that lie."""
+
+import base64
+import os
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from securetrain.core import canonical
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.identity import signing
+from securetrain.identity.keys import PrivateKey
+from securetrain.identity.signing import LIMITS, Ask, SigningSocket, Welcome
+
+WELCOME = Welcome(run_id="job-1", rank=3, world_size=4)
+GOOD = signing.frame(signing.Reply.DONE, canonical.encode(WELCOME))
+
+
+@pytest.mark.parametrize("ask", Ask)
+def test_a_header_is_judged_before_its_body_is_taken(ask):
+    limit = LIMITS[ask]
+    assert signing.parse_header(signing.HEADER.pack(ask.encode(), limit)) == (ask, limit)
+    with pytest.raises(RuntimeRefusal) as caught:
+        signing.parse_header(signing.HEADER.pack(ask.encode(), limit + 1))
+    assert caught.value.code == "ST-RUNT-032"
+
+
+@pytest.mark.parametrize("letter", [b"X", b"+", b"\0", b"\xff", b"h"])
+def test_an_unknown_letter(letter):
+    with pytest.raises(RuntimeRefusal) as caught:
+        signing.parse_header(signing.HEADER.pack(letter, 0))
+    assert caught.value.code == "ST-RUNT-032"
+
+
+def test_a_question_above_its_limit_is_not_sent(tmp_path):
+    client = SigningSocket(path=tmp_path / "nobody")
+    with pytest.raises(RuntimeRefusal) as caught:
+        client.write(bytes(LIMITS[Ask.EVENT] + 1))
+    assert caught.value.code == "ST-RUNT-032"
+
+
+def test_a_launcher_that_is_gone(tmp_path):
+    tmp_path.joinpath("x").touch()
+    for name in ("missing", "x"):
+        with pytest.raises(RuntimeRefusal) as caught:
+            SigningSocket(path=tmp_path / name).welcome()
+        assert caught.value.code == "ST-RUNT-035"
+
+
+@contextmanager
+def answering(path, *replies):
+    """Something that answers as no launcher does."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        signing.through_folder(path, listener.bind)
+        listener.listen()
+
+        def serve():
+            for reply in replies:
+                peer, _ = listener.accept()
+                with peer:
+                    peer.recv(4096)
+                    peer.sendall(reply)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield SigningSocket(path=path, timeout=10)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"+\0\0\0\x02{}",
+        b"+\xff\xff\xff\xff",
+        b"-\0\0\0\x02{}",
+        signing.frame(signing.Reply.REFUSED, b'{"code":"ST-IDEN-001","fix":"","what":""}'),
+        signing.frame(signing.Reply.REFUSED, b'{"code":"ST-RUNT-999","fix":"","what":""}'),
+    ],
+)
+def test_a_reply_that_no_launcher_gives(tmp_path, reply):
+    with answering(tmp_path / "s", reply) as client, pytest.raises(RuntimeRefusal) as caught:
+        client.welcome()
+    client.close()
+    assert caught.value.code == "ST-RUNT-035"
+
+
+def test_a_signature_that_is_not_the_launchers(tmp_path):
+    key, other = PrivateKey.generate(), PrivateKey.generate()
+    said = {"keyid": key.key_id, "sig": base64.b64encode(other.sign(b"m")).decode()}
+    reply = signing.frame(signing.Reply.DONE, canonical.dumps(said))
+    with answering(tmp_path / "s", reply) as client, pytest.raises(RuntimeRefusal) as caught:
+        client.sign(Ask.RANK, b"m", key.public)
+    client.close()
+    assert caught.value.code == "ST-RUNT-035"
+
+
+def test_a_connection_that_was_idle_is_made_again(tmp_path):
+    with answering(tmp_path / "s", GOOD, GOOD) as client:
+        assert client.welcome() == WELCOME
+        assert client.welcome() == WELCOME, "asked once"
+        client._welcome = None
+        assert client.welcome() == WELCOME, "over a new connection: the launcher closed the first"
+    client.close()
+
+
+def test_a_forked_child_makes_a_connection_of_its_own(tmp_path):
+    with answering(tmp_path / "s", GOOD, GOOD) as client:
+        assert client.welcome() == WELCOME
+        client._lock.acquire()  # as another thread of the parent might hold it
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if client.welcome() == WELCOME and client._owner == os.getpid() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        client._lock.release()
+    client.close()

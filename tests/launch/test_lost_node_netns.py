@@ -1,0 +1,259 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A node of 2:3 is told to end, killed or switched off: the others train on without it."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
+from tests.launch.two_nodes import POLICY, TwoNodes, coordinated
+from tests.vocabulary import needs
+
+pytestmark = [pytest.mark.netns, pytest.mark.dist, pytest.mark.slow, needs(missing)]
+
+NODES = ("node-a", "node-b", "node-c")
+PATIENCE = 150
+
+# Says how far it is and in which world; ends when all see the file.
+TRAIN = """
+import os, sys, time
+import torch, torch.distributed as dist
+folder, node = sys.argv[1], sys.argv[4]
+def say(what):
+    with open(f"{folder}/progress-{node}", "a") as file:
+        file.write(f"{time.time()} {what} {os.environ['WORLD_SIZE']} {os.environ['RANK']}\\n")
+say("started")
+dist.init_process_group("gloo")
+say("joined")
+enough = torch.zeros(1)
+while not enough.item():
+    enough[0] = float(os.path.exists(f"{folder}/enough"))
+    dist.all_reduce(enough)
+    say("step")
+    time.sleep(0.02)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+BLOW = {
+    "SIGTERM": lambda launcher, _host: launcher.send_signal(signal.SIGTERM),
+    "SIGKILL": lambda launcher, _host: launcher.kill(),
+    "power-off": lambda _launcher, host: host.namespace.ip("link", "set", DEVICE, "down"),
+}
+
+
+class Trio(TwoNodes):
+    """Three nodes, of which two are enough; the coordinator has a host of its own."""
+
+    def host(self, node):
+        return self.cluster.hosts[1 + self.names.index(node)]
+
+    def begin(self) -> None:
+        for node in self.names:
+            self.start(node, nnodes="2:3", crash=node)
+
+    def progress(self, node: str) -> list[tuple[float, str, int, int]]:
+        path = self.folder / f"progress-{node}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        words = [line.split() for line in lines if line.count(" ") == 3]
+        return [(float(w[0]), w[1], int(w[2]), int(w[3])) for w in words]
+
+    def steps(self, node: str, world: int, since: float = 0.0) -> list[float]:
+        """The times of a node's steps in a world of so many."""
+        return [
+            at
+            for at, what, size, _ in self.progress(node)
+            if (what, size) == ("step", world) and at > since
+        ]
+
+    def poll(self, condition: Any, what: str, alive: tuple[str, ...] = ()) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            for node in alive:
+                assert self.launchers[node].poll() is None, f"{what}: {self.err(node)[-3000:]}"
+            assert time.monotonic() < deadline, f"never happened: {what}" + "".join(
+                f"\n{node}: {self.err(node)[-1500:]}" for node in self.names
+            )
+            time.sleep(0.02)
+
+    def strike(self, victim: str, how: str) -> float:
+        """Hit one node; returns how long the others took to train again."""
+        others = tuple(node for node in self.names if node != victim)
+        at = time.time()
+        BLOW[how](self.launchers[victim], self.host(victim))
+        self.poll(
+            lambda: all(self.steps(node, 2, at) for node in others), f"{others} train on", others
+        )
+        took = max(min(self.steps(node, 2, at)) for node in others) - at
+        if how == "power-off":
+            self.launchers[victim].kill()
+        return took
+
+    def finish(self, victim: str, how: str) -> None:
+        """The others come to their end, and leave nothing."""
+        (self.folder / "enough").touch()
+        others = [node for node in self.names if node != victim]
+        for node in others:
+            assert self.wait(node) == 0, self.err(node)[-3000:]
+        ended = self.launchers[victim].wait(30)
+        if how == "SIGTERM":
+            assert ended == 130, self.err(victim)[-3000:]
+            assert '"node-going"' in (self.folder / "ledger.jsonl").read_text()
+            others.append(victim)
+        assert {node: self.remains(node) for node in others} == {node: [] for node in others}
+        for node in others:
+            assert "ST-USAG-010" not in self.err(node)
+
+
+@pytest.fixture
+def trio(tmp_path: Path, run_command, clean_environment):
+    (tmp_path / "policy.yaml").write_text(POLICY.replace("max_nodes: 2", "max_nodes: 3"))
+    (tmp_path / "train.py").write_text(TRAIN)
+    with (
+        NamespaceCluster.up(4) as cluster,
+        coordinated(
+            cluster=cluster,
+            folder=tmp_path,
+            job=f"job-{os.getpid()}-{tmp_path.name[-8:]}",
+            run_command=run_command,
+            env=clean_environment(),
+            names=NODES,
+            kind=Trio,
+        ) as nodes,
+    ):
+        yield nodes
+
+
+@pytest.mark.parametrize("how", BLOW)
+@pytest.mark.parametrize("victim", ["node-a", "node-b"])
+def test_the_others_train_on(trio, victim, how):
+    """node-a is rank 0: the store goes with it."""
+    trio.begin()
+    trio.poll(lambda: all(len(trio.steps(node, 3)) > 3 for node in NODES), "all train", NODES)
+    took = trio.strike(victim, how)
+    print(f"LOST {how} {victim}: trained again after {took:.1f} s")  # noqa: T201 - measured
+    trio.finish(victim, how)
+
+
+def test_a_node_that_waits_for_others_ends_when_it_is_told_to(trio):
+    trio.start("node-b", nnodes="2:3", crash="node-b")
+    ledger = trio.folder / "ledger.jsonl"
+    trio.poll(lambda: '"node-admitted"' in ledger.read_text(), "it has joined", ("node-b",))
+    at = time.time()
+    trio.launchers["node-b"].send_signal(signal.SIGTERM)
+    assert trio.launchers["node-b"].wait(PATIENCE) == 130, trio.err("node-b")[-3000:]
+    print(f"LOST alone: ended after {time.time() - at:.1f} s")  # noqa: T201 - measured
+    assert trio.remains("node-b") == []
+
+
+# In front of the launcher: it kills itself at one point.
+PROLOGUE = """
+import importlib, os, runpy, signal, sys, threading, time
+point, progress = sys.argv[1:3]
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+def watch(word):
+    while not (os.path.exists(progress) and word in open(progress).read()):
+        time.sleep(0.005)
+    die()
+where, _, when = point.partition(" ")
+if where == "worker":
+    threading.Thread(target=watch, args=(when,), daemon=True).start()
+else:
+    module, _, name = where.partition(":")
+    place = importlib.import_module(module)
+    *path, last = name.split(".")
+    for part in path:
+        place = getattr(place, part)
+    before = getattr(place, last)
+    def struck(*args, **kwargs):
+        if when == "before":
+            die()
+        before(*args, **kwargs)
+        die()
+    setattr(place, last, struck)
+sys.argv = ["securetrain", *sys.argv[3:]]
+runpy.run_module("securetrain", run_name="__main__")
+"""
+
+_MEMBER = "securetrain.rendezvous.member"
+_AGENT = "securetrain.launch.member_agent:MemberAgent"
+POINTS = [
+    f"{_MEMBER}.client:verify_membership after",
+    "securetrain.rendezvous.wire.tunnel:Tunnel.apply before",
+    "securetrain.rendezvous.wire.tunnel:Tunnel.apply after",
+    f"{_MEMBER}.client:Member._take_store before",
+    f"{_MEMBER}.client:Member._take_store after",
+    "securetrain.launch.restart:Restart.begin before",
+    "securetrain.launch.restart:Restart.begin after",
+    f"{_MEMBER}.handler:SecureRendezvousHandler._meet after",
+    f"{_MEMBER}.agent_store:AgentStore.__init__ after",
+    f"{_MEMBER}.agent_store:AgentStore.set before",
+    f"{_MEMBER}.agent_store:AgentStore.set after",
+    f"{_MEMBER}.agent_store:AgentStore.get before",
+    f"{_MEMBER}.agent_store:AgentStore.get after",
+    f"{_AGENT}._assign_worker_ranks before",
+    f"{_AGENT}._assign_worker_ranks after",
+    f"{_AGENT}._start_workers before",
+    f"{_AGENT}._start_workers after",
+    f"{_AGENT}._monitor_workers before",
+    "worker started",
+    "worker joined",
+]
+RANK_0_POINTS = [
+    f"{_MEMBER}.handler:host_store before",
+    f"{_MEMBER}.handler:host_store after",
+]
+CASES = [
+    *(("node-b", point) for point in POINTS),
+    *(("node-a", point) for point in RANK_0_POINTS),
+]
+SAMPLE = {POINTS[4], POINTS[16], RANK_0_POINTS[1]}
+
+
+@pytest.mark.parametrize(
+    ("victim", "point"),
+    [
+        pytest.param(*case, marks=() if case[1] in SAMPLE else pytest.mark.many, id=case[1])
+        for case in CASES
+    ],
+)
+def test_a_member_that_dies_before_the_first_step_keeps_nobody(trio, victim, point):
+    """From the moment when the round is complete. Stock agents wait for it for five minutes."""
+    ours = trio._run_command
+
+    def with_prologue(run_dir, *arguments):
+        python, _, _, *rest = ours(run_dir, *arguments)
+        progress = str(trio.folder / f"progress-{victim}")
+        return [python, "-c", PROLOGUE, point, progress, *rest]
+
+    for node in NODES:
+        trio._run_command = with_prologue if node == victim else ours
+        trio.start(node, nnodes="2:3", crash=node)
+    assert trio.launchers[victim].wait(PATIENCE) == -signal.SIGKILL, trio.err(victim)[-3000:]
+    at = time.time()
+    others = tuple(node for node in NODES if node != victim)
+    trio.poll(lambda: all(trio.steps(node, 2, at) for node in others), "they train", others)
+    took = max(min(trio.steps(node, 2, at)) for node in others) - at
+    print(f"LOST at {point}: trained after {took:.1f} s")  # noqa: T201 - measured
+    trio.finish(victim, "SIGKILL")
+
+
+@pytest.mark.many
+@pytest.mark.parametrize("seed", range(30))
+def test_at_any_time(trio, seed):
+    """From the moment when the first worker starts."""
+    chance = random.Random(seed)
+    victim, how = chance.choice(NODES), chance.choice(sorted(BLOW))
+    trio.begin()
+    trio.poll(lambda: any(trio.progress(node) for node in NODES), "a worker starts", NODES)
+    time.sleep(chance.uniform(0.0, 4.0))
+    took = trio.strike(victim, how)
+    print(f"LOST {how} {victim}: trained again after {took:.1f} s")  # noqa: T201 - measured
+    trio.finish(victim, how)

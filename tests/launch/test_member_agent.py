@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""torch's agent under ours: a lost node is no failed worker, and who is told to end says so."""
+
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+from torch.distributed.launcher import api as launcher
+
+from securetrain.launch import member_agent
+from securetrain.launch.member_agent import MemberAgent
+
+
+class FakeHandler:
+    def __init__(self, waiting=0, *, closed=False, error=None):
+        self.waiting, self.closed, self.error = waiting, closed, error
+        self.said: list[str] = []
+        self.lost: tuple[str, ...] = ()
+        self.member: Any = self
+
+    def num_nodes_waiting(self):
+        if self.error is not None:
+            raise self.error
+        return self.waiting
+
+    def is_closed(self):
+        return self.closed
+
+    def say_going(self):
+        self.said.append("going")
+
+    def leave(self):
+        self.said.append("leave")
+
+
+def agent_of(handler):
+    made: Any = object.__new__(MemberAgent)
+    made._rdzv_handler = handler
+    made._pcontext = made._worker_watchdog = made._health_check_server = None
+    made._shutdown_timeout = 30
+    return made
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(member_agent, "NEWS_SECONDS", 0.1)
+
+
+def monitored(monkeypatch, handler, state, nodes=2):
+    monkeypatch.setattr(
+        LocalElasticAgent, "_monitor_workers", lambda _self, _group: RunResult(state=state)
+    )
+    group: Any = SimpleNamespace(group_world_size=nodes)
+    return agent_of(handler)._monitor_workers(group).state
+
+
+@pytest.mark.parametrize("state", [WorkerState.FAILED, WorkerState.UNHEALTHY])
+def test_workers_that_fail_while_the_members_meet_again_have_not_failed(monkeypatch, state):
+    assert monitored(monkeypatch, FakeHandler(waiting=1), state) is WorkerState.HEALTHY
+    assert monitored(monkeypatch, FakeHandler(waiting=1), state, nodes=1) is state
+    assert monitored(monkeypatch, FakeHandler(), state) is state
+    assert monitored(monkeypatch, FakeHandler(closed=True), state) is state
+    out = FakeHandler(error=RendezvousConnectionError("out"))
+    assert monitored(monkeypatch, out, state) is state
+
+
+def test_news_that_come_after_the_failure_are_waited_for(monkeypatch):
+    monkeypatch.setattr(member_agent, "NEWS_SECONDS", 3600)
+    handler = FakeHandler()
+    answers = iter([0, 0, 1])
+    monkeypatch.setattr(handler, "num_nodes_waiting", lambda: next(answers))
+    assert monitored(monkeypatch, handler, WorkerState.FAILED) is WorkerState.HEALTHY
+
+
+@pytest.mark.parametrize("state", [WorkerState.HEALTHY, WorkerState.SUCCEEDED])
+def test_other_states_are_as_they_are(monkeypatch, state):
+    assert monitored(monkeypatch, FakeHandler(waiting=1), state) is state
+
+
+def shut_down(handler, error):
+    agent = agent_of(handler)
+    try:
+        raise error
+    except BaseException:  # noqa: BLE001 - as torch's agent catches it
+        agent._shutdown()
+    return handler.said
+
+
+def test_who_is_told_to_end_says_so_and_leaves():
+    told = SignalException("told", signal.SIGTERM)
+    # torch's is an Exception; ours is not.
+    assert shut_down(FakeHandler(), told) == ["going", "leave"]
+    assert shut_down(FakeHandler(), KeyboardInterrupt()) == ["going", "leave"]
+    assert shut_down(FakeHandler(), ValueError()) == []
+    quiet = FakeHandler()
+    agent_of(quiet)._shutdown()
+    assert quiet.said == []
+    unjoined = FakeHandler()
+    unjoined.member = None
+    assert shut_down(unjoined, told) == []
+
+
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True)"
+)
+
+
+@pytest.fixture
+def stubborn():
+    code = f"{STUBBORN}; time.sleep(600)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_workers_whose_node_is_gone_get_little_time(monkeypatch, stubborn):
+    """A collective that they are in never ends; without a loss they would have half a minute."""
+    monkeypatch.setattr(member_agent, "LOST_SECONDS", 0.1)
+    handler = FakeHandler()
+    handler.lost = ("node-1",)
+    agent = agent_of(handler)
+    agent._shutdown_timeout = 3600
+    handles = {0: SimpleNamespace(proc=stubborn)}
+    agent._pcontext = SimpleNamespace(
+        subprocess_handlers=handles,
+        close=lambda death_sig, _timeout: stubborn.send_signal(death_sig),
+    )
+    agent._stop_workers(None)
+    assert stubborn.wait(60) == -signal.SIGKILL
+
+
+def test_workers_that_end_when_asked_are_not_waited_for():
+    agent = agent_of(FakeHandler())
+    agent._shutdown_timeout = 3600
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    ) as process:
+        signals: list[signal.Signals] = []
+        agent._pcontext = SimpleNamespace(
+            subprocess_handlers={0: SimpleNamespace(proc=process)},
+            close=lambda death_sig, _timeout: signals.append(death_sig),
+        )
+        began = time.monotonic()
+        agent._stop_workers(None)
+        assert process.poll() == -signal.SIGTERM
+        assert time.monotonic() - began < 3600
+        assert signals == [signal.SIGTERM]
+    agent._stop_workers(None)
+
+
+def test_torchs_launcher_uses_it_for_as_long_as_the_block_lasts():
+    place: Any = launcher
+    before = place.LocalElasticAgent
+    with member_agent.in_place():
+        assert place.LocalElasticAgent is MemberAgent
+    assert place.LocalElasticAgent is before
