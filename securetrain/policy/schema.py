@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from securetrain.core.hashtree import HashAlgorithm
-from securetrain.core.vocabulary import NetworkProfile, NodeTier, Severity
+from securetrain.core.vocabulary import NetworkProfile, NodeTier, SandboxMode, Severity
 
 API_VERSION: Final = "securetrain.dev/policy/v1"
 
@@ -38,14 +38,6 @@ class PreflightMode(StrEnum):
     OFF = "off"
     WARN = "warn"
     ENFORCE = "enforce"
-
-
-class SandboxMode(StrEnum):
-    """The demand on the workers' sandbox."""
-
-    OFF = "off"
-    PREFERRED = "preferred"
-    REQUIRED = "required"
 
 
 class FabricTrust(StrEnum):

@@ -12,13 +12,13 @@ import pytest
 
 from securetrain.core.errors import RuntimeRefusal, UsageError
 from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import SandboxMode
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import confinement
 from securetrain.launch.confinement import NO_NETWORK, OFF, confine
 from securetrain.launch.failures import sandbox_fix
 from securetrain.launch.workerlog import describe
 from securetrain.ledger import Ledger
-from securetrain.policy.schema import SandboxMode
 from tests.launch.sandbox.machine import lacking
 from tests.vocabulary import needs, refused
 
