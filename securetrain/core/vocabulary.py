@@ -110,6 +110,14 @@ class NetworkProfile(StrEnum):
         return self in {NetworkProfile.STORE_TLS, NetworkProfile.RDMA_TRUSTED}
 
 
+class SandboxMode(StrEnum):
+    """The demand on the workers' sandbox."""
+
+    OFF = "off"
+    PREFERRED = "preferred"
+    REQUIRED = "required"
+
+
 UNATTESTED = "UNATTESTED (self-reported)"
 """The label that people see wherever evidence is only what a node said about itself."""
 

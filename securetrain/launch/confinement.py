@@ -23,6 +23,7 @@ import securetrain
 from securetrain.core import RunDir
 from securetrain.core.errors import RuntimeRefusal, UsageError, os_error
 from securetrain.core.files import PRIVATE_FILE, make_private_dir
+from securetrain.core.vocabulary import SandboxMode
 from securetrain.launch.elastic_agent import Plan
 from securetrain.launch.options import RunOptions
 from securetrain.launch.sandbox import landlock
@@ -31,7 +32,6 @@ from securetrain.launch.sandbox.user import choose_user
 from securetrain.launch.sandbox.view import Scene
 from securetrain.ledger import Ledger, events
 from securetrain.network import CACHES, rootless
-from securetrain.policy.schema import SandboxMode
 
 OFF: Final = "DEGRADED: none, workers have the launcher's rights"
 _SEARCH: Final = ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH")

@@ -166,9 +166,9 @@ class Session:
                 network=self.profile,
             )
         )
-        key = key_of(
-            policy.digest, environ, user=compiles_as(self.options, policy.policy.host.sandbox)
-        )
+        with self._refusing(events.SandboxRefused):
+            user = compiles_as(self.options, policy.policy.host.sandbox)
+        key = key_of(policy.digest, environ, user=user)
         self.cache = open_cache(state, key, run.root / CACHE_DIR)
         recording.record_cache(self.cache, self.ledger)
         with self._refusing(events.EnvironmentRefused):
@@ -242,8 +242,7 @@ class Session:
         """The workers in their sandbox and in the job network."""
         assert self.environment is not None
         network = self.network.for_sandbox if self.network else NO_NETWORK
-        identity = plan.rdzv_conf.get("identity")
-        hidden = (state.root, *([Path(str(identity))] if identity else []))
+        hidden = (state.root, *map(Path, filter(None, [plan.rdzv_conf.get("identity")])))
         floors = state.floors(self.setup.job).parent
         mode, env = self.setup.policy.policy.host.sandbox, self.environment.env
         given = (self.setup.run, self.options, mode, env, self.ledger)

@@ -20,6 +20,7 @@ from securetrain.core.vocabulary import (
     KeyExchange,
     NetworkProfile,
     NodeTier,
+    SandboxMode,
     Severity,
 )
 
@@ -44,14 +45,6 @@ class PreflightMode(StrEnum):
     OFF = "off"
     WARN = "warn"
     ENFORCE = "enforce"
-
-
-class SandboxMode(StrEnum):
-    """The demand on the workers' sandbox."""
-
-    OFF = "off"
-    PREFERRED = "preferred"
-    REQUIRED = "required"
 
 
 class FabricTrust(StrEnum):

@@ -12,13 +12,14 @@ import pytest
 
 from securetrain.core.errors import RuntimeRefusal, UsageError
 from securetrain.core.rundir import RunDir
+from securetrain.core.vocabulary import SandboxMode
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import confinement
 from securetrain.launch.confinement import NO_NETWORK, OFF, compiles_as, confine
 from securetrain.launch.failures import sandbox_fix
 from securetrain.launch.workerlog import describe
 from securetrain.ledger import Ledger
-from securetrain.policy.schema import SandboxMode
+from securetrain.network import rootless
 from tests.launch.sandbox.machine import lacking
 from tests.vocabulary import needs, refused
 
@@ -187,5 +188,6 @@ def test_what_a_person_sees(launch, tmp_path):
 )
 def test_the_user_whose_compiled_code_is_shared(monkeypatch, root, mode, named, expected):
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
-    monkeypatch.setattr(confinement.rootless, "is_inside", lambda: False)
-    assert compiles_as(Options(user=named), mode) == expected
+    monkeypatch.setattr(rootless, "is_inside", lambda: False)
+    options: Any = Options(user=named)
+    assert compiles_as(options, mode) == expected
