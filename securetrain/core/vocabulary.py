@@ -121,6 +121,9 @@ class SandboxMode(StrEnum):
 UNATTESTED = "UNATTESTED (self-reported)"
 """The label that people see wherever evidence is only what a node said about itself."""
 
+UNCONFINED = "DEGRADED SANDBOX (workers can do more than they need)"
+"""The label of workers whose sandbox lacks something, or who have none."""
+
 DEGRADED = "DEGRADED (some bytes in the clear)"
 """The label that people see wherever a network profile leaves bytes of the job unprotected."""
 

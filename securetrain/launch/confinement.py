@@ -59,6 +59,8 @@ class Confinement:
     run: RunDir
     label: str
     sandbox: Sandbox | None = None
+    is_whole: bool = False
+    """Whether nothing that the sandbox should have is missing."""
     notes: tuple[str, ...] = ()
     made: tuple[Path, ...] = ()
 
@@ -123,7 +125,9 @@ def confine(
         sandbox, notes = None, ()
         missing = (str(error),)
         label = f"{OFF} ({error})"
-    found = Confinement(run=run, label=label, sandbox=sandbox, notes=notes, made=made)
+    found = Confinement(
+        run=run, label=label, sandbox=sandbox, is_whole=not missing, notes=notes, made=made
+    )
     if missing and required:
         found.close()
         what = "--require sandbox" if options.requires_sandbox else "policy: host.sandbox"

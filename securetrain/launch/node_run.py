@@ -388,6 +388,8 @@ class Session:
         if outcome is run_summary.Outcome.SUCCEEDED:
             nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
             self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
+            if self.confinement is not None and not self.confinement.is_whole:
+                self._say(f"sandbox      {self.confinement.label}")
             book = self.services.checkpoint_log if self.services is not None else None
             if book is not None:
                 count = f"{book.num_logged} checkpoint{'s' if book.num_logged != 1 else ''}"

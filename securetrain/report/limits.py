@@ -4,7 +4,14 @@
 
 from typing import Final
 
-from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, NetworkProfile, State, degraded_label
+from securetrain.core.vocabulary import (
+    TEST_ONLY,
+    UNATTESTED,
+    UNCONFINED,
+    NetworkProfile,
+    State,
+    degraded_label,
+)
 from securetrain.report.boundaries import count
 from securetrain.report.model import BoundaryState, ProofState, RunRecord
 
@@ -86,6 +93,11 @@ def _node(record: RunRecord) -> list[str]:
         for fact in record.facts
         if fact.name == "worker shim"
     ]
+    if UNCONFINED in labels:
+        found.append(
+            "The workers' sandbox was DEGRADED: they could do more on this machine than training"
+            " needs. The ledger says what was missing (sandbox-degraded)."
+        )
     profiles = [fact.value for fact in record.facts if fact.name == "network"]
     if NetworkProfile.LOOPBACK in profiles:
         found.append(

@@ -118,6 +118,7 @@ class _Summary(msgspec.Struct, frozen=True):
     torch: str = ""
     nodes: tuple[_Node, ...] = ()
     protected: bool = True
+    sandbox: str = ""
 
 
 def read_run(root: Path, now: datetime) -> RunRecord:
@@ -428,6 +429,7 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
         ("network", _network(summary.network)),
         ("workers", str(summary.world_size or "")),
         ("worker shim", "" if summary.protected else "OFF: workers were not protected"),
+        ("sandbox", summary.sandbox),
         ("torch", summary.torch),
         ("command", command),
     ]

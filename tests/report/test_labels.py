@@ -21,6 +21,7 @@ from securetrain.core.vocabulary import (
     DEGRADED,
     TEST_ONLY,
     UNATTESTED,
+    UNCONFINED,
     Boundary,
     Decision,
     NetworkProfile,
@@ -35,7 +36,14 @@ from securetrain.testing.clock import SettableClock
 from securetrain.testing.runs import SmallRun, make_run
 
 WORDS = ["UNATTESTED", "TEST-ONLY", "DEGRADED", "UNWATCHED"]
-WHOLE = [UNATTESTED, TEST_ONLY, DEGRADED, *map(degraded_label, NetworkProfile), *NodeTier]
+WHOLE = [
+    UNATTESTED,
+    TEST_ONLY,
+    DEGRADED,
+    UNCONFINED,
+    *map(degraded_label, NetworkProfile),
+    *NodeTier,
+]
 SPELLINGS = sorted({spelling(word) for word in WORDS for spelling in (str, str.lower, str.title)})
 texts = st.builds(
     lambda before, word, after: before + word + after,
@@ -62,6 +70,7 @@ def write(run: SmallRun, text: str) -> None:
     agent.write(events.RdmaGuarded(subject=text, isolation=text, network=NetworkProfile.OVERLAY))
     agent.write(events.NodeAdmitted(subject=text, tier=NodeTier.TPM, label=text, evidence=text))
     agent.write(events.RoundFormed(subject=text, round=1, nodes=1, evicted=text))
+    agent.write(events.SandboxAchieved(label=text, user=7))
     agent.write(events.EpochApplied(subject=text, address=text, nodes=text))
     agent.write(events.WorkerFailed(subject=text, kind=text, what=text))
     rank.write(events.DatasetOpened(subject=text, format=text, tokenizer=text))
@@ -122,12 +131,14 @@ def test_labels_that_are_true_are_shown(bare: SmallRun) -> None:
     agent.write(events.LeaseRenewed(subject="node-1", tier=NodeTier.SELF_ASSERTED))
     agent.write(events.ProfileAchieved(subject="x", network=network))
     agent.write(events.RdmaGuarded(subject="x", network=network))
+    agent.write(events.SandboxDegraded(label="x", user=0, missing="Landlock"))
     bare.ledger("rank-0").write(
         events.CheckpointSigned(subject="x", step=2, digest="cd", verdict="unwatched")
     )
     record = read_run(bare.run_dir.root, bare.clock() + timedelta(hours=1))
     labels = {view.boundary: view.labels for view in record.boundaries if view.labels}
     assert labels == {
+        Boundary.HOST: (UNCONFINED,),
         Boundary.NODE: (TEST_ONLY, UNATTESTED),
         Boundary.NETWORK: (degraded_label(network),),
         Boundary.FABRIC: (degraded_label(network),),
@@ -136,7 +147,8 @@ def test_labels_that_are_true_are_shown(bare: SmallRun) -> None:
     states = {view.boundary: (view.state, view.label) for view in record.boundaries}
     assert states[Boundary.NODE] == (BoundaryState.PARTIAL, "TEST-ONLY")
     assert states[Boundary.NETWORK] == (BoundaryState.PARTIAL, "rdma-trusted degraded")
-    assert sum(word in limit for limit in record.limits for word in WORDS) == 2
+    assert sum(word in limit for limit in record.limits for word in WORDS) == 3
+    assert any("sandbox was DEGRADED" in limit for limit in record.limits)
 
 
 # What a key may not write.

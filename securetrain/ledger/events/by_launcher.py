@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.core.vocabulary import Boundary, NetworkProfile
+from securetrain.core.vocabulary import UNCONFINED, Boundary, NetworkProfile
 from securetrain.ledger.events.base import (
     Allowed,
     Observed,
@@ -124,6 +124,11 @@ class SandboxDegraded(Observed, frozen=True, kw_only=True):
     user: int
     missing: str
     """What this machine does not give, with the reason."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """DEGRADED SANDBOX."""
+        return (UNCONFINED,)
 
 
 @event("sandbox-refused", Boundary.HOST, _LAUNCHER)
