@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -122,24 +122,20 @@ def signal_inside(pid: int, number: int, proc: Path = Path("/proc")) -> bool:
 
 
 def first_inside(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """The descendant that is the first process of the innermost pid namespace."""
-    deepest: tuple[int, int] | None = None
-    for found in _descendants(pid, proc):
-        numbers = _status(found, proc).get("NSpid", "").split()
-        if numbers[-1:] == ["1"] and (deepest is None or len(numbers) > deepest[0]):
-            deepest = len(numbers), found
-    return deepest[1] if deepest else None
+    """The launcher inside: pasta starts unshare, and unshare starts it (`rootless.command`).
+
+    It is no deeper process: the sandbox of its workers has a pid namespace and a first process too.
+    """
+    for found in _children(_children([pid], proc), proc):
+        if _status(found, proc).get("NSpid", "").split()[-1:] == ["1"]:
+            return found
+    return None
 
 
-def _descendants(pid: int, proc: Path) -> Iterator[int]:
-    parents = {}
-    for entry in proc.iterdir():
-        if entry.name.isdecimal():
-            parents[int(entry.name)] = _status(int(entry.name), proc).get("PPid", "")
-    generation = [pid]
-    while generation:
-        generation = [one for one, parent in parents.items() if parent in map(str, generation)]
-        yield from generation
+def _children(parents: Sequence[int], proc: Path) -> list[int]:
+    pids = [int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()]
+    wanted = {str(parent) for parent in parents}
+    return [pid for pid in pids if _status(pid, proc).get("PPid", "") in wanted]
 
 
 def _handles(pid: int, number: int, proc: Path) -> bool:

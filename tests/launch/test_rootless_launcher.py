@@ -138,6 +138,8 @@ def proc(tmp_path):
     add(101, 100, "101 1")
     add(102, 101, "102 5 1", caught=1 << (signal.SIGTERM - 1))
     add(103, 102, "103 6 2")
+    add(104, 103, "104 7 3 1", caught=1 << (signal.SIGHUP - 1))  # of the workers' sandbox
+    add(105, 102, "105 8 4 1", caught=1 << (signal.SIGHUP - 1))  # an orphan of theirs
     add(200, 1, "200 7 3 1")  # somebody else's
     return tmp_path
 
