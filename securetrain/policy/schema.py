@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one policy schema: a section for each trust boundary, every field with who enforces it.
 
-Each field carries its description and ``enforced_by`` (any of run, audit, verify) as metadata,
-which `securetrain policy explain` and the reference page print. A field that nothing enforces does
-not belong here. Unknown keys are errors.
+A field's metadata, its description and ``enforced_by`` (any of run, audit, verify), is what
+`securetrain policy explain` and the reference page print. Unknown keys are errors.
 """
 
 from datetime import date
@@ -494,9 +493,6 @@ Section: TypeAlias = (
     | Debug
 )
 
-SECTIONS: Final = tuple(
-    field.name
-    for field in msgspec.structs.fields(Policy)
-    if field.name not in {"apiVersion", "kind", "metadata"}
-)
+_HEADER: Final = {"apiVersion", "kind", "metadata"}
+SECTIONS: Final = tuple(f.name for f in msgspec.structs.fields(Policy) if f.name not in _HEADER)
 """Section names in order; with '_' for '-' they are the ids of the twelve boundaries."""

@@ -29,12 +29,15 @@ from securetrain.evidence import AttestationResult
 from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.link import Link
-from securetrain.rendezvous.member.round import EpochOverError, OpenStore, Round, closed, late
-from securetrain.rendezvous.wire.membership import (
-    Membership,
-    verify_membership,
-    verify_staffed,
+from securetrain.rendezvous.member.round import (
+    EpochOverError,
+    OpenStore,
+    Round,
+    closed,
+    late,
+    misplaced,
 )
+from securetrain.rendezvous.wire.membership import Membership, verify_membership, verify_staffed
 from securetrain.rendezvous.wire.protocol import (
     PROTOCOL,
     Admit,
@@ -235,10 +238,7 @@ class Member:
         """
         with self._changed:
             return self._changed.wait_for(
-                lambda: (
-                    not self._status.running or self._failure is not None or not self._link.is_open
-                ),
-                timeout,
+                lambda: not self._status.running or not self.connected, timeout
             )
 
     @property
@@ -291,14 +291,9 @@ class Member:
         return own.rank
 
     def _is_over(self, epoch: int) -> bool:
-        current = self._membership
-        return (
-            current is None
-            or current.epoch != epoch
-            or bool(self._out)
-            or self._status.waiting > 0
-            or self._status.closed
-        )
+        current, status = self._membership, self._status
+        is_it = current is not None and current.epoch == epoch
+        return not is_it or bool(self._out) or status.waiting > 0 or status.closed
 
     def local_time(self, time: datetime) -> datetime:
         """A time of the coordinator by this node's clock, or a little earlier; never later."""
@@ -385,11 +380,7 @@ class Member:
         """
         with self._changed:
             return self._changed.wait_for(
-                lambda: (
-                    self._failure is not None
-                    or not self._link.is_open
-                    or (self._noted and not self._status.unfinished)
-                ),
+                lambda: (self._noted and not self._status.unfinished) or not self.connected,
                 timeout,
             )
 
@@ -453,14 +444,8 @@ class Member:
             current = self._membership
             if current is None or store.epoch != current.epoch:
                 return  # of a round that this node has left
-            wanted = store_host(current)
-            if store.host != wanted:
-                raise AdmissionError(
-                    "ST-ADMN-009",
-                    f"the store of epoch {store.epoch} is at {store.host}, rank 0 is at {wanted}",
-                    "Store.host",
-                    "stop the job: somebody redirects the workers",
-                )
+            if store.host != store_host(current):
+                raise misplaced(store, store_host(current))
             self._store = store
             self._changed.notify_all()
 

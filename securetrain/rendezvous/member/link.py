@@ -30,12 +30,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from securetrain.attest.node import Attester
 from securetrain.attest.session import Passport, verify_passport
-from securetrain.core.errors import (
-    AdmissionError,
-    AttestationError,
-    NetworkError,
-    SecureTrainError,
-)
+from securetrain.core.errors import AdmissionError, AttestationError, NetworkError, SecureTrainError
 from securetrain.evidence import Ask, AttestationResult, Binding
 from securetrain.evidence.tpm import parse_public
 from securetrain.identity import Role, public_key_of

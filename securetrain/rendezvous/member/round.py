@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from securetrain.core.errors import AdmissionError
 from securetrain.rendezvous.wire.membership import Membership
-from securetrain.rendezvous.wire.protocol import Status
+from securetrain.rendezvous.wire.protocol import Status, Store
 
 OpenStore = Callable[[Membership], int]
 """Called on rank 0 to start the workers' store at this node's address; returns the port."""
@@ -44,6 +44,16 @@ def closed(status: Status) -> AdmissionError:
             "ST-ADMN-008", "the job is closed and this node was spare", "coordinator"
         )
     return AdmissionError("ST-ADMN-008", "the job is closed", "coordinator")
+
+
+def misplaced(store: Store, wanted: str) -> AdmissionError:
+    """The refusal of a store that is not on rank 0's node."""
+    return AdmissionError(
+        "ST-ADMN-009",
+        f"the store of epoch {store.epoch} is at {store.host}, rank 0 is at {wanted}",
+        "Store.host",
+        "stop the job: somebody redirects the workers",
+    )
 
 
 def late(
