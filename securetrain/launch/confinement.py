@@ -64,6 +64,11 @@ class Confinement:
     notes: tuple[str, ...] = ()
     made: tuple[Path, ...] = ()
 
+    @property
+    def user(self) -> int:
+        """The workers' user."""
+        return self.sandbox.user if self.sandbox is not None else os.geteuid()
+
     def inside(self, plan: Plan, plain: Plan, network: Inside) -> Plan:
         """The same workers, started in the sandbox; `plain` when there is none."""
         if self.sandbox is None:
@@ -132,12 +137,11 @@ def confine(
         found.close()
         what = "--require sandbox" if options.requires_sandbox else "policy: host.sandbox"
         raise RuntimeRefusal("ST-RUNT-020", f"it lacks {'; '.join(missing)}"[:2000], what)
-    user = scene.user.uid if scene.user is not None else os.geteuid()
     if missing:
         said = "; ".join(missing)[:2000]
-        ledger.write(events.SandboxDegraded(label=label[:2000], user=user, missing=said))
+        ledger.write(events.SandboxDegraded(label=label[:2000], user=found.user, missing=said))
     else:
-        ledger.write(events.SandboxAchieved(label=label, user=user))
+        ledger.write(events.SandboxAchieved(label=label, user=found.user))
     return found
 
 

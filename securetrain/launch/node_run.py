@@ -262,7 +262,9 @@ class Session:
         if self.profile is not NetworkProfile.STORE_TLS:
             return None
         address = announced_address(endpoint, self.options.bind)
-        return Carrier(address=str(address), clock=self.clock)
+        assert self.confinement is not None
+        users = frozenset({self.confinement.user})
+        return Carrier(address=str(address), clock=self.clock, users=users)
 
     @property
     def _fabric(self) -> Fabric:

@@ -99,6 +99,12 @@ class Sandbox:
         return bool(self.missing)
 
     @property
+    def user(self) -> int:
+        """The workers' user: the job's, or the launcher's where that one could not be had."""
+        has, user = self.features, self.scene.user
+        return user.uid if has.namespaces and has.user and user is not None else os.geteuid()
+
+    @property
     def label(self) -> str:
         """The sandbox, for people."""
         scene, has = self.scene, self.features

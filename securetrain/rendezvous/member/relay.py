@@ -13,8 +13,8 @@ Rules:
    the role that its tier gives, and on the way out that of rank 0. Its key is the node's own;
 2. nothing is sent on before that. Handshakes have a time limit, half-open ones and connections a
    number limit;
-3. on loopback only processes of this user are let in (the kernel's table says whose a connection
-   is): whoever else is on the machine could otherwise use the node's certificate;
+3. on loopback only the launcher's user and the workers' are let in (the kernel's table says whose a
+   connection is): whoever else is on the machine could otherwise use the node's certificate;
 4. a relay is of one epoch, and is closed with everything that it carries when the epoch ends.
 
 What is not carried: gradients. They travel in the clear, and the profile says so (DEGRADED).
@@ -49,6 +49,7 @@ MAX_HALF_OPEN: Final = 64
 MAX_CONNECTIONS: Final = 8192
 _CHUNK: Final = 64 << 10
 _BACKLOG: Final = 512
+_NOBODYS: Final = "0"
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,8 @@ class Relay:
     is_entrance: bool
     """Whether peers come over TLS, and the store is behind; else workers come, and it is far."""
     listener: socket.socket
+    users: frozenset[int] = frozenset()
+    """Who may use an exit, but for this process's own user (rule 3)."""
     refused: list[SecureTrainError] = field(default_factory=list)
     """The last refusals, newest last; a few."""
     _sockets: set[socket.socket] = field(default_factory=set)
@@ -178,6 +181,7 @@ class Relay:
         membership: Membership,
         credentials: Credentials,
         clock: Callable[[], datetime],
+        users: frozenset[int] = frozenset(),
     ) -> Self:
         """On another node: what workers take for the store.
 
@@ -191,6 +195,7 @@ class Relay:
             target=(host, port),
             is_entrance=False,
             listener=_listen(LOOPBACK),
+            users=users,
         )
         relay.start()
         return relay
@@ -243,7 +248,7 @@ class Relay:
         is_open = False
         try:
             if not self.is_entrance:
-                require_own(source, self.listener.getsockname())
+                require_own(source, self.listener.getsockname(), self.users | {os.getuid()})
             came.settimeout(HANDSHAKE_SECONDS)
             if self.is_entrance:
                 connection = self._shake_hands(came, server=True)
@@ -344,6 +349,8 @@ class Carrier:
     address: str
     """This node's own, where the others reach it."""
     clock: Callable[[], datetime]
+    users: frozenset[int] = frozenset()
+    """This node's workers', where they are not this process's own."""
     _relay: Relay | None = None
 
     def before_store(
@@ -371,7 +378,11 @@ class Carrier:
         """
         self.close()
         self._relay = Relay.to_store(
-            *place, membership=membership, credentials=credentials, clock=self.clock
+            *place,
+            membership=membership,
+            credentials=credentials,
+            clock=self.clock,
+            users=self.users,
         )
         return LOOPBACK, self._relay.port
 
@@ -382,23 +393,30 @@ class Carrier:
             self._relay = None
 
 
-def require_own(source: tuple[str, int], listens: tuple[str, int]) -> None:
-    """Refuse a connection on loopback that another user made (rule 3).
+def require_own(source: tuple[str, int], listens: tuple[str, int], users: frozenset[int]) -> None:
+    """Refuse a connection on loopback that none of these users made (rule 3).
+
+    An end that nobody holds any more is nobody's: the kernel soon says root, whoever closed it.
 
     Raises:
         AdmissionError: ST-ADMN-002; also when nobody can say whose it is.
         NetworkError: ST-NETW-002 when the kernel's tables cannot be read.
     """
-    users = {
-        found.uid
+    ends = [
+        found
         for found in read_sockets()
         if _place(found.local) == source and _place(found.remote) == listens
-    }
-    if users != {os.getuid()}:
-        whose = ", ".join(map(str, sorted(users))) or "unknown"
+    ]
+    if not ends or any(found.inode == _NOBODYS for found in ends):
         raise tls.unauthenticated(
-            f"a process of another user (uid {whose}) asks for the store",
-            "run all workers of a node as the user who started them",
+            "nobody can say which user's process asks for the store", "look at its log"
+        )
+    strangers = sorted({found.uid for found in ends} - users)
+    if strangers:
+        raise tls.unauthenticated(
+            f"a process of another user (uid {', '.join(map(str, strangers))}) asks for the store,"
+            f" which is for uid {', '.join(map(str, sorted(users)))}",
+            "let nothing but the job's workers connect to it",
         )
 
 

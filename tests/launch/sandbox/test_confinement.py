@@ -44,6 +44,7 @@ class Started:
     missing: tuple[str, ...] = ("Landlock (none)",)
     label = "DEGRADED: user 7; without Landlock (none)"
     notes = ("a note",)
+    user = 7
     closed = 0
 
     @classmethod
@@ -93,6 +94,7 @@ def test_a_preferred_one_says_what_is_missing(job):
     (event,) = events()
     assert (event["event"], event["decision"]) == ("sandbox-degraded", "observe")
     assert event["details"]["missing"] == "Landlock (none)"
+    assert event["details"]["user"] == found.user == 7
     assert run.checkpoints.is_dir()
     (run.tensorboard / "kept").touch()
     found.close()
@@ -104,7 +106,7 @@ def test_a_preferred_one_says_what_is_missing(job):
 def test_none_is_said_too(job):
     _, start, events = job
     found = start(SandboxMode.OFF)
-    assert (found.label, found.sandbox) == (OFF, None)
+    assert (found.label, found.sandbox, found.user) == (OFF, None, os.geteuid())
     assert events()[0]["event"] == "sandbox-degraded"
     plan = object()
     assert found.inside(plan, plan, NO_NETWORK) is plan

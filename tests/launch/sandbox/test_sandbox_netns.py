@@ -245,6 +245,9 @@ def test_a_part_that_fails_is_left_out_and_named(sandbox, monkeypatch, part):
     assert len(started.missing) == 1
     assert started.label.startswith("DEGRADED: ")
     assert not getattr(started.features, part)
+    # The store's relay lets in who this says: never a user that the workers are not.
+    wanted = started.scene.user
+    assert started.user == (wanted.uid if wanted is not None and part != "user" else os.geteuid())
 
 
 def test_without_namespaces_landlock_alone(sandbox, tmp_path, monkeypatch):
@@ -258,6 +261,7 @@ def test_without_namespaces_landlock_alone(sandbox, tmp_path, monkeypatch):
     monkeypatch.setattr(sandbox_module, "orders", forbidden)
     started = sandbox()
     assert not started.features.namespaces
+    assert started.user == os.geteuid()
     assert "mounts, processes and memory" in started.missing[0]
     code = (
         "import os, sys\n"

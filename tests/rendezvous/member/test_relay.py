@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The workers' store over TLS: who gets through a relay, and what is seen on the way."""
 
+import os
 import socket
 import socketserver
 import threading
@@ -15,16 +16,18 @@ from typing import Any
 import pytest
 from OpenSSL import SSL
 
+from securetrain.core.errors import AdmissionError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
 from securetrain.drills.tcpstore_client import StoreClient
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member import relay as relay_module
-from securetrain.rendezvous.member.relay import Carrier, MemberCheck, Relay, role_of
+from securetrain.rendezvous.member.relay import Carrier, MemberCheck, Relay, require_own, role_of
 from securetrain.rendezvous.wire import tls
 from securetrain.rendezvous.wire.membership import Member, Membership
 from tests.rendezvous.conftest import wait_until
+from tests.vocabulary import refused
 
 NODE_ADDRESS = "127.0.0.2"
 """Rank 0's, in this test: another address of this machine."""
@@ -150,10 +153,19 @@ class Nodes:
         self.made.append(made)
         return made
 
-    def to_store(self, place: tuple[str, int], own: tls.TlsIdentity | None = None) -> Relay:
+    def to_store(
+        self,
+        place: tuple[str, int],
+        own: tls.TlsIdentity | None = None,
+        users: frozenset[int] = frozenset(),
+    ) -> Relay:
         shown = own or self.credentials("node-1")
         made = Relay.to_store(
-            *place, membership=self.membership(), credentials=lambda: shown, clock=clock
+            *place,
+            membership=self.membership(),
+            credentials=lambda: shown,
+            clock=clock,
+            users=users,
         )
         self.made.append(made)
         return made
@@ -315,6 +327,52 @@ def test_another_user_of_the_machine_cannot_use_the_nodes_certificate(nodes, sto
     assert refusal(local) == "ST-ADMN-002"
     assert "another user" in local.refused[-1].what
     assert store.heard == b""
+
+
+@pytest.mark.parametrize("is_workers", [True, False])
+def test_workers_of_another_user_are_let_in_and_nobody_else(is_workers, nodes, store, monkeypatch):
+    workers = os.getuid() + (not is_workers)
+    carrier = Carrier(address=NODE_ADDRESS, clock=clock, users=frozenset({workers}))
+    shown = nodes.credentials("node-1")
+    place = (NODE_ADDRESS, nodes.before_store(store.port).port)
+    # The connection is this user's; the launcher is somebody else.
+    monkeypatch.setattr(relay_module, "os", SimpleNamespace(getuid=lambda: 4_000_000))
+    _, port = carrier.to_store(place, nodes.membership(), lambda: shown)
+    try:
+        assert exchange(port, CANARY) == (CANARY if is_workers else b"")
+        assert store.heard == (CANARY if is_workers else b"")
+        assert carrier._relay is not None
+        if not is_workers:
+            assert refusal(carrier._relay) == "ST-ADMN-002"
+            assert f"which is for uid {workers}, 4000000" in carrier._relay.refused[-1].what
+    finally:
+        carrier.close()
+
+
+def test_the_launcher_may_use_it_beside_its_workers(nodes, store):
+    place = (NODE_ADDRESS, nodes.before_store(store.port).port)
+    local = nodes.to_store(place, users=frozenset({4_000_000}))
+    assert exchange(local.port, b"the agent") == b"the agent"
+
+
+def test_an_end_that_was_closed_is_nobodys():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        came, source = listener.accept()
+        with came:
+            require_own(source, listener.getsockname(), frozenset({os.getuid()}))
+            # What it sent can still be read; the kernel's table soon calls its user root.
+            client.sendall(CANARY)
+            client.close()
+            error = refused(
+                AdmissionError,
+                "ST-ADMN-002",
+                require_own,
+                source,
+                listener.getsockname(),
+                frozenset({0, os.getuid()}),
+            )
+            assert "nobody can say" in error.what
 
 
 def test_half_open_connections_have_a_limit_and_an_end(nodes, store, monkeypatch):
