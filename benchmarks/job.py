@@ -163,7 +163,7 @@ class NetworkStep:
         options = ["--policy", str(policy), "--run-dir", str(folder / f"run-{node}")]
         options += ["--nnodes", "2", "--rdzv-id", job, "--rdzv-endpoint", meeting]
         options += ["--rdzv-conf", f"identity={policy.parent / f'node-{node}'}"]
-        options += ["--require", "overlay"]
+        options += ["--require", "overlay", "--output", str(folder)]
         tail = [str(script), str(folder), str(self.steps)]
         return ["-m", "securetrain", "run", *options, *tail]
 

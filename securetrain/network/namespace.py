@@ -28,7 +28,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from securetrain.core.errors import NetworkError
+from securetrain.core.errors import NetworkError, os_error
 from securetrain.core.files import write_atomic
 from securetrain.network import exec_private
 from securetrain.network.process_identity import kill
@@ -273,9 +273,12 @@ def _write(path: Path, data: bytes) -> None:
     if not path.exists():
         write_atomic(path, data)
         return
-    with path.open("r+b") as file:
-        file.write(data)
-        file.truncate()
+    try:
+        with path.open("r+b") as file:
+            file.write(data)
+            file.truncate()
+    except OSError as error:
+        raise os_error(error, str(path)) from error
 
 
 def is_closing(table: str) -> bool:

@@ -163,16 +163,16 @@ def test_a_killed_launcher(nodes):
     assert nodes.summary("node-a")["outcome"] == "failed"
     assert nodes.remains("node-a") == []
     nodes.launchers["node-b"].wait()
-    assert nodes.remains("node-b") != []
-    host = nodes.cluster.hosts[1]
-    done = subprocess.run(
-        host.command(sys.executable, "-m", "securetrain", "network", "gc"),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert Names.of(nodes.job, "node-b").namespace in done.stdout
+    if nodes.remains("node-b"):  # else another launcher of this machine has cleaned up already
+        host = nodes.cluster.hosts[1]
+        done = subprocess.run(
+            host.command(sys.executable, "-m", "securetrain", "network", "gc"),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert Names.of(nodes.job, "node-b").namespace in done.stdout
     assert nodes.remains("node-b") == []
     assert collect().problems == {}
 

@@ -159,11 +159,18 @@ def test_a_node_that_is_revoked_while_it_trains(cluster):
 
 
 def test_a_coordinator_that_is_killed_while_it_trains(cluster):
+    """The node trains on for its lease, and ends at once when it is told to."""
     coordinator = cluster.start()
     launcher = cluster.run(cluster.identity())
     worker = cluster.worker(launcher)
     coordinator.send_signal(signal.SIGKILL)
-    cluster.ended(launcher, "ST-ADMN-007", 1)
+    coordinator.wait()
+    with pytest.raises(subprocess.TimeoutExpired):
+        launcher.wait(5)  # longer than two beats
+    assert is_running(worker)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == int(ExitCode.INTERRUPTED)
     assert not is_running(worker)
 
 

@@ -22,7 +22,7 @@ from securetrain.network.system_tools import program
 from securetrain.network.wireguard import Endpoint
 from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.network.conftest import Job
+from tests.network.conftest import UNDERLAY, Job
 from tests.vocabulary import needs
 
 pytestmark = [
@@ -210,12 +210,14 @@ def test_a_disk_that_fills_up_later_is_no_way_to_stay_half_configured(trial, sma
     disk = small_disk(40)
     trial.state = disk / "state"
     before = trial.everything()
+    others = {f"node-{n}-{'x' * 40}": Endpoint(UNDERLAY + n, PORT) for n in range(200)}
+    trial.job = Job({"node-0": Endpoint(trial.host.address, PORT), **others})
     overlay = trial.up()
     (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize))
     for number in range(os.statvfs(disk).f_favail):
         (disk / str(number)).touch()
     with pytest.raises(SecureTrainError) as caught:
-        overlay.apply(1, trial.job.members("node-0", ["node-0"]))
+        overlay.apply(1, trial.job.members("node-0"))  # more than a block
     assert caught.value.code == "ST-USAG-006"
     assert trial.everything() == before
     with pytest.raises(NetworkError, match="ST-NETW-014"):

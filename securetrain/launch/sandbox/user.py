@@ -20,6 +20,7 @@ import secrets
 import socket
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -139,11 +140,9 @@ def _owner(script: Path) -> int:
 
 
 def _has_process(uid: int, proc: Path = Path("/proc")) -> bool:
-    for entry in os.scandir(proc):
-        if entry.name.isdecimal():
-            try:
-                if entry.stat().st_uid == uid:
+    with os.scandir(proc) as entries:
+        for entry in entries:
+            with suppress(OSError):  # it has ended
+                if entry.name.isdecimal() and entry.stat().st_uid == uid:
                     return True
-            except OSError:
-                continue
     return False
