@@ -110,7 +110,16 @@ def write_whole(path: Path, data: bytes, *, mode: int = PUBLIC_FILE) -> None:
     """
     if os.access(path.parent, os.W_OK) or not path.exists():
         write_atomic(path, data, mode=mode)
-        return
+    else:
+        write_in_place(path, data)
+
+
+def write_in_place(path: Path, data: bytes) -> None:
+    """Write into the file that is there, for who is shown that one; a reader may see a part.
+
+    Raises:
+        UsageError: ST-USAG-002 or ST-USAG-006.
+    """
     try:
         with os.fdopen(open_regular(path, os.O_WRONLY), "wb") as file:
             file.write(data)

@@ -28,7 +28,7 @@ from securetrain.launch.elastic_agent import Plan
 from securetrain.launch.options import RunOptions
 from securetrain.launch.sandbox import landlock
 from securetrain.launch.sandbox.sandbox import Sandbox
-from securetrain.launch.sandbox.user import choose_user
+from securetrain.launch.sandbox.user import choose_user, named_user
 from securetrain.launch.sandbox.view import Scene
 from securetrain.ledger import Ledger, events
 from securetrain.network import CACHES, rootless
@@ -155,11 +155,12 @@ def compiles_as(options: RunOptions, mode: SandboxMode) -> int:
         UsageError: ST-USAG-001 for a user that cannot be used.
     """
     confined = options.requires_sandbox or mode is not SandboxMode.OFF
-    if not (confined and os.geteuid() == 0 and not rootless.is_inside()):
-        return os.geteuid()
-    user = choose_user(options.user, _script(options))
-    user.release()
-    return os.geteuid() if user.is_ours else user.uid
+    user = named_user(options.user, _script(options)) if confined and _is_machines_root() else None
+    return user.uid if user is not None else os.geteuid()
+
+
+def _is_machines_root() -> bool:
+    return os.geteuid() == 0 and not rootless.is_inside()
 
 
 def _script(options: RunOptions) -> Path | None:
@@ -178,7 +179,6 @@ def _scene(
 ) -> Scene:
     given = options.torch
     script = _script(options)
-    whole_machine = os.geteuid() == 0 and not rootless.is_inside()
     home = Path(env["HOME"]) if env.get("HOME", "").startswith("/") else None
     caches = [Path(env[name]) for name in CACHES if name in env]
     search = [*sys.path, *(word for name in _SEARCH for word in env.get(name, "").split(":"))]
@@ -202,7 +202,7 @@ def _scene(
         homes=_homes(home),
         home=home,
         temporary=env.get("TMPDIR", ""),
-        user=choose_user(options.user, script) if whole_machine else None,
+        user=choose_user(options.user, script) if _is_machines_root() else None,
         own_user_namespace=os.geteuid() != 0,
         netns=network.netns,
         names=network.names,

@@ -28,8 +28,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from securetrain.core.errors import NetworkError, os_error
-from securetrain.core.files import write_atomic
+from securetrain.core.errors import NetworkError
+from securetrain.core.files import write_atomic, write_in_place
 from securetrain.network import exec_private
 from securetrain.network.process_identity import kill
 from securetrain.network.system_tools import Run, program, run_command
@@ -270,15 +270,10 @@ def write_names(folder: Path, hosts: Mapping[str, IPv4Address]) -> None:
 
 def _write(path: Path, data: bytes) -> None:
     """Write into the file that is there: a sandbox that shows it would go on showing another."""
-    if not path.exists():
+    if path.exists():
+        write_in_place(path, data)
+    else:
         write_atomic(path, data)
-        return
-    try:
-        with path.open("r+b") as file:
-            file.write(data)
-            file.truncate()
-    except OSError as error:
-        raise os_error(error, str(path)) from error
 
 
 def is_closing(table: str) -> bool:

@@ -13,14 +13,12 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from securetrain.launch.run_setup import KEYS, LOG_KEY, NODE_KEY, OWN_KEYS
+
 DEPTH: Final = 4
 ENTRIES: Final = 20000
 _KEYS: Final = frozenset(
-    f"{name}.pem"
-    for name in (
-        *("agent", "ca", "checkpoint", "coordinator", "dataset", "log", "node", "rank", "root"),
-        *("witness", "worker"),
-    )
+    f"{name}.pem" for name in (*KEYS, *OWN_KEYS, NODE_KEY, LOG_KEY, "ca", "rank", "witness")
 )
 _RUN: Final = "trust.json"
 _HEAD: Final = 256

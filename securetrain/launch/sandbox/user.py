@@ -66,11 +66,20 @@ def choose_user(asked: str, script: Path | None) -> JobUser:
     Raises:
         UsageError: ST-USAG-001 for a user that does not exist, or is root.
     """
+    return named_user(asked, script) or reserve()
+
+
+def named_user(asked: str, script: Path | None) -> JobUser | None:
+    """The user of rules 2 and 3; None where one is made for the job.
+
+    Raises:
+        UsageError: ST-USAG-001, as `choose_user`.
+    """
     if asked:
         return _asked(asked)
     if script is not None and (owner := _owner(script)):
         return _of(owner)
-    return reserve()
+    return None
 
 
 def reserve(

@@ -17,6 +17,8 @@ from securetrain.identity.keys import PrivateKey
 from securetrain.launch import confinement
 from securetrain.launch.confinement import NO_NETWORK, OFF, compiles_as, confine
 from securetrain.launch.failures import sandbox_fix
+from securetrain.launch.run_setup import prepare_run
+from securetrain.launch.sandbox.secrets_below import secrets_below
 from securetrain.launch.workerlog import describe
 from securetrain.ledger import Ledger
 from securetrain.network import rootless
@@ -177,6 +179,13 @@ def test_what_a_person_sees(launch, tmp_path):
     done = launch(tmp_path / "job" / "a" / "run3", "--standalone", "--user", "root", str(script))
     assert done.code == 2
     assert done.events("sandbox-refused")[0].code == "ST-USAG-001"
+
+
+def test_every_key_of_another_run_is_found(tmp_path):
+    run = prepare_run(tmp_path / "run", "dev", datetime.now(UTC)).run
+    keys, runs = secrets_below(str(tmp_path))
+    assert set(map(Path, keys)) == set(run.keys.glob("*.pem"))
+    assert runs == [str(run.root)]
 
 
 @pytest.mark.parametrize(
