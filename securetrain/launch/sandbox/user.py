@@ -45,11 +45,6 @@ class JobUser:
     reservation: socket.socket | None = None
     """Holds a user of the range for this launcher, as long as it is open."""
 
-    @property
-    def is_ours(self) -> bool:
-        """Return whether it is a user of the range, whom no file and no other process has."""
-        return FIRST_UID <= self.uid < FIRST_UID + NUM_UIDS
-
     def release(self) -> None:
         """Let another job have the user, when it is one of the range."""
         if self.reservation is not None:
