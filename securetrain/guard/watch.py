@@ -33,10 +33,10 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.collect import Collector, StepSketches
-from securetrain.guard.detector import Detector
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check
+from securetrain.guard.outliers import Detector
 from securetrain.guard.response import Findings
 from securetrain.guard.sketch import SketchShape, shape_for
 from securetrain.policy.schema import Gradients
