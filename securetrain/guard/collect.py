@@ -27,7 +27,6 @@ from securetrain.guard.sketch import (
     SketchParameters,
     SketchShape,
     derive,
-    product_roundoff,
     sketch,
     sketch_part,
 )
@@ -68,7 +67,6 @@ class StepSketches:
     """(size,) fp64."""
     roundoff: float
     """Of the coarsest reduction."""
-    product_roundoff: float
     digest: bytes
     layout: bytes
     """Of names and sizes only: another layout means other directions of the window sketch."""
@@ -103,7 +101,6 @@ class Collector:
         self._received = torch.zeros(self._shape.size, dtype=torch.float64)
         self._window_sum = torch.zeros(self._shape.size, dtype=torch.float64)
         self._roundoff = 0.0
-        self._product_roundoff = 0.0
         self._layout = hashlib.sha256(b"securetrain-layout-v1")
         self._digest = hashlib.sha256(b"securetrain-transcript-v1")
         self._liars: set[int] = set()
@@ -134,9 +131,6 @@ class Collector:
         self._batches += 1
         self._liars.update(draw.unopened)
         self._digest.update(draw.seed + bytes(len(draw.unopened)))
-        self._product_roundoff = max(
-            self._product_roundoff, product_roundoff(batch[0].local.device)
-        )
         for piece in batch:
             self._sketch(piece, draw.seed)
 
@@ -153,7 +147,6 @@ class Collector:
                 received=self._received,
                 window=self._window_sum,
                 roundoff=self._roundoff,
-                product_roundoff=self._product_roundoff,
                 digest=self._digest.digest(),
                 layout=layout,
                 unopened=tuple(sorted(self._liars)),

@@ -61,7 +61,6 @@ from securetrain.guard.robust import (
     Scale,
     against_others,
 )
-from securetrain.guard.sketch import SketchShape
 from securetrain.guard.verdict import RankScore, Test, finite_or_none
 
 _TINY: Final = 1e-30
@@ -174,13 +173,12 @@ class Detector:
             },
         )
 
-    def observe(self, fresh: Tensor, window: Tensor, shape: SketchShape) -> Assessment:
+    def observe(self, fresh: Tensor, window: Tensor) -> Assessment:
         """Score one step and learn from it.
 
         Args:
             fresh: (ranks, size) fp64 sketches under this step's seeds.
             window: (ranks, size) fp64 sketches under the fixed seed; ignored below three ranks.
-            shape: of the sketches.
         """
         if fresh.shape[0] != self._ranks:
             raise ValueError(f"{fresh.shape[0]} sketches for {self._ranks} ranks")
@@ -188,7 +186,6 @@ class Detector:
         self._steps += 1
         finite = torch.isfinite(fresh).all(dim=1) & torch.isfinite(window).all(dim=1)
         alive = [int(i) for i in finite.nonzero().flatten()]
-        fresh = fresh / math.sqrt(shape.rows)  # lengths of rows estimate lengths of gradients
         size = torch.linalg.vector_norm(fresh, dim=1)
         spike = self._spike(size, alive, calibrating=calibrating)
         if len(alive) >= 3:

@@ -38,11 +38,10 @@ from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sha
 from securetrain.guard.integrity import check
 from securetrain.guard.outliers import Detector
 from securetrain.guard.response import Findings
-from securetrain.guard.sketch import SketchShape, shape_for
+from securetrain.guard.sketch import shape_for
 from securetrain.policy.schema import Gradients
 
 _DIGEST: Final = 32
-_ALONE: Final = SketchShape(rows=1, buckets=1)
 
 
 class Watch(Protocol):
@@ -163,7 +162,7 @@ class GroupWatch:
         if sketches.layout != self._layout:
             self.detector.forget_history()
             self._layout = sketches.layout
-        assessment = self.detector.observe(sent.sum(dim=1), window, self.shape)
+        assessment = self.detector.observe(sent.sum(dim=1), window)
         findings.add_assessment(assessment, self._threshold, self.ranks)
         if not assessment.not_finite:
             result = check(
@@ -171,7 +170,6 @@ class GroupWatch:
                 received,
                 roundoff=sketches.roundoff,
                 shape=self.shape,
-                product_roundoff=sketches.product_roundoff,
                 owners=self._owners,
             )
             findings.add_integrity(result, self.ranks, sharded=parts > 1)
@@ -204,7 +202,7 @@ class LoneWatch:
             float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients
         )
         row = torch.tensor([[math.sqrt(square)]], dtype=torch.float64)
-        assessment = self.detector.observe(row, torch.zeros_like(row), _ALONE)
+        assessment = self.detector.observe(row, torch.zeros_like(row))
         findings.add_assessment(assessment, self._threshold, self.ranks)
         return 0, 0
 

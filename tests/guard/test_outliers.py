@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from securetrain.guard.outliers import Detector, DetectorState
-from securetrain.guard.sketch import SketchShape, derive
+from securetrain.guard.sketch import derive
 from securetrain.guard.verdict import Test
+from tests.guard.conftest import unmix
+from tests.guard.reference_sketch import cancelling_pair
 
 
 def one_nan(sim, x):
@@ -191,21 +193,16 @@ def test_a_fault_that_is_over_does_not_echo(simulation):
 
 def test_a_known_seed_hides_the_attack_and_a_fresh_one_does_not(simulation):
     def attacked(fresh):
-        sim = simulation(4, dimension=100_000)
+        sim = simulation(4, dimension=16_384)
         for _ in range(25):
             sim.observe(sim.honest())
         x = sim.honest()
         known = sim.fresh()
-        rows = known.left.T.tolist()
-        a, b, sign = next(
-            (a * known.stride, b * known.stride, sign)
-            for a in range(40)
-            for b in range(a)
-            for sign in (1.0, -1.0)
-            if rows[a] == [sign * value for value in rows[b]]
-        )
-        x[1, a] += 4 * x[1].norm()
-        x[1, b] -= sign * x[1, a]
+        a, b, sign_a, sign_b = cancelling_pair(known)
+        size = 4 * x[1].norm()
+        pair = torch.zeros(sim.dimension)
+        pair[a], pair[b] = sign_a * size, sign_b * size
+        x[1] += unmix(pair)
         # The window sketch would tell; here only the seed of the step is at stake.
         sim.window = known
         return sim.observe(x, fresh=known if not fresh else sim.fresh())
@@ -216,11 +213,10 @@ def test_a_known_seed_hides_the_attack_and_a_fresh_one_does_not(simulation):
 
 def test_one_rank_alone_knows_only_its_past():
     detector = Detector(1, warmup_steps=20, threshold=8.0)
-    shape = SketchShape(rows=1, buckets=1)
 
     def observe(norm):
         row = torch.tensor([[norm]], dtype=torch.float64)
-        return detector.observe(row, torch.zeros_like(row), shape)
+        return detector.observe(row, torch.zeros_like(row))
 
     generator = torch.Generator().manual_seed(0)
     for step in range(200):
@@ -234,9 +230,8 @@ def test_one_rank_alone_knows_only_its_past():
 
 def test_a_norm_that_changes_for_good_is_learned():
     detector = Detector(1, warmup_steps=5, threshold=8.0)
-    shape = SketchShape(rows=1, buckets=1)
     rows = [torch.full((1, 1), v, dtype=torch.float64) for v in [1.0] * 30 + [30.0] * 60]
-    spikes = [detector.observe(r, torch.zeros_like(r), shape).spike for r in rows]
+    spikes = [detector.observe(r, torch.zeros_like(r)).spike for r in rows]
     assert spikes[30]
     assert not any(spikes[:30])
     assert not any(spikes[-20:])
@@ -261,7 +256,7 @@ def test_state_survives_json_and_another_size_starts_again(simulation):
     assert smaller.state().steps == 0
     sim_rows = torch.zeros(4, 256, dtype=torch.float64)
     with pytest.raises(ValueError, match="4 sketches for 3 ranks"):
-        smaller.observe(sim_rows, sim_rows, SketchShape())
+        smaller.observe(sim_rows, sim_rows)
 
 
 def test_other_directions_forget_the_history(simulation):

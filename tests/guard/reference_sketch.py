@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The sketch by its definition, one number at a time: what kernel and fallback must equal."""
+
+import numpy as np
+
+MASK = (1 << 64) - 1
+
+
+def places(parameters, key=0):
+    """For every number of every part: which of the 256 it is added to, and its sign.
+
+    Returns:
+        Two arrays (parts, numel).
+    """
+    p = parameters
+    words = [int(word) & MASK for word in p.tables[key].tolist()]
+    rows, columns = -(-p.numel // 8192), min(256, -(-p.numel // 32))
+    t0 = words[:columns]
+    t1 = words[columns : columns + p.parts * rows]
+    t2 = words[columns + p.parts * rows :]
+    assert len(t2) == columns + p.parts * rows
+    index = np.empty((p.parts, p.numel), dtype=np.int64)
+    sign = np.empty((p.parts, p.numel))
+    for part in range(p.parts):
+        for i in range(p.numel):
+            row, column, lane = part * rows + i // 8192, i % 8192 // 32, i % 16
+            bits = t0[column] ^ t1[row] ^ t2[row + column]
+            bits >>= 20 * (i % 32 // 16)
+            turn = t1[row] >> 60
+            index[part, i] = 16 * (bits >> 16 & 15) + (lane + turn) % 16
+            sign[part, i] = -1 if bits >> lane & 1 else 1
+    return index, sign
+
+
+def sketch_by_definition(flat, parameters):
+    """(parts, size) fp64."""
+    p = parameters
+    x = flat.double().numpy().reshape(p.parts, p.numel)
+    out = np.zeros((p.parts, p.shape.keys, 256))
+    for key in range(p.shape.keys):
+        index, sign = places(p, key)
+        for part in range(p.parts):
+            np.add.at(out[part, key], index[part], sign[part] * x[part])
+    folded = out.reshape(p.parts, p.shape.keys, -1, p.shape.numbers).sum(axis=2)
+    return folded.reshape(p.parts, -1) / np.sqrt(p.shape.keys)
+
+
+def cancelling_pair(parameters):
+    """Two numbers of the first part that vanish when they are equal, times these signs."""
+    index, sign = places(parameters)
+    seen: dict[int, tuple[int, float]] = {}
+    for i, (place, s) in enumerate(zip(index[0].tolist(), sign[0].tolist(), strict=True)):
+        if place in seen:
+            other, s_other = seen[place]
+            return other, i, s_other, -s
+        seen[place] = i, s
+    raise AssertionError("257 numbers have 256 places")
