@@ -19,7 +19,9 @@ help:  ## Show this text
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 # A stamp is newer than what it was made from, so a second run needs no network.
-$(VENV)/.run: pyproject.toml constraints.txt
+# An editable install compiles the guard's kernel in place, where there is a compiler.
+KERNEL := hatch_build.py tools/kernel.py securetrain/guard/sketch_kernel.c
+$(VENV)/.run: pyproject.toml constraints.txt $(KERNEL)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "cannot make a virtual environment: install python3-venv (Debian, Ubuntu) or set PYTHON=" >&2; exit 1; }
 	@echo "installing securetrain and torch into $(VENV) (once) ..."
@@ -81,4 +83,5 @@ mutate: $(VENV)/.dev  ## Remove security checks one by one; every removal must f
 	$(BIN)/python tools/mutate.py
 
 clean:  ## Remove everything that was built here
+	rm -f securetrain/guard/libsketch.so
 	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
