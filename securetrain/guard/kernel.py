@@ -9,8 +9,9 @@
    directory, cache or variable has a say;
 2. it must have been made from the very source that lies beside it (it carries the digest), or it
    is not used: an old build and a new `sketch.py` would not agree;
-3. the loops for AVX2 run where the processor has it, the portable ones elsewhere. Without a library
-   `sketch.py` computes the same numbers in torch, slower. `backend` says which it is;
+3. the loops for AVX-512 or AVX2 run where the processor has them, the portable ones elsewhere.
+   Without a library `sketch.py` computes the same numbers in torch, slower. `backend` says
+   which it is;
 4. nothing is called with a size or an index that Python has not checked (`sketch.py`).
 """
 
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 _FOLDER: Final = Path(__file__).parent
 LIBRARY: Final = _FOLDER / "libsketch.so"
 SOURCE: Final = _FOLDER / "sketch_kernel.c"
-_PATHS: Final = ("portable", "AVX2")
+PATHS: Final = ("portable", "AVX2", "AVX-512")
 
 
 class Kernel:
@@ -98,4 +99,4 @@ def backend() -> str:
     found = load()
     if found.kernel is None:
         return f"torch ({found.reason})"
-    return f"native ({_PATHS[found.kernel.path]})"
+    return f"native ({PATHS[found.kernel.path]})"

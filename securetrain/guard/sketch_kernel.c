@@ -26,16 +26,17 @@
 #define ROW (WORD * COLUMNS)
 #define AHEAD 4096 /* bytes: the processor alone looks only to the end of a page */
 
-typedef float floats __attribute__((vector_size(32)));
-typedef int32_t ints __attribute__((vector_size(32)));
-typedef double doubles __attribute__((vector_size(32)));
-/* The same in memory, wherever it begins. */
-typedef int32_t loose_ints __attribute__((vector_size(32), aligned(1), may_alias));
-typedef uint16_t loose_halves __attribute__((vector_size(16), aligned(1), may_alias));
-typedef float loose_quads __attribute__((vector_size(16), aligned(4), may_alias));
+/* One group; compilers cut it to the width that the processor has. */
+typedef float floats __attribute__((vector_size(64)));
+typedef int32_t ints __attribute__((vector_size(64)));
+typedef double doubles __attribute__((vector_size(64)));
+/* Such in memory, wherever they begin. */
+typedef int32_t loose_ints __attribute__((vector_size(64), aligned(1), may_alias));
+typedef uint16_t loose_halves __attribute__((vector_size(32), aligned(1), may_alias));
+typedef float half_group __attribute__((vector_size(32), may_alias));
 
 enum kind { FP32 = 0, BF16 = 1 };
-enum path { PORTABLE = 0, AVX2 = 1 };
+enum path { PORTABLE = 0, AVX2 = 1, AVX512 = 2 };
 
 struct run {
     int64_t data;  /* address of `count` numbers that follow each other */
@@ -49,46 +50,41 @@ struct key { /* T0[a] ^ T1[b] ^ T2[a + b] is the word in column a of row b */
     const uint64_t *t0, *t1, *t2;
 };
 
-/* Lane 8 * q + l of a group has bit 8 * q + l: these shifts bring it to the place of the sign. */
-static const ints LOW = {31, 30, 29, 28, 27, 26, 25, 24};
-static const ints HIGH = {23, 22, 21, 20, 19, 18, 17, 16};
+/* Lane l of a group has bit l: these shifts bring it to the place of the sign. */
+static const ints SHIFT = {31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16};
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* 32 numbers as four vectors, their bits. bf16 is the upper half of fp32. */
+/* The bits of 32 numbers, as two groups. bf16 is the upper half of fp32. */
 INLINE void load(ints *x, const unsigned char *data, const int kind) {
     if (kind == FP32) {
-        const loose_ints *from = (const loose_ints *)data;
-        x[0] = from[0], x[1] = from[1], x[2] = from[2], x[3] = from[3];
+        x[0] = ((const loose_ints *)data)[0];
+        x[1] = ((const loose_ints *)data)[1];
     } else {
-        const loose_halves *from = (const loose_halves *)data;
-        x[0] = __builtin_convertvector(from[0], ints) << 16;
-        x[1] = __builtin_convertvector(from[1], ints) << 16;
-        x[2] = __builtin_convertvector(from[2], ints) << 16;
-        x[3] = __builtin_convertvector(from[3], ints) << 16;
+        x[0] = __builtin_convertvector(((const loose_halves *)data)[0], ints) << 16;
+        x[1] = __builtin_convertvector(((const loose_halves *)data)[1], ints) << 16;
     }
 }
 
-/* One group of 16 numbers: negate those whose bit is set, add all to one accumulator. */
-INLINE void add_group(floats *sum, const ints *x, uint32_t bits) {
+/* Negate the numbers whose bit is set, and add all to one accumulator. */
+INLINE void add_group(floats *sum, const ints x, uint32_t bits) {
     const ints all = (ints){0} + (int32_t)bits;
-    sum[0] += (floats)(x[0] ^ ((all << LOW) & INT32_MIN));
-    sum[1] += (floats)(x[1] ^ ((all << HIGH) & INT32_MIN));
+    *sum += (floats)(x ^ ((all << SHIFT) & INT32_MIN));
 }
 
-INLINE void add_word(floats (*sums)[2 * BUCKETS], const unsigned char *data, const int kind,
+INLINE void add_word(floats (*sums)[BUCKETS], const unsigned char *data, const int kind,
                      const struct key *keys, const int num_keys, int64_t row, int64_t column) {
-    ints x[4];
+    ints x[2];
     load(x, data, kind);
     for (int k = 0; k < num_keys; k++) {
         uint64_t h = keys[k].t0[column] ^ keys[k].t1[row] ^ keys[k].t2[row + column];
-        add_group(&sums[k][2 * ((h >> 16) & 15)], x, (uint32_t)h);
-        add_group(&sums[k][2 * ((h >> 36) & 15)], x + 2, (uint32_t)(h >> 20));
+        add_group(&sums[k][(h >> 16) & 15], x[0], (uint32_t)h);
+        add_group(&sums[k][(h >> 36) & 15], x[1], (uint32_t)(h >> 20));
     }
 }
 
 /* Numbers `from` to `to` of a word that is not whole; the others count as zero. */
-INLINE void add_piece(floats (*sums)[2 * BUCKETS], const unsigned char *data, const int kind,
+INLINE void add_piece(floats (*sums)[BUCKETS], const unsigned char *data, const int kind,
                       const struct key *keys, const int num_keys, int64_t at, int64_t count) {
     unsigned char word[4 * WORD];
     const int width = kind == FP32 ? 4 : 2;
@@ -99,23 +95,23 @@ INLINE void add_piece(floats (*sums)[2 * BUCKETS], const unsigned char *data, co
 
 /* Add the fp32 accumulators to the fp64 ones, and forget them. */
 INLINE void widen(floats *sums, doubles *wide) {
-    for (int i = 0; i < 4 * BUCKETS; i++) {
-        wide[i] += __builtin_convertvector(((const loose_quads *)sums)[i], doubles);
+    for (int i = 0; i < 2 * BUCKETS; i++) {
+        wide[i] += __builtin_convertvector(((const half_group *)sums)[i], doubles);
     }
-    memset(sums, 0, 2 * BUCKETS * sizeof *sums);
+    memset(sums, 0, BUCKETS * sizeof *sums);
 }
 
 /* Turn the lanes, add them to the result, and forget them. */
 INLINE void drain(doubles *wide, int turn, double *out) {
     for (int b = 0; b < BUCKETS; b++) {
         double twice[2 * LANES];
-        memcpy(twice, &wide[4 * b], LANES * sizeof *twice);
-        memcpy(twice + LANES, &wide[4 * b], LANES * sizeof *twice);
+        memcpy(twice, &wide[2 * b], LANES * sizeof *twice);
+        memcpy(twice + LANES, &wide[2 * b], LANES * sizeof *twice);
         for (int l = 0; l < LANES; l++) {
             out[b * LANES + l] += twice[LANES - turn + l];
         }
     }
-    memset(wide, 0, SIZE / 4 * sizeof *wide);
+    memset(wide, 0, SIZE / 8 * sizeof *wide);
 }
 
 INLINE void sketch(const struct run *run, const int kind, const struct key *keys,
@@ -125,8 +121,8 @@ INLINE void sketch(const struct run *run, const int kind, const struct key *keys
     /* fp32 is summed a quarter of a row at a time: half the rounding. bf16 is rounded already. */
     const int64_t span = kind == FP32 ? ROW / 4 : ROW;
     int64_t at = run->first, end = run->first + run->count;
-    floats sums[4][2 * BUCKETS];
-    doubles wide[4][SIZE / 4];
+    floats sums[4][BUCKETS];
+    doubles wide[4][SIZE / 8];
     memset(sums, 0, (size_t)num_keys * sizeof sums[0]);
     memset(wide, 0, (size_t)num_keys * sizeof wide[0]);
     while (at < end) {
@@ -188,6 +184,12 @@ __attribute__((target("avx2"))) static void avx2(const struct run *runs, int64_t
                                                  double *out) {
     EVERY_RUN
 }
+
+__attribute__((target("avx2,avx512f,avx512vl"))) static void
+avx512(const struct run *runs, int64_t num_runs, const struct key *keys, int num_keys,
+       double *out) {
+    EVERY_RUN
+}
 #endif
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -204,6 +206,9 @@ const char *securetrain_sketch_source(void) {
 
 int securetrain_sketch_best_path(void) {
 #if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {
+        return AVX512;
+    }
     return __builtin_cpu_supports("avx2") ? AVX2 : PORTABLE;
 #else
     return PORTABLE;
@@ -213,10 +218,14 @@ int securetrain_sketch_best_path(void) {
 /* Add the sketches of all runs to `out`, (sketches, keys, 256) fp64; 0, or -1 for bad arguments. */
 int securetrain_sketch(int path, const struct run *runs, int64_t num_runs, const struct key *keys,
                        int num_keys, double *out) {
-    if (num_keys < 1 || num_keys > 4 || path > securetrain_sketch_best_path()) {
+    if (num_keys < 1 || num_keys > 4 || path < PORTABLE || path > securetrain_sketch_best_path()) {
         return -1;
     }
 #if defined(__x86_64__)
+    if (path == AVX512) {
+        avx512(runs, num_runs, keys, num_keys, out);
+        return 0;
+    }
     if (path == AVX2) {
         avx2(runs, num_runs, keys, num_keys, out);
         return 0;

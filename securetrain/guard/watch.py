@@ -79,7 +79,7 @@ class GroupWatch:
         self.piece = ""
         self.detector = _detector(len(self.ranks), settings)
         self.channel: Channel = GroupChannel(group)
-        self.shape = shape_for(len(self.ranks))
+        self.shape = shape_for(len(self.ranks), keys=settings.sketch_keys)
         self.collector = Collector(Beacon(self.channel, randomness), self.shape, retain_bytes)
         self._group = group
         self._threshold = settings.threshold

@@ -362,6 +362,10 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     max_refused_steps: Annotated[
         int, _meta("refused steps in a row before the run halts", "run", ge=1, le=1000)
     ] = 5
+    sketch_keys: Annotated[
+        int,
+        _meta("sketches of each gradient under secrets of their own, in one pass", "run", ge=1, le=4),
+    ] = 1
 
 
 SpkiText: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{40,200}\Z")]

@@ -1,10 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The sketch by its definition, one number at a time: what kernel and fallback must equal."""
+"""The sketch by its definition, number by number: what kernel and fallback must equal."""
 
 import numpy as np
-
-MASK = (1 << 64) - 1
 
 
 def places(parameters, key=0):
@@ -14,23 +12,21 @@ def places(parameters, key=0):
         Two arrays (parts, numel).
     """
     p = parameters
-    words = [int(word) & MASK for word in p.tables[key].tolist()]
+    words = p.tables[key].numpy().view(np.uint64)
     rows, columns = -(-p.numel // 8192), min(256, -(-p.numel // 32))
     t0 = words[:columns]
     t1 = words[columns : columns + p.parts * rows]
     t2 = words[columns + p.parts * rows :]
     assert len(t2) == columns + p.parts * rows
-    index = np.empty((p.parts, p.numel), dtype=np.int64)
-    sign = np.empty((p.parts, p.numel))
-    for part in range(p.parts):
-        for i in range(p.numel):
-            row, column, lane = part * rows + i // 8192, i % 8192 // 32, i % 16
-            bits = t0[column] ^ t1[row] ^ t2[row + column]
-            bits >>= 20 * (i % 32 // 16)
-            turn = t1[row] >> 60
-            index[part, i] = 16 * (bits >> 16 & 15) + (lane + turn) % 16
-            sign[part, i] = -1 if bits >> lane & 1 else 1
-    return index, sign
+    i = np.arange(p.numel)
+    row = np.arange(p.parts)[:, None] * rows + i // 8192
+    column, lane = i % 8192 // 32, i % 16
+    bits = t0[column] ^ t1[row] ^ t2[row + column]
+    bits = bits >> (20 * (i % 32 // 16)).astype(np.uint64)
+    turn = (t1[row] >> np.uint64(60)).astype(np.int64)
+    bucket = (bits >> np.uint64(16) & np.uint64(15)).astype(np.int64)
+    negative = (bits >> lane.astype(np.uint64) & np.uint64(1)).astype(np.int64)
+    return 16 * bucket + (lane + turn) % 16, 1.0 - 2.0 * negative
 
 
 def sketch_by_definition(flat, parameters):

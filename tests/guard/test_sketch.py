@@ -41,17 +41,17 @@ def _native(path):
     if (loaded := kernel.load()).kernel is None:
         pytest.skip(loaded.reason)
     if path > loaded.kernel.path:
-        pytest.skip("the processor has no AVX2")
+        pytest.skip("the processor has no such instructions")
     return kernel.Loaded(kernel.Kernel(loaded.kernel.library, path), "")
 
 
-@pytest.fixture(params=["torch", "portable", "AVX2"])
+@pytest.fixture(params=["torch", *kernel.PATHS])
 def path(request, monkeypatch):
     """Each way to sketch in turn."""
     if request.param == "torch":
         found = kernel.Loaded(None, "taken away")
     else:
-        found = _native(["portable", "AVX2"].index(request.param))
+        found = _native(kernel.PATHS.index(request.param))
     monkeypatch.setattr(sketches, "load", lambda: found)
     return request.param
 
