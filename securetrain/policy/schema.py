@@ -72,6 +72,10 @@ class GuardResponse(StrEnum):
 
     OBSERVE = "observe"
     SKIP_STEP = "skip-step"
+    CLIP = "clip"
+    EXCLUDE_RANK = "exclude-rank"
+    ROLLBACK = "rollback"
+    EVICT_NODE = "evict-node"
     HALT = "halt"
 
 
@@ -360,7 +364,13 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         _meta("robust z-score from which a rank counts as an outlier", "run", ge=3.0, le=100.0),
     ] = 8.0
     max_refused_steps: Annotated[
-        int, _meta("refused steps in a row before the run halts", "run", ge=1, le=1000)
+        int,
+        _meta(
+            "refused steps in a row, for which nobody can be excluded, before the run halts",
+            "run",
+            ge=1,
+            le=1000,
+        ),
     ] = 5
 
 
