@@ -41,7 +41,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTable:
-    """What all ranks said about one reduction in the open."""
+    """The words of all ranks about one reduction in the open."""
 
     owners: tuple[int, ...]
     """The rank that owns each part; a rank may own none, or one."""
@@ -62,7 +62,7 @@ class OpenTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What one table shows; ranks count from zero in their group."""
+    """The findings of one table; ranks count from zero in their group."""
 
     not_finite: tuple[int, ...] = ()
     """Live ranks that say so of their own numbers."""
@@ -180,7 +180,7 @@ def _pair(one: int, other: int) -> tuple[int, int]:
 
 
 def _same(said: Numbers, heard: Numbers) -> bool:
-    """Whether both are sketches of the same numbers."""
+    """True when both are sketches of the same numbers."""
     finite = bool(np.isfinite(said).all()), bool(np.isfinite(heard).all())
     if not all(finite):
         return not any(finite)

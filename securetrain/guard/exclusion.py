@@ -15,7 +15,10 @@ Rules, in order:
    fault, which may be a passing one), doubled by each further offence that it commits in freedom.
    Its evidence goes on being collected, and an offence during the term begins the term again. A
    rank that the detector itself keeps on probation (`held`) comes back when the detector says so;
-4. the weights of the others are rescaled, so that the result stays the mean over the live ranks.
+4. a rank that **another group** has excluded (`impose`: the same rank's gradient of another piece
+   of the model) counts zero here too, and not against the bound: that group had the majority for
+   it;
+5. the weights of the others are rescaled, so that the result stays the mean over the live ranks.
 
 An exclusion is never an eviction: only the audit's evidence takes a node out of the job.
 """
@@ -69,7 +72,7 @@ class ExclusionState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What follows from one step's offences; ranks count from zero in their group."""
+    """The consequences of one step's offences; ranks count from zero in their group."""
 
     excluded: tuple[int, ...]
     """Count zero from this step on, those of before included."""
@@ -95,12 +98,17 @@ class Exclusion:
             raise ValueError(f"{len(self._nodes)} nodes for {ranks} ranks")
         self._state = ExclusionState(ranks=ranks)
         self._held: frozenset[int] = frozenset()
+        self._imposed: frozenset[int] = frozenset()
+
+    def impose(self, ranks: Collection[int]) -> None:
+        """Leave out whom another group has excluded, until it says otherwise."""
+        self._imposed = frozenset(ranks)
 
     @property
     def excluded(self) -> tuple[int, ...]:
         """The ranks that count zero in the next step."""
         own = {term.rank for term in self._state.terms if term.left}
-        return tuple(sorted(own | self._held))
+        return tuple(sorted(own | self._held | self._imposed))
 
     def state(self) -> ExclusionState:
         """The record, for `restart`."""
@@ -114,10 +122,10 @@ class Exclusion:
     def preview(
         self, offences: Sequence[tuple[int, Ground]], *, held: Collection[int] = ()
     ) -> Decision:
-        """What `decide` would say; changes nothing."""
+        """Return what `decide` would; changes nothing."""
         other = Exclusion(self._ranks, self._nodes)
         other.restart(self._state)
-        other._held = self._held
+        other._held, other._imposed = self._held, self._imposed
         return other.decide(offences, held=held)
 
     def decide(
@@ -166,7 +174,7 @@ class Exclusion:
             return []
         told = all(grounds.get(rank) is Ground.NOT_FINITE for rank in fresh)
         limit = max(self.limit, 1) if told and self._ranks > 1 else self.limit
-        if len(before) + len(fresh) > limit:
+        if len(before - self._imposed) + len(fresh) > limit:
             return []
         admitted = []
         for rank in fresh:

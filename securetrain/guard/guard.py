@@ -60,7 +60,7 @@ _STATE_VERSION: Final = 3
 
 
 class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What was learned about one piece of the model, and who is excluded from it."""
+    """Everything learned about one piece of the model, and who is excluded from it."""
 
     ranks: tuple[int, ...]
     piece: str
@@ -159,8 +159,10 @@ class GradientGuard:
         if not self._parts:
             raise _unseen("the guard is not attached to a model", "call attach first")
         findings, batches, sent_bytes = Findings(), 0, 0
+        elsewhere: set[int] = set()
         for watch in self._watches:
-            drawn, sent = watch.judge(findings)
+            drawn, sent = watch.judge(findings, elsewhere)
+            elsewhere |= {watch.ranks[index] for index in watch.exclusion.excluded}
             batches, sent_bytes = batches + drawn, sent_bytes + sent
         if self._agreement is not None:
             sent_bytes += self._agreement.exchange(findings)

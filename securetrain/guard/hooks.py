@@ -180,8 +180,22 @@ class ShardedHook:
                 )
             )
             return
-        scale = self._scale if self._shards > 1 else self._lone_shard_scale(reduced.dtype)
+        scale = self._scale
+        if self._shards == 1:
+            scale = self._lone_shard_scale(reduced.dtype)
+            self._sum_live(buffers[0], reduced, scale)
         self._deliver(buffers[0], reduced, scale)
+
+    def _sum_live(self, local: Tensor, reduced: Tensor, scale: float) -> None:
+        """Torch copies a lone shard and sums it unasked: while a rank is excluded, sum again."""
+        weights = self._weights
+        if weights.even:
+            return
+        if weights.values[self._place]:
+            torch.mul(local, 1.0 / (weights.live * scale), out=reduced)
+        else:
+            reduced.zero_()
+        dist.all_reduce(reduced, group=self._group.mesh_info.replicate_process_group)
 
     def _deliver(self, local: Tensor, result: Tensor, scale: float) -> None:
         if not scale:  # objected to already

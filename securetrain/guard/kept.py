@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the hooks and the judge share about one step: whose gradient counts, and how to do it again.
+"""State that hooks and judge share about one step: whose gradient counts, and how to do it again.
 
 Rules:
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 class Weights:
-    """How much each rank of a group counts in the reductions of this step."""
+    """The weight of each rank of a group in the reductions of this step."""
 
     def __init__(self, ranks: int) -> None:
         self.values: tuple[float, ...] = (1.0,) * ranks
@@ -66,7 +66,7 @@ class Keeper:
 
     @property
     def complete(self) -> bool:
-        """Whether all that was reduced in this step is here, once."""
+        """True when all that was reduced in this step is here, once."""
         return self._complete and bool(self._kept)
 
     @property

@@ -49,7 +49,7 @@ class Reducer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """What came of it; ranks count from zero in their group."""
+    """The result; ranks count from zero in their group."""
 
     means: tuple[Tensor, ...] | None
     """What the step's gradients are to be; None when it stays refused."""
@@ -67,7 +67,7 @@ class Settlement:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What one table means; every rank works it out for itself, and the majority's counts."""
+    """The meaning of one table; every rank works it out for itself, and the majority's counts."""
 
     ok: bool
     grounds: dict[int, Ground] = field(default_factory=dict)

@@ -60,8 +60,13 @@ class Watch(Protocol):
     detector: Detector
     exclusion: Exclusion
 
-    def judge(self, findings: Findings) -> tuple[int, int]:
-        """Add what is wrong with this step; returns seeds drawn and bytes sent. Collective."""
+    def judge(self, findings: Findings, elsewhere: Collection[int] = ()) -> tuple[int, int]:
+        """Add what is wrong with this step; returns seeds drawn and bytes sent. Collective.
+
+        Args:
+            findings: takes it.
+            elsewhere: ranks of the job that another piece of the model goes on without.
+        """
         ...
 
     def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
@@ -137,7 +142,7 @@ class GroupWatch:
         self.exclusion.restart(exclusion)
         self.weights.values = weights_of(len(self.ranks), self.exclusion.excluded)
 
-    def judge(self, findings: Findings) -> tuple[int, int]:
+    def judge(self, findings: Findings, elsewhere: Collection[int] = ()) -> tuple[int, int]:
         """See `Watch`.
 
         Raises:
@@ -153,8 +158,10 @@ class GroupWatch:
         row = self._encode(sketches)
         rows = self.channel.all_gather(row)
         before = self.detector.state()
-        mine = Findings(excluded={self.ranks[index] for index in self.exclusion.excluded})
+        mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
         self._standing.begin()
+        if self._response in EXCLUDING:
+            self._impose(mine, elsewhere)
         window = self._decide(mine, sketches, rows)
         agreed = hashlib.sha256(b"".join(rows))
         agreed.update(msgspec.json.encode((mine.codes, sorted(mine.outliers))))
@@ -170,6 +177,19 @@ class GroupWatch:
         self._keeper.clear()
         findings.merge(mine)
         return sketches.batches, sent
+
+    @property
+    def _uncounted(self) -> tuple[int, ...]:
+        """Ranks, by place, whose gradients are not in what this step has reduced."""
+        return tuple(index for index, value in enumerate(self.weights.values) if not value)
+
+    def _impose(self, findings: Findings, elsewhere: Collection[int]) -> None:
+        places = [index for index, rank in enumerate(self.ranks) if rank in elsewhere]
+        self.exclusion.impose(places)
+        for index in set(places) - set(self._uncounted):
+            rank = self.ranks[index]
+            findings.outliers.add(rank)
+            findings.add("ST-GRAD-002", f"rank {rank} is excluded from another piece of the model")
 
     def _respond(
         self, findings: Findings, before: DetectorState, window: torch.Tensor | None
@@ -267,9 +287,10 @@ class GroupWatch:
             self.detector.forget_history()
             self._layout = sketches.layout
         assessment = self.detector.observe(sent.sum(dim=1), window, self.shape)
-        excluded = self.exclusion.excluded
-        findings.add_assessment(assessment, self._threshold, self.ranks, excluded)
-        if set(assessment.not_finite) <= set(excluded):
+        uncounted = self._uncounted
+        known = {*uncounted, *self.exclusion.excluded}
+        findings.add_assessment(assessment, self._threshold, self.ranks, sorted(known))
+        if set(assessment.not_finite) <= set(uncounted):
             counted = torch.tensor(self.weights.values, dtype=torch.float64)
             counted = counted.view(-1, 1, 1).expand_as(sent)
             result = check(
@@ -302,7 +323,7 @@ class LoneWatch:
         del exclusion
         self.detector.restart(detector)
 
-    def judge(self, findings: Findings) -> tuple[int, int]:
+    def judge(self, findings: Findings, elsewhere: Collection[int] = ()) -> tuple[int, int]:
         """See `Watch`.
 
         Raises:
@@ -313,6 +334,10 @@ class LoneWatch:
             raise GuardError(
                 "ST-GRAD-006", "no parameter has a gradient", "the model given to the guard"
             )
+        if self.ranks[0] in elsewhere:
+            for gradient in gradients:
+                gradient.zero_()  # nobody else has this piece: it stays as it is
+            return 0, 0
         square = sum(
             float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients
         )

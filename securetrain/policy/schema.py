@@ -364,13 +364,7 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         _meta("robust z-score from which a rank counts as an outlier", "run", ge=3.0, le=100.0),
     ] = 8.0
     max_refused_steps: Annotated[
-        int,
-        _meta(
-            "refused steps in a row, for which nobody can be excluded, before the run halts",
-            "run",
-            ge=1,
-            le=1000,
-        ),
+        int, _meta("refused steps in a row, nobody to exclude, before a halt", "run", ge=1, le=1000)
     ] = 5
 
 
