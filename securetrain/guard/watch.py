@@ -83,7 +83,7 @@ class GroupWatch:
         self.shape = shape_for(len(self.ranks))
         self.collector = Collector(Beacon(self.channel, randomness), self.shape, retain_bytes)
         self._group = group
-        self._threshold = settings.threshold
+        self._threshold = _limit(settings)
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
         self._layout = b""
 
@@ -187,7 +187,7 @@ class LoneWatch:
         self.piece = fingerprint(parameters)
         self.detector = _detector(1, settings)
         self._parameters = [parameter for _, parameter in parameters]
-        self._threshold = settings.threshold
+        self._threshold = _limit(settings)
 
     def judge(self, findings: Findings) -> tuple[int, int]:
         """See `Watch`.
@@ -240,4 +240,8 @@ def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 
 def _detector(ranks: int, settings: Gradients) -> Detector:
-    return Detector(ranks, warmup_steps=settings.warmup_steps, threshold=settings.threshold)
+    return Detector(ranks, warmup_steps=settings.warmup_steps or 20, threshold=_limit(settings))
+
+
+def _limit(settings: Gradients) -> float:
+    return settings.threshold or 8.0
