@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Who is lying? Evidence per rank from fresh sketches, by a false-alarm budget. Pure.
+"""Evidence about each rank from fresh sketches, by a budget of false alarms. Pure.
 
 Input of a step (rows.py): for each group of parameters one row per rank, and one for the
 optimizer's momentum, under seeds that nobody knew before delivery. Nothing kept from step to step

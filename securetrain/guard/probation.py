@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Probation: who is excluded, for how long, and who comes back. Pure.
+"""Probation: exclusion for a time, and the way back. Pure.
 
 1. A rank is named when its evidence reaches the limit: one a step, because a liar bends its
    neighbours' numbers, and at most a third of the ranks (less one) at a time. Beyond that the step
@@ -44,7 +44,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Probation:
-    """Who is out."""
+    """The ranks that are out, and their offences."""
 
     most: int
     """Ranks that may be out at once."""

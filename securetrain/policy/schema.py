@@ -22,12 +22,13 @@ from securetrain.core.vocabulary import (
     SandboxMode,
     Severity,
 )
+from securetrain.policy.gradients import GradientData as GradientData  # noqa: PLC0414 - part of the schema
+from securetrain.policy.gradients import Gradients as Gradients  # noqa: PLC0414 - part of the schema
+from securetrain.policy.gradients import GuardMode as GuardMode  # noqa: PLC0414 - part of the schema
+from securetrain.policy.gradients import GuardResponse as GuardResponse  # noqa: PLC0414 - part of the schema
+from securetrain.policy.meta import meta as _meta
 
 API_VERSION: Final = "securetrain.dev/policy/v1"
-
-
-def _meta(description: str, *enforced_by: str, **bounds: float) -> Meta:
-    return Meta(description=description, extra={"enforced_by": enforced_by}, **bounds)  # type: ignore[call-overload,no-any-return]
 
 
 class UnpickleMode(StrEnum):
@@ -58,28 +59,6 @@ class IsolationEvidence(StrEnum):
 
     PARTITION = "partition"
     STATEMENT = "statement"
-
-
-class GuardMode(StrEnum):
-    """The mode in which gradients are watched."""
-
-    OFF = "off"
-    DETECT = "detect"
-
-
-class GradientData(StrEnum):
-    """The data that data-parallel ranks see."""
-
-    SHUFFLED = "shuffled"
-    PER_RANK = "per-rank"
-
-
-class GuardResponse(StrEnum):
-    """The trainer's answer to a step whose gradients are refused."""
-
-    OBSERVE = "observe"
-    SKIP_STEP = "skip-step"
-    HALT = "halt"
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -348,61 +327,6 @@ class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Annotated[int, Meta(ge=1, le=36500)] | None,
         _meta("the oldest signature that is accepted", "run", "verify"),
     ] = None
-
-
-USUAL_THRESHOLD: Final = 8.0
-"""The former default of ``gradients.threshold``."""
-
-
-class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The guard."""
-
-    mode: Annotated[
-        GuardMode, _meta("whether gradients are sketched and judged", "run", "verify")
-    ] = GuardMode.DETECT
-    response: Annotated[
-        GuardResponse, _meta("what happens to a step whose gradients are refused", "run")
-    ] = GuardResponse.SKIP_STEP
-    data: Annotated[
-        GradientData,
-        _meta(
-            "shuffled (all ranks draw from one shuffled set) or per-rank (each has data of its own:"
-            " less is found, later)",
-            "run",
-        ),
-    ] = GradientData.SHUFFLED
-    false_alarms_per_million_rank_steps: Annotated[
-        Annotated[float, Meta(ge=0.001, le=10000.0)] | None,
-        _meta(
-            "how often an honest rank may be excluded by mistake; none: 20, or 100 with per-rank"
-            " data",
-            "run",
-        ),
-    ] = None
-    warmup_steps: Annotated[
-        Annotated[int, Meta(ge=1, le=10000)] | None,
-        _meta("no longer used: the tests are exact from the first step on"),
-    ] = None
-    threshold: Annotated[
-        Annotated[float, Meta(ge=3.0, le=100.0)] | None,
-        _meta(
-            "no longer used: read as false_alarms_per_million_rank_steps, 20 from 8 on, 100 below",
-            "run",
-        ),
-    ] = None
-    max_refused_steps: Annotated[
-        int, _meta("refused steps in a row before the run halts", "run", ge=1, le=1000)
-    ] = 5
-
-    @property
-    def budget(self) -> float:
-        """False alarms per million rank-steps, whichever field says it."""
-        if self.false_alarms_per_million_rank_steps is not None:
-            return self.false_alarms_per_million_rank_steps
-        loose = self.data is GradientData.PER_RANK
-        if self.threshold is not None:
-            loose = loose or self.threshold < USUAL_THRESHOLD
-        return 100.0 if loose else 20.0
 
 
 SpkiText: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{40,200}\Z")]
