@@ -48,9 +48,9 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard.agreement import JobAgreement
 from securetrain.guard.collect import RETAIN_BYTES
-from securetrain.guard.detector import DetectorState
 from securetrain.guard.exclusion import ExclusionState
 from securetrain.guard.hooks import sharded_modules
+from securetrain.guard.outliers import DetectorState
 from securetrain.guard.response import Findings
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
 from securetrain.guard.watch import GroupWatch, LoneWatch, Watch

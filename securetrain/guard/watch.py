@@ -33,13 +33,13 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.collect import Collector, StepSketches
-from securetrain.guard.detector import Detector, DetectorState
 from securetrain.guard.dispute import Numbers, Standing
 from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weights_of
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check
 from securetrain.guard.kept import Keeper, Weights
+from securetrain.guard.outliers import Detector, DetectorState
 from securetrain.guard.rereduction import OpenReduction
 from securetrain.guard.response import EXCLUDING, Findings
 from securetrain.guard.settlement import Offences, Settlement, Settler
@@ -106,7 +106,7 @@ class GroupWatch:
         self._standing = Standing(len(self.ranks), self.exclusion.limit)
         self._response = settings.response
         self._group = group
-        self._threshold = settings.threshold
+        self._threshold = _limit(settings)
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
         self._layout = b""
 
@@ -316,7 +316,7 @@ class LoneWatch:
         self.detector = _detector(1, settings)
         self.exclusion = Exclusion(1)
         self._parameters = [parameter for _, parameter in parameters]
-        self._threshold = settings.threshold
+        self._threshold = _limit(settings)
 
     def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
         """See `Watch`; nobody is excluded from a group of one."""
@@ -378,4 +378,8 @@ def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 
 def _detector(ranks: int, settings: Gradients) -> Detector:
-    return Detector(ranks, warmup_steps=settings.warmup_steps, threshold=settings.threshold)
+    return Detector(ranks, warmup_steps=settings.warmup_steps or 20, threshold=_limit(settings))
+
+
+def _limit(settings: Gradients) -> float:
+    return settings.threshold or 8.0
