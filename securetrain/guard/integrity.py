@@ -46,7 +46,7 @@ _UNIT_ROUNDOFF: Final = {
     torch.float16: 2.0**-11,
     torch.bfloat16: 2.0**-8,
 }
-_SKETCH_ROUNDING: Final = 16 * _UNIT_ROUNDOFF[torch.float32]
+SKETCH_ROUNDING: Final = 16 * _UNIT_ROUNDOFF[torch.float32]
 """Of two sketches, relative to the norm. Measured for one, the worst of 600 draws: 7 units of
 roundoff for one huge coordinate among small ones, 10 for a gradient that is made to lose half a
 unit in each addition, 0.4 for a dense one. Sketches made by torch have none."""
@@ -105,7 +105,7 @@ def check(
     mean = sent.mean(dim=0)[part_of]  # (ranks, size)
     lengths = torch.linalg.vector_norm(sent, dim=-1).amax(dim=0)[part_of]  # (ranks,)
     growth = min((ranks + 1) / 2, 2 * math.sqrt(ranks))
-    relative = 2 * roundoff * (1 + growth) + _SKETCH_ROUNDING
+    relative = 2 * roundoff * (1 + growth) + SKETCH_ROUNDING
     limit = relative * lengths / math.sqrt(shape.keys)  # of one key's numbers, as they are scaled
     worst = (received - mean).abs().amax(dim=1)  # (ranks,)
     # Not "worst > limit": a NaN must fail, and an all-zero part has nothing to compare.
