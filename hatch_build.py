@@ -40,7 +40,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         except kernel.NoKernelError as error:
             self.app.display_warning(
                 f"the gradient guard's kernel was not compiled: {error}. Sketches are computed by "
-                "torch: the same numbers, about ten times slower"
+                "torch: the same numbers, about twenty times slower"
             )
             return
         if version != "editable":

@@ -10,7 +10,7 @@
 2. it must have been made from the very source that lies beside it (it carries the digest), or it
    is not used: an old build and a new `sketch.py` would not agree;
 3. the loops for AVX-512 or AVX2 run where the processor has them, the portable ones elsewhere.
-   Without a library `sketch.py` computes the same numbers in torch, slower. `backend` says
+   Without a library `sketch.py` computes the same numbers in torch, slower. `sketch_backend` says
    which it is;
 4. nothing is called with a size or an index that Python has not checked (`sketch.py`).
 """
@@ -94,7 +94,7 @@ def load() -> Loaded:
     return Loaded(Kernel(library), "")
 
 
-def backend() -> str:
+def sketch_backend() -> str:
     """Name what sketches gradients in main memory, for records and for people."""
     found = load()
     if found.kernel is None:

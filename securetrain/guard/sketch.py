@@ -65,7 +65,7 @@ _ROW: Final = _GROUPS * _LANES
 _MAX_KEYS: Final = 4
 _BITS: Final = 20
 """Bits of a word that belong to a group."""
-_TILE: Final = {"cpu": 64}
+_TILE: Final = {"cpu": 32}
 """Rows that torch takes at a time; elsewhere 256, for few and large operations."""
 _KINDS: Final = {torch.float32: 0, torch.bfloat16: 1}
 _FEW: Final = 16

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from securetrain.core import ExitCode
+from securetrain.guard import sketch_backend
 from securetrain.ledger import events
 from securetrain.train.agree import rank_zero_decides, recording_refusals
 from securetrain.train.baseline import Baselines, baselines
@@ -221,6 +222,8 @@ class _Loop:
             f" {session.mesh.degrees},"
             f" {session.data.tokens:,} tokens of verified data"
         )
+        if session.trainer.guard is not None:
+            text += f", sketches by {sketch_backend()}"
         return f"{text}, resumed after step {step}" if step else text
 
 

@@ -23,6 +23,7 @@ from securetrain.artifacts.model import SignedModel
 from securetrain.artifacts.statement import RunSigning, open_signing
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.guard import sketch_backend
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Journal, WriterRole, events, open_worker_ledger
@@ -194,7 +195,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         dataset_name=dataset.predicate.name,
         dataset_digest=dataset.digest,
         code={"job": job.name, "jobDigest": hashlib.sha256(canonical.encode(job)).hexdigest()},
-        env=data.environment,
+        env=data.environment | _sketches(trainer),
         base=None if weights is None else weights.digest,
         history=read_history(past.recorded if past is not None else ()),
         nodes=admitted_nodes(past.events if past is not None else (), world),
@@ -221,6 +222,11 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         checkpoints=checkpoints,
         sketches=sketches,
     )
+
+
+def _sketches(trainer: Trainer) -> dict[str, str]:
+    """Name what sketches gradients here, which is part of what this run was made with."""
+    return {} if trainer.guard is None else {"sketches": sketch_backend()}
 
 
 def build(  # noqa: PLR0917 - one call, in the order of the docstring

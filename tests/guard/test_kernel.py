@@ -45,13 +45,13 @@ def installed(tmp_path, monkeypatch):
 @compiler
 def test_a_library_of_this_source_is_used_and_named(installed, built):
     shutil.copy(built, kernel.LIBRARY)
-    assert kernel.backend() in {f"native ({path})" for path in kernel.PATHS}
+    assert kernel.sketch_backend() in {f"native ({path})" for path in kernel.PATHS}
     assert sorted(p.name for p in installed.iterdir()) == ["libsketch.so", "sketch_kernel.c"]
 
 
 def test_without_a_library_torch_is_named_with_the_reason(installed):
     assert kernel.load().kernel is None
-    assert kernel.backend() == "torch (securetrain was installed without a compiler)"
+    assert kernel.sketch_backend() == "torch (securetrain was installed without a compiler)"
 
 
 @compiler
@@ -59,7 +59,7 @@ def test_a_library_of_another_source_is_not_used(installed, built):
     shutil.copy(built, kernel.LIBRARY)
     with kernel.SOURCE.open("a") as file:
         file.write("/* newer */\n")
-    assert "another source" in kernel.backend()
+    assert "another source" in kernel.sketch_backend()
 
 
 @compiler
@@ -69,7 +69,7 @@ def test_a_link_and_what_is_no_library_are_not_loaded(installed, built):
     kernel.LIBRARY.unlink()
     kernel.LIBRARY.write_bytes(b"\x7fELF no library")
     kernel.load.cache_clear()
-    assert "cannot be loaded" in kernel.backend()
+    assert "cannot be loaded" in kernel.sketch_backend()
 
 
 PLANTED = """
@@ -126,7 +126,7 @@ def test_a_planted_library_is_never_loaded(tmp_path):
 def test_the_library_in_place_is_of_the_source_in_place():
     """Whoever changes the C source runs tools/kernel.py, or has torch's sketches."""
     kernel.load.cache_clear()
-    assert "another source" not in kernel.backend(), "run: python tools/kernel.py"
+    assert "another source" not in kernel.sketch_backend(), "run: python tools/kernel.py"
 
 
 # -- how it is made --------------------------------------------------------------------------------
