@@ -9,7 +9,7 @@ and each group. In each step and stream:
    step's where that is larger (a step that makes all ranks restless accuses nobody), clipped to 4;
 2. each bet pays `w = exp(lambda z)` (bets.py), and `e = 1 - eps + eps w / mean(w)`, the mean taken
    over today's live ranks and over the honest past, which counts as one step like today for each
-   16 steps of the training, at most as 16 (a young training's tails change: measured, without this
+   32 steps of the training, at most as 16 (a young training's tails change: measured, without this
    rule one honest rank in 25,600 rank-steps was named, at step 48);
 3. `M <- max(M, 1) e`, and a rank's evidence `E` is the weighted mean of its `M`.
 
@@ -204,7 +204,7 @@ class Evidence:
         pool, count = memory.pool, memory.count
         if self._own is not None:
             pool, count = pool.sum(axis=-1, keepdims=True), count.sum(axis=-1, keepdims=True)
-        trust = np.float32(min(_TRUST, memory.steps / LAG))
+        trust = np.float32(min(_TRUST, memory.steps / (2 * LAG)))
         trusted = np.minimum(one, trust * today / np.maximum(count, np.float32(1e-6)))
         top = trusted * pool + (powers * live).sum(axis=-1, keepdims=True)
         size = trusted * count + today
