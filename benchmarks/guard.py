@@ -33,7 +33,7 @@ class Sketch:
     millions: int
     dtype: str
     keys: int
-    ratio: float | None
+    ratio: float
     pairs: int = 15
 
     @property
@@ -144,11 +144,11 @@ def _time(
 
 
 BENCHMARKS: Final[tuple[Benchmark, ...]] = (
-    Sketch(millions=50, dtype="float32", keys=1, ratio=None),
+    Sketch(millions=50, dtype="float32", keys=1, ratio=1.5),
     Sketch(millions=50, dtype="float32", keys=2, ratio=2.0),
-    Sketch(millions=50, dtype="bfloat16", keys=1, ratio=None),
+    Sketch(millions=50, dtype="bfloat16", keys=1, ratio=2.0),
     Sketch(millions=50, dtype="bfloat16", keys=2, ratio=2.5),
-    Sketch(millions=2, dtype="float32", keys=1, ratio=None),
-    Sketch(millions=2, dtype="float32", keys=2, ratio=None),
+    Sketch(millions=2, dtype="float32", keys=1, ratio=3.5),
+    Sketch(millions=2, dtype="float32", keys=2, ratio=5.0),
     Judge(),
 )
