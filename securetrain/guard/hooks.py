@@ -51,7 +51,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
-from securetrain.guard.collect import Collector, Piece
+from securetrain.guard.collect import Collector, Piece, Segment
+from securetrain.guard.moments import Moments
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """The name since torch 2.13, or the one before."""
@@ -102,6 +103,7 @@ class ShardedHook:
         collector: takes the pieces.
         report_error: takes an error for judge to raise.
         reduction: what is done.
+        moments: of the optimizer.
     """
 
     def __init__(
@@ -110,8 +112,10 @@ class ShardedHook:
         collector: Collector,
         report_error: Callable[[GuardError], None],
         reduction: Reduction = mean_reduction,
+        moments: Moments | None = None,
     ) -> None:
         self._chunk = sharded.chunk
+        self._moments = moments or Moments()
         self._collector = collector
         self._shards = len(sharded.grid[0])
         self._replicas = len(sharded.grid)
@@ -177,8 +181,18 @@ class ShardedHook:
                 result_scale=scale,
                 local_scale=1.0,
                 wait=_waiter(result.device),
+                segments=(Segment(group_of_module(self._chunk), 0, local.numel()),),
+                moment=lambda: self._moments.flat(self._chunk, self._slots(), result.numel()),
             )
         )
+
+    def _slots(self) -> list[tuple[Tensor, int]]:
+        """This rank's shards in the order of the buffer, padded as they are there."""
+        return [
+            (p.sharded_param, p.padded_sharded_param_size.numel())
+            for p in self._group.fsdp_params
+            if p.sharded_param.requires_grad
+        ]
 
     def _scale_of(self, op: Any) -> float:
         """The factor by which the result of `op` (and the all-reduce after it) is a mean, or 0."""
@@ -209,13 +223,21 @@ class BucketHook:
     Args:
         collector: takes the pieces.
         group: the replicas.
-        names: index of each parameter by id; buckets are rebuilt after the first step.
+        names: index and name of each parameter by id; buckets are rebuilt after the first step.
+        moments: of the optimizer.
     """
 
-    def __init__(self, collector: Collector, group: ProcessGroup, names: dict[int, int]) -> None:
+    def __init__(
+        self,
+        collector: Collector,
+        group: ProcessGroup,
+        names: dict[int, tuple[int, str]],
+        moments: Moments | None = None,
+    ) -> None:
         self._collector = collector
         self._group = group
         self._names = names
+        self._moments = moments or Moments()
         self._outputs: dict[int, Tensor] = {}
 
     def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
@@ -226,7 +248,9 @@ class BucketHook:
         torch.mul(local, 1.0 / self._group.size(), out=reduced)
         work = dist.all_reduce(reduced, group=self._group, async_op=True)
         assert work is not None
-        indices = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        parameters = bucket.parameters()
+        indices = [self._names[id(parameter)][0] for parameter in parameters]
+        chunk = f"bucket-{min(indices)}-{max(indices)}-{len(indices)}"
 
         def wait() -> None:
             work.wait()
@@ -234,7 +258,7 @@ class BucketHook:
 
         self._collector.add(
             Piece(
-                chunk=f"bucket-{min(indices)}-{max(indices)}-{len(indices)}",
+                chunk=chunk,
                 local=local,
                 parts=1,
                 part=0,
@@ -242,12 +266,29 @@ class BucketHook:
                 result_scale=1.0,
                 local_scale=1.0,
                 wait=wait,
+                segments=self._segments(parameters),
+                moment=lambda: self._moments.flat(
+                    chunk, [(p, p.numel()) for p in parameters], reduced.numel()
+                ),
             )
         )
         if bucket.is_last():
             self._collector.flush()  # after the backward pass DDP writes into the buckets again
         future: torch.futures.Future[torch.Tensor] = work.get_future()
         return future.then(lambda done: done.value()[0])
+
+    def _segments(self, parameters: Sequence[Tensor]) -> tuple[Segment, ...]:
+        """Runs of one block's parameters in a bucket."""
+        found: list[Segment] = []
+        start = 0
+        for parameter in parameters:
+            group, stop = group_of(self._names[id(parameter)][1]), start + parameter.numel()
+            if found and found[-1].group == group:
+                found[-1] = Segment(group, found[-1].start, stop)
+            else:
+                found.append(Segment(group, start, stop))
+            start = stop
+        return tuple(found)
 
     def _output(self, index: int, local: Tensor) -> Tensor:
         """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
@@ -294,17 +335,21 @@ def attach_sharded(
     collector: Collector,
     report_error: Callable[[GuardError], None],
     reduction: Reduction = mean_reduction,
+    moments: Moments | None = None,
 ) -> None:
     """Hook modules."""
     for one in modules:
-        hook = ShardedHook(one, collector, report_error, reduction)
+        hook = ShardedHook(one, collector, report_error, reduction, moments)
         one.module.set_custom_reduce_scatter(hook)  # type: ignore[arg-type]
         if len(one.grid) > 1:
             one.module.set_all_reduce_hook(hook.all_reduced)
 
 
 def attach_replicated(
-    model: DistributedDataParallel, collector: Collector, group: ProcessGroup
+    model: DistributedDataParallel,
+    collector: Collector,
+    group: ProcessGroup,
+    moments: Moments | None = None,
 ) -> None:
     """Register the communication hook.
 
@@ -313,11 +358,30 @@ def attach_replicated(
     """
     if dist.get_process_group_ranks(model.process_group) != dist.get_process_group_ranks(group):
         raise _refuse("the model is replicated over another group of ranks")
-    names = {id(parameter): i for i, parameter in enumerate(model.module.parameters())}
+    names = {
+        id(parameter): (index, name)
+        for index, (name, parameter) in enumerate(model.module.named_parameters())
+    }
+    hook = BucketHook(collector, model.process_group, names, moments)
     try:
-        model.register_comm_hook(None, _named(BucketHook(collector, model.process_group, names)))
+        model.register_comm_hook(None, _named(hook))
     except (RuntimeError, TypeError) as error:
         raise _refuse(f"DDP does not take the guard's hook: {error}") from error
+
+
+def group_of(name: str) -> str:
+    """The block that a parameter is judged with: its name up to the first number, such as
+    ``layers.3``; without one, up to the first dot.
+    """
+    words = name.split(".")
+    number = next((i for i, word in enumerate(words) if word.isdigit()), 0)
+    return ".".join(words[: number + 1])
+
+
+def group_of_module(chunk: str) -> str:
+    """The same of a sharded module."""
+    part, _, name = chunk.split("-", 2)
+    return f"{part}:{name}" if part != "0" else name or "(root)"
 
 
 def _named(hook: BucketHook) -> Callable[..., Any]:

@@ -42,6 +42,10 @@ class Findings:
     table: tuple[RankScore, ...] = ()
     calibrating: bool = False
     integrity: float | None = None
+    disputed: set[int] = field(default_factory=set)
+    """Ranks that say they received something else than was sent: a dispute begins there."""
+    partial_norms: dict[int, float] = field(default_factory=dict)
+    """Norms, estimated, of the part of the reduced gradient that each rank holds."""
 
     def add(self, code: str, reason: str, *, attributed: bool = True) -> None:
         """Note one refusal."""
@@ -57,6 +61,8 @@ class Findings:
         self.outliers |= other.outliers
         self.attributed = self.attributed and other.attributed
         self.table += other.table
+        self.disputed |= other.disputed
+        self.partial_norms.update(other.partial_norms)
         self.calibrating = self.calibrating or other.calibrating
         if other.integrity is not None:
             self.integrity = max(other.integrity, self.integrity or 0.0)
@@ -65,15 +71,14 @@ class Findings:
         """The ranks' transcripts or tables differ."""
         self.add("ST-GRAD-004", "the ranks do not hold the same table", attributed=False)
 
-    def add_unopened(self, accusations: list[set[int]], ranks: Sequence[int]) -> None:
-        """Each rank's set of ranks that did not open their commitment."""
-        accused = set().union(*accusations)
-        for index in sorted(accused):
-            sure = sum(index in by for by in accusations) > len(accusations) / 2
-            rank = ranks[index]
-            if sure:
-                self.outliers.add(rank)
-            self.add("ST-GRAD-004", f"rank {rank} did not open its commitment", attributed=sure)
+    def add_unopened(self, unopened: Sequence[int], ranks: Sequence[int]) -> None:
+        """The ranks whose value does not open their commitment, as every rank sees for itself.
+
+        Who was told other values than the rest shows by its transcript, and then nobody is named.
+        """
+        for index in unopened:
+            self.outliers.add(ranks[index])
+            self.add("ST-GRAD-004", f"rank {ranks[index]} did not open its commitment")
 
     def add_assessment(
         self, assessment: Assessment, threshold: float, ranks: Sequence[int]
@@ -111,15 +116,22 @@ class Findings:
             )
 
     def add_integrity(
-        self, result: IntegrityResult, ranks: Sequence[int], *, sharded: bool
+        self, result: IntegrityResult, ranks: Sequence[int], groups: Sequence[str]
     ) -> None:
-        """Add a mismatch between the reduction and what the ranks sent."""
+        """Add a mismatch between the reduction and what the ranks sent; names nobody."""
         self.integrity = finite_or_none(result.ratio)
-        for index in result.bad_parts:
-            what = "the shard of" if sharded else "the copy at"
+        self.disputed.update(ranks[index] for index in result.holders)
+        if result.holders:
             self.add(
                 "ST-GRAD-003",
-                f"{what} rank {ranks[index]} is not the mean of what the ranks sent",
+                f"{len(result.holders)} of {len(ranks)} results are not the mean of what the ranks"
+                " sent",
+                attributed=False,
+            )
+        for index in result.groups:
+            self.add(
+                "ST-GRAD-003",
+                f"the reduced gradient of {groups[index]} is not the mean of what the ranks sent",
                 attributed=False,
             )
 

@@ -23,8 +23,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor, Partial, Replicate
@@ -33,15 +35,20 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.collect import Collector, StepSketches
-from securetrain.guard.detector import Detector
+from securetrain.guard.detector import Detector, DetectorState
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
-from securetrain.guard.integrity import check
+from securetrain.guard.integrity import check, leaning, unequal
+from securetrain.guard.moments import Moments
+from securetrain.guard.presence import Deadline
 from securetrain.guard.response import Findings
-from securetrain.guard.sketch import SketchShape, shape_for
+from securetrain.guard.rows import StepRows
+from securetrain.guard.sketch import SketchShape, norms, shape_for
+from securetrain.guard.statements import DIGEST, Table, decode, encode, first_moment, lengths
 from securetrain.policy.schema import Gradients
 
-_DIGEST: Final = 32
+_MEMORY: Final = 64
+"""Steps in which a rank that contradicts itself a second time is named."""
 _ALONE: Final = SketchShape(rows=1, buckets=1)
 
 
@@ -67,6 +74,7 @@ class GroupWatch:
         settings: the policy's section.
         randomness: gives n unpredictable bytes.
         retain_bytes: local gradient bytes that may wait for a seed.
+        deadline: for each message.
     """
 
     def __init__(
@@ -75,17 +83,27 @@ class GroupWatch:
         settings: Gradients,
         randomness: Callable[[int], bytes],
         retain_bytes: int,
+        deadline: Deadline | None = None,
     ) -> None:
         self.ranks = tuple(dist.get_process_group_ranks(group))
         self.piece = ""
         self.detector = _detector(len(self.ranks), settings)
-        self.channel: Channel = GroupChannel(group)
+        self.channel: Channel = GroupChannel(group, deadline)
         self.shape = shape_for(len(self.ranks))
-        self.collector = Collector(Beacon(self.channel, randomness), self.shape, retain_bytes)
+        self.beacon = Beacon(self.channel, randomness)
+        self.collector = Collector(self.beacon, self.shape, retain_bytes)
+        self.moments = Moments()
         self._group = group
+        self._confirm = settings.confirm_tables
         self._threshold = settings.threshold
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
         self._layout = b""
+        self._before: DetectorState | None = None
+        self._leaned: dict[int, int] = {}
+        self._steps = 0
+        ones = torch.ones(1, self.shape.size, dtype=torch.float64)
+        self._unit = float(norms(ones, self.shape)) / math.sqrt(self.shape.size)
+        self.rows: StepRows | None = None
 
     def watch_sharded(
         self, modules: Sequence[Sharded], report_error: Callable[[GuardError], None]
@@ -100,14 +118,14 @@ class GroupWatch:
                 "shard all of them over one mesh",
             )
         self._owners = _owners(self.ranks, grids.pop())
-        attach_sharded(modules, self.collector, report_error)
+        attach_sharded(modules, self.collector, report_error, moments=self.moments)
         named = [(one.chunk, p.sharded_param) for one in modules for p in one.group.fsdp_params]
         self.piece = fingerprint(named)
         self.collector.draw_window_seed()
 
     def watch_replicated(self, model: DistributedDataParallel) -> None:
         """Hook a model of which all these ranks hold a copy. Collective."""
-        attach_replicated(model, self.collector, self._group)
+        attach_replicated(model, self.collector, self._group, self.moments)
         self.piece = fingerprint(model.named_parameters())
         self.collector.draw_window_seed()
 
@@ -124,57 +142,103 @@ class GroupWatch:
                 "no gradient was reduced since the last step",
                 "the model given to the guard",
             )
-        row = self._encode(sketches)
+        row = encode(sketches)
         rows = self.channel.all_gather(row)
         before = self.detector.state()
         mine = Findings()
+        self._compare_told(mine, sketches)
         self._decide(mine, sketches, rows)
         agreed = hashlib.sha256(b"".join(rows))
         agreed.update(msgspec.json.encode((mine.codes, sorted(mine.outliers))))
-        if len(set(self.channel.all_gather(agreed.digest()))) > 1:
+        if not self._confirm:
+            self.beacon.tell = agreed.digest()
+        elif len(set(self.channel.all_gather(agreed.digest()))) > 1:
             mine.add_disagreement()
             self.detector.restart(before)  # what differs from rank to rank must not be learned
+        self._before = before
         findings.merge(mine)
-        return sketches.batches, len(row) + _DIGEST * (1 + sketches.batches)
+        self.collector.learn(applied=not mine.codes)
+        sent_bytes = len(row) + sketches.batches * (2 * DIGEST) + DIGEST * int(self._confirm)
+        return sketches.batches, sent_bytes
 
-    def _encode(self, sketches: StepSketches) -> bytes:
-        numbers = torch.cat([sketches.sent.flatten(), sketches.received, sketches.window])
-        accused = bytes(int(rank in sketches.unopened) for rank in range(len(self.ranks)))
-        return sketches.digest + accused + numbers.float().numpy().tobytes()
+    def _compare_told(self, findings: Findings, sketches: StepSketches) -> None:
+        """Every rank has told with its first draw which table it had in the step before."""
+        if len(set(sketches.told)) > 1:
+            findings.add_disagreement()
+            if self._before is not None:
+                self.detector.restart(self._before)
 
     def _decide(self, findings: Findings, sketches: StepSketches, rows: list[bytes]) -> None:
-        size = len(self.ranks)
-        accused = [{r for r in range(size) if row[_DIGEST + r]} for row in rows]
-        findings.add_unopened(accused, self.ranks)
-        if len({row[:_DIGEST] for row in rows}) > 1:
+        count = len(self.ranks)
+        weights = sketches.weights or (1.0,) * count
+        live = [rank for rank in range(count) if weights[rank]]
+        findings.add_unopened([r for r in sketches.unopened if r in live], self.ranks)
+        table = decode(rows, len(sketches.parts), len(sketches.groups), self.shape.size)
+        apart = table.apart
+        if set(apart) & set(live):
             # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
             findings.add_disagreement()
             return
-        numbers = torch.stack(
-            [
-                torch.frombuffer(bytearray(row[_DIGEST + size :]), dtype=torch.float32)
-                for row in rows
-            ]
-        ).double()
-        k = self.shape.size
-        parts = sketches.sent.shape[0]
-        sent = numbers[:, : parts * k].view(size, parts, k)
-        received, window = numbers[:, -2 * k : -k], numbers[:, -k:]
+        usable = table.finite
+        usable[list(apart)] = False
+        gradients = np.where(usable[:, None, None], table.groups, np.nan) * self._unit
+        findings.partial_norms = dict(
+            zip(self.ranks, lengths(table.received.sum(axis=1), self._unit), strict=True)
+        )
+        self._check_words(findings, table, usable)
+        moment, odd = first_moment(table, self._owners)
+        for rank in odd:
+            findings.outliers.add(self.ranks[rank])
+            findings.add(
+                "ST-GRAD-012", f"rank {self.ranks[rank]}'s optimizer state is not the others'"
+            )
+        self.rows = StepRows(
+            groups=sketches.groups,
+            gradients=gradients.transpose(1, 0, 2),
+            momentum=None if moment is None else moment * self._unit,
+        )
         if sketches.layout != self._layout:
             self.detector.forget_history()
             self._layout = sketches.layout
-        assessment = self.detector.observe(sent.sum(dim=1), window, self.shape)
+        assessment = self.detector.observe(
+            torch.from_numpy(gradients.sum(axis=1) / self._unit),
+            torch.from_numpy(table.window),
+            self.shape,
+        )
         findings.add_assessment(assessment, self._threshold, self.ranks)
-        if not assessment.not_finite:
+        if all(usable[rank] for rank in live):
             result = check(
-                sent,
-                received,
+                table.parts,
+                table.received,
+                groups=table.groups,
                 roundoff=sketches.roundoff,
-                shape=self.shape,
                 product_roundoff=sketches.product_roundoff,
                 owners=self._owners,
+                weights=weights,
+                unit=self._unit,
             )
-            findings.add_integrity(result, self.ranks, sharded=parts > 1)
+            findings.add_integrity(result, self.ranks, sketches.groups)
+
+    def _check_words(self, findings: Findings, table: Table, usable: NDArray[np.bool_]) -> None:
+        """Name the ranks whose own rows do not describe one gradient."""
+        self._steps += 1
+        if table.parts.shape[1] < 2:
+            return
+        speak = np.flatnonzero(usable)
+        parts, groups = table.parts[speak], table.groups[speak]
+        wrong = {int(speak[i]) for i in unequal(parts, groups)}
+        lean = leaning(parts).any(axis=1) | leaning(groups).any(axis=1)
+        for rank in (int(r) for r in speak[lean]):
+            if self._steps - self._leaned.get(rank, -_MEMORY) < _MEMORY:
+                wrong.add(rank)
+            elif rank not in wrong:
+                findings.add(
+                    "ST-GRAD-011", "the rows of one rank contradict each other", attributed=False
+                )
+            self._leaned[rank] = self._steps
+        for rank in sorted(wrong):
+            findings.outliers.add(self.ranks[rank])
+            findings.add("ST-GRAD-011", f"rank {self.ranks[rank]}'s own rows contradict each other")
 
 
 class LoneWatch:

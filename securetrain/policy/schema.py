@@ -362,6 +362,18 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     max_refused_steps: Annotated[
         int, _meta("refused steps in a row before the run halts", "run", ge=1, le=1000)
     ] = 5
+    deadline_seconds: Annotated[
+        float,
+        _meta("how long a rank waits for the others' messages about a step", "run", ge=1, le=86400),
+    ] = 60.0
+    confirm_tables: Annotated[
+        bool,
+        _meta(
+            "whether ranks compare their tables before a step is applied, by one more all-gather,"
+            " and not with the next step",
+            "run",
+        ),
+    ] = False
 
 
 SpkiText: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{40,200}\Z")]
