@@ -50,8 +50,8 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard.agreement import JobAgreement
 from securetrain.guard.collect import RETAIN_BYTES
-from securetrain.guard.detector import DetectorState
 from securetrain.guard.hooks import sharded_modules
+from securetrain.guard.outliers import DetectorState
 from securetrain.guard.presence import Deadline, default_store
 from securetrain.guard.response import Findings
 from securetrain.guard.verdict import StepRecord, Totals, Verdict

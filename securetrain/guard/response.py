@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from securetrain.guard.detector import Assessment
 from securetrain.guard.integrity import IntegrityResult
+from securetrain.guard.outliers import Assessment
 from securetrain.guard.verdict import RankScore, Test, Totals, Verdict, finite_or_none
 from securetrain.policy.schema import GuardResponse
 

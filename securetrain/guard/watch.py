@@ -35,11 +35,11 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.collect import Collector, StepSketches
-from securetrain.guard.detector import Detector, DetectorState
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check, leaning, unequal
 from securetrain.guard.moments import Moments
+from securetrain.guard.outliers import Detector, DetectorState
 from securetrain.guard.presence import Deadline
 from securetrain.guard.response import Findings
 from securetrain.guard.rows import StepRows

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from securetrain.guard.detector import Detector, DetectorState
+from securetrain.guard.outliers import Detector, DetectorState
 from securetrain.guard.sketch import SketchShape, derive
 from securetrain.guard.verdict import Test
 
