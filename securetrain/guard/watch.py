@@ -95,7 +95,7 @@ class GroupWatch:
         self.moments = Moments()
         self._group = group
         self._confirm = settings.confirm_tables
-        self._threshold = settings.threshold
+        self._threshold = _limit(settings)
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
         self._layout = b""
         self._before: DetectorState | None = None
@@ -251,7 +251,7 @@ class LoneWatch:
         self.piece = fingerprint(parameters)
         self.detector = _detector(1, settings)
         self._parameters = [parameter for _, parameter in parameters]
-        self._threshold = settings.threshold
+        self._threshold = _limit(settings)
 
     def judge(self, findings: Findings) -> tuple[int, int]:
         """See `Watch`.
@@ -304,4 +304,8 @@ def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 
 def _detector(ranks: int, settings: Gradients) -> Detector:
-    return Detector(ranks, warmup_steps=settings.warmup_steps, threshold=settings.threshold)
+    return Detector(ranks, warmup_steps=settings.warmup_steps or 20, threshold=_limit(settings))
+
+
+def _limit(settings: Gradients) -> float:
+    return settings.threshold or 8.0
