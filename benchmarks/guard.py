@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ELEMENTS: Final = 2_000_000
 _REPEAT: Final = 20
 _RANKS: Final = 4
+_GROUPS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +83,21 @@ class Judge:
 
     def run(self, order: Sequence[Side]) -> list[float]:
         """Time each side in this process."""
-        import torch
+        import numpy as np
 
-        from securetrain.guard.outliers import Detector
-        from securetrain.guard.sketch import shape_for
+        from securetrain.guard.detector import Detector
+        from securetrain.guard.rows import StepRows
 
-        shape = shape_for(_RANKS)
-        detector = Detector(_RANKS, warmup_steps=20, threshold=8.0)
-        common = torch.randn(shape.size, dtype=torch.float64)
+        detector, source = Detector(_RANKS), np.random.default_rng(1)
+        names = tuple(f"layers.{index}" for index in range(_GROUPS))
+        common = source.standard_normal((_GROUPS, 1, 256))
 
-        def ours(_: "Tensor") -> object:
-            rows = common + torch.randn(_RANKS, shape.size, dtype=torch.float64)
-            return detector.observe(rows, rows, shape)
+        def ours(_: "Tensor | None") -> object:
+            rows = common + source.standard_normal((_GROUPS, _RANKS, 256))
+            return detector.observe(StepRows(groups=names, gradients=rows, momentum=common[:, 0]))
 
         for _ in range(40):
-            ours(common)
+            ours(None)
         return _time(ours, order)
 
 

@@ -17,7 +17,8 @@ one rank    ``Parameter.grad``, read by judge                          the gradi
 The hooks run the collectives that torch would run and change no bit of their result (the tests
 compare whole trainings): FSDP2 the reduce-scatter it is asked for, DDP a multiplication by 1/n
 and a sum. The collective itself is one function, ``Reduction``, so that another (robust) one
-can take its place.
+can take its place. Only while a rank is excluded (exclusion.py) the reduction is another: that rank
+sends zeros, never its gradient times zero, and the sum is scaled to be the mean of the others.
 
 Rules:
 
@@ -41,7 +42,7 @@ On an accelerator the wait in rule 1 is a host synchronisation per batch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -51,12 +52,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
+from securetrain.guard.blocks import group_of_module, segments_of
 from securetrain.guard.collect import Collector, Piece, Segment
+from securetrain.guard.kept import Keeper, Kept, Weights
 from securetrain.guard.moments import Moments
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """The name since torch 2.13, or the one before."""
 
+_WIDE: Final = frozenset({torch.float32, torch.bfloat16})
+"""Dtypes that torch reduces without dividing before."""
 
 Grid: TypeAlias = tuple[tuple[int, ...], ...]
 """Ranks of the default group: a row for each replica, in it one rank for each shard."""
@@ -104,6 +109,8 @@ class ShardedHook:
         report_error: takes an error for judge to raise.
         reduction: what is done.
         moments: of the optimizer.
+        weights: of all ranks that hold it, in order.
+        keeper: takes what may have to be reduced again.
     """
 
     def __init__(
@@ -112,6 +119,9 @@ class ShardedHook:
         collector: Collector,
         report_error: Callable[[GuardError], None],
         reduction: Reduction = mean_reduction,
+        *,
+        weights: Weights,
+        keeper: Keeper,
         moments: Moments | None = None,
     ) -> None:
         self._chunk = sharded.chunk
@@ -124,9 +134,13 @@ class ShardedHook:
         self._part = row.index(dist.get_rank())
         self._group = sharded.group
         self._report_error = report_error
+        self._weights = weights
+        self._place = sharded.ranks.index(dist.get_rank())
+        self._keeper = keeper
         self._reduction = reduction
         self._buffers: list[Tensor] = []
         self._scale = 0.0
+        self._divisor = 1.0
 
     def allocate(
         self, size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device
@@ -147,8 +161,14 @@ class ShardedHook:
     ) -> None:
         """Reduce; without replicas hand the piece over."""
         del async_op  # torch's caller never asks for it and ignores the result
-        self._reduction(output_tensor, input_tensor, group, op)
+        weights = self._weights
+        counts = weights.values[self._place] != 0.0
+        sent = input_tensor if counts else torch.zeros_like(input_tensor)
+        self._reduction(output_tensor, sent, group, op)
+        if not weights.even:
+            output_tensor.mul_(len(weights.values) / weights.live)
         self._scale = self._scale_of(op)
+        self._divisor = self._divisor_after(op)
         if dist.get_process_group_ranks(group) != self._ranks:
             self._report_error(_refuse(f"{self._chunk} is sharded over another group of ranks"))
         elif self._replicas == 1:
@@ -165,12 +185,31 @@ class ShardedHook:
                 )
             )
             return
-        scale = self._scale if self._shards > 1 else self._lone_shard_scale(reduced.dtype)
+        scale = self._scale
+        if self._shards == 1:
+            scale = self._lone_shard_scale(reduced.dtype)
+            self._sum_live(buffers[0], reduced, scale)
         self._deliver(buffers[0], reduced, scale)
+
+    def _sum_live(self, local: Tensor, reduced: Tensor, scale: float) -> None:
+        """Torch copies a lone shard and sums it unasked: while a rank is excluded, sum again."""
+        weights = self._weights
+        if weights.even:
+            return
+        if weights.values[self._place]:
+            torch.mul(local, 1.0 / (weights.live * scale), out=reduced)
+        else:
+            reduced.zero_()
+        dist.all_reduce(reduced, group=self._group.mesh_info.replicate_process_group)
 
     def _deliver(self, local: Tensor, result: Tensor, scale: float) -> None:
         if not scale:  # objected to already
             return
+        if self._replicas == 1:
+            again = self._again(local, result, scale)
+            self._keeper.add(again, extra=True)
+        else:
+            self._keeper.give_up()
         self._collector.add(
             Piece(
                 chunk=self._chunk,
@@ -194,6 +233,25 @@ class ShardedHook:
             if p.sharded_param.requires_grad
         ]
 
+    def _again(self, local: Tensor, result: Tensor, scale: float) -> Kept:
+        """The same reduction, to be done again: torch views the result as gradients, as here."""
+        fresh = all(p.sharded_param.grad is None for p in self._group.fsdp_params)
+        if not fresh or result.dtype not in _WIDE:
+            self._keeper.give_up()  # it is added to an older one, or divided before
+
+        def replace(mean: Tensor) -> None:
+            offset, flat = 0, mean / (scale * self._divisor)
+            for parameter in self._group.fsdp_params:
+                grad = parameter.sharded_param.grad
+                if grad is None:
+                    continue
+                size, stride = parameter.sharded_size, parameter.contiguous_sharded_stride
+                view = torch.as_strided(flat, size, stride, offset)
+                grad.to_local().copy_(view)
+                offset += parameter.padded_sharded_param_size.numel()
+
+        return Kept(chunk=self._chunk, local=local, parts=self._shards, replace=replace)
+
     def _scale_of(self, op: Any) -> float:
         """The factor by which the result of `op` (and the all-reduce after it) is a mean, or 0."""
         if op == dist.ReduceOp.SUM:
@@ -208,10 +266,16 @@ class ShardedHook:
         )
         return 0.0
 
+    def _divisor_after(self, op: Any) -> float:
+        """The factor by which torch divides a sum before it is a gradient."""
+        if op != dist.ReduceOp.SUM:
+            return 1.0
+        return float(self._group.gradient_divide_factor or self._shards * self._replicas)
+
     def _lone_shard_scale(self, dtype: torch.dtype) -> float:
         """The same where torch copies: it divides by a factor and sums, or averages."""
         factor = self._group.gradient_divide_factor
-        narrow = dtype not in {torch.float32, torch.bfloat16}
+        narrow = dtype not in _WIDE
         if factor is None and not narrow and not self._group.force_sum_reduction_for_comms:
             return 1.0
         return float(factor or 1.0) / self._replicas
@@ -224,6 +288,8 @@ class BucketHook:
         collector: takes the pieces.
         group: the replicas.
         names: index and name of each parameter by id; buckets are rebuilt after the first step.
+        weights: of all ranks, in order.
+        keeper: takes what may have to be reduced again.
         moments: of the optimizer.
     """
 
@@ -232,20 +298,28 @@ class BucketHook:
         collector: Collector,
         group: ProcessGroup,
         names: dict[int, tuple[int, str]],
+        *,
+        weights: Weights,
+        keeper: Keeper,
         moments: Moments | None = None,
     ) -> None:
         self._collector = collector
         self._group = group
         self._names = names
         self._moments = moments or Moments()
+        self._weights = weights
+        self._keeper = keeper
         self._outputs: dict[int, Tensor] = {}
 
     def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Start the all-reduce; the last bucket of a backward pass settles all of them."""
         local = bucket.buffer()
         reduced = self._output(bucket.index(), local)
-        # The bits of torch's own division, which multiplies too.
-        torch.mul(local, 1.0 / self._group.size(), out=reduced)
+        if self._weights.values[self._group.rank()]:
+            # The bits of torch's own division, which multiplies too.
+            torch.mul(local, 1.0 / self._weights.live, out=reduced)
+        else:
+            reduced.zero_()
         work = dist.all_reduce(reduced, group=self._group, async_op=True)
         assert work is not None
         parameters = bucket.parameters()
@@ -256,6 +330,8 @@ class BucketHook:
             work.wait()
             _waiter(reduced.device)()
 
+        chunk = f"bucket-{min(indices)}-{max(indices)}-{len(indices)}"
+        self._keeper.add(self._again(chunk, bucket), extra=False)
         self._collector.add(
             Piece(
                 chunk=chunk,
@@ -266,7 +342,7 @@ class BucketHook:
                 result_scale=1.0,
                 local_scale=1.0,
                 wait=wait,
-                segments=self._segments(parameters),
+                segments=segments_of([(self._names[id(p)][1], p.numel()) for p in parameters]),
                 moment=lambda: self._moments.flat(
                     chunk, [(p, p.numel()) for p in parameters], reduced.numel()
                 ),
@@ -277,18 +353,25 @@ class BucketHook:
         future: torch.futures.Future[torch.Tensor] = work.get_future()
         return future.then(lambda done: done.value()[0])
 
-    def _segments(self, parameters: Sequence[Tensor]) -> tuple[Segment, ...]:
-        """Runs of one block's parameters in a bucket."""
-        found: list[Segment] = []
-        start = 0
-        for parameter in parameters:
-            group, stop = group_of(self._names[id(parameter)][1]), start + parameter.numel()
-            if found and found[-1].group == group:
-                found[-1] = Segment(group, found[-1].start, stop)
-            else:
-                found.append(Segment(group, start, stop))
-            start = stop
-        return tuple(found)
+    def _again(self, chunk: str, bucket: Any) -> Kept:
+        """The same reduction, to be done again after DDP has written its result."""
+        local = bucket.buffer()
+        parameters, views = list(bucket.parameters()), list(bucket.gradients())
+        start = local.storage_offset()
+        places = [(v.size(), v.stride(), v.storage_offset() - start) for v in views]
+        storage = local.untyped_storage().data_ptr()
+        if any(
+            p.grad is not None and p.grad.untyped_storage().data_ptr() == storage
+            for p in parameters
+        ):
+            local = local.clone()  # gradients are views of the bucket: the result will be there
+
+        def replace(mean: Tensor) -> None:
+            for parameter, (size, stride, offset) in zip(parameters, places, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.copy_(torch.as_strided(mean, size, stride, offset))
+
+        return Kept(chunk=chunk, local=local, parts=1, replace=replace)
 
     def _output(self, index: int, local: Tensor) -> Tensor:
         """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
@@ -335,11 +418,22 @@ def attach_sharded(
     collector: Collector,
     report_error: Callable[[GuardError], None],
     reduction: Reduction = mean_reduction,
+    *,
+    weights: Weights,
+    keeper: Keeper,
     moments: Moments | None = None,
 ) -> None:
     """Hook modules."""
     for one in modules:
-        hook = ShardedHook(one, collector, report_error, reduction, moments)
+        hook = ShardedHook(
+            one,
+            collector,
+            report_error,
+            reduction,
+            weights=weights,
+            keeper=keeper,
+            moments=moments,
+        )
         one.module.set_custom_reduce_scatter(hook)  # type: ignore[arg-type]
         if len(one.grid) > 1:
             one.module.set_all_reduce_hook(hook.all_reduced)
@@ -349,6 +443,9 @@ def attach_replicated(
     model: DistributedDataParallel,
     collector: Collector,
     group: ProcessGroup,
+    *,
+    weights: Weights,
+    keeper: Keeper,
     moments: Moments | None = None,
 ) -> None:
     """Register the communication hook.
@@ -362,26 +459,18 @@ def attach_replicated(
         id(parameter): (index, name)
         for index, (name, parameter) in enumerate(model.module.named_parameters())
     }
-    hook = BucketHook(collector, model.process_group, names, moments)
+    hook = BucketHook(
+        collector,
+        model.process_group,
+        names,
+        weights=weights,
+        keeper=keeper,
+        moments=moments,
+    )
     try:
         model.register_comm_hook(None, _named(hook))
     except (RuntimeError, TypeError) as error:
         raise _refuse(f"DDP does not take the guard's hook: {error}") from error
-
-
-def group_of(name: str) -> str:
-    """The block that a parameter is judged with: its name up to the first number, such as
-    ``layers.3``; without one, up to the first dot.
-    """
-    words = name.split(".")
-    number = next((i for i, word in enumerate(words) if word.isdigit()), 0)
-    return ".".join(words[: number + 1])
-
-
-def group_of_module(chunk: str) -> str:
-    """The same of a sharded module."""
-    part, _, name = chunk.split("-", 2)
-    return f"{part}:{name}" if part != "0" else name or "(root)"
 
 
 def _named(hook: BucketHook) -> Callable[..., Any]:

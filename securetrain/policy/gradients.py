@@ -30,6 +30,10 @@ class GuardResponse(StrEnum):
 
     OBSERVE = "observe"
     SKIP_STEP = "skip-step"
+    CLIP = "clip"
+    EXCLUDE_RANK = "exclude-rank"
+    ROLLBACK = "rollback"
+    EVICT_NODE = "evict-node"
     HALT = "halt"
 
 
@@ -74,7 +78,13 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         ),
     ] = None
     max_refused_steps: Annotated[
-        int, meta("refused steps in a row before the run halts", "run", ge=1, le=1000)
+        int,
+        meta(
+            "refused steps in a row, for which nobody can be excluded, before the run halts",
+            "run",
+            ge=1,
+            le=1000,
+        ),
     ] = 5
     deadline_seconds: Annotated[
         float,
