@@ -86,6 +86,10 @@ class Findings:
     readmitted: set[int] = field(default_factory=set)
     stale: bool = False
     """Statistics named a rank now: it was in the weights before."""
+    disputed: set[int] = field(default_factory=set)
+    """Ranks that say they received something else than was sent: a dispute begins there."""
+    partial_norms: dict[int, float] = field(default_factory=dict)
+    """Norms, estimated, of the part of the reduced gradient that each rank holds."""
     disputes: set[tuple[int, int]] = field(default_factory=set)
     """Pairs that contradict each other; no word against either."""
     offences: list[tuple[int, Ground]] = field(default_factory=list)
@@ -143,23 +147,44 @@ class Findings:
         self.readmitted |= other.readmitted
         self.stale = self.stale or other.stale
         self.disputes |= other.disputes
+        self.disputed |= other.disputed
+        self.partial_norms.update(other.partial_norms)
 
     def add_disagreement(self) -> None:
         """The ranks' transcripts or tables differ."""
+        # What else was found may be something else on another rank.
+        self.offences.clear()
+        self.undecided = self.upstream = False
         self.add("ST-GRAD-004", "the ranks do not hold the same table", attributed=False)
 
-    def add_unopened(self, accusations: list[set[int]], ranks: Sequence[int]) -> None:
-        """Each rank's set of ranks that did not open their commitment."""
-        for index in sorted(set().union(*accusations)):
-            if sum(index in by for by in accusations) > len(accusations) / 2:
-                self.offend(index, Ground.PROOF, ranks)
-                self.add("ST-GRAD-004", f"rank {ranks[index]} did not open its commitment")
-            else:
-                self.add(
-                    "ST-GRAD-004",
-                    "some say that a commitment was not opened, and most say that it was",
-                    attributed=False,
-                )
+    def accuse(
+        self, code: str, reason: str, index: int, ranks: Sequence[int], known: Sequence[int]
+    ) -> None:
+        """Refuse for what a rank itself has done, for all to see.
+
+        Args:
+            code: of the refusal.
+            reason: a sentence.
+            index: the rank's place in the group.
+            ranks: of the group.
+            known: places of ranks that are excluded: what they do is evidence and refuses nothing.
+        """
+        if index in known:
+            self.offences.append((index, Ground.PROOF))
+            return
+        self.offend(index, Ground.PROOF, ranks)
+        self.add(code, reason)
+
+    def add_unopened(
+        self, unopened: Sequence[int], ranks: Sequence[int], known: Sequence[int] = ()
+    ) -> None:
+        """The ranks whose value does not open their commitment, as every rank sees for itself.
+
+        Who was told other values than the rest shows by its transcript, and then nobody is named.
+        """
+        for index in unopened:
+            text = f"rank {ranks[index]} did not open its commitment"
+            self.accuse("ST-GRAD-004", text, index, ranks, known)
 
     def add_assessment(
         self,
@@ -248,17 +273,26 @@ class Findings:
             hopeless=True,
         )
 
-    def add_integrity(self, result: IntegrityResult) -> None:
-        """Add a mismatch between the reduction and what the ranks sent."""
+    def add_integrity(
+        self, result: IntegrityResult, ranks: Sequence[int], groups: Sequence[str]
+    ) -> None:
+        """Add a mismatch between the reduction and what the ranks sent; names nobody."""
         self.integrity = finite_or_none(result.ratio)
-        if result.ok:
-            return
-        self.add(
-            "ST-GRAD-003",
-            "the reduced gradient is not the mean of what the ranks say they sent: a sender, a link"
-            " or a receiver is wrong, and this does not show which",
-            attributed=False,
-        )
+        self.disputed.update(ranks[index] for index in result.holders)
+        if result.holders:
+            self.add(
+                "ST-GRAD-003",
+                f"{len(result.holders)} of {len(ranks)} results are not the mean of what the ranks"
+                " say they sent: a sender, a link or a receiver is wrong, and this does not show"
+                " which",
+                attributed=False,
+            )
+        for index in result.groups:
+            self.add(
+                "ST-GRAD-003",
+                f"the reduced gradient of {groups[index]} is not the mean of what the ranks sent",
+                attributed=False,
+            )
 
     def verdict(
         self, step: int, totals: Totals, response: GuardResponse, max_refused_steps: int

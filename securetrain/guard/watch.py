@@ -23,8 +23,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor, Partial, Replicate
@@ -37,16 +39,21 @@ from securetrain.guard.dispute import Numbers, Standing
 from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weights_of
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
-from securetrain.guard.integrity import check
+from securetrain.guard.integrity import check, leaning, unequal
 from securetrain.guard.kept import Keeper, Weights
+from securetrain.guard.moments import Moments
 from securetrain.guard.outliers import Detector, DetectorState
+from securetrain.guard.presence import Deadline
 from securetrain.guard.rereduction import OpenReduction
 from securetrain.guard.response import EXCLUDING, Findings
+from securetrain.guard.rows import StepRows
 from securetrain.guard.settlement import Offences, Settlement, Settler
-from securetrain.guard.sketch import SketchShape, shape_for
+from securetrain.guard.sketch import SketchShape, norms, shape_for
+from securetrain.guard.statements import DIGEST, Table, decode, encode, first_moment, lengths
 from securetrain.policy.schema import Gradients, GuardResponse
 
-_DIGEST: Final = 32
+_MEMORY: Final = 64
+"""Steps in which a rank that contradicts itself a second time is named."""
 _ALONE: Final = SketchShape(rows=1, buckets=1)
 
 
@@ -82,6 +89,7 @@ class GroupWatch:
         settings: the policy's section.
         randomness: gives n unpredictable bytes.
         retain_bytes: local gradient bytes that may wait for a seed, or for a verdict.
+        deadline: for each message.
         nodes: the node of each of these ranks, where it is known.
     """
 
@@ -91,24 +99,34 @@ class GroupWatch:
         settings: Gradients,
         randomness: Callable[[int], bytes],
         retain_bytes: int,
+        deadline: Deadline | None = None,
+        *,
         nodes: Sequence[int] | None = None,
     ) -> None:
         self.ranks = tuple(dist.get_process_group_ranks(group))
         self.piece = ""
         self.detector = _detector(len(self.ranks), settings)
-        self.channel: Channel = GroupChannel(group)
+        self.channel: Channel = GroupChannel(group, deadline)
         self.shape = shape_for(len(self.ranks))
-        self._beacon = Beacon(self.channel, randomness)
-        self.collector = Collector(self._beacon, self.shape, retain_bytes)
+        self.beacon = Beacon(self.channel, randomness)
+        self.collector = Collector(self.beacon, self.shape, retain_bytes)
+        self.moments = Moments()
         self.exclusion = Exclusion(len(self.ranks), nodes)
         self.weights = Weights(len(self.ranks))
         self._keeper = Keeper(retain_bytes)
         self._standing = Standing(len(self.ranks), self.exclusion.limit)
         self._response = settings.response
         self._group = group
+        self._confirm = settings.confirm_tables
         self._threshold = _limit(settings)
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
         self._layout = b""
+        self._before: DetectorState | None = None
+        self._leaned: dict[int, int] = {}
+        self._steps = 0
+        ones = torch.ones(1, self.shape.size, dtype=torch.float64)
+        self._unit = float(norms(ones, self.shape)) / math.sqrt(self.shape.size)
+        self.rows: StepRows | None = None
 
     def watch_sharded(
         self, modules: Sequence[Sharded], report_error: Callable[[GuardError], None]
@@ -124,7 +142,12 @@ class GroupWatch:
             )
         self._owners = _owners(self.ranks, grids.pop())
         attach_sharded(
-            modules, self.collector, report_error, weights=self.weights, keeper=self._keeper
+            modules,
+            self.collector,
+            report_error,
+            moments=self.moments,
+            weights=self.weights,
+            keeper=self._keeper,
         )
         named = [(one.chunk, p.sharded_param) for one in modules for p in one.group.fsdp_params]
         self.piece = fingerprint(named)
@@ -132,7 +155,14 @@ class GroupWatch:
 
     def watch_replicated(self, model: DistributedDataParallel) -> None:
         """Hook a model of which all these ranks hold a copy. Collective."""
-        attach_replicated(model, self.collector, self._group, self.weights, self._keeper)
+        attach_replicated(
+            model,
+            self.collector,
+            self._group,
+            moments=self.moments,
+            weights=self.weights,
+            keeper=self._keeper,
+        )
         self.piece = fingerprint(model.named_parameters())
         self.collector.draw_window_seed()
 
@@ -155,33 +185,40 @@ class GroupWatch:
                 "no gradient was reduced since the last step",
                 "the model given to the guard",
             )
-        row = self._encode(sketches)
+        row = encode(sketches)
         rows = self.channel.all_gather(row)
-        before = self.detector.state()
         mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
         self._standing.begin()
+        self._compare_told(mine, sketches)
+        before = self.detector.state()
         if self._response in EXCLUDING:
             self._impose(mine, elsewhere)
         window = self._decide(mine, sketches, rows)
         agreed = hashlib.sha256(b"".join(rows))
         agreed.update(msgspec.json.encode((mine.codes, sorted(mine.outliers))))
-        if len(set(self.channel.all_gather(agreed.digest()))) > 1:
+        if not self._confirm:
+            self.beacon.tell = agreed.digest()
+        elif len(set(self.channel.all_gather(agreed.digest()))) > 1:
             mine.add_disagreement()
-            # What else was found may be something else on another rank.
-            mine.offences.clear()
-            mine.undecided = mine.upstream = False
             self.detector.restart(before)  # what differs from rank to rank must not be learned
-        sent = len(row) + _DIGEST * (1 + sketches.batches)
+        self._before = before
+        sent_bytes = len(row) + sketches.batches * (2 * DIGEST) + DIGEST * int(self._confirm)
         if self._response in EXCLUDING:
-            sent += self._respond(mine, before, window)
+            sent_bytes += self._respond(mine, before, window)
         self._keeper.clear()
         findings.merge(mine)
-        return sketches.batches, sent
+        self.collector.learn(applied=not mine.codes)
+        return sketches.batches, sent_bytes
 
     @property
     def _uncounted(self) -> tuple[int, ...]:
         """Ranks, by place, whose gradients are not in what this step has reduced."""
         return tuple(index for index, value in enumerate(self.weights.values) if not value)
+
+    @property
+    def _known(self) -> tuple[int, ...]:
+        """Ranks about whom nothing new refuses a step: they are excluded."""
+        return tuple(sorted({*self._uncounted, *self.exclusion.excluded}))
 
     def _impose(self, findings: Findings, elsewhere: Collection[int]) -> None:
         places = [index for index, rank in enumerate(self.ranks) if rank in elsewhere]
@@ -203,7 +240,7 @@ class GroupWatch:
             def assess(rows: Numbers, out: Collection[int]) -> Offences:
                 return self._assess(before, rows, window, out)
 
-            reducer = OpenReduction(self._group, self.channel, self._beacon, self.shape)
+            reducer = OpenReduction(self._group, self.channel, self.beacon, self.shape)
             settler = Settler(reducer, self.channel, self.exclusion, self._standing)
             settlement = settler.settle(self._keeper.kept, offences, (), assess)
             offences, sent = settlement.offences, settlement.sent_bytes
@@ -236,8 +273,7 @@ class GroupWatch:
         named = bool(settlement.offences) and self._response is GuardResponse.SKIP_STEP
         if named and set(settlement.out) != set(self.exclusion.excluded):
             return  # dropped, and without them from the next step on
-        for kept, mean in zip(self._keeper.kept, settlement.means, strict=True):
-            kept.replace(mean)
+        self._keeper.replace(settlement.means)
         findings.excluded |= {self.ranks[index] for index in settlement.out}
         findings.settle()
 
@@ -257,52 +293,86 @@ class GroupWatch:
         found.add_assessment(assessment, self._threshold, range(len(self.ranks)), sorted(out))
         return found.offences
 
-    def _encode(self, sketches: StepSketches) -> bytes:
-        numbers = torch.cat([sketches.sent.flatten(), sketches.received, sketches.window])
-        accused = bytes(int(rank in sketches.unopened) for rank in range(len(self.ranks)))
-        return sketches.digest + accused + numbers.float().numpy().tobytes()
+    def _compare_told(self, findings: Findings, sketches: StepSketches) -> None:
+        """Every rank has told with its first draw which table it had in the step before."""
+        if len(set(sketches.told)) > 1:
+            findings.add_disagreement()
+            if self._before is not None:
+                self.detector.restart(self._before)
 
     def _decide(
         self, findings: Findings, sketches: StepSketches, rows: list[bytes]
     ) -> torch.Tensor | None:
         """Add what the table shows; returns the window rows, if they can be compared."""
-        size = len(self.ranks)
-        accused = [{r for r in range(size) if row[_DIGEST + r]} for row in rows]
-        findings.add_unopened(accused, self.ranks)
-        if len({row[:_DIGEST] for row in rows}) > 1:
+        count = len(self.ranks)
+        weights = sketches.weights or (1.0,) * count
+        live = [rank for rank in range(count) if weights[rank]]
+        findings.add_unopened(sketches.unopened, self.ranks, self._known)
+        table = decode(rows, len(sketches.parts), len(sketches.groups), self.shape.size)
+        apart = table.apart
+        if set(apart) & set(live):
             # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
             findings.add_disagreement()
             return None
-        numbers = torch.stack(
-            [
-                torch.frombuffer(bytearray(row[_DIGEST + size :]), dtype=torch.float32)
-                for row in rows
-            ]
-        ).double()
-        k = self.shape.size
-        parts = sketches.sent.shape[0]
-        sent = numbers[:, : parts * k].view(size, parts, k)
-        received, window = numbers[:, -2 * k : -k], numbers[:, -k:]
+        usable = table.finite
+        usable[list(apart)] = False
+        gradients = np.where(usable[:, None, None], table.groups, np.nan) * self._unit
+        findings.partial_norms = dict(
+            zip(self.ranks, lengths(table.received.sum(axis=1), self._unit), strict=True)
+        )
+        self._check_words(findings, table, usable)
+        moment, odd = first_moment(table, self._owners)
+        for rank in odd:
+            text = f"rank {self.ranks[rank]}'s optimizer state is not the others'"
+            findings.accuse("ST-GRAD-012", text, rank, self.ranks, self._known)
+        self.rows = StepRows(
+            groups=sketches.groups,
+            gradients=gradients.transpose(1, 0, 2),
+            momentum=None if moment is None else moment * self._unit,
+        )
         if sketches.layout != self._layout:
             self.detector.forget_history()
             self._layout = sketches.layout
-        assessment = self.detector.observe(sent.sum(dim=1), window, self.shape)
-        uncounted = self._uncounted
-        known = {*uncounted, *self.exclusion.excluded}
-        findings.add_assessment(assessment, self._threshold, self.ranks, sorted(known))
-        if set(assessment.not_finite) <= set(uncounted):
-            counted = torch.tensor(self.weights.values, dtype=torch.float64)
-            counted = counted.view(-1, 1, 1).expand_as(sent)
+        assessment = self.detector.observe(
+            torch.from_numpy(gradients.sum(axis=1) / self._unit),
+            window := torch.from_numpy(table.window),
+            self.shape,
+        )
+        findings.add_assessment(assessment, self._threshold, self.ranks, self._known)
+        if all(usable[rank] for rank in live):
             result = check(
-                torch.where(counted == 0.0, torch.zeros_like(sent), sent * counted),
-                received,
+                table.parts,
+                table.received,
+                groups=table.groups,
                 roundoff=sketches.roundoff,
-                shape=self.shape,
                 product_roundoff=sketches.product_roundoff,
                 owners=self._owners,
+                weights=weights,
+                unit=self._unit,
             )
-            findings.add_integrity(result)
+            findings.add_integrity(result, self.ranks, sketches.groups)
         return window
+
+    def _check_words(self, findings: Findings, table: Table, usable: NDArray[np.bool_]) -> None:
+        """Name the ranks whose own rows do not describe one gradient."""
+        self._steps += 1
+        if table.parts.shape[1] < 2:
+            return
+        speak = np.flatnonzero(usable)
+        parts, groups = table.parts[speak], table.groups[speak]
+        wrong = {int(speak[i]) for i in unequal(parts, groups)}
+        lean = leaning(parts).any(axis=1) | leaning(groups).any(axis=1)
+        for rank in (int(r) for r in speak[lean]):
+            if self._steps - self._leaned.get(rank, -_MEMORY) < _MEMORY:
+                wrong.add(rank)
+            elif rank not in wrong:
+                findings.add(
+                    "ST-GRAD-011", "the rows of one rank contradict each other", attributed=False
+                )
+            self._leaned[rank] = self._steps
+        for rank in sorted(wrong):
+            text = f"rank {self.ranks[rank]}'s own rows contradict each other"
+            findings.accuse("ST-GRAD-011", text, rank, self.ranks, self._known)
 
 
 class LoneWatch:
