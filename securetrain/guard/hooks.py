@@ -42,7 +42,7 @@ On an accelerator the wait in rule 1 is a host synchronisation per batch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -54,14 +54,11 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError
 from securetrain.guard.blocks import group_of_module, segments_of
 from securetrain.guard.collect import Collector, Piece, Segment
-from securetrain.guard.kept import Keeper, Kept, Weights
+from securetrain.guard.kept import WIDE, Keeper, Weights, bucket_again, shard_again
 from securetrain.guard.moments import Moments
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """The name since torch 2.13, or the one before."""
-
-_WIDE: Final = frozenset({torch.float32, torch.bfloat16})
-"""Dtypes that torch reduces without dividing before."""
 
 Grid: TypeAlias = tuple[tuple[int, ...], ...]
 """Ranks of the default group: a row for each replica, in it one rank for each shard."""
@@ -119,10 +116,10 @@ class ShardedHook:
         collector: Collector,
         report_error: Callable[[GuardError], None],
         reduction: Reduction = mean_reduction,
+        moments: Moments | None = None,
         *,
         weights: Weights,
         keeper: Keeper,
-        moments: Moments | None = None,
     ) -> None:
         self._chunk = sharded.chunk
         self._moments = moments or Moments()
@@ -206,7 +203,8 @@ class ShardedHook:
         if not scale:  # objected to already
             return
         if self._replicas == 1:
-            again = self._again(local, result, scale)
+            params = self._group.fsdp_params
+            again = shard_again(self._chunk, local, result, params, scale * self._divisor)
             self._keeper.add(again, extra=True)
         else:
             self._keeper.give_up()
@@ -214,6 +212,7 @@ class ShardedHook:
             Piece(
                 chunk=self._chunk,
                 local=local,
+                weights=() if self._weights.even else self._weights.values,
                 parts=self._shards,
                 part=self._part,
                 result=result.clone(),
@@ -232,25 +231,6 @@ class ShardedHook:
             for p in self._group.fsdp_params
             if p.sharded_param.requires_grad
         ]
-
-    def _again(self, local: Tensor, result: Tensor, scale: float) -> Kept:
-        """The same reduction, to be done again: torch views the result as gradients, as here."""
-        fresh = all(p.sharded_param.grad is None for p in self._group.fsdp_params)
-        if not fresh or result.dtype not in _WIDE:
-            self._keeper.give_up()  # it is added to an older one, or divided before
-
-        def replace(mean: Tensor) -> None:
-            offset, flat = 0, mean / (scale * self._divisor)
-            for parameter in self._group.fsdp_params:
-                grad = parameter.sharded_param.grad
-                if grad is None:
-                    continue
-                size, stride = parameter.sharded_size, parameter.contiguous_sharded_stride
-                view = torch.as_strided(flat, size, stride, offset)
-                grad.to_local().copy_(view)
-                offset += parameter.padded_sharded_param_size.numel()
-
-        return Kept(chunk=self._chunk, local=local, parts=self._shards, replace=replace)
 
     def _scale_of(self, op: Any) -> float:
         """The factor by which the result of `op` (and the all-reduce after it) is a mean, or 0."""
@@ -275,7 +255,7 @@ class ShardedHook:
     def _lone_shard_scale(self, dtype: torch.dtype) -> float:
         """The same where torch copies: it divides by a factor and sums, or averages."""
         factor = self._group.gradient_divide_factor
-        narrow = dtype not in _WIDE
+        narrow = dtype not in WIDE
         if factor is None and not narrow and not self._group.force_sum_reduction_for_comms:
             return 1.0
         return float(factor or 1.0) / self._replicas
@@ -288,9 +268,9 @@ class BucketHook:
         collector: takes the pieces.
         group: the replicas.
         names: index and name of each parameter by id; buckets are rebuilt after the first step.
+        moments: of the optimizer.
         weights: of all ranks, in order.
         keeper: takes what may have to be reduced again.
-        moments: of the optimizer.
     """
 
     def __init__(
@@ -298,17 +278,17 @@ class BucketHook:
         collector: Collector,
         group: ProcessGroup,
         names: dict[int, tuple[int, str]],
+        moments: Moments | None = None,
         *,
         weights: Weights,
         keeper: Keeper,
-        moments: Moments | None = None,
     ) -> None:
         self._collector = collector
         self._group = group
         self._names = names
-        self._moments = moments or Moments()
         self._weights = weights
         self._keeper = keeper
+        self._moments = moments or Moments()
         self._outputs: dict[int, Tensor] = {}
 
     def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
@@ -330,12 +310,12 @@ class BucketHook:
             work.wait()
             _waiter(reduced.device)()
 
-        chunk = f"bucket-{min(indices)}-{max(indices)}-{len(indices)}"
-        self._keeper.add(self._again(chunk, bucket), extra=False)
+        self._keeper.add(bucket_again(chunk, bucket), extra=False)
         self._collector.add(
             Piece(
                 chunk=chunk,
                 local=local,
+                weights=() if self._weights.even else self._weights.values,
                 parts=1,
                 part=0,
                 result=reduced,
@@ -352,26 +332,6 @@ class BucketHook:
             self._collector.flush()  # after the backward pass DDP writes into the buckets again
         future: torch.futures.Future[torch.Tensor] = work.get_future()
         return future.then(lambda done: done.value()[0])
-
-    def _again(self, chunk: str, bucket: Any) -> Kept:
-        """The same reduction, to be done again after DDP has written its result."""
-        local = bucket.buffer()
-        parameters, views = list(bucket.parameters()), list(bucket.gradients())
-        start = local.storage_offset()
-        places = [(v.size(), v.stride(), v.storage_offset() - start) for v in views]
-        storage = local.untyped_storage().data_ptr()
-        if any(
-            p.grad is not None and p.grad.untyped_storage().data_ptr() == storage
-            for p in parameters
-        ):
-            local = local.clone()  # gradients are views of the bucket: the result will be there
-
-        def replace(mean: Tensor) -> None:
-            for parameter, (size, stride, offset) in zip(parameters, places, strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.copy_(torch.as_strided(mean, size, stride, offset))
-
-        return Kept(chunk=chunk, local=local, parts=1, replace=replace)
 
     def _output(self, index: int, local: Tensor) -> Tensor:
         """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
@@ -418,21 +378,15 @@ def attach_sharded(
     collector: Collector,
     report_error: Callable[[GuardError], None],
     reduction: Reduction = mean_reduction,
+    moments: Moments | None = None,
     *,
     weights: Weights,
     keeper: Keeper,
-    moments: Moments | None = None,
 ) -> None:
     """Hook modules."""
     for one in modules:
         hook = ShardedHook(
-            one,
-            collector,
-            report_error,
-            reduction,
-            weights=weights,
-            keeper=keeper,
-            moments=moments,
+            one, collector, report_error, reduction, moments, weights=weights, keeper=keeper
         )
         one.module.set_custom_reduce_scatter(hook)  # type: ignore[arg-type]
         if len(one.grid) > 1:
@@ -443,10 +397,10 @@ def attach_replicated(
     model: DistributedDataParallel,
     collector: Collector,
     group: ProcessGroup,
+    moments: Moments | None = None,
     *,
     weights: Weights,
     keeper: Keeper,
-    moments: Moments | None = None,
 ) -> None:
     """Register the communication hook.
 
@@ -460,12 +414,7 @@ def attach_replicated(
         for index, (name, parameter) in enumerate(model.module.named_parameters())
     }
     hook = BucketHook(
-        collector,
-        model.process_group,
-        names,
-        weights=weights,
-        keeper=keeper,
-        moments=moments,
+        collector, model.process_group, names, moments, weights=weights, keeper=keeper
     )
     try:
         model.register_comm_hook(None, _named(hook))

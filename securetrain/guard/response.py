@@ -148,24 +148,44 @@ class Findings:
         self.readmitted |= other.readmitted
         self.stale = self.stale or other.stale
         self.disputes |= other.disputes
+        self.disputed |= other.disputed
+        self.partial_norms.update(other.partial_norms)
 
     def add_disagreement(self) -> None:
         """The ranks' transcripts or tables differ."""
+        # What else was found may be something else on another rank.
+        self.offences.clear()
+        self.undecided = self.upstream = False
         self.add("ST-GRAD-004", "the ranks do not hold the same table", attributed=False)
 
-    def add_unopened(self, unopened: Sequence[int], ranks: Sequence[int]) -> None:
+    def accuse(
+        self, code: str, reason: str, index: int, ranks: Sequence[int], known: Sequence[int]
+    ) -> None:
+        """Refuse for what a rank itself has done, for all to see.
+
+        Args:
+            code: of the refusal.
+            reason: a sentence.
+            index: the rank's place in the group.
+            ranks: of the group.
+            known: places of ranks that are excluded: what they do is evidence and refuses nothing.
+        """
+        if index in known:
+            self.offences.append((index, Ground.PROOF))
+            return
+        self.offend(index, Ground.PROOF, ranks)
+        self.add(code, reason)
+
+    def add_unopened(
+        self, unopened: Sequence[int], ranks: Sequence[int], known: Sequence[int] = ()
+    ) -> None:
         """The ranks whose value does not open their commitment, as every rank sees for itself.
 
         Who was told other values than the rest shows by its transcript, and then nobody is named.
         """
         for index in unopened:
-            self.offend(index, Ground.PROOF, ranks)
-            self.add("ST-GRAD-004", f"rank {ranks[index]} did not open its commitment")
-
-    def add_proof(self, code: str, index: int, what: str, ranks: Sequence[int]) -> None:
-        """Name a rank by its own words, which all ranks have heard."""
-        self.offend(index, Ground.PROOF, ranks)
-        self.add(code, f"rank {ranks[index]}{what}")
+            text = f"rank {ranks[index]} did not open its commitment"
+            self.accuse("ST-GRAD-004", text, index, ranks, known)
 
     def add_assessment(
         self, assessment: Assessment, ranks: Sequence[int], excluded: Sequence[int] = ()
@@ -183,9 +203,8 @@ class Findings:
         self.held = assessment.named
         live = [index for index in range(len(ranks)) if index not in excluded]
         self._add_not_finite(assessment.not_finite, live, ranks)
-        for one, other in assessment.copies:
-            pair = f"ranks {ranks[one]} and {ranks[other]}"
-            self.note(f"the gradients of {pair} are copies; who copied cannot be known")
+        if assessment.copies:
+            self.note("the gradients of two ranks are copies; who copied cannot be known")
         for index in assessment.gross:
             self._add_outlier(assessment, index, Ground.GROSS, live, ranks)
         for index in assessment.newly_named:

@@ -198,9 +198,6 @@ class GroupWatch:
             self.beacon.tell = agreed.digest()
         elif len(set(self.channel.all_gather(agreed.digest()))) > 1:
             mine.add_disagreement()
-            # What else was found may be something else on another rank.
-            mine.offences.clear()
-            mine.undecided = mine.upstream = False
             self.detector.rewind(before)  # what differs from rank to rank must not be learned
         sent = len(row) + sketches.batches * 2 * DIGEST + DIGEST * int(self._confirm)
         if self._response in EXCLUDING:
@@ -221,6 +218,11 @@ class GroupWatch:
     def _uncounted(self) -> tuple[int, ...]:
         """Ranks, by place, whose gradients are not in what this step has reduced."""
         return tuple(index for index, value in enumerate(self.weights.values) if not value)
+
+    @property
+    def _known(self) -> tuple[int, ...]:
+        """Ranks about whom nothing new refuses a step: they are excluded."""
+        return tuple(sorted({*self._uncounted, *self.exclusion.excluded}))
 
     def _impose(self, findings: Findings, elsewhere: Collection[int]) -> None:
         places = [index for index, rank in enumerate(self.ranks) if rank in elsewhere]
@@ -273,8 +275,7 @@ class GroupWatch:
         named = bool(settlement.offences) and self._response is GuardResponse.SKIP_STEP
         if named and set(settlement.out) != set(self.exclusion.excluded):
             return  # dropped, and without them from the next step on
-        for kept, mean in zip(self._keeper.kept, settlement.means, strict=True):
-            kept.replace(mean)
+        self._keeper.replace(settlement.means)
         findings.excluded |= {self.ranks[index] for index in settlement.out}
         findings.settle()
 
@@ -288,9 +289,8 @@ class GroupWatch:
 
     def _decide(self, findings: Findings, sketches: StepSketches, rows: list[bytes]) -> None:
         """Add what the table shows."""
-        uncounted = self._uncounted
-        live = [rank for rank in range(len(self.ranks)) if rank not in uncounted]
-        findings.add_unopened([r for r in sketches.unopened if r in live], self.ranks)
+        live = [rank for rank in range(len(self.ranks)) if rank not in self._uncounted]
+        findings.add_unopened(sketches.unopened, self.ranks, self._known)
         table = decode(rows, len(sketches.parts), len(sketches.groups), self.shape.size)
         apart = table.apart
         if set(apart) & set(live):
@@ -306,17 +306,14 @@ class GroupWatch:
         self._check_words(findings, table, [rank for rank in live if usable[rank]])
         moment, odd = first_moment(table, self._owners)
         for rank in odd:
-            if rank in live:
-                findings.add_proof(
-                    "ST-GRAD-012", rank, "'s optimizer state is not the others'", self.ranks
-                )
+            text = f"rank {self.ranks[rank]}'s optimizer state is not the others'"
+            findings.accuse("ST-GRAD-012", text, rank, self.ranks, self._known)
         self.rows = StepRows(
             groups=sketches.groups,
             gradients=gradients.transpose(1, 0, 2),
             momentum=None if moment is None else moment * self._unit,
         )
-        known = {*uncounted, *self.exclusion.excluded}
-        findings.add_assessment(self.detector.observe(self.rows), self.ranks, sorted(known))
+        findings.add_assessment(self.detector.observe(self.rows), self.ranks, self._known)
         if all(usable[rank] for rank in live):
             result = check(
                 table.parts,
@@ -346,8 +343,8 @@ class GroupWatch:
                 findings.add("ST-GRAD-011", text, attributed=False)
             self._leaned[rank] = self._steps
         for rank in sorted(wrong):
-            text = "'s own rows contradict each other"
-            findings.add_proof("ST-GRAD-011", rank, text, self.ranks)
+            text = f"rank {self.ranks[rank]}'s own rows contradict each other"
+            findings.accuse("ST-GRAD-011", text, rank, self.ranks, self._known)
 
 
 class LoneWatch:

@@ -90,7 +90,7 @@ def test_a_sign_flip_is_named_and_its_steps_are_skipped(seen, kind):
         assert all(v["excluded"] == [2] for v in case["verdicts"][ATTACK[1] :])
         assert case["totals"] == {
             "judged": 14,
-            "calibrating": 6,
+            "calibrating": 14,
             "refused": 1,
             "refused_in_a_row": 0,
             "hopeless_in_a_row": 0,
