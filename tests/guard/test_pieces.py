@@ -27,7 +27,7 @@ STEPS = 11
 Poison = Callable[[torch.Tensor], object]
 POISONS: dict[int, Poison] = {
     8: lambda g: g.mul_(50.0),
-    9: lambda g: g.mul_(-20.0),
+    9: lambda g: g.mul_(-900.0),
     10: lambda g: g[3:4].fill_(float("nan")),
 }
 """Steps in which the rank is poisoned, counted from 1."""
