@@ -72,11 +72,9 @@ class Ruling:
     """Pairs that contradict each other, the smaller rank first."""
     apart: tuple[tuple[int, int], ...] = ()
     """Sender and part that are not to be added up together."""
-
-    @property
-    def ok(self) -> bool:
-        """True when what the ranks got may be used."""
-        return not (self.not_finite or self.guilty or self.apart)
+    complaints: tuple[tuple[int, int], ...] = ()
+    """Live ranks, each with an owner from whom it says it got something else: as long as the rank
+    has a word, another one is to own that part."""
 
 
 def rule(table: OpenTable, live: Collection[int]) -> Ruling:
@@ -91,6 +89,7 @@ def rule(table: OpenTable, live: Collection[int]) -> Ruling:
     guilty: dict[int, str] = {}
     pairs: set[tuple[int, int]] = set()
     apart: set[tuple[int, int]] = set()
+    complaints: list[tuple[int, int]] = []
     finite = [bool(np.isfinite(row).all()) for row in table.sent]
     not_finite = [rank for rank in range(ranks) if rank in live and not finite[rank]]
     for part, owner in enumerate(table.owners):
@@ -112,12 +111,14 @@ def rule(table: OpenTable, live: Collection[int]) -> Ruling:
         elif len(unlike) > ranks / 2:
             guilty.setdefault(owner, "gave most ranks another sum than that of what it heard")
         else:
+            complaints += [(rank, owner) for rank in unlike if rank in live]
             pairs.update(_pair(rank, owner) for rank in unlike)
     return Ruling(
         not_finite=tuple(not_finite),
         guilty=guilty,
         disputes=tuple(sorted(pairs)),
         apart=tuple(sorted(apart)),
+        complaints=tuple(complaints),
     )
 
 
@@ -192,8 +193,8 @@ def _unlike(table: OpenTable, part: int) -> list[int]:
     """The ranks whose result for a part is not the mean of what its owner heard."""
     senders = np.flatnonzero(table.included[:, part])
     heard = table.heard[part, senders]
-    if not np.isfinite(heard).all():
-        return []
+    if not len(senders) or not np.isfinite(heard).all():
+        return []  # a part that nobody is left for is zero
     mean = heard.mean(axis=0)
     growth = min((len(senders) + 1) / 2, 2 * math.sqrt(len(senders)))
     relative = 2 * table.roundoff * (1 + growth) + 16 * table.product_roundoff + _RELATIVE
