@@ -20,7 +20,8 @@ dispute below that names nobody. It is the *pair* that is set aside: what the on
 is left out of that part's mean, and all else stays, so that the honest majority is kept and nobody
 pays for the word of one accuser.
 
-Equality is relative to the two numbers themselves: nothing that a third rank says widens it.
+Equality is relative to the two numbers themselves, and numbers that are out of all proportion to
+the others' are left out first: nothing that a third rank says widens a limit.
 """
 
 import math
@@ -35,6 +36,9 @@ REMEMBERED: Final = 64
 """Steps for which a dispute counts."""
 _RELATIVE: Final = 2.0**-18
 """Two sketches of the same numbers on unlike machines, sent as fp32, differ by less."""
+
+_MOST: Final = 16.0
+"""Times the usual length of a whole gradient: one part of an honest one is not as long."""
 
 Numbers = NDArray[np.float64]
 
@@ -102,6 +106,7 @@ def rule(table: OpenTable, live: Collection[int]) -> Ruling:
                 pairs.add(_pair(rank, owner))
             if table.included[rank, part]:
                 apart.add((rank, part))
+    apart.update(_huge(table))
     for part, owner in enumerate(table.owners):
         unlike = _unlike(table, part)
         if not unlike or any(at == part for _, at in apart) or not_finite:
@@ -189,6 +194,22 @@ def _same(said: Numbers, heard: Numbers) -> bool:
     return float(np.linalg.norm(said - heard)) <= _RELATIVE * size
 
 
+def _huge(table: OpenTable) -> set[tuple[int, int]]:
+    """Senders and parts with numbers so large that the rounding of the others' is lost in them.
+
+    Whoever has them would widen the limit of that part for everybody, or bring down its owner.
+    """
+    found: set[tuple[int, int]] = set()
+    whole = np.linalg.norm(table.sent.reshape(len(table.sent), -1), axis=1)
+    for part in range(len(table.owners)):
+        senders = np.flatnonzero(table.included[:, part])
+        if len(senders) > 2:
+            most = _MOST * float(np.median(whole[senders]))
+            sizes = np.linalg.norm(table.heard[part, senders], axis=1)
+            found.update((int(rank), part) for rank in senders[sizes > most])
+    return found
+
+
 def _unlike(table: OpenTable, part: int) -> list[int]:
     """The ranks whose result for a part is not the mean of what its owner heard."""
     senders = np.flatnonzero(table.included[:, part])
@@ -198,11 +219,7 @@ def _unlike(table: OpenTable, part: int) -> list[int]:
     mean = heard.mean(axis=0)
     growth = min((len(senders) + 1) / 2, 2 * math.sqrt(len(senders)))
     relative = 2 * table.roundoff * (1 + growth) + 16 * table.product_roundoff + _RELATIVE
-    # A rank whose numbers are huge in this part would widen the limit for all: no rank's count for
-    # more than a few times what ranks usually have in a part.
-    sizes = np.linalg.norm(heard, axis=1)
-    usual = float(np.median(np.linalg.norm(table.sent[senders].reshape(len(senders), -1), axis=1)))
-    limit = relative * min(float(sizes.max(initial=0.0)), 4 * usual)
+    limit = relative * float(np.linalg.norm(heard, axis=1).max(initial=0.0))
     receivers = range(table.sent.shape[0]) if table.shared else [table.owners[part]]
     return [
         rank

@@ -134,12 +134,14 @@ class Group:
             if honest and len(honest) == included[:, part].sum():
                 want = cut[part][honest].mean(axis=0)
                 for rank in range(self.size):
-                    if rank not in self.liars and not np.allclose(copies[rank][part], want):
+                    if rank not in self.liars and not np.allclose(
+                        copies[rank][part], want, rtol=1e-3, atol=1e-3
+                    ):
                         return False
             first = next(r for r in range(self.size) if r not in self.liars)
             for rank in range(self.size):
-                if rank not in self.liars and not np.array_equal(
-                    copies[rank][part], copies[first][part]
+                if rank not in self.liars and not np.allclose(
+                    copies[rank][part], copies[first][part], rtol=1e-3, atol=1e-3
                 ):
                     return False
         return True
