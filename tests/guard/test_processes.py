@@ -179,7 +179,8 @@ def test_without_a_gather_of_its_own_the_other_table_shows_a_step_later(seen):
 
 def test_a_rank_that_does_not_open_its_commitment_is_named(seen):
     bad = refused(seen[0]["broken commitment"])
-    assert [v["step"] for v in bad] == [7], "excluded, it spoils the step after it no more"
+    # What it revealed is its commitment from then on; it is excluded by then.
+    assert [v["step"] for v in bad] == [7]
     assert all(v["codes"] == ["ST-GRAD-004"] and v["outliers"] == [2] for v in bad)
     assert bad[0]["newly_excluded"] == [2]
 
