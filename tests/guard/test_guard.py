@@ -13,6 +13,7 @@ from torch import nn
 
 from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard import GradientGuard, StepRecord, Totals
+from securetrain.guard.own_past import EARLY
 from securetrain.guard.response import Findings
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 
@@ -46,8 +47,8 @@ def test_clean_training_alone_is_fine():
     guard.attach(net)
     verdicts = run(guard, net, 60)
     assert all(v.ok and v.proceed and not v.codes for v in verdicts)
-    assert [v.calibrating for v in verdicts] == [True] * 8 + [False] * 52
-    assert guard.totals == Totals(judged=60, calibrating=8)
+    assert [v.calibrating for v in verdicts] == [True] * EARLY + [False] * (60 - EARLY)
+    assert guard.totals == Totals(judged=60, calibrating=EARLY)
     assert records[-1].world_size == 1
     again = msgspec.json.decode(msgspec.json.encode(records[-1]), type=StepRecord)
     assert again == records[-1]
@@ -190,16 +191,15 @@ def test_a_foreign_state_is_refused(change):
     assert guard.totals == Totals()
 
 
-def test_accusations_name_a_rank_only_by_majority():
+def test_who_does_not_open_its_commitment_is_named_by_its_number_in_the_job():
     findings = Findings()
-    findings.add_unopened([{2}, {2}, set(), {2}], [4, 5, 6, 7])
-    assert findings.outliers == {6}, "named by its number in the job"
+    findings.add_unopened([2], [4, 5, 6, 7])
+    assert findings.outliers == {6}
     assert findings.attributed
-    findings = Findings()
-    findings.add_unopened([set(), {0}, set(), set()], [4, 5, 6, 7])
     assert findings.codes == ["ST-GRAD-004"]
-    assert findings.outliers == set()
-    assert not findings.attributed
+    findings = Findings()
+    findings.add_unopened([], [4, 5, 6, 7])
+    assert findings.codes == []
 
 
 def test_reading_records_does_not_import_torch():
