@@ -18,9 +18,6 @@ of the job. Rules:
    ``evict-node``   as ``exclude-rank``: statistics exclude, only an audit's evidence evicts
    ``clip``         as ``exclude-rank``, and a step that nobody can be excluded for is clipped
                     tensor by tensor to what accepted steps had, if its numbers are finite
-   ``rollback``     as ``exclude-rank``, and the trainer goes back to the newest good checkpoint
-                    when statistics have named a rank (it was in the weights before) and when nobody
-                    can be excluded
    ``halt``         the run ends at once
    ===============  ==============================================================================
 
@@ -56,7 +53,6 @@ EXCLUDING = frozenset(
         GuardResponse.SKIP_STEP,
         GuardResponse.CLIP,
         GuardResponse.EXCLUDE_RANK,
-        GuardResponse.ROLLBACK,
         GuardResponse.EVICT_NODE,
     }
 )
@@ -84,8 +80,6 @@ class Findings:
     """Ranks whose gradients count zero in this step's result."""
     newly_excluded: set[int] = field(default_factory=set)
     readmitted: set[int] = field(default_factory=set)
-    stale: bool = False
-    """Statistics named a rank now: it was in the weights before."""
     disputed: set[int] = field(default_factory=set)
     """Ranks that say they received something else than was sent: a dispute begins there."""
     partial_norms: dict[int, float] = field(default_factory=dict)
@@ -145,7 +139,6 @@ class Findings:
         self.excluded |= other.excluded
         self.newly_excluded |= other.newly_excluded
         self.readmitted |= other.readmitted
-        self.stale = self.stale or other.stale
         self.disputes |= other.disputes
         self.disputed |= other.disputed
         self.partial_norms.update(other.partial_norms)
@@ -342,8 +335,6 @@ class Findings:
                 return response
             case GuardResponse.HALT:
                 return response if self.codes else GuardResponse.OBSERVE
-            case GuardResponse.ROLLBACK if self.stale or (self.refused and self._hopeless):
-                return GuardResponse.HALT if ends else response
             case _ if not self.refused:
                 # Nothing of what was found is in the gradients.
                 return GuardResponse.EXCLUDE_RANK if self.codes else GuardResponse.OBSERVE
@@ -356,7 +347,6 @@ class Findings:
                 | GuardResponse.CLIP
                 | GuardResponse.EXCLUDE_RANK
                 | GuardResponse.EVICT_NODE
-                | GuardResponse.ROLLBACK
             ):
                 return GuardResponse.SKIP_STEP
             case _:
