@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ELEMENTS: Final = 2_000_000
 _REPEAT: Final = 20
 _RANKS: Final = 4
+_GROUPS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +88,16 @@ class Judge:
         from securetrain.guard.detector import Detector
         from securetrain.guard.rows import StepRows
 
-        generator, names = np.random.default_rng(0), tuple(f"layers.{i}" for i in range(32))
-        detector = Detector(8)
-        common = generator.standard_normal((32, 1, 256))
-        steps = iter(
-            [
-                StepRows(
-                    groups=names,
-                    gradients=common + generator.standard_normal((32, 8, 256)),
-                    momentum=generator.standard_normal((32, 256)),
-                )
-                for _ in range(10)
-            ]
-            * 100
-        )
+        detector, source = Detector(8), np.random.default_rng(1)
+        names = tuple(f"layers.{index}" for index in range(32))
+        common = source.standard_normal((32, 1, 256))
 
-        def ours(_: "Tensor") -> object:
-            return detector.observe(next(steps))
+        def ours(_: "Tensor | None") -> object:
+            rows = common + source.standard_normal((32, 8, 256))
+            return detector.observe(StepRows(groups=names, gradients=rows, momentum=common[:, 0]))
 
-        for _ in range(80):  # until the past is full
-            detector.observe(next(steps))
+        for _ in range(40):
+            ours(None)
         return _time(ours, order)
 
 

@@ -79,9 +79,7 @@ class JobAgreement:
         """Tell the others and hear them; codes and names are the same on every rank then. Returns
         the bytes sent. Collective.
         """
-        codes = sum(
-            1 << bit for bit, number in enumerate(_FOUND) if _code(number) in findings.codes
-        )
+        codes = sum(1 << bit for bit, n in enumerate(_FOUND) if _code(n) in findings.codes)
         flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(findings, name))
         flags |= int(not findings.attributed) << len(_FLAGS)
         lists = [_padded(getattr(findings, name)) for name in _LISTS]

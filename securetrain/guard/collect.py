@@ -31,7 +31,6 @@ from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.integrity import Rows, unit_roundoff
 from securetrain.guard.sketch import (
-    SketchParameters,
     SketchShape,
     derive,
     product_roundoff,
@@ -94,15 +93,11 @@ class StepSketches:
     """(groups, size)."""
     moments: Rows
     """(groups, size) of what this rank holds of the first moment; zero where there is none."""
-    window: Rows
-    """(size,)."""
     weights: tuple[float, ...]
     roundoff: float
     """Of the coarsest reduction."""
     product_roundoff: float
     digest: bytes
-    layout: bytes
-    """Of names and sizes only: another layout means other directions of the window sketch."""
     unopened: tuple[int, ...]
     told: tuple[bytes, ...]
     """What each rank told with the first draw: its hash of the table before."""
@@ -116,7 +111,6 @@ class _Step:
 
     groups: dict[str, Rows] = field(default_factory=dict)
     parts: Rows | None = None
-    window: Rows | None = None
     weights: tuple[float, ...] = ()
     roundoff: float = 0.0
     product_roundoff: float = 0.0
@@ -129,9 +123,6 @@ class _Step:
     silence: GuardError | None = None
     digest: "hashlib._Hash" = field(
         default_factory=lambda: hashlib.sha256(b"securetrain-transcript-v2")
-    )
-    layout: "hashlib._Hash" = field(
-        default_factory=lambda: hashlib.sha256(b"securetrain-layout-v1")
     )
 
 
@@ -150,20 +141,12 @@ class Collector:
         self._beacon = beacon
         self._shape = shape
         self._retain = retain_bytes
-        self._window_seed = b""
-        self._window: dict[tuple[str, int, int, torch.device], SketchParameters] = {}
         self._waiting: list[Piece] = []
         self._waiting_bytes = 0
         self._step = _Step()
         self._unlearned: list[tuple[str, Tensor, float]] = []
         self._means: dict[str, Tensor] = {}
         self._learned = 0
-
-    def draw_window_seed(self) -> None:
-        """Fix the directions of the window sketch; collective, once per process."""
-        draw = self._beacon.draw("window")
-        self._window_seed = draw.seed
-        self._step.unopened.update(draw.unopened)
 
     def add(self, piece: Piece) -> None:
         """Take a piece over; draws and sketches when enough of them wait. Collective."""
@@ -212,23 +195,19 @@ class Collector:
         if step.objection:
             raise GuardError("ST-GRAD-006", step.objection, "the model given to the guard")
         self._unlearned = step.unlearned
-        if step.parts is None or step.window is None:
+        if step.parts is None:
             return None
         rows = np.stack(list(step.groups.values()), axis=1)
-        layout = step.layout.digest()
-        step.digest.update(layout)
         return StepSketches(
             groups=tuple(step.groups),
             sent=rows[0],
             received=rows[1],
             moments=rows[2],
             parts=step.parts,
-            window=step.window,
             weights=step.weights,
             roundoff=step.roundoff,
             product_roundoff=step.product_roundoff,
             digest=step.digest.digest(),
-            layout=layout,
             unopened=tuple(sorted(step.unopened)),
             told=step.told,
             batches=step.batches,
@@ -249,7 +228,7 @@ class Collector:
                 mean.lerp_(result.float() * scale, _MEAN_WEIGHT)
 
     def _sketch(self, piece: Piece, seed: bytes) -> list[Tensor]:
-        """Rows of one piece: for each segment its parts, then received, moment and window."""
+        """Rows of one piece: for each segment its parts, then received and moment."""
         step = self._step
         if step.pieces and step.weights != piece.weights:
             step.objection = f"{piece.chunk} is reduced with other weights than the rest"
@@ -273,9 +252,7 @@ class Collector:
                 if moment is None
                 else sketch_part(moment[own], fresh, piece.part)
             )
-            window = sketch(local, self._window_parameters(piece, segment, numel))
-            rows.append(window.sum(dim=0) * piece.local_scale)
-            step.layout.update(
+            step.digest.update(
                 f"{name}|{numel}|{piece.parts}|{piece.result.dtype}|{segment.group};".encode()
             )
         step.digest.update(repr(piece.weights).encode())
@@ -286,17 +263,13 @@ class Collector:
         step, k, start = self._step, self._shape.size, 0
         for piece in batch:
             for segment in _segments(piece):
-                stop = start + (piece.parts + 3) * k
-                rows = flat[start:stop].reshape(piece.parts + 3, k)
+                stop = start + (piece.parts + 2) * k
+                rows = flat[start:stop].reshape(piece.parts + 2, k)
                 start = stop
-                parts, received, moment, window = (
-                    rows[: piece.parts],
-                    *rows[piece.parts :],
-                )
+                parts, received, moment = rows[: piece.parts], *rows[piece.parts :]
                 three = np.stack([parts.sum(axis=0), received, moment])
                 step.groups[segment.group] = step.groups.get(segment.group, 0.0) + three
                 step.parts = parts if step.parts is None else step.parts + parts
-                step.window = window if step.window is None else step.window + window
 
     def _moment(self, piece: Piece) -> Tensor | None:
         """The optimizer's, or the running mean; None in the first steps."""
@@ -306,22 +279,6 @@ class Collector:
         if self._learned:  # an optimizer has stepped, and left no moment
             self._step.unlearned.append((piece.chunk, piece.result, piece.result_scale))
         return self._means.get(piece.chunk)
-
-    def _window_parameters(self, piece: Piece, segment: Segment, numel: int) -> SketchParameters:
-        name = f"{piece.chunk}|{segment.start}"
-        key = (name, numel, piece.parts, piece.local.device)
-        if key not in self._window:
-            if len(self._window) > 4096:
-                self._window.clear()
-            self._window[key] = derive(
-                self._window_seed,
-                f"window|{name}",
-                numel=numel,
-                parts=piece.parts,
-                shape=self._shape,
-                device=piece.local.device,
-            )
-        return self._window[key]
 
 
 def _segments(piece: Piece) -> tuple[Segment, ...]:

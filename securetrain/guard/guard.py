@@ -50,9 +50,9 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard.agreement import JobAgreement
 from securetrain.guard.collect import RETAIN_BYTES
+from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.exclusion import ExclusionState
 from securetrain.guard.hooks import sharded_modules
-from securetrain.guard.outliers import DetectorState
 from securetrain.guard.presence import Deadline, default_store
 from securetrain.guard.response import Findings
 from securetrain.guard.tensor_norms import TensorNorms
@@ -182,8 +182,8 @@ class GradientGuard:
         if not self._parts:
             raise _unseen("the guard is not attached to a model", "call attach first")
         findings, batches, sent_bytes = Findings(), 0, 0
-        elsewhere: set[int] = set()
         self._deadline.step += 1
+        elsewhere: set[int] = set()
         for watch in self._watches:
             drawn, sent = watch.judge(findings, elsewhere)
             elsewhere |= {watch.ranks[index] for index in watch.exclusion.excluded}
@@ -297,7 +297,7 @@ class GradientGuard:
 
     def _group_watch(self, group: ProcessGroup) -> GroupWatch:
         watch = GroupWatch(
-            group, self._settings, self._randomness, self._retain_bytes, self._deadline
+            group, self._settings, self._randomness, self._retain_bytes, deadline=self._deadline
         )
         if self._optimizer is not None:
             watch.moments.use(self._optimizer)

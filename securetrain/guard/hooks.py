@@ -52,6 +52,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
+from securetrain.guard.blocks import group_of_module, segments_of
 from securetrain.guard.collect import Collector, Piece, Segment
 from securetrain.guard.kept import WIDE, Keeper, Weights, bucket_again, shard_again
 from securetrain.guard.moments import Moments
@@ -321,7 +322,7 @@ class BucketHook:
                 result_scale=1.0,
                 local_scale=1.0,
                 wait=wait,
-                segments=self._segments(parameters),
+                segments=segments_of([(self._names[id(p)][1], p.numel()) for p in parameters]),
                 moment=lambda: self._moments.flat(
                     chunk, [(p, p.numel()) for p in parameters], reduced.numel()
                 ),
@@ -331,19 +332,6 @@ class BucketHook:
             self._collector.flush()  # after the backward pass DDP writes into the buckets again
         future: torch.futures.Future[torch.Tensor] = work.get_future()
         return future.then(lambda done: done.value()[0])
-
-    def _segments(self, parameters: Sequence[Tensor]) -> tuple[Segment, ...]:
-        """Runs of one block's parameters in a bucket."""
-        found: list[Segment] = []
-        start = 0
-        for parameter in parameters:
-            group, stop = group_of(self._names[id(parameter)][1]), start + parameter.numel()
-            if found and found[-1].group == group:
-                found[-1] = Segment(group, found[-1].start, stop)
-            else:
-                found.append(Segment(group, start, stop))
-            start = stop
-        return tuple(found)
 
     def _output(self, index: int, local: Tensor) -> Tensor:
         """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
@@ -432,21 +420,6 @@ def attach_replicated(
         model.register_comm_hook(None, _named(hook))
     except (RuntimeError, TypeError) as error:
         raise _refuse(f"DDP does not take the guard's hook: {error}") from error
-
-
-def group_of(name: str) -> str:
-    """The block that a parameter is judged with: its name up to the first number, such as
-    ``layers.3``; without one, up to the first dot.
-    """
-    words = name.split(".")
-    number = next((i for i, word in enumerate(words) if word.isdigit()), 0)
-    return ".".join(words[: number + 1])
-
-
-def group_of_module(chunk: str) -> str:
-    """The same of a sharded module."""
-    part, _, name = chunk.split("-", 2)
-    return f"{part}:{name}" if part != "0" else name or "(root)"
 
 
 def _named(hook: BucketHook) -> Callable[..., Any]:

@@ -3,8 +3,8 @@
 """The table of one step: what every rank of a group says, and what of it can be used. Pure.
 
 A row is the digest of the rank's transcript, then fp32 numbers in this order: its part rows, its
-group rows, what it received for each group, its first moment for each group, and, as long as the
-detector asks for it, its window row. Every rank sends as many bytes as every other.
+group rows, what it received for each group, and its first moment for each group. Every rank sends
+as many bytes as every other.
 """
 
 import math
@@ -38,8 +38,6 @@ class Table:
     """(ranks, groups, size)."""
     moments: Rows
     """(ranks, groups, size)."""
-    window: Rows
-    """(ranks, size)."""
 
     @property
     def apart(self) -> tuple[int, ...]:
@@ -58,9 +56,7 @@ class Table:
 
 def encode(sketches: StepSketches) -> bytes:
     """This rank's row."""
-    numbers = np.concatenate(
-        [sketches.parts, sketches.sent, sketches.received, sketches.moments, sketches.window[None]]
-    )
+    numbers = np.concatenate([sketches.parts, sketches.sent, sketches.received, sketches.moments])
     with np.errstate(over="ignore"):  # what fp32 cannot hold counts as infinite
         return sketches.digest + numbers.astype(_ROW_TYPE).tobytes()
 
@@ -69,15 +65,14 @@ def decode(rows: Sequence[bytes], parts: int, groups: int, size: int) -> Table:
     """The table; every row is as long as this rank's own."""
     flat = np.stack([np.frombuffer(row, dtype=_ROW_TYPE, offset=DIGEST) for row in rows])
     said = flat.astype(np.float64).reshape(len(rows), -1, size)
-    bounds = np.cumsum([parts, groups, groups, groups])
-    sent, by_group, received, moments, window = np.split(said, bounds, axis=1)
+    bounds = np.cumsum([parts, groups, groups])
+    sent, by_group, received, moments = np.split(said, bounds, axis=1)
     return Table(
         digests=tuple(row[:DIGEST] for row in rows),
         parts=sent,
         groups=by_group,
         received=received,
         moments=moments,
-        window=window[:, 0],
     )
 
 

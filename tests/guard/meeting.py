@@ -108,7 +108,7 @@ class Group:
             )
             watch._owners = tuple(range(size)) if sharded else (0,) * size
             self.watches.append(watch)
-        self.each(lambda rank: self.watches[rank].collector.draw_window_seed())
+        self.each(lambda rank: self.watches[rank].beacon.commit())
 
     def each(self, call: Callable[[int], Any]) -> list[Any]:
         """Every rank at once; what it returns or raises."""

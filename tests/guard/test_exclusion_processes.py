@@ -19,7 +19,7 @@ HUGE = 3e38
 FAULTS = {
     "nan": lambda step: math.nan,
     "huge": lambda step: (HUGE, -HUGE, math.inf)[step % 3],
-    "flip": lambda step: -8.0,
+    "flip": lambda step: -40.0,
 }
 
 

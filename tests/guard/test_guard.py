@@ -14,6 +14,7 @@ from torch import nn
 
 from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard import GradientGuard, StepRecord, Totals
+from securetrain.guard.own_past import EARLY
 from securetrain.guard.response import Findings
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 
@@ -47,8 +48,8 @@ def test_clean_training_alone_is_fine():
     guard.attach(net)
     verdicts = run(guard, net, 60)
     assert all(v.ok and v.proceed and not v.codes for v in verdicts)
-    assert [v.calibrating for v in verdicts] == [True] * 8 + [False] * 52
-    assert guard.totals == Totals(judged=60, calibrating=8)
+    assert [v.calibrating for v in verdicts] == [True] * EARLY + [False] * (60 - EARLY)
+    assert guard.totals == Totals(judged=60, calibrating=EARLY)
     assert records[-1].world_size == 1
     again = msgspec.json.decode(msgspec.json.encode(records[-1]), type=StepRecord)
     assert again == records[-1]

@@ -90,7 +90,7 @@ def test_a_sign_flip_is_named_and_its_steps_are_skipped(seen, kind):
         assert all(v["excluded"] == [2] for v in case["verdicts"][ATTACK[1] :])
         assert case["totals"] == {
             "judged": 14,
-            "calibrating": 6,
+            "calibrating": 14,
             "refused": 1,
             "refused_in_a_row": 0,
             "hopeless_in_a_row": 0,
@@ -143,17 +143,14 @@ def test_the_state_is_plain_json(seen):
     assert guard.state_dict()["pieces"][0]["detector"]["steps"] == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("tampered shard", "the reduced gradient of 0 is not"), ("tampered copy", "1 of 4 results")],
-)
-def test_a_tampered_reduction_is_found_and_nobody_is_named(seen, name, text):
+@pytest.mark.parametrize("name", ["tampered shard", "tampered copy"])
+def test_a_tampered_reduction_is_found_and_done_again(seen, name):
     bad = refused(seen[0][name])
     assert [v["step"] for v in bad] == [11]
     assert bad[0]["codes"] == ["ST-GRAD-003"]
-    assert text in bad[0]["reason"]
+    assert "this does not show which" in bad[0]["reason"]
     assert "rank 3" not in bad[0]["reason"]
-    assert bad[0]["settled"], "and it is reduced again"
+    assert bad[0]["settled"]
     assert bad[0]["response"] == "exclude-rank"
     assert bad[0]["integrity"] > 10
     assert not bad[0]["attributed"]

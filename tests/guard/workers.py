@@ -95,7 +95,7 @@ def train(
             if attack == "nan" and RANK == CULPRIT and step in during:
                 x[3, 5] = float("nan")
             loss = nn.functional.cross_entropy(model(x), y)
-            sign = -8.0 if attack == "flip" and RANK == CULPRIT and step in during else 1.0
+            sign = -40.0 if attack == "flip" and RANK == CULPRIT and step in during else 1.0
             if isinstance(model, DistributedDataParallel) and not last:
                 with model.no_sync():
                     (sign * loss).backward()
