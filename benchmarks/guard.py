@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 ELEMENTS: Final = 2_000_000
 _REPEAT: Final = 20
 _RANKS: Final = 4
-_GROUPS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
