@@ -107,7 +107,7 @@ class StepSketches:
 
 @dataclass(slots=True)
 class _Step:
-    """What has gathered since the step began."""
+    """Everything gathered since the step began."""
 
     groups: dict[str, Rows] = field(default_factory=dict)
     parts: Rows | None = None

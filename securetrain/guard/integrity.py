@@ -184,7 +184,7 @@ def leaning(rows: Rows) -> NDArray[np.bool_]:
 
 
 def copies(rows: Rows, tolerance: float = 1e-4) -> tuple[Rows, tuple[int, ...]]:
-    """What most ranks say where all should say the same, and who says something else.
+    """The word of most ranks where all should say the same, and who says something else.
 
     Args:
         rows: (ranks, groups, size).

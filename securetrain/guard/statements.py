@@ -27,7 +27,7 @@ _MOST_MOMENT: Final = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What all ranks said; row r is rank r's."""
+    """The words of all ranks; row r is rank r's."""
 
     digests: tuple[bytes, ...]
     parts: Rows

@@ -100,7 +100,9 @@ def test_a_poisoned_rank_is_refused_by_all_and_named(cases):
             where = (case.name, rank, guarded["refused"])
             # The guard looks and does not touch: to the last bit, until there is something to see.
             assert guarded["losses"][:FIRST] == plain["losses"][:FIRST], where
-            assert plain["losses"][FIRST] != guarded["losses"][FIRST], "the control learned the poison"
+            assert plain["losses"][FIRST] != guarded["losses"][FIRST], (
+                "the control learned the poison"
+            )
             assert set(plain["refused"]) == {FIRST + 2}, "only what is not finite at all is noticed"
             assert "(ranks:" not in plain["refused"][FIRST + 2][1], "and nobody is named"
             # Four ranks that can be compared go on without the one; of two nobody can be excluded
