@@ -92,7 +92,7 @@ class Deadline:
         raise silent(missing, self.seconds, why)
 
     def _missing(self, mine: Waiting, ranks: Sequence[int], work: Any) -> tuple[int, ...] | None:
-        """The ranks that have not come, after one more moment; None when the message came after all."""
+        """Ranks that have not come, after one more moment; None when the message came after all."""
         end = self.clock() + 2 * self.patience
         while True:
             missing = tuple(r for r in ranks if r != self.rank and not self._waits(r, mine))
