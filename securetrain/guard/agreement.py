@@ -31,7 +31,7 @@ _FOUND: Final = (1, 2, 3, 4, 11, 12)
 _NAMED: Final = 16
 """Ranks that one row can name; who names more names none that matter one by one."""
 _NOBODY: Final = (1 << 32) - 1
-_FLAGS: Final = ("refused", "contested", "undecided", "upstream", "stale")
+_FLAGS: Final = ("refused", "contested", "undecided", "upstream")
 """Of `Findings`: what one group finds, all have."""
 _LISTS: Final = ("outliers", "excluded", "newly_excluded", "readmitted")
 """Of `Findings`: ranks that a majority of their own group names."""

@@ -109,7 +109,7 @@ class GroupChannel:
             self._deadline.wait(work, place, self._count, self._ranks)
 
     def _buffers(self, size: int) -> tuple[Tensor, Tensor]:
-        """Buffers for sending and receiving, kept between steps."""
+        """Buffers for what is sent and what comes, kept between steps."""
         if size not in self._kept:
             if len(self._kept) > _KEPT:
                 self._kept.clear()

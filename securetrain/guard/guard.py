@@ -55,9 +55,10 @@ from securetrain.guard.exclusion import ExclusionState
 from securetrain.guard.hooks import sharded_modules
 from securetrain.guard.presence import Deadline, default_store
 from securetrain.guard.response import Findings
+from securetrain.guard.tensor_norms import TensorNorms
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
 from securetrain.guard.watch import GroupWatch, LoneWatch, Watch
-from securetrain.policy.schema import Gradients, GuardMode
+from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 
 _STATE_VERSION: Final = 3
 
@@ -135,6 +136,7 @@ class GradientGuard:
         )
         self._loaded: list[PieceState] = []
         self._totals = Totals()
+        self._norms = TensorNorms()
 
     @property
     def totals(self) -> Totals:
@@ -191,10 +193,14 @@ class GradientGuard:
         verdict, self._totals = findings.verdict(
             step, self._totals, self._settings.response, self._settings.max_refused_steps
         )
-        if not verdict.proceed:
-            for part in self._parts:
-                for parameter in part.parameters():
-                    parameter.grad = None
+        parameters = [parameter for part in self._parts for parameter in part.parameters()]
+        if verdict.response is GuardResponse.CLIP:
+            self._norms.clip(parameters)
+        elif not verdict.proceed:
+            for parameter in parameters:
+                parameter.grad = None
+        elif verdict.ok and self._settings.response is GuardResponse.CLIP:
+            self._norms.learn(parameters)
         if self._on_record is not None:
             self._on_record(
                 StepRecord(

@@ -35,7 +35,7 @@ class Waiting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True, kw_only=True)
 class Deadline:
-    """A limit for waiting for the others, and the way to find out who is missing.
+    """The time that this rank waits for the others, and how it finds out who is missing.
 
     Args:
         store: the job's; None where there is none, and nobody can be named.
@@ -92,7 +92,7 @@ class Deadline:
         raise silent(missing, self.seconds, why)
 
     def _missing(self, mine: Waiting, ranks: Sequence[int], work: Any) -> tuple[int, ...] | None:
-        """Ranks that have not come, after one more moment; None when the message came after all."""
+        """The ranks that have not come, after one more moment; None when the message came."""
         end = self.clock() + 2 * self.patience
         while True:
             missing = tuple(r for r in ranks if r != self.rank and not self._waits(r, mine))

@@ -18,9 +18,6 @@ of the job. Rules:
    ``evict-node``   as ``exclude-rank``: statistics exclude, only an audit's evidence evicts
    ``clip``         as ``exclude-rank``, and a step that nobody can be excluded for is clipped
                     tensor by tensor to what accepted steps had, if its numbers are finite
-   ``rollback``     as ``exclude-rank``, and the trainer goes back to the newest good checkpoint
-                    when statistics have named a rank (it was in the weights before) and when nobody
-                    can be excluded
    ``halt``         the run ends at once
    ===============  ==============================================================================
 
@@ -50,7 +47,6 @@ EXCLUDING = frozenset(
         GuardResponse.SKIP_STEP,
         GuardResponse.CLIP,
         GuardResponse.EXCLUDE_RANK,
-        GuardResponse.ROLLBACK,
         GuardResponse.EVICT_NODE,
     }
 )
@@ -86,8 +82,6 @@ class Findings:
     """Ranks whose gradients count zero in this step's result."""
     newly_excluded: set[int] = field(default_factory=set)
     readmitted: set[int] = field(default_factory=set)
-    stale: bool = False
-    """Statistics named a rank now: it was in the weights before."""
     disputes: set[tuple[int, int]] = field(default_factory=set)
     """Pairs that contradict each other; no word against either."""
     offences: list[tuple[int, Ground]] = field(default_factory=list)
@@ -146,7 +140,6 @@ class Findings:
         self.excluded |= other.excluded
         self.newly_excluded |= other.newly_excluded
         self.readmitted |= other.readmitted
-        self.stale = self.stale or other.stale
         self.disputes |= other.disputes
         self.disputed |= other.disputed
         self.partial_norms.update(other.partial_norms)
@@ -336,8 +329,6 @@ class Findings:
                 return response
             case GuardResponse.HALT:
                 return response if self.codes else GuardResponse.OBSERVE
-            case GuardResponse.ROLLBACK if self.stale or (self.refused and self._hopeless):
-                return GuardResponse.HALT if ends else response
             case _ if not self.refused:
                 # Nothing of what was found is in the gradients.
                 return GuardResponse.EXCLUDE_RANK if self.codes else GuardResponse.OBSERVE
@@ -350,7 +341,6 @@ class Findings:
                 | GuardResponse.CLIP
                 | GuardResponse.EXCLUDE_RANK
                 | GuardResponse.EVICT_NODE
-                | GuardResponse.ROLLBACK
             ):
                 return GuardResponse.SKIP_STEP
             case _:

@@ -37,7 +37,7 @@ from securetrain.guard.collect import Collector, StepSketches
 from securetrain.guard.detector import Detector
 from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.dispute import Numbers, Standing
-from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weights_of
+from securetrain.guard.exclusion import Exclusion, ExclusionState, weights_of
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check, leaning, unequal
@@ -251,8 +251,6 @@ class GroupWatch:
         findings.undecided = findings.undecided or bool(decision.undecided)
         findings.newly_excluded |= {self.ranks[index] for index in decision.newly}
         findings.readmitted |= {self.ranks[index] for index in decision.readmitted}
-        newly = {index for index, ground in offences if ground is Ground.STATISTICS}
-        findings.stale = bool(newly & set(decision.newly))
         self.weights.values = weights_of(len(self.ranks), decision.excluded)
         return sent
 

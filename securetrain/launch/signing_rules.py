@@ -57,6 +57,9 @@ FOR_ALL: Final = frozenset(
         events.CheckpointSigned,
         events.CheckpointRemoved,
         events.StepRefused,
+        events.StepSettled,
+        events.RankExcluded,
+        events.RankReadmitted,
         events.RunHalted,
         events.TrainingFinished,
     }

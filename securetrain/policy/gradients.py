@@ -32,7 +32,6 @@ class GuardResponse(StrEnum):
     SKIP_STEP = "skip-step"
     CLIP = "clip"
     EXCLUDE_RANK = "exclude-rank"
-    ROLLBACK = "rollback"
     EVICT_NODE = "evict-node"
     HALT = "halt"
 

@@ -34,6 +34,7 @@ from securetrain.train.profiling import Profiler
 from securetrain.train.prometheus import PrometheusFile
 from securetrain.train.setup import Session, Worker, open_session
 from securetrain.train.trainer import StepResult
+from securetrain.train.watching import verdict_events
 
 FIRST_TIMEOUT: Final = timedelta(minutes=10)
 """For everything up to the end of the first step: compilers, cold disks, slow ranks."""
@@ -173,9 +174,14 @@ class _Loop:
             self.session.checkpoints.settle(wait=wait)
 
     def _record(self, result: StepResult) -> None:
-        if result.refusal is None or not self.session.worker.is_rank_zero:
+        if not self.session.worker.is_rank_zero:
             return
         ledger, step = self.session.ledger, self.session.trainer.progress.step
+        if result.judged is not None:
+            for event in verdict_events(result.judged):
+                ledger.write(event)
+        if result.refusal is None:
+            return
         ledger.write(events.StepRefused.of(result.refusal, f"step {step}"))
         if result.halt is not None:
             ledger.write(events.RunHalted.of(result.halt, f"step {step}"))

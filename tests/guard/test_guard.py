@@ -3,6 +3,7 @@
 """One rank alone, the policy's responses, and the state."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -75,6 +76,30 @@ def test_huge_but_finite_alone():
     assert verdict.codes == ("ST-GRAD-002",)
     assert verdict.table[0].finite
     assert verdict.table[0].norm == pytest.approx(3e38)
+
+
+def test_a_spike_is_clipped_tensor_by_tensor_where_the_policy_says_so():
+    net = model()
+    guard = GradientGuard(None, msgspec.structs.replace(SETTINGS, response=GuardResponse.CLIP))
+    guard.attach(net)
+    seen = []
+    for step in range(16):
+        x = torch.randn(32, 16, generator=torch.Generator().manual_seed(step))
+        scale = math.nan if step == 15 else 1000.0 if step in {12, 13} else 1.0
+        (net(x).square().mean() * scale).backward()
+        verdict = guard.judge(step)
+        norms = [p.grad.norm().item() for p in net.parameters() if p.grad is not None]
+        seen.append((verdict, norms))
+        net.zero_grad()
+    usual = seen[11][1]
+    for verdict, norms in seen[12:14]:
+        assert verdict.response is GuardResponse.CLIP
+        assert verdict.proceed
+        assert not verdict.ok
+        assert all(n <= 3 * u for n, u in zip(norms, usual, strict=True))
+    assert seen[14][0].ok
+    assert seen[15][0].response is GuardResponse.SKIP_STEP, "NaN cannot be clipped"
+    assert seen[15][1] == []
 
 
 def test_a_spike_alone_is_refused_and_the_rest_goes_on():
