@@ -252,12 +252,15 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
     )
     parallel = parallelize(model, mesh, settings_of(job), worker.device)
     guard = attach_guard(parallel, settings, None if sketches is None else sketches.write)
+    optimizer = make_optimizer(parallel, job.optimizer)
+    if guard is not None:
+        guard.use_optimizer(optimizer)
     train, held_out = rows
     return Trainer(
         job=job,
         shape=shape,
         model=parallel,
-        optimizer=make_optimizer(parallel, job.optimizer),
+        optimizer=optimizer,
         rows=Prefetch(train, job.data.prefetch, last=job.steps),
         held_out=held_out,
         guard=guard,
