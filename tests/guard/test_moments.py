@@ -47,7 +47,8 @@ def lengths(kind: str, optimizer: str) -> list[tuple[float, float]]:
         real = math.sqrt(sum(float(m.double().square().sum()) for m in whole))
         verdict = guard.judge(step)
         assert verdict.ok, verdict.reason
-        row = guard._watches[0].rows.momentum  # type: ignore[union-attr]
+        watch: Any = guard._watches[0]
+        row = watch.rows.momentum
         said = 0.0 if row is None else float((row.sum(axis=0) ** 2).sum() ** 0.5)
         seen.append((said, real))
         made.step()
