@@ -123,6 +123,11 @@ class Collector:
         if self._waiting_bytes >= self._retain:
             self.flush()
 
+    @property
+    def has_pieces(self) -> bool:
+        """Whether anything was delivered since the last step."""
+        return bool(self._waiting) or self._sent is not None
+
     def flush(self) -> None:
         """Wait for delivery, draw, sketch, forget. Collective."""
         if not self._waiting:

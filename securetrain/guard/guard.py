@@ -35,6 +35,7 @@ can make ranks act differently in that step.
 """
 
 import secrets
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -127,6 +128,16 @@ class GradientGuard:
         """Counts since the run began."""
         return self._totals
 
+    @property
+    def parts(self) -> tuple[nn.Module, ...]:
+        """The model, or the stages of a pipeline; empty before `attach`."""
+        return self._parts
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient was reduced that `judge` has not seen. Equal on every rank."""
+        return any(isinstance(w, GroupWatch) and w.collector.has_pieces for w in self._watches)
+
     def attach(self, *parts: nn.Module) -> None:
         """Hook what this rank holds, already wrapped by fully_shard or DDP: the model, or the
         stages of a pipeline. Collective, once.
@@ -136,11 +147,18 @@ class GradientGuard:
         """
         if self._parts:
             raise _unseen("this guard is attached already", "make one guard per model")
-        if self._job_group is not None:
-            self._agreement = JobAgreement(self._job_group, self._ranks)
         self._watches = self._make_watches(parts)
         self._parts = parts
         self._restore_pieces()
+        GUARDS.add(self)
+
+    def _agree(self) -> JobAgreement | None:
+        """The job's agreement. It is made when all ranks come together, not in a backward pass:
+        there the stages of a pipeline wait for each other. Collective over the job the first time.
+        """
+        if self._agreement is None and self._job_group is not None:
+            self._agreement = JobAgreement(self._job_group, self._ranks)
+        return self._agreement
 
     def judge(self, step: int) -> Verdict:
         """Judge the gradients of the backward pass that just ended. Collective.
@@ -158,8 +176,9 @@ class GradientGuard:
         for watch in self._watches:
             drawn, sent = watch.judge(findings)
             batches, sent_bytes = batches + drawn, sent_bytes + sent
-        if self._agreement is not None:
-            sent_bytes += self._agreement.exchange(findings)
+        agreement = self._agree()
+        if agreement is not None:
+            sent_bytes += agreement.exchange(findings)
         verdict, self._totals = findings.verdict(
             step, self._totals, self._settings.response, self._settings.max_refused_steps
         )
@@ -187,8 +206,9 @@ class GradientGuard:
             PieceState(ranks=watch.ranks, piece=watch.piece, detector=watch.detector.state())
             for watch in self._watches
         ] or self._loaded
-        if self._agreement is not None:
-            told = self._agreement.gather_from_leaders(msgspec.json.encode(pieces))
+        agreement = self._agree()
+        if agreement is not None:
+            told = agreement.gather_from_leaders(msgspec.json.encode(pieces))
             pieces = [one for data in told for one in msgspec.json.decode(data, type=_PIECES)]
         state = GuardState(totals=self._totals, pieces=pieces)
         result: dict[str, Any] = msgspec.to_builtins(state)
@@ -275,6 +295,8 @@ class GradientGuard:
 
 
 _PIECES: Final = list[PieceState]
+GUARDS: Final[weakref.WeakSet[GradientGuard]] = weakref.WeakSet()
+"""Those of this process that are attached."""
 
 
 def _ranks_of(group: ProcessGroup) -> tuple[int, ...]:

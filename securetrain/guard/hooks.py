@@ -52,6 +52,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
 from securetrain.guard.collect import Collector, Piece
+from securetrain.guard.slots import bucket_slot
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """The name since torch 2.13, or the one before."""
@@ -314,8 +315,14 @@ def attach_replicated(
     if dist.get_process_group_ranks(model.process_group) != dist.get_process_group_ranks(group):
         raise _refuse("the model is replicated over another group of ranks")
     names = {id(parameter): i for i, parameter in enumerate(model.module.parameters())}
+    hook = BucketHook(collector, model.process_group, names)
+    if (slot := bucket_slot(model)) is not None:
+        if slot.foreign is not None:
+            raise _refuse("the script has registered a communication hook of its own")
+        slot.guard = hook
+        return
     try:
-        model.register_comm_hook(None, _named(BucketHook(collector, model.process_group, names)))
+        model.register_comm_hook(None, _named(hook))
     except (RuntimeError, TypeError) as error:
         raise _refuse(f"DDP does not take the guard's hook: {error}") from error
 

@@ -36,6 +36,7 @@ from securetrain.launch.confinement import NO_NETWORK, Confinement, compiles_as,
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
+from securetrain.launch.gradient_summary import gradients_of, record_gradients
 from securetrain.launch.jobnetwork import JobNetwork, egress_warnings, needs_network, prober
 from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
@@ -374,6 +375,9 @@ class Session:
         if problem is not None and error is None:
             outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
         recording.record_reports(self.setup.run, self.ledger)
+        if (gradients := self._gradients()) is not None:
+            record_gradients(gradients, self.ledger)
+            self._say(gradients.label)
         self.ledger.write(
             events.RunEnded(
                 subject=self.setup.job,
@@ -456,6 +460,10 @@ class Session:
         sys.stderr.write(f"securetrain: {text}\n")
         sys.stderr.flush()
 
+    def _gradients(self) -> run_summary.GradientSummary | None:
+        reports = self._reports() if self.finished else None
+        return gradients_of(self.setup.policy.policy.gradients, self.plan, reports)
+
     def _write_summary(
         self,
         outcome: run_summary.Outcome,
@@ -488,6 +496,7 @@ class Session:
                 passed=self.options.pass_env,
                 sandbox=self.confinement.label if self.confinement else "",
                 preflight=self.preflight.sentence if self.preflight else "",
+                gradients=self._gradients(),
                 workers=tuple(run_summary.worker_ref(report) for report in self._reports()),
                 protected=self.plan.protected if self.plan else True,
                 stragglers=self.num_stragglers,

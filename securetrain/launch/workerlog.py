@@ -37,6 +37,22 @@ class WorkerError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Of a system call that was refused for a path, which is in `where`."""
 
 
+class GradientReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The gradients of one rank, by its own word."""
+
+    models: tuple[str, ...] = ()
+    """The models into which a guard moved by itself."""
+    judged: int = 0
+    """Steps."""
+    refused: int = 0
+    named: dict[str, tuple[str, ...]] = {}
+    """Ranks that refused steps name, with the codes of these steps."""
+    unwatched_steps: int = 0
+    """Steps of optimizers on gradients that nobody judged."""
+    reasons: tuple[str, ...] = ()
+    """Why, each once."""
+
+
 class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The report of one rank of one attempt."""
 
@@ -50,6 +66,8 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The last check that found another set of listeners than the one before."""
     nccl_tls: tuple[str, ...] = ()
     """The NCCL libraries that encrypt with the job's key."""
+    gradients: GradientReport | None = None
+    """None where the policy watches no gradients."""
     error: WorkerError | None = None
 
 

@@ -359,6 +359,9 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         float,
         _meta("robust z-score from which a rank counts as an outlier", "run", ge=3.0, le=100.0),
     ] = 8.0
+    require_watched: Annotated[
+        bool, _meta("refuse a step on gradients that nobody judged", "run")
+    ] = False
     max_refused_steps: Annotated[
         int, _meta("refused steps in a row before the run halts", "run", ge=1, le=1000)
     ] = 5

@@ -101,5 +101,9 @@ ROWS: Final = (
          fix="wrap the model with fully_shard or DistributedDataParallel, and call judge after"
              " backward",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
+    Code("ST-GRAD-020", X.FAILURE, "a step was about to be made on gradients that nobody judged",
+         fix="wrap the model with DistributedDataParallel or fully_shard and leave its reduction as"
+             " it is; or allow it: gradients.require_watched: false in the policy",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
 )
 # fmt: on

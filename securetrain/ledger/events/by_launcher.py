@@ -368,6 +368,16 @@ class WorkerFailed(Observed, frozen=True, kw_only=True):
     what: str = ""
 
 
+@event("gradients-judged", Boundary.GRADIENTS, _LAUNCHER)
+class GradientsJudged(Observed, frozen=True, kw_only=True):
+    """By their own word, the workers of this node have judged the steps of the run."""
+
+    judged: int
+    refused: int
+    named: str = ""
+    """The ranks that refused steps name, with the codes."""
+
+
 # What the workers have asked the signing socket for.
 
 
