@@ -54,6 +54,8 @@ class Piece:
     """Makes the local piece the gradient that the result is the mean of."""
     wait: Callable[[], None]
     """Returns when the collective is over and the result is there."""
+    wire: torch.dtype | None = None
+    """The type in which the numbers travelled; None for the result's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +181,7 @@ class Collector:
         self._sent = sent if self._sent is None else self._sent + sent
         self._received += received * piece.result_scale
         self._window_sum += window * piece.local_scale
-        self._roundoff = max(self._roundoff, unit_roundoff(piece.result.dtype))
+        self._roundoff = max(self._roundoff, unit_roundoff(piece.wire or piece.result.dtype))
         self._layout.update(f"{name}|{numel}|{piece.parts}|{piece.result.dtype};".encode())
         self._pieces += 1
 

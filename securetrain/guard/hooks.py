@@ -211,9 +211,17 @@ class BucketHook:
         collector: takes the pieces.
         group: the replicas.
         names: index of each parameter by id; buckets are rebuilt after the first step.
+        wire: gives the type in which numbers travel, when the script wants another than theirs.
     """
 
-    def __init__(self, collector: Collector, group: ProcessGroup, names: dict[int, int]) -> None:
+    def __init__(
+        self,
+        collector: Collector,
+        group: ProcessGroup,
+        names: dict[int, int],
+        wire: Callable[[], torch.dtype | None] = lambda: None,
+    ) -> None:
+        self._wire = wire
         self._collector = collector
         self._group = group
         self._names = names
@@ -223,14 +231,24 @@ class BucketHook:
         """Start the all-reduce; the last bucket of a backward pass settles all of them."""
         local = bucket.buffer()
         reduced = self._output(bucket.index(), local)
-        # The bits of torch's own division, which multiplies too.
-        torch.mul(local, 1.0 / self._group.size(), out=reduced)
-        work = dist.all_reduce(reduced, group=self._group, async_op=True)
+        wire = self._wire()
+        if wire is None:
+            travelling = reduced
+            # The bits of torch's own division, which multiplies too.
+            torch.mul(local, 1.0 / self._group.size(), out=reduced)
+        else:  # the bits of torch's compression hooks; what is sketched is not compressed
+            travelling = local.to(wire).div_(self._group.size())
+        work = dist.all_reduce(travelling, group=self._group, async_op=True)
         assert work is not None
+        future = work.get_future().then(
+            (lambda done: done.value()[0])
+            if wire is None
+            else (lambda done: reduced.copy_(done.value()[0]))
+        )
         indices = [self._names[id(parameter)] for parameter in bucket.parameters()]
 
         def wait() -> None:
-            work.wait()
+            future.wait()
             _waiter(reduced.device)()
 
         self._collector.add(
@@ -243,12 +261,12 @@ class BucketHook:
                 result_scale=1.0,
                 local_scale=1.0,
                 wait=wait,
+                wire=wire,
             )
         )
         if bucket.is_last():
             self._collector.flush()  # after the backward pass DDP writes into the buckets again
-        future: torch.futures.Future[torch.Tensor] = work.get_future()
-        return future.then(lambda done: done.value()[0])
+        return future
 
     def _output(self, index: int, local: Tensor) -> Tensor:
         """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
@@ -273,7 +291,12 @@ def sharded_modules(parts: Sequence[nn.Module]) -> list[Sharded]:
             if len(groups) > 1:
                 raise _refuse(f"module {name or 'root'} has more than one parameter group")
             for group in groups:
-                managed |= {id(p.sharded_param) for p in group.fsdp_params}
+                # In a backward pass a module holds its gathered parameters.
+                managed |= {
+                    id(one)
+                    for p in group.fsdp_params
+                    for one in (p.sharded_param, getattr(p, "_unsharded_param", None))
+                }
                 found.append(Sharded(f"{number}-{index}-{name}", module, group, grid_of(group)))
         for name, parameter in part.named_parameters():
             if parameter.requires_grad and id(parameter) not in managed:
@@ -315,8 +338,10 @@ def attach_replicated(
     if dist.get_process_group_ranks(model.process_group) != dist.get_process_group_ranks(group):
         raise _refuse("the model is replicated over another group of ranks")
     names = {id(parameter): i for i, parameter in enumerate(model.module.parameters())}
-    hook = BucketHook(collector, model.process_group, names)
-    if (slot := bucket_slot(model)) is not None:
+    slot = bucket_slot(model)
+    wire = (lambda: None) if slot is None else (lambda: slot.wire)
+    hook = BucketHook(collector, model.process_group, names, wire)
+    if slot is not None:
         if slot.foreign is not None:
             raise _refuse("the script has registered a communication hook of its own")
         slot.guard = hook

@@ -13,9 +13,11 @@ put there when the model is wrapped: it reduces as torch does, bit for bit, unti
 3. whoever attaches a guard by hand before the first backward pass has the model for himself.
 """
 
+import functools
+import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 GradientFuture: TypeAlias = torch.futures.Future[torch.Tensor]
 CommHook: TypeAlias = Callable[[object, Any], GradientFuture]
 OnFirst: TypeAlias = Callable[[Any], None]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _NARROWING: Final[dict[Any, torch.dtype]] = {
     default_hooks.fp16_compress_hook: torch.float16,
@@ -181,6 +185,36 @@ def release(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule) and (slot := _SHARDS.pop(module, None)) is not None:
             module.set_custom_reduce_scatter(slot.plain)
+
+
+def eager(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep torch.compile out of what a function does; without importing it."""
+    disabled: list[Callable[P, R]] = []
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        dynamo = sys.modules.get("torch._dynamo")
+        if not disabled and hasattr(dynamo, "disable"):
+            disabled.append(dynamo.disable(function))  # type: ignore[union-attr]
+        return (disabled[0] if disabled else function)(*args, **kwargs)
+
+    vars(run)["_torchdynamo_disable"] = True  # what a compiled caller looks for
+    return run
+
+
+def installed_reductions(model: nn.Module) -> list[tuple[Any, Any]]:
+    """The groups of parameters of a sharded model, with the reduce-scatter of each."""
+    return [
+        (group, group._reduce_scatter_comm)  # noqa: SLF001
+        for module in model.modules()
+        if isinstance(module, FSDPModule)
+        for group in module._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001
+    ]
+
+
+def are_installed(reductions: list[tuple[Any, Any]]) -> bool:
+    """Whether nobody has put another one in their place."""
+    return all(group._reduce_scatter_comm is one for group, one in reductions)  # noqa: SLF001
 
 
 def reduce_scatter_of(module: FSDPModule) -> Any:

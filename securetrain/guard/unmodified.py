@@ -64,6 +64,8 @@ class _Watched:
     model: weakref.ref[nn.Module]
     guard: GradientGuard
     parameters: frozenset[int]
+    reductions: list[tuple[Any, Any]]
+    """What reduces it, if it is sharded."""
     step: int = 0
     refused: bool = False
     """Whether the gradients that are there now are to be dropped."""
@@ -90,6 +92,10 @@ class ScriptGuard:
         """Wrappers of the script that are not watched."""
         self.unwatched_steps = 0
         """Steps of optimizers on gradients that nobody judged."""
+        self._totals = Totals()
+        self._counted: weakref.WeakKeyDictionary[GradientGuard, Totals] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -98,13 +104,9 @@ class ScriptGuard:
 
     @property
     def totals(self) -> Totals:
-        """Steps judged and refused, over all models of this process."""
-        every = [guard.totals for guard in GUARDS]
-        return Totals(
-            judged=sum(one.judged for one in every),
-            calibrating=sum(one.calibrating for one in every),
-            refused=sum(one.refused for one in every),
-        )
+        """Steps judged and refused in this process, over all models, also those that are gone."""
+        self._count()
+        return self._totals
 
     # -- models ------------------------------------------------------------------------------------
 
@@ -149,6 +151,7 @@ class ScriptGuard:
         roots = [state._modules[0] for state in states if state._is_root]  # noqa: SLF001
         self._move_in(roots[0] if roots else module)
 
+    @slots.eager
     def _move_in(self, model: nn.Module) -> None:
         """Attach a guard to a model whose first gradients are about to be reduced. Collective."""
         if any(model in guard.parts for guard in GUARDS) or id(model) in self._why:
@@ -162,7 +165,14 @@ class ScriptGuard:
             return
         kind = "DDP" if isinstance(model, DistributedDataParallel) else "fully_shard"
         seen = seen_parameters(model)
-        self._models.append(_Watched(model=weakref.ref(model), guard=guard, parameters=seen))
+        self._models.append(
+            _Watched(
+                model=weakref.ref(model),
+                guard=guard,
+                parameters=seen,
+                reductions=slots.installed_reductions(model),
+            )
+        )
         self._listener.watched(f"{kind}, {len(seen)} parameters, {dist.get_world_size()} ranks")
 
     def _explain(self, model: nn.Module, reason: str) -> None:
@@ -170,6 +180,7 @@ class ScriptGuard:
 
     # -- steps -------------------------------------------------------------------------------------
 
+    @slots.eager
     def before_use(self, parameters: Iterable[Any]) -> None:
         """The script is about to use the gradients of parameters, or gradients that it took.
         Collective where something was reduced.
@@ -177,6 +188,7 @@ class ScriptGuard:
         if _is_distributed() and not _in_backward():
             self._judge(frozenset(map(id, parameters)), keep=True)
 
+    @slots.eager
     def before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -212,6 +224,7 @@ class ScriptGuard:
             return
         ids = frozenset(map(id, parameters))
         self._judge(ids, keep=False)
+        self._count()
         for reason in self._unwatched(optimizer, parameters):
             self._note(reason)
         for one in self._models:
@@ -246,6 +259,21 @@ class ScriptGuard:
             if one.refused:
                 _zero(grads)
 
+    def _count(self) -> None:
+        for guard in list(GUARDS):
+            now = guard.totals
+            if (before := self._counted.get(guard)) is None:
+                # A guard of the script may go on from a checkpoint: only its last steps are new.
+                steps = min(now.judged, 1 + now.refused_in_a_row)
+                before = Totals(
+                    judged=now.judged - steps, refused=now.refused - now.refused_in_a_row
+                )
+            self._counted[guard] = now
+            self._totals = Totals(
+                judged=self._totals.judged + now.judged - before.judged,
+                refused=self._totals.refused + now.refused - before.refused,
+            )
+
     def _unwatched(self, optimizer: Optimizer, parameters: list[Tensor]) -> Iterable[str]:
         """Why gradients that the optimizer is about to use were not judged."""
         used = [p for p in parameters if p.grad is not None]
@@ -258,6 +286,8 @@ class ScriptGuard:
             if mine and id(optimizer) in one.stepped:
                 yield f"an optimizer steps twice on gradients of {_name(model)} without a reduction"
             slot = slots.bucket_slot(model) if isinstance(model, DistributedDataParallel) else None
+            if mine and not slots.are_installed(one.reductions):
+                yield "the script has put another reduce-scatter in place of the guard's"
             if mine and slot is not None and (slot.sparse or slot.foreign is not None):
                 yield "gradients are sparse" if slot.sparse else _FOREIGN
         for guard in GUARDS:
@@ -275,6 +305,11 @@ class ScriptGuard:
             return why
         if not is_whole:
             shape = "x".join(map(str, parameter.shape)) or "scalar"
+            models = [model for one in self._models if (model := one.model()) is not None]
+            if any(parameter is one for model in models for one in model.parameters()):
+                return (
+                    f"a parameter ({shape}) was frozen when DDP took the model: it is not reduced"
+                )
             return f"a parameter ({shape}) lies outside of the model that is watched"
         if self._elsewhere:
             return f"{' and '.join(self._elsewhere)} is not watched"
