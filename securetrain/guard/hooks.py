@@ -240,7 +240,7 @@ class BucketHook:
             travelling = local.to(wire).div_(self._group.size())
         work = dist.all_reduce(travelling, group=self._group, async_op=True)
         assert work is not None
-        future = work.get_future().then(
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(
             (lambda done: done.value()[0])
             if wire is None
             else (lambda done: reduced.copy_(done.value()[0]))

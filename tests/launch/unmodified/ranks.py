@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank: scripts of every kind in turn, first as they are and then under the seams.
 
-Started by test_ranks.py with `runpy`. Globals given by the starter: RANK, SIZE, INIT, OUT.
+Started by test_ranks.py with `runpy`. Globals given by the starter: RANK, SIZE, INIT, OUT,
+COMPILES (only the scripts that are compiled).
 """
 
 # mypy: ignore-errors
@@ -25,7 +26,9 @@ from securetrain.guard.guard import GUARDS
 from securetrain.launch.gradients import GradientWatch
 from securetrain.policy.schema import Gradients
 
-RANK, SIZE, INIT, OUT = (globals()[name] for name in ("RANK", "SIZE", "INIT", "OUT"))
+RANK, SIZE, INIT, OUT, COMPILES = (
+    globals()[name] for name in ("RANK", "SIZE", "INIT", "OUT", "COMPILES")
+)
 CULPRIT = 1
 BAD = 3
 STEPS = 6
@@ -200,7 +203,7 @@ def told():
     }
 
 
-# -- scripts ----------------------------------------------------------------------------------------
+# -- scripts ---------------------------------------------------------------------------------------
 
 
 def basic(kind, **options):
@@ -526,8 +529,6 @@ SCENARIOS = {
     "conditional fsdp": lambda: conditional("fsdp"),
     "static graph": static_graph,
     "thawed fsdp": lambda: thawed("fsdp"),
-    "compiled ddp": lambda: compiled("ddp"),
-    "compiled fsdp": lambda: compiled("fsdp"),
     "thawed ddp": lambda: thawed("ddp"),
     "unreduced": unreduced,
     "sparse": sparse,
@@ -544,16 +545,21 @@ SCENARIOS = {
     "other buffers": other_buffers,
 }
 
+COMPILED = {
+    "compiled ddp": lambda: compiled("ddp"),
+    "compiled fsdp": lambda: compiled("fsdp"),
+}
+
 
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{INIT}", rank=RANK, world_size=SIZE)
     seen = {}
     try:
-        for name, scenario in BEFORE.items():
+        for name, scenario in () if COMPILES else BEFORE.items():
             seen[name] = scenario()
         install()
-        for name, scenario in SCENARIOS.items():
+        for name, scenario in (COMPILED if COMPILES else SCENARIOS).items():
             seen[name] = scenario()
     except BaseException:
         seen["error"] = f"{name}: {traceback.format_exc()}"

@@ -29,19 +29,24 @@ UNWATCHED = {
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    out = tmp_path_factory.mktemp("unmodified")
+    return run_ranks(tmp_path_factory.mktemp("unmodified"), compiles=False)
+
+
+@pytest.fixture(scope="module")
+def seen_compiled(tmp_path_factory):
+    return run_ranks(tmp_path_factory.mktemp("compiled"), compiles=True)
+
+
+def run_ranks(out, *, compiles):
     # One server imports torch; the ranks are its forks.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "securetrain.guard.guard"])
     script = str(Path(__file__).with_name("ranks.py"))
+    shared = {"SIZE": SIZE, "INIT": str(out / "init"), "OUT": str(out), "COMPILES": compiles}
     processes = [
         context.Process(
             target=runpy.run_path,
-            args=(
-                script,
-                {"RANK": rank, "SIZE": SIZE, "INIT": str(out / "init"), "OUT": str(out)},
-                "worker",
-            ),
+            args=(script, {"RANK": rank, **shared}, "worker"),
         )
         for rank in range(SIZE)
     ]
@@ -107,21 +112,29 @@ def test_a_clean_script_computes_the_same_bits(seen, plain, guarded):
         "conditional fsdp",
         "static graph",
         "thawed fsdp",
-        "compiled ddp",
-        "compiled fsdp",
     ],
 )
 def test_the_poisoned_step_changes_nothing_and_its_rank_is_named(seen, script):
     for result in seen:
-        case = result[script]
-        # Weight decay and momentum move nothing either.
-        assert case["moved"] == [0, 1, 2, 4, 5]
-        assert case["finite"]
-        assert case["refused"] == 1
-        assert case["named"] == ["1"]
-        assert not case["reasons"]
-        assert not case["said"]
-        assert case["judged"] >= 6
+        assert_one_step_was_refused(result[script])
+
+
+@pytest.mark.many
+@pytest.mark.parametrize("script", ["compiled ddp", "compiled fsdp"])
+def test_a_compiled_script_is_watched_too(seen_compiled, script):
+    for result in seen_compiled:
+        assert_one_step_was_refused(result[script])
+
+
+def assert_one_step_was_refused(case):
+    # Weight decay and momentum move nothing either.
+    assert case["moved"] == [0, 1, 2, 4, 5]
+    assert case["finite"]
+    assert case["refused"] == 1
+    assert case["named"] == ["1"]
+    assert not case["reasons"]
+    assert not case["said"]
+    assert case["judged"] >= 6
 
 
 def test_a_poison_that_spreads_by_accumulation_changes_nothing_either(seen):

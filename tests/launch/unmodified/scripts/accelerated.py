@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same with Accelerate: gradient accumulation, clipping, a schedule."""
 
+# mypy: ignore-errors
+
 import sys
 
 import torch

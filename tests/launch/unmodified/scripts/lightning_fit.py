@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same with Lightning: its trainer computes gradients in the optimizer's closure."""
 
+# mypy: ignore-errors
+
 import os
 import sys
 
