@@ -84,7 +84,7 @@ class Judge:
         """Time each side in this process."""
         import torch
 
-        from securetrain.guard.detector import Detector
+        from securetrain.guard.outliers import Detector
         from securetrain.guard.sketch import shape_for
 
         shape = shape_for(_RANKS)

@@ -7,14 +7,15 @@ optimizer step on the others alone would tear the model apart, so after the grou
 every other one, in a single small all-gather of fixed size, which codes its group refuses with and
 whom it names. Rules:
 
-1. a refusal by any rank is everybody's, whether or not it can be attributed;
+1. a refusal by any rank is everybody's, whether or not it can be attributed; what a group has
+   settled is no refusal;
 2. a rank is named to the others when more than half of **its own** group's ranks name it: nobody
    can accuse a rank of another group, and a lone liar accuses nobody;
 3. which groups there are is exchanged once and must be the same to all (ST-GRAD-006);
 4. all ranks fold the same rows into what they found, so that the verdict is equal everywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import torch.distributed as dist
@@ -29,6 +30,10 @@ _NUM_CODES: Final = 4
 _NAMED: Final = 16
 """Ranks that one row can name; who names more names none that matter one by one."""
 _NOBODY: Final = (1 << 32) - 1
+_FLAGS: Final = ("refused", "contested", "undecided", "upstream", "stale")
+"""Of `Findings`: what one group finds, all have."""
+_LISTS: Final = ("outliers", "excluded", "newly_excluded", "readmitted")
+"""Of `Findings`: ranks that a majority of their own group names."""
 _LIMIT: Final = 64 << 20
 
 
@@ -70,20 +75,25 @@ class JobAgreement:
         """Tell the others and hear them; codes and names are the same on every rank then. Returns
         the bytes sent. Collective.
         """
-        mine = sorted(findings.outliers) if len(findings.outliers) <= _NAMED else []
-        mine += [_NOBODY] * (_NAMED - len(mine))
         codes = sum(1 << bit for bit in range(_NUM_CODES) if _code(bit) in findings.codes)
-        row = bytes([codes, int(not findings.attributed)]) + b"".join(map(_bytes, mine))
+        flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(findings, name))
+        flags |= int(not findings.attributed) << len(_FLAGS)
+        lists = [_padded(getattr(findings, name)) for name in _LISTS]
+        row = bytes([codes, flags]) + b"".join(map(_bytes, [r for ranks in lists for r in ranks]))
         rows = self._channel.all_gather(row)
-        if not any(row[0] for row in rows):
-            return len(row)
-        outliers = accused_by_majority(self._groups, [_numbers(row[2:]) for row in rows])
-        unsure = any(row[0] and row[1] for row in rows)
+        said = [_numbers(row[2:]) for row in rows]
+        for place, name in enumerate(_LISTS):
+            part = [ranks[_NAMED * place : _NAMED * (place + 1)] for ranks in said]
+            setattr(findings, name, set(accused_by_majority(self._groups, part)))
+        for bit, name in enumerate(_FLAGS):
+            setattr(findings, name, any(row[1] >> bit & 1 for row in rows))
         for bit in range(_NUM_CODES):
             if any(row[0] >> bit & 1 for row in rows) and _code(bit) not in findings.codes:
-                findings.add(_code(bit), "another piece of the model was refused")
-        findings.outliers = set(outliers)
-        findings.attributed = bool(outliers) and not unsure
+                findings.codes.append(_code(bit))
+                findings.note("another piece of the model was refused")
+        if findings.codes:
+            unsure = any(row[0] and row[1] >> len(_FLAGS) & 1 for row in rows)
+            findings.attributed = bool(findings.outliers) and not unsure
         return len(row)
 
     def gather_from_leaders(self, mine: bytes) -> list[bytes]:
@@ -117,6 +127,11 @@ def accused_by_majority(
     return sorted(
         rank for group, count in voters.items() for rank in group if votes.get(rank, 0) > count / 2
     )
+
+
+def _padded(ranks: Collection[int]) -> list[int]:
+    mine = sorted(ranks) if len(ranks) <= _NAMED else []
+    return mine + [_NOBODY] * (_NAMED - len(mine))
 
 
 def _code(bit: int) -> str:

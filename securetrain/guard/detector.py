@@ -1,420 +1,272 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Find outlier ranks. Robust tests on sketches; a pure function of the tables seen so far.
+"""Evidence about each rank from fresh sketches, by a budget of false alarms. Pure.
 
-Every test compares a log-statistic of a rank with the median of the **other** ranks, divided by
-the spread that accepted ranks showed in the last 32 steps (robust.py), and flags it from
-`policy.threshold` on:
+Input of a step (rows.py): for each group of parameters one row per rank, and one for the
+optimizer's momentum, under seeds that nobody knew before delivery. Nothing kept from step to step
+depends on a seed, so that nothing can be aimed at the null space of one.
 
-=========  ====  ==============================================================================
-test       n     statistic
-=========  ====  ==============================================================================
-finite     any   NaN or infinity in any sketch number (a sketch never hides one)
-norm       >=3   log norm
-far        >=3   log of the median distance to the others
-close      >=3   log of the distance to the nearest other (mimic, collusion, duplicated data)
-cosine     >=3   log(1.02 - cosine with the coordinate-wise median of the others' unit vectors)
-direction  >=3   the cosine test's z, clipped to 3, averaged over time; two-sided, because a
-                 gradient made from the others' is more like them than they are
-history    >=3   residuals averaged over time (residual_history.py)
-pair       2     log norm ratio and cosine of the two, against their own past
-spike      any   log of the group's median norm against its own past
-=========  ====  ==============================================================================
+1. Rows that are not finite, and ranks on probation, are out of the reference.
+2. **Copies** leave the reference too and are judged by the rest: who copied whom is not known, so a
+   copy is no evidence; two ranks that repeat one lie are both named. With fewer than three others
+   left nobody is judged.
+3. **Gross**: a norm or distance of the whole gradient above a factor of four and twice the largest
+   honest one (sixteen, of a single group) counts zero in this step. What is gross or not finite is
+   also the strongest evidence that a step can give.
+4. **Evidence** (evidence.py) adds up until `ln E >= ln(1e6 / budget)`; then **probation**
+   (probation.py).
+5. **Undecided**: more ranks are off than may be excluded, or somebody is off in every step and
+   another one each time (somebody.py).
+6. The median norm of all ranks is watched against its own past (own_past.py): when all leap
+   together, nobody is named. Two ranks are a pair and have their own pasts besides.
 
-Order: norm, copies, far, close, cosine; the worst rank is set aside and the rest is scored again,
-so that a gross outlier does not make its honest neighbours look odd; a minority of the ranks.
-During the warm-up the spread is not yet known, so coarse priors stand in for it (a sign flip
-times 5 is found, a subtle attack is not), and the tests over time wait. Statistics that are
-averaged over time have light tails, so their z counts 4/3.
+All ranks come to the same answer: statistics are rounded to a grid, after that only sums, products,
+quotients and sorts in one order decide. A rank that comes to another one all the same disagrees
+aloud (watch.py).
 
-False alarms, measured on a character transformer (71 k parameters, Python source, AdamW): none in
-2,800 rank-steps of 400 tokens a rank (n = 4), largest z 5.5. With fewer than 100 tokens a rank the
-norms have heavy tails (one row of text with five times the others' gradient): 0.2-0.7 % of steps.
-
-What it cannot do:
-
-- **name a rank of two**: the pair test names one only when it alone left its own past, else the
-  step is refused as unattributed. With one rank only finite and spike remain;
-- **tell a copy from its original**: close flags both and the verdict is unattributed;
-- **an honest minority**: with half of the ranks lying the medians lie;
-- **an adaptive rank** that stays inside every limit, or attacks one step in ten (reference: 2 %
-  of rank-steps found), or hides its drift from the public window seed. The same holds for a few
-  trigger texts in honest batches (38-77 %). Robust aggregation and the audit are for those;
-- **noise-dominated training**: where the mean gradient is far below the noise of a rank, a sign
-  flip without amplification is half noise itself.
+What it cannot do, measured (docs/explanation/limits.md): name one that stays below about
+`5.6 / sqrt(T)` deviations for T steps; name a rotating liar; tell a copy from its original; with
+two or three ranks, exclude anybody; find offsets that were there from the first step, or slower
+than 64 steps, where data are `per-rank`; with half of the ranks lying, the medians lie.
 """
 
+import copy
 import math
-import statistics
-from dataclasses import dataclass
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
-import msgspec
-import torch
-from torch import Tensor
+import numpy as np
 
-from securetrain.guard.group_statistics import GroupStatistics, statistics_of
-from securetrain.guard.residual_history import Average, History
-from securetrain.guard.robust import (
-    Level,
-    LevelState,
-    Scale,
-    against_others,
-)
-from securetrain.guard.sketch import SketchShape
-from securetrain.guard.verdict import RankScore, Test, finite_or_none
+from securetrain.guard.assessment import Assessment
+from securetrain.guard.bets import bets_for
+from securetrain.guard.detector_state import VERSION, DetectorState, packed, unpacked
+from securetrain.guard.evidence import SLOTS, Evidence
+from securetrain.guard.gross import Gross
+from securetrain.guard.medians import Floats, Mask
+from securetrain.guard.own_past import EARLY, Series
+from securetrain.guard.probation import Probation
+from securetrain.guard.rank_statistics import bounded, copies, measure, residuals
+from securetrain.guard.rows import StepRows
+from securetrain.policy.schema import GradientData, Gradients
 
-_TINY: Final = 1e-30
-_IDENTICAL: Final = 1e-2
-"""Two gradients nearer than this, over the median norm, are copies, whoever else is far."""
-_LIGHT_TAIL: Final = 4 / 3
-_CLIP: Final = 3.0
-_MAX_Z: Final = 1e6
-
-_SCALES: Final = {
-    # floor: at threshold 8 a norm that is 1.9 times the others' is never refused;
-    # prior: what honest ranks do in the first steps of a training
-    Test.NORM: (0.12, 0.18),
-    Test.FAR: (0.2, 0.2),
-    Test.CLOSE: (0.12, 0.25),
-    Test.COSINE: (0.13, 0.3),
-    Test.DIRECTION: (1.2, 1.2),
-}
-_DIRECTION_EVERY: Final = 8
-"""Steps between values of the direction scale: its average has a memory of twenty."""
-_SPIKE: Final = (0.25, 0.25)
-_PAIR_NORM: Final = (0.1, 0.2)
-_PAIR_ANGLE: Final = (0.15, 0.3)
-_OWN: Final = (0.2, 0.2)
-
-
-class DetectorState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Everything a detector has learned, but the history (residual_history.py)."""
-
-    ranks: int
-    steps: int = 0
-    scales: dict[str, list[list[float]]] = {}
-    levels: dict[str, LevelState] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
-    """The results of all tests for one step."""
-
-    table: tuple[RankScore, ...]
-    outliers: tuple[int, ...]
-    attributed: bool
-    spike: bool
-    calibrating: bool
-
-    @property
-    def not_finite(self) -> tuple[int, ...]:
-        """Ranks with NaN or infinity."""
-        return tuple(score.rank for score in self.table if not score.finite)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ScoredGroup:
-    """At least three ranks, and the z-scores of their statistics."""
-
-    raw: GroupStatistics
-    z: dict[Test, list[float]]
+_COMPARABLE: Final = 3
+_INFINITE: Final = 64.0
+"""The residual of a row that is not finite: more than any number of the others."""
+_TINY: Final = 1e-300
+_GRID: Final = 1024.0
 
 
 class Detector:
-    """Scores step after step.
+    """Judges step after step.
 
     Args:
         ranks: size of the group.
-        warmup_steps: steps that only learn.
-        threshold: robust z from which a rank is an outlier.
+        budget: false alarms per million rank-steps.
+        data: whether the ranks' data are exchangeable.
     """
 
-    def __init__(self, ranks: int, *, warmup_steps: int, threshold: float) -> None:
+    def __init__(
+        self, ranks: int, *, budget: float = 20.0, data: GradientData = GradientData.SHUFFLED
+    ) -> None:
         self._ranks = ranks
-        self._warmup = warmup_steps
-        self._threshold = threshold
-        self.restart(DetectorState(ranks=ranks))
+        self._limit = rounded(math.log(1e6 / budget))
+        self._data = data
+        self._pair_bets = bets_for(GradientData.PER_RANK)
+        self._begin()
 
-    def restart(self, state: DetectorState) -> None:
-        """Begin from `state`; one of another group size is learned anew, with a new warm-up."""
-        if state.ranks != self._ranks:
-            state = DetectorState(ranks=self._ranks)
-        self._steps = state.steps
-        self._scales = {test: Scale(*_SCALES[test], self._ranks) for test in _SCALES}
-        for test, scale in self._scales.items():
-            if len(state.scales.get(test.value, ())) == self._ranks:
-                scale.values = [list(values) for values in state.scales[test.value]]
-        self._levels = {"spike": Level(*_SPIKE)}
+    @classmethod
+    def of(cls, ranks: int, settings: Gradients) -> "Detector":
+        """The detector that a policy asks for."""
+        return cls(ranks, budget=settings.budget, data=settings.data)
+
+    def _begin(self) -> None:
+        self._steps = 0
+        self._peak = 0.0
+        self._evidence = Evidence(self._ranks, self._data)
+        self._gross = Gross(SLOTS)
+        self._probation = Probation(max(0, (self._ranks - 1) // 3))
+        self._series = {"spike": Series()}
         if self._ranks == 2:
-            self._levels |= {"pair": Level(*_PAIR_NORM), "angle": Level(*_PAIR_ANGLE)}
-            self._levels |= {"own-0": Level(*_OWN), "own-1": Level(*_OWN)}
-        for name, level in self._levels.items():
-            if name in state.levels:
-                level.state = state.levels[name]
-        self._direction = Average()
-        self.forget_history()
+            self._series |= {"ratio": Series(level=64, lag=16), "angle": Series(level=64, lag=16)}
+            self._series |= {"own-0": Series(), "own-1": Series()}
 
-    def forget_history(self) -> None:
-        """The window sketches have other directions from now on."""
-        self._history = History()
+    def observe(self, rows: StepRows) -> Assessment:
+        """Judge one step and learn from it."""
+        gradients = np.asarray(rows.gradients, dtype=np.float64)
+        if gradients.shape[:2] != (len(rows.groups), self._ranks):
+            raise ValueError(
+                f"rows {gradients.shape} for {len(rows.groups)} groups and {self._ranks} ranks"
+            )
+        finite = np.asarray(np.isfinite(gradients).all(axis=(0, 2)))
+        live = finite.copy()
+        live[list(self._probation.out)] = False
+        found = Assessment(
+            ranks=self._ranks,
+            norms=(None,) * self._ranks,
+            limit=self._limit,
+            not_finite=_places(~finite),
+            named=tuple(sorted(self._probation.out)),
+            learning=self._steps < EARLY or self._evidence.warming_up,
+        )
+        if len(rows.groups) and live.any():
+            table = bounded(np.concatenate([gradients.sum(axis=0)[None], gradients]), live)
+            norms = np.sqrt(np.square(table[0]).sum(axis=-1))
+            found = replace(found, norms=_where(norms, finite))
+            if live.sum() >= _COMPARABLE:
+                found = self._compare(found, rows, table, finite, live)
+            elif self._ranks == 2 and live.all():
+                found = self._compare_pair(found, table[0])
+            leaps = self._leaps("spike", float(np.median(norms[live])))
+            found = replace(found, spike=leaps and not found.gross)
+        self._steps += 1
+        return replace(found, peak=self._peak)
+
+    # -- checkpoints, and steps that are taken back ------------------------------------------------
 
     def state(self) -> DetectorState:
         """The state that `restart` takes."""
+        known = sorted({*self._probation.out, *self._probation.offences})
+        evidence = self._evidence.state()
+        evidence.largest = packed(self._gross.largest)
         return DetectorState(
             ranks=self._ranks,
+            data=self._data,
             steps=self._steps,
-            scales={
-                test.value: [list(values) for values in scale.values]
-                for test, scale in self._scales.items()
-            },
-            levels={
-                name: LevelState(values=level.state.values, residuals=level.state.residuals)
-                for name, level in self._levels.items()
-            },
+            peak=self._peak,
+            probation=[self._probation.record(rank) for rank in known],
+            series=copy.deepcopy(self._series),
+            evidence=evidence,
         )
 
-    def observe(self, fresh: Tensor, window: Tensor, shape: SketchShape) -> Assessment:
-        """Score one step and learn from it.
+    def restart(self, state: DetectorState) -> bool:
+        """Begin from `state`; False when it is of another kind, and all is learned anew.
 
-        Args:
-            fresh: (ranks, size) fp64 sketches under this step's seeds.
-            window: (ranks, size) fp64 sketches under the fixed seed; ignored below three ranks.
-            shape: of the sketches.
+        Raises:
+            ValueError: the state contradicts itself.
         """
-        if fresh.shape[0] != self._ranks:
-            raise ValueError(f"{fresh.shape[0]} sketches for {self._ranks} ranks")
-        calibrating = self._steps < self._warmup
-        self._steps += 1
-        finite = torch.isfinite(fresh).all(dim=1) & torch.isfinite(window).all(dim=1)
-        alive = [int(i) for i in finite.nonzero().flatten()]
-        fresh = fresh / math.sqrt(shape.rows)  # lengths of rows estimate lengths of gradients
-        size = torch.linalg.vector_norm(fresh, dim=1)
-        spike = self._spike(size, alive, calibrating=calibrating)
-        if len(alive) >= 3:
-            flags, details = self._group_tests(fresh, window, size, alive, calibrating=calibrating)
-            attributed = True
-        elif len(alive) == 2 and self._ranks == 2:
-            flags, details, attributed = self._pair_tests(fresh, size, calibrating=calibrating)
-        else:
-            flags, details, attributed = {}, {}, True
-        return self._assess(
-            size, alive, flags, details, attributed=attributed, spike=spike, calibrating=calibrating
-        )
-
-    # -- the tests ---------------------------------------------------------------------------------
-
-    def _spike(self, size: Tensor, alive: list[int], *, calibrating: bool) -> bool:
-        if not alive:
+        self._begin()
+        fits = (state.version, state.ranks, state.data) == (VERSION, self._ranks, self._data)
+        if not fits or set(state.series) != set(self._series):
             return False
-        value = math.log(statistics.median(size[alive].tolist()) + _TINY)
-        level = self._levels["spike"]
-        z = level.z(value, calibrating=calibrating)
-        level.add(value, calibrating=calibrating)
-        return not calibrating and abs(z) >= self._threshold
+        if not 0.0 <= state.peak < math.inf:
+            raise ValueError(f"a share of evidence cannot be {state.peak}")
+        self._evidence.restart(state.evidence)
+        slots = SLOTS + len(self._evidence.groups)
+        self._gross.largest = unpacked(state.evidence.largest, (slots, 2))
+        self._probation.restart(state.probation, self._ranks)
+        self._series = copy.deepcopy(state.series)
+        self._steps, self._peak = state.steps, state.peak
+        return True
 
-    def _group_tests(
-        self, fresh: Tensor, window: Tensor, size: Tensor, alive: list[int], *, calibrating: bool
-    ) -> tuple[dict[int, set[Test]], dict[int, dict[str, float]]]:
-        first = self._score_group(fresh[alive], size[alive], calibrating=calibrating)
-        flags, last, current = self._exclude(fresh, size, alive, first, calibrating=calibrating)
-        clean = not any(rank in flags for rank in current)
-        if clean:
-            self._learn(last, current)
-        details = _details(first, alive)
-        # Ranks that a test of this step refuses stay out of the averages, which are for the rest: a
-        # fault that is over must not echo.
-        history = self._history.observe(window, [rank for rank in alive if rank not in flags])
-        if calibrating or any(Test.CLOSE in tests for tests in flags.values()):
-            return flags, details
-        # The last scoring counts; ranks set aside, and all when a liar is among them, count zero.
-        cosine = torch.zeros(self._ranks, dtype=torch.float64)
-        if clean:
-            cosine[current] = torch.tensor(last.z[Test.COSINE], dtype=torch.float64)
-        direction = self._direction.add(cosine.clamp(-_CLIP, _CLIP)).tolist()
-        scale = self._scales[Test.DIRECTION]
-        self._over_time(
-            Test.DIRECTION, direction, scale.get(calibrating=False), alive, flags, details
-        )
-        if history is not None:
-            self._over_time(Test.HISTORY, *history, alive, flags, details)
-        if not flags and self._steps % _DIRECTION_EVERY == 0:
-            for rank, value in enumerate(against_others(direction)):
-                scale.add(rank, value)
-        return flags, details
+    def snapshot(self) -> "Detector":
+        """A twin with the same memory, quarantine included: what `rewind` takes. Cheap."""
+        shared = (self._evidence.bets, self._pair_bets)
+        return copy.deepcopy(self, {id(one): one for one in shared})
 
-    def _over_time(  # noqa: PLR0917
-        self,
-        test: Test,
-        values: list[float],
-        scale: float,
-        alive: list[int],
-        flags: dict[int, set[Test]],
-        details: dict[int, dict[str, float]],
-    ) -> None:
-        """Score averages; set the worst rank aside and score again while three remain."""
-        current = list(alive)
-        while True:
-            spread = against_others([values[rank] for rank in current])
-            z = [value / scale * _LIGHT_TAIL for value in spread]
-            if test is Test.DIRECTION:
-                z = [abs(value) for value in z]
-            for rank, value in zip(current, z, strict=True):
-                details[rank].setdefault(test.value, value)
-            worst = max(range(len(z)), key=z.__getitem__)
-            if z[worst] < self._threshold:
-                return
-            flags.setdefault(current[worst], set()).add(test)
-            current.pop(worst)
-            if len(current) < 3:
-                return
+    def rewind(self, before: "Detector") -> None:
+        """Forget what was observed since `before`: ranks did not agree on it."""
+        self.__dict__.update(before.snapshot().__dict__)
 
-    def _exclude(
-        self,
-        fresh: Tensor,
-        size: Tensor,
-        alive: list[int],
-        scored: _ScoredGroup,
-        *,
-        calibrating: bool,
-    ) -> tuple[dict[int, set[Test]], _ScoredGroup, list[int]]:
-        """Set the worst rank aside and score the rest again, until nobody stands out."""
-        flags: dict[int, set[Test]] = {}
-        current = list(alive)
-        while True:
-            worst = _worst(scored, Test.NORM, self._threshold)
-            if worst is None and (copies := self._copies(scored, nearer_than=_IDENTICAL)):
-                flags |= {current[i]: {Test.CLOSE} for i in copies}
-                break  # they make the consensus their own: who else is off is not known
-            if worst is None:
-                worst = _worst(scored, Test.FAR, self._threshold)
-            if worst is None and (copies := self._copies(scored)):
-                flags |= {current[i]: {Test.CLOSE} for i in copies}
-                break
-            if worst is None:
-                worst = _worst(scored, Test.COSINE, self._threshold)
-            if worst is None:
-                break
-            rank = current[worst]
-            flags[rank] = {t for t, z in scored.z.items() if z[worst] >= self._threshold}
-            rest = [r for r in current if r != rank]
-            if len(rest) < 3 or len(flags) > (len(alive) - 1) // 2:
-                break
-            current = rest
-            scored = self._score_group(fresh[current], size[current], calibrating=calibrating)
-        return flags, scored, current
+    # -- three ranks or more -----------------------------------------------------------------------
 
-    def _copies(self, scored: _ScoredGroup, nearer_than: float = math.inf) -> list[int]:
-        return [
-            i
-            for i, z in enumerate(scored.z[Test.CLOSE])
-            if z >= self._threshold and scored.raw.nearest[i] < nearer_than
-        ]
-
-    def _score_group(self, fresh: Tensor, size: Tensor, *, calibrating: bool) -> _ScoredGroup:
-        raw = statistics_of(fresh, size)
-        z = {}
-        for test, values in raw.values.items():
-            spread = against_others(values)
-            match test:
-                case Test.CLOSE:
-                    spread = [-x for x in spread]
-                case Test.NORM:
-                    spread = [abs(x) for x in spread]
-            scale = self._scales[test].get(calibrating=calibrating)
-            z[test] = [x / scale for x in spread]
-        return _ScoredGroup(raw=raw, z=z)
-
-    def _learn(self, scored: _ScoredGroup, current: list[int]) -> None:
-        for test, values in scored.raw.values.items():
-            for rank, value in zip(current, against_others(values), strict=True):
-                self._scales[test].add(rank, value)
-
-    def _pair_tests(
-        self, fresh: Tensor, size: Tensor, *, calibrating: bool
-    ) -> tuple[dict[int, set[Test]], dict[int, dict[str, float]], bool]:
-        logs = [math.log(float(s) + _TINY) for s in size]
-        cosine = float(torch.nn.functional.cosine_similarity(fresh[0], fresh[1], dim=0))
-        observed = {
-            "pair": logs[0] - logs[1],
-            "angle": math.log(1.02 - cosine),
-            "own-0": logs[0],
-            "own-1": logs[1],
-        }
-        z = {
-            name: self._levels[name].z(value, calibrating=calibrating)
-            for name, value in observed.items()
-        }
-        worst = max(abs(z["pair"]), z["angle"])
-        for name, value in observed.items():
-            # Two honest ranks stay alike, so a refused step teaches nothing about the pair.
-            if worst < self._threshold or name.startswith("own"):
-                self._levels[name].add(value, calibrating=calibrating)
-        details = {rank: {"cosine": cosine, "z": worst} for rank in (0, 1)}
-        if worst < self._threshold:
-            return {}, details, True
-        own = [abs(z["own-0"]), abs(z["own-1"])]
-        culprit = max((0, 1), key=lambda rank: own[rank])
-        clear = own[culprit] >= self._threshold / 2 and own[1 - culprit] <= own[culprit] / 2
-        return ({culprit: {Test.PAIR}} if clear else {}), details, clear
-
-    # -- the result --------------------------------------------------------------------------------
-
-    def _assess(
-        self,
-        size: Tensor,
-        alive: list[int],
-        flags: dict[int, set[Test]],
-        details: dict[int, dict[str, float]],
-        *,
-        attributed: bool,
-        spike: bool,
-        calibrating: bool,
+    def _compare(
+        self, found: Assessment, rows: StepRows, table: Floats, finite: Mask, live: Mask
     ) -> Assessment:
-        table = []
-        for rank in range(self._ranks):
-            found = set(flags.get(rank, set()))
-            if rank not in alive:
-                found = {Test.FINITE}
-            row = {name: _bounded(value) for name, value in details.get(rank, {}).items()}
-            table.append(
-                RankScore(
-                    rank=rank,
-                    finite=rank in alive,
-                    norm=finite_or_none(float(size[rank])) if rank in alive else None,
-                    flags=tuple(sorted(found)),
-                    **row,
-                )
-            )
-        minority = len(flags) <= (self._ranks - 1) // 2 or self._ranks <= 2
-        copied = any(tests == {Test.CLOSE} for tests in flags.values())
-        return Assessment(
-            table=tuple(table),
-            outliers=tuple(sorted(flags)),
-            attributed=attributed and minority and not copied,
-            spike=spike,
-            calibrating=calibrating,
+        slots = [0, *self._evidence.slots(rows.groups)]
+        self._gross.widen(SLOTS + len(self._evidence.groups))
+        pairs = copies(table[0], live)
+        base = live.copy()
+        base[sorted({rank for pair in pairs for rank in pair})] = False
+        silent = bool(base.sum() < _COMPARABLE)  # too few are left to compare with
+        if silent:
+            base = live.copy()
+        momentum = _momentum(rows)
+        values = measure(table, momentum, base)
+        raw = np.full((SLOTS + len(self._evidence.groups), *values.shape[1:]), np.nan)
+        raw[slots] = residuals(values, base)
+        raw[..., ~finite] = np.nan
+        gross = self._gross.find(raw, live, self._steps)
+        # A row without numbers is as far out as a row can be.
+        there = np.isfinite(raw[:, :2, base]).any(axis=-1)
+        raw[:, :2, ~finite] = np.where(there, _INFINITE, np.nan)[..., None]
+        good = base & (not silent)
+        good[list(gross)] = False
+        totals, _ = self._evidence.observe(raw, base, good, silent=silent)
+        found = replace(found, copies=pairs, cosines=_where(np.tanh(values[0, 2]), finite))
+        return self._decide(found, totals, gross)
+
+    def _decide(
+        self, found: Assessment, totals: Floats, gross: dict[int, tuple[int, int]]
+    ) -> Assessment:
+        evidence = tuple(rounded(math.log(max(one, 1.0))) for one in totals.tolist())
+        decision = self._probation.decide(evidence, self._limit)
+        why = {}
+        too_many = len(gross) > max(1, self._probation.most)
+        if not too_many:
+            why = {rank: self._evidence.reason_at(*place) for rank, place in gross.items()}
+        named = decision.named
+        if named is not None:
+            why[named] = self._evidence.reason(named)
+            self._evidence.disown(named)
+            # A liar bends its neighbours' numbers: the rest is judged again without it.
+            rest = [rank for rank in range(self._ranks) if rank not in self._probation.out]
+            self._evidence.cap(rest, math.exp(self._limit / 2))
+        for rank in (*decision.again, *(() if named is None else (named,))):
+            self._evidence.scale(rank, math.exp(self._limit / 2 - evidence[rank]))
+        out = self._probation.out
+        shares = [one / self._limit for rank, one in enumerate(evidence) if rank not in out]
+        self._peak = max(self._peak, *shares, 0.0)
+        return replace(
+            found,
+            evidence=evidence,
+            gross=() if too_many else tuple(sorted(gross)),
+            named=tuple(sorted(out)),
+            newly_named=() if named is None else (named,),
+            readmitted=decision.readmitted,
+            why=MappingProxyType(why),
+            undecided=decision.undecided or too_many,
         )
 
+    # -- two ranks, and one ------------------------------------------------------------------------
 
-def _worst(scored: _ScoredGroup, test: Test, threshold: float) -> int | None:
-    z = scored.z[test]
-    index = max(range(len(z)), key=z.__getitem__)
-    return index if z[index] >= threshold else None
+    def _compare_pair(self, found: Assessment, rows: Floats) -> Assessment:
+        norms = [max(one, _TINY) for one in found.norms if one is not None]
+        cosine = float((rows[0] * rows[1]).sum()) / (norms[0] * norms[1])
+        ratio = self._leaps("ratio", norms[0] / norms[1])
+        turned = self._leaps("angle", math.exp(math.atanh(min(max(cosine, -0.999), 0.999))))
+        own = [self._leaps(f"own-{rank}", norms[rank]) for rank in (0, 1)]
+        culprit = tuple(rank for rank in (0, 1) if own[rank] and not own[1 - rank])
+        pair = ratio or turned
+        return replace(found, cosines=(cosine, cosine), pair=pair, gross=culprit if pair else ())
+
+    def _leaps(self, name: str, value: float) -> bool:
+        series = self._series[name]
+        leaps, evidence = series.observe(rounded(math.log(max(value, _TINY))), self._pair_bets)
+        if evidence >= self._limit:
+            series.settle(self._limit / 2)
+            return True
+        return leaps
 
 
-def _details(scored: _ScoredGroup, alive: list[int]) -> dict[int, dict[str, float]]:
-    worst = [max(column) for column in zip(*scored.z.values(), strict=True)]
-    return {
-        rank: {
-            "z": worst[i],
-            "distance": scored.raw.distance[i],
-            "nearest": scored.raw.nearest[i],
-            "cosine": scored.raw.cosine[i],
-        }
-        for i, rank in enumerate(alive)
-    }
+def rounded(value: float) -> float:
+    """A logarithm, on a grid on which all processors agree."""
+    return round(value * _GRID) / _GRID
 
 
-def _bounded(value: float) -> float | None:
-    return finite_or_none(min(max(value, -_MAX_Z), _MAX_Z)) if not math.isnan(value) else None
+def _momentum(rows: StepRows) -> Floats | None:
+    if rows.momentum is None or not np.isfinite(rows.momentum).all():
+        return None
+    momentum = np.asarray(rows.momentum, dtype=np.float64)
+    largest = np.abs(momentum).max(initial=0.0)
+    scaled = momentum / largest if largest > 0 else momentum
+    return np.concatenate([scaled.sum(axis=0)[None], scaled])
+
+
+def _places(mask: Mask) -> tuple[int, ...]:
+    return tuple(int(place) for place in np.flatnonzero(mask))
+
+
+def _where(values: Floats, mask: Mask) -> tuple[float | None, ...]:
+    pairs = zip(values.tolist(), mask.tolist(), strict=True)
+    return tuple(value if known and math.isfinite(value) else None for value, known in pairs)

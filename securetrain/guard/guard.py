@@ -49,26 +49,30 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard.agreement import JobAgreement
 from securetrain.guard.collect import RETAIN_BYTES
-from securetrain.guard.detector import DetectorState
+from securetrain.guard.exclusion import ExclusionState
 from securetrain.guard.hooks import sharded_modules
+from securetrain.guard.outliers import DetectorState
 from securetrain.guard.response import Findings
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
 from securetrain.guard.watch import GroupWatch, LoneWatch, Watch
 from securetrain.policy.schema import Gradients, GuardMode
 
+_STATE_VERSION: Final = 3
+
 
 class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The detector's state for one piece of the model."""
+    """Everything learned about one piece of the model, and who is excluded from it."""
 
     ranks: tuple[int, ...]
     piece: str
     detector: DetectorState
+    exclusion: ExclusionState
 
 
 class GuardState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The part of the guard that survives in a checkpoint: plain numbers, no secret."""
 
-    version: int = 2
+    version: int = _STATE_VERSION
     totals: Totals
     pieces: list[PieceState]
 
@@ -173,8 +177,10 @@ class GradientGuard:
         if not self._parts:
             raise _unseen("the guard is not attached to a model", "call attach first")
         findings, batches, sent_bytes = Findings(), 0, 0
+        elsewhere: set[int] = set()
         for watch in self._watches:
-            drawn, sent = watch.judge(findings)
+            drawn, sent = watch.judge(findings, elsewhere)
+            elsewhere |= {watch.ranks[index] for index in watch.exclusion.excluded}
             batches, sent_bytes = batches + drawn, sent_bytes + sent
         agreement = self._agree()
         if agreement is not None:
@@ -203,7 +209,12 @@ class GradientGuard:
         model lies in pieces.
         """
         pieces = [
-            PieceState(ranks=watch.ranks, piece=watch.piece, detector=watch.detector.state())
+            PieceState(
+                ranks=watch.ranks,
+                piece=watch.piece,
+                detector=watch.detector.state(),
+                exclusion=watch.exclusion.state(),
+            )
             for watch in self._watches
         ] or self._loaded
         agreement = self._agree()
@@ -225,8 +236,8 @@ class GradientGuard:
             loaded = msgspec.convert(state, GuardState, strict=True)
         except msgspec.ValidationError as error:
             raise _bad_state(str(error)) from error
-        if loaded.version != 2:
-            raise _bad_state(f"version {loaded.version} is not 2")
+        if loaded.version != _STATE_VERSION:
+            raise _bad_state(f"version {loaded.version} is not {_STATE_VERSION}")
         self._totals = loaded.totals
         self._loaded = loaded.pieces
         self._restore_pieces()
@@ -284,11 +295,11 @@ class GradientGuard:
 
     def _restore_pieces(self) -> None:
         """Use what was loaded about the pieces that this rank holds."""
-        known = {(one.ranks, one.piece): one.detector for one in self._loaded}
+        known = {(one.ranks, one.piece): one for one in self._loaded}
         for watch in self._watches:
             learned = known.get((watch.ranks, watch.piece))
             if learned is not None:
-                watch.detector.restart(learned)
+                watch.restore(learned.detector, learned.exclusion)
 
     def _report_error(self, error: GuardError) -> None:
         self._objection = self._objection or error

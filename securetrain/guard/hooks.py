@@ -17,7 +17,8 @@ one rank    ``Parameter.grad``, read by judge                          the gradi
 The hooks run the collectives that torch would run and change no bit of their result (the tests
 compare whole trainings): FSDP2 the reduce-scatter it is asked for, DDP a multiplication by 1/n
 and a sum. The collective itself is one function, ``Reduction``, so that another (robust) one
-can take its place.
+can take its place. Only while a rank is excluded (exclusion.py) the reduction is another: that rank
+sends zeros, never its gradient times zero, and the sum is scaled to be the mean of the others.
 
 Rules:
 
@@ -41,7 +42,7 @@ On an accelerator the wait in rule 1 is a host synchronisation per batch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -52,11 +53,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
 from securetrain.guard.collect import Collector, Piece
+from securetrain.guard.kept import Keeper, Kept, Weights
 from securetrain.guard.slots import bucket_slot
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """The name since torch 2.13, or the one before."""
 
+_WIDE: Final = frozenset({torch.float32, torch.bfloat16})
+"""Dtypes that torch reduces without dividing before."""
 
 Grid: TypeAlias = tuple[tuple[int, ...], ...]
 """Ranks of the default group: a row for each replica, in it one rank for each shard."""
@@ -103,6 +107,8 @@ class ShardedHook:
         collector: takes the pieces.
         report_error: takes an error for judge to raise.
         reduction: what is done.
+        weights: of all ranks that hold it, in order.
+        keeper: takes what may have to be reduced again.
     """
 
     def __init__(
@@ -111,6 +117,9 @@ class ShardedHook:
         collector: Collector,
         report_error: Callable[[GuardError], None],
         reduction: Reduction = mean_reduction,
+        *,
+        weights: Weights,
+        keeper: Keeper,
     ) -> None:
         self._chunk = sharded.chunk
         self._collector = collector
@@ -121,9 +130,13 @@ class ShardedHook:
         self._part = row.index(dist.get_rank())
         self._group = sharded.group
         self._report_error = report_error
+        self._weights = weights
+        self._place = sharded.ranks.index(dist.get_rank())
+        self._keeper = keeper
         self._reduction = reduction
         self._buffers: list[Tensor] = []
         self._scale = 0.0
+        self._divisor = 1.0
 
     def allocate(
         self, size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device
@@ -144,8 +157,14 @@ class ShardedHook:
     ) -> None:
         """Reduce; without replicas hand the piece over."""
         del async_op  # torch's caller never asks for it and ignores the result
-        self._reduction(output_tensor, input_tensor, group, op)
+        weights = self._weights
+        counts = weights.values[self._place] != 0.0
+        sent = input_tensor if counts else torch.zeros_like(input_tensor)
+        self._reduction(output_tensor, sent, group, op)
+        if not weights.even:
+            output_tensor.mul_(len(weights.values) / weights.live)
         self._scale = self._scale_of(op)
+        self._divisor = self._divisor_after(op)
         if dist.get_process_group_ranks(group) != self._ranks:
             self._report_error(_refuse(f"{self._chunk} is sharded over another group of ranks"))
         elif self._replicas == 1:
@@ -162,12 +181,31 @@ class ShardedHook:
                 )
             )
             return
-        scale = self._scale if self._shards > 1 else self._lone_shard_scale(reduced.dtype)
+        scale = self._scale
+        if self._shards == 1:
+            scale = self._lone_shard_scale(reduced.dtype)
+            self._sum_live(buffers[0], reduced, scale)
         self._deliver(buffers[0], reduced, scale)
+
+    def _sum_live(self, local: Tensor, reduced: Tensor, scale: float) -> None:
+        """Torch copies a lone shard and sums it unasked: while a rank is excluded, sum again."""
+        weights = self._weights
+        if weights.even:
+            return
+        if weights.values[self._place]:
+            torch.mul(local, 1.0 / (weights.live * scale), out=reduced)
+        else:
+            reduced.zero_()
+        dist.all_reduce(reduced, group=self._group.mesh_info.replicate_process_group)
 
     def _deliver(self, local: Tensor, result: Tensor, scale: float) -> None:
         if not scale:  # objected to already
             return
+        if self._replicas == 1:
+            again = self._again(local, result, scale)
+            self._keeper.add(again, extra=True)
+        else:
+            self._keeper.give_up()
         self._collector.add(
             Piece(
                 chunk=self._chunk,
@@ -180,6 +218,25 @@ class ShardedHook:
                 wait=_waiter(result.device),
             )
         )
+
+    def _again(self, local: Tensor, result: Tensor, scale: float) -> Kept:
+        """The same reduction, to be done again: torch views the result as gradients, as here."""
+        fresh = all(p.sharded_param.grad is None for p in self._group.fsdp_params)
+        if not fresh or result.dtype not in _WIDE:
+            self._keeper.give_up()  # it is added to an older one, or divided before
+
+        def replace(mean: Tensor) -> None:
+            offset, flat = 0, mean / (scale * self._divisor)
+            for parameter in self._group.fsdp_params:
+                grad = parameter.sharded_param.grad
+                if grad is None:
+                    continue
+                size, stride = parameter.sharded_size, parameter.contiguous_sharded_stride
+                view = torch.as_strided(flat, size, stride, offset)
+                grad.to_local().copy_(view)
+                offset += parameter.padded_sharded_param_size.numel()
+
+        return Kept(chunk=self._chunk, local=local, parts=self._shards, replace=replace)
 
     def _scale_of(self, op: Any) -> float:
         """The factor by which the result of `op` (and the all-reduce after it) is a mean, or 0."""
@@ -195,10 +252,16 @@ class ShardedHook:
         )
         return 0.0
 
+    def _divisor_after(self, op: Any) -> float:
+        """The factor by which torch divides a sum before it is a gradient."""
+        if op != dist.ReduceOp.SUM:
+            return 1.0
+        return float(self._group.gradient_divide_factor or self._shards * self._replicas)
+
     def _lone_shard_scale(self, dtype: torch.dtype) -> float:
         """The same where torch copies: it divides by a factor and sums, or averages."""
         factor = self._group.gradient_divide_factor
-        narrow = dtype not in {torch.float32, torch.bfloat16}
+        narrow = dtype not in _WIDE
         if factor is None and not narrow and not self._group.force_sum_reduction_for_comms:
             return 1.0
         return float(factor or 1.0) / self._replicas
@@ -211,33 +274,41 @@ class BucketHook:
         collector: takes the pieces.
         group: the replicas.
         names: index of each parameter by id; buckets are rebuilt after the first step.
+        weights: of all ranks, in order.
+        keeper: takes what may have to be reduced again.
         wire: gives the type in which numbers travel, when the script wants another than theirs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - one caller, in this order
         self,
         collector: Collector,
         group: ProcessGroup,
         names: dict[int, int],
+        weights: Weights,
+        keeper: Keeper,
         wire: Callable[[], torch.dtype | None] = lambda: None,
     ) -> None:
         self._wire = wire
         self._collector = collector
         self._group = group
         self._names = names
+        self._weights = weights
+        self._keeper = keeper
         self._outputs: dict[int, Tensor] = {}
 
     def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Start the all-reduce; the last bucket of a backward pass settles all of them."""
         local = bucket.buffer()
         reduced = self._output(bucket.index(), local)
-        wire = self._wire()
+        wire, live = self._wire(), self._weights.live
         if wire is None:
             travelling = reduced
             # The bits of torch's own division, which multiplies too.
-            torch.mul(local, 1.0 / self._group.size(), out=reduced)
+            torch.mul(local, 1.0 / live, out=reduced)
         else:  # the bits of torch's compression hooks; what is sketched is not compressed
-            travelling = local.to(wire).div_(self._group.size())
+            travelling = local.to(wire).div_(live)
+        if not self._weights.values[self._group.rank()]:
+            travelling.zero_()
         work = dist.all_reduce(travelling, group=self._group, async_op=True)
         assert work is not None
         future: torch.futures.Future[torch.Tensor] = work.get_future().then(
@@ -251,9 +322,11 @@ class BucketHook:
             future.wait()
             _waiter(reduced.device)()
 
+        chunk = f"bucket-{min(indices)}-{max(indices)}-{len(indices)}"
+        self._keeper.add(self._again(chunk, bucket), extra=False)
         self._collector.add(
             Piece(
-                chunk=f"bucket-{min(indices)}-{max(indices)}-{len(indices)}",
+                chunk=chunk,
                 local=local,
                 parts=1,
                 part=0,
@@ -267,6 +340,26 @@ class BucketHook:
         if bucket.is_last():
             self._collector.flush()  # after the backward pass DDP writes into the buckets again
         return future
+
+    def _again(self, chunk: str, bucket: Any) -> Kept:
+        """The same reduction, to be done again after DDP has written its result."""
+        local = bucket.buffer()
+        parameters, views = list(bucket.parameters()), list(bucket.gradients())
+        start = local.storage_offset()
+        places = [(v.size(), v.stride(), v.storage_offset() - start) for v in views]
+        storage = local.untyped_storage().data_ptr()
+        if any(
+            p.grad is not None and p.grad.untyped_storage().data_ptr() == storage
+            for p in parameters
+        ):
+            local = local.clone()  # gradients are views of the bucket: the result will be there
+
+        def replace(mean: Tensor) -> None:
+            for parameter, (size, stride, offset) in zip(parameters, places, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.copy_(torch.as_strided(mean, size, stride, offset))
+
+        return Kept(chunk=chunk, local=local, parts=1, replace=replace)
 
     def _output(self, index: int, local: Tensor) -> Tensor:
         """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
@@ -318,17 +411,24 @@ def attach_sharded(
     collector: Collector,
     report_error: Callable[[GuardError], None],
     reduction: Reduction = mean_reduction,
+    *,
+    weights: Weights,
+    keeper: Keeper,
 ) -> None:
     """Hook modules."""
     for one in modules:
-        hook = ShardedHook(one, collector, report_error, reduction)
+        hook = ShardedHook(one, collector, report_error, reduction, weights=weights, keeper=keeper)
         one.module.set_custom_reduce_scatter(hook)  # type: ignore[arg-type]
         if len(one.grid) > 1:
             one.module.set_all_reduce_hook(hook.all_reduced)
 
 
 def attach_replicated(
-    model: DistributedDataParallel, collector: Collector, group: ProcessGroup
+    model: DistributedDataParallel,
+    collector: Collector,
+    group: ProcessGroup,
+    weights: Weights,
+    keeper: Keeper,
 ) -> None:
     """Register the communication hook.
 
@@ -340,7 +440,7 @@ def attach_replicated(
     names = {id(parameter): i for i, parameter in enumerate(model.module.parameters())}
     slot = bucket_slot(model)
     wire = (lambda: None) if slot is None else (lambda: slot.wire)
-    hook = BucketHook(collector, model.process_group, names, wire)
+    hook = BucketHook(collector, model.process_group, names, weights, keeper, wire)
     if slot is not None:
         if slot.foreign is not None:
             raise _refuse("the script has registered a communication hook of its own")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of one group of ranks say about their gradients in one step.
+"""The sketches of one step, from all ranks of a group.
 
 The protocol (watch.py) fills it, after every number was checked against what was delivered; the
 detector (detector.py) reads it. Data only.

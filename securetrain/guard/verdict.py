@@ -9,12 +9,14 @@ ST-GRAD-001  a rank's gradient holds NaN or infinity
 ST-GRAD-002  a rank's gradient is unlike the others' or unlike its own past
 ST-GRAD-003  the reduced gradient is not the mean of what the ranks sketched
 ST-GRAD-004  the ranks hold different tables, or a rank did not open its commitment
-ST-GRAD-005  the run halts: the policy says so, or too many steps in a row were refused
+ST-GRAD-005  the run halts: the policy says so, or too many steps in a row were refused for which
+             nobody can be excluded
 ===========  =================================================================================
 """
 
 import math
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -68,6 +70,15 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Of these, steps of the warm-up, judged by coarse limits."""
     refused: int = 0
     refused_in_a_row: int = 0
+    hopeless_in_a_row: int = 0
+    """Of these, steps for which nobody can be excluded: they end the run."""
+    settled: int = 0
+    """Steps that were reduced again without whoever spoiled them."""
+    without: int = 0
+    """Steps that were applied without at least one rank."""
+
+
+_GO_ON: Final = frozenset({GuardResponse.OBSERVE, GuardResponse.EXCLUDE_RANK, GuardResponse.CLIP})
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,11 +97,24 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Largest difference of the reduction as a multiple of its limit; null when not comparable."""
     reason: str = ""
     table: tuple[RankScore, ...] = ()
+    settled: bool = False
+    """Something was found, and nothing of it is in the gradients: they were reduced again."""
+    excluded: tuple[int, ...] = ()
+    """Ranks whose gradients count zero in this step."""
+    newly_excluded: tuple[int, ...] = ()
+    """Ranks that are excluded from this step or, where it is dropped, from the next one on."""
+    readmitted: tuple[int, ...] = ()
+    """Ranks that count again from the next step on."""
+    disputes: tuple[tuple[int, int], ...] = ()
+    """Pairs of ranks that contradict each other about what the one sent the other. Says nothing
+    about which of them is wrong, or whether the link between them is."""
+    undecided: bool = False
+    """More ranks are bad than may be excluded, or it is not known which."""
 
     @property
     def proceed(self) -> bool:
         """True when the optimizer may step on these gradients."""
-        return self.response is GuardResponse.OBSERVE
+        return self.response in _GO_ON
 
     def raise_if_halted(self) -> None:
         """Raise when the policy halts the run.

@@ -19,7 +19,7 @@ Rules:
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -33,13 +33,18 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.collect import Collector, StepSketches
-from securetrain.guard.detector import Detector
+from securetrain.guard.dispute import Numbers, Standing
+from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weights_of
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check
-from securetrain.guard.response import Findings
+from securetrain.guard.kept import Keeper, Weights
+from securetrain.guard.outliers import Detector, DetectorState
+from securetrain.guard.rereduction import OpenReduction
+from securetrain.guard.response import EXCLUDING, Findings
+from securetrain.guard.settlement import Offences, Settlement, Settler
 from securetrain.guard.sketch import SketchShape, shape_for
-from securetrain.policy.schema import Gradients
+from securetrain.policy.schema import Gradients, GuardResponse
 
 _DIGEST: Final = 32
 _ALONE: Final = SketchShape(rows=1, buckets=1)
@@ -53,9 +58,19 @@ class Watch(Protocol):
     piece: str
     """Its fingerprint (hex)."""
     detector: Detector
+    exclusion: Exclusion
 
-    def judge(self, findings: Findings) -> tuple[int, int]:
-        """Add what is wrong with this step; returns seeds drawn and bytes sent. Collective."""
+    def judge(self, findings: Findings, elsewhere: Collection[int] = ()) -> tuple[int, int]:
+        """Add what is wrong with this step; returns seeds drawn and bytes sent. Collective.
+
+        Args:
+            findings: takes it.
+            elsewhere: ranks of the job that another piece of the model goes on without.
+        """
+        ...
+
+    def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
+        """Go on from what was learned about this piece."""
         ...
 
 
@@ -66,7 +81,8 @@ class GroupWatch:
         group: these ranks.
         settings: the policy's section.
         randomness: gives n unpredictable bytes.
-        retain_bytes: local gradient bytes that may wait for a seed.
+        retain_bytes: local gradient bytes that may wait for a seed, or for a verdict.
+        nodes: the node of each of these ranks, where it is known.
     """
 
     def __init__(
@@ -75,15 +91,22 @@ class GroupWatch:
         settings: Gradients,
         randomness: Callable[[int], bytes],
         retain_bytes: int,
+        nodes: Sequence[int] | None = None,
     ) -> None:
         self.ranks = tuple(dist.get_process_group_ranks(group))
         self.piece = ""
         self.detector = _detector(len(self.ranks), settings)
         self.channel: Channel = GroupChannel(group)
         self.shape = shape_for(len(self.ranks))
-        self.collector = Collector(Beacon(self.channel, randomness), self.shape, retain_bytes)
+        self._beacon = Beacon(self.channel, randomness)
+        self.collector = Collector(self._beacon, self.shape, retain_bytes)
+        self.exclusion = Exclusion(len(self.ranks), nodes)
+        self.weights = Weights(len(self.ranks))
+        self._keeper = Keeper(retain_bytes)
+        self._standing = Standing(len(self.ranks), self.exclusion.limit)
+        self._response = settings.response
         self._group = group
-        self._threshold = settings.threshold
+        self._threshold = _limit(settings)
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
         self._layout = b""
 
@@ -100,18 +123,26 @@ class GroupWatch:
                 "shard all of them over one mesh",
             )
         self._owners = _owners(self.ranks, grids.pop())
-        attach_sharded(modules, self.collector, report_error)
+        attach_sharded(
+            modules, self.collector, report_error, weights=self.weights, keeper=self._keeper
+        )
         named = [(one.chunk, p.sharded_param) for one in modules for p in one.group.fsdp_params]
         self.piece = fingerprint(named)
         self.collector.draw_window_seed()
 
     def watch_replicated(self, model: DistributedDataParallel) -> None:
         """Hook a model of which all these ranks hold a copy. Collective."""
-        attach_replicated(model, self.collector, self._group)
+        attach_replicated(model, self.collector, self._group, self.weights, self._keeper)
         self.piece = fingerprint(model.named_parameters())
         self.collector.draw_window_seed()
 
-    def judge(self, findings: Findings) -> tuple[int, int]:
+    def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
+        """See `Watch`."""
+        self.detector.restart(detector)
+        self.exclusion.restart(exclusion)
+        self.weights.values = weights_of(len(self.ranks), self.exclusion.excluded)
+
+    def judge(self, findings: Findings, elsewhere: Collection[int] = ()) -> tuple[int, int]:
         """See `Watch`.
 
         Raises:
@@ -127,29 +158,121 @@ class GroupWatch:
         row = self._encode(sketches)
         rows = self.channel.all_gather(row)
         before = self.detector.state()
-        mine = Findings()
-        self._decide(mine, sketches, rows)
+        mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
+        self._standing.begin()
+        if self._response in EXCLUDING:
+            self._impose(mine, elsewhere)
+        window = self._decide(mine, sketches, rows)
         agreed = hashlib.sha256(b"".join(rows))
         agreed.update(msgspec.json.encode((mine.codes, sorted(mine.outliers))))
         if len(set(self.channel.all_gather(agreed.digest()))) > 1:
             mine.add_disagreement()
+            # What else was found may be something else on another rank.
+            mine.offences.clear()
+            mine.undecided = mine.upstream = False
             self.detector.restart(before)  # what differs from rank to rank must not be learned
+        sent = len(row) + _DIGEST * (1 + sketches.batches)
+        if self._response in EXCLUDING:
+            sent += self._respond(mine, before, window)
+        self._keeper.clear()
         findings.merge(mine)
-        return sketches.batches, len(row) + _DIGEST * (1 + sketches.batches)
+        return sketches.batches, sent
+
+    @property
+    def _uncounted(self) -> tuple[int, ...]:
+        """Ranks, by place, whose gradients are not in what this step has reduced."""
+        return tuple(index for index, value in enumerate(self.weights.values) if not value)
+
+    def _impose(self, findings: Findings, elsewhere: Collection[int]) -> None:
+        places = [index for index, rank in enumerate(self.ranks) if rank in elsewhere]
+        self.exclusion.impose(places)
+        for index in set(places) - set(self._uncounted):
+            rank = self.ranks[index]
+            findings.outliers.add(rank)
+            findings.add("ST-GRAD-002", f"rank {rank} is excluded from another piece of the model")
+
+    def _respond(
+        self, findings: Findings, before: DetectorState, window: torch.Tensor | None
+    ) -> int:
+        """Exclude who was named, and reduce the step again where that helps; returns bytes sent."""
+        offences, sent = list(findings.offences), 0
+        drops = self._response is GuardResponse.SKIP_STEP and not findings.contested
+        known = not (findings.undecided or findings.upstream)
+        if findings.refused and known and not drops and self._keeper.complete:
+
+            def assess(rows: Numbers, out: Collection[int]) -> Offences:
+                return self._assess(before, rows, window, out)
+
+            reducer = OpenReduction(self._group, self.channel, self._beacon, self.shape)
+            settler = Settler(reducer, self.channel, self.exclusion, self._standing)
+            settlement = settler.settle(self._keeper.kept, offences, (), assess)
+            offences, sent = settlement.offences, settlement.sent_bytes
+            self._take(findings, settlement)
+        decision = self.exclusion.decide(offences)
+        findings.undecided = findings.undecided or bool(decision.undecided)
+        findings.newly_excluded |= {self.ranks[index] for index in decision.newly}
+        findings.readmitted |= {self.ranks[index] for index in decision.readmitted}
+        newly = {index for index, ground in offences if ground is Ground.STATISTICS}
+        findings.stale = bool(newly & set(decision.newly))
+        self.weights.values = weights_of(len(self.ranks), decision.excluded)
+        return sent
+
+    def _take(self, findings: Findings, settlement: Settlement) -> None:
+        """Use what came of reducing a step again."""
+        for index, text in settlement.texts:
+            findings.note(f"rank {self.ranks[index]} {text}")
+        if settlement.disputes:
+            findings.disputes |= {(self.ranks[a], self.ranks[b]) for a, b in settlement.disputes}
+            findings.note(
+                "two ranks contradict each other about what was sent between them: it is left out,"
+                " and neither is named"
+            )
+        findings.outliers |= {
+            self.ranks[index] for index, _ in settlement.offences if index in settlement.out
+        } - findings.excluded
+        if settlement.means is None:
+            findings.note("reduced again in the open, the step is still not agreed on")
+            return
+        named = bool(settlement.offences) and self._response is GuardResponse.SKIP_STEP
+        if named and set(settlement.out) != set(self.exclusion.excluded):
+            return  # dropped, and without them from the next step on
+        for kept, mean in zip(self._keeper.kept, settlement.means, strict=True):
+            kept.replace(mean)
+        findings.excluded |= {self.ranks[index] for index in settlement.out}
+        findings.settle()
+
+    def _assess(
+        self,
+        before: DetectorState,
+        rows: Numbers,
+        window: torch.Tensor | None,
+        out: Collection[int],
+    ) -> Offences:
+        """Judge what was sent in the open in place of what was sent before."""
+        fresh = torch.from_numpy(rows)
+        window = torch.zeros_like(fresh) if window is None else window
+        self.detector.restart(before)
+        found = Findings(excluded=set(out))
+        assessment = self.detector.observe(fresh, window, self.shape)
+        found.add_assessment(assessment, self._threshold, range(len(self.ranks)), sorted(out))
+        return found.offences
 
     def _encode(self, sketches: StepSketches) -> bytes:
         numbers = torch.cat([sketches.sent.flatten(), sketches.received, sketches.window])
         accused = bytes(int(rank in sketches.unopened) for rank in range(len(self.ranks)))
         return sketches.digest + accused + numbers.float().numpy().tobytes()
 
-    def _decide(self, findings: Findings, sketches: StepSketches, rows: list[bytes]) -> None:
+    def _decide(
+        self, findings: Findings, sketches: StepSketches, rows: list[bytes]
+    ) -> torch.Tensor | None:
+        """Add what the table shows; returns the window rows, if they can be compared."""
         size = len(self.ranks)
         accused = [{r for r in range(size) if row[_DIGEST + r]} for row in rows]
         findings.add_unopened(accused, self.ranks)
         if len({row[:_DIGEST] for row in rows}) > 1:
             # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
             findings.add_disagreement()
-            return
+            return None
         numbers = torch.stack(
             [
                 torch.frombuffer(bytearray(row[_DIGEST + size :]), dtype=torch.float32)
@@ -164,17 +287,22 @@ class GroupWatch:
             self.detector.forget_history()
             self._layout = sketches.layout
         assessment = self.detector.observe(sent.sum(dim=1), window, self.shape)
-        findings.add_assessment(assessment, self._threshold, self.ranks)
-        if not assessment.not_finite:
+        uncounted = self._uncounted
+        known = {*uncounted, *self.exclusion.excluded}
+        findings.add_assessment(assessment, self._threshold, self.ranks, sorted(known))
+        if set(assessment.not_finite) <= set(uncounted):
+            counted = torch.tensor(self.weights.values, dtype=torch.float64)
+            counted = counted.view(-1, 1, 1).expand_as(sent)
             result = check(
-                sent,
+                torch.where(counted == 0.0, torch.zeros_like(sent), sent * counted),
                 received,
                 roundoff=sketches.roundoff,
                 shape=self.shape,
                 product_roundoff=sketches.product_roundoff,
                 owners=self._owners,
             )
-            findings.add_integrity(result, self.ranks, sharded=parts > 1)
+            findings.add_integrity(result)
+        return window
 
 
 class LoneWatch:
@@ -186,10 +314,16 @@ class LoneWatch:
         self.ranks: tuple[int, ...] = (rank,)
         self.piece = fingerprint(parameters)
         self.detector = _detector(1, settings)
+        self.exclusion = Exclusion(1)
         self._parameters = [parameter for _, parameter in parameters]
-        self._threshold = settings.threshold
+        self._threshold = _limit(settings)
 
-    def judge(self, findings: Findings) -> tuple[int, int]:
+    def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
+        """See `Watch`; nobody is excluded from a group of one."""
+        del exclusion
+        self.detector.restart(detector)
+
+    def judge(self, findings: Findings, elsewhere: Collection[int] = ()) -> tuple[int, int]:
         """See `Watch`.
 
         Raises:
@@ -200,6 +334,10 @@ class LoneWatch:
             raise GuardError(
                 "ST-GRAD-006", "no parameter has a gradient", "the model given to the guard"
             )
+        if self.ranks[0] in elsewhere:
+            for gradient in gradients:
+                gradient.zero_()  # nobody else has this piece: it stays as it is
+            return 0, 0
         square = sum(
             float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients
         )
@@ -240,4 +378,8 @@ def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 
 def _detector(ranks: int, settings: Gradients) -> Detector:
-    return Detector(ranks, warmup_steps=settings.warmup_steps, threshold=settings.threshold)
+    return Detector(ranks, warmup_steps=settings.warmup_steps or 20, threshold=_limit(settings))
+
+
+def _limit(settings: Gradients) -> float:
+    return settings.threshold or 8.0

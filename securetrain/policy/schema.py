@@ -22,12 +22,13 @@ from securetrain.core.vocabulary import (
     SandboxMode,
     Severity,
 )
+from securetrain.policy.gradients import GradientData as GradientData  # noqa: PLC0414 - part of the schema
+from securetrain.policy.gradients import Gradients as Gradients  # noqa: PLC0414 - part of the schema
+from securetrain.policy.gradients import GuardMode as GuardMode  # noqa: PLC0414 - part of the schema
+from securetrain.policy.gradients import GuardResponse as GuardResponse  # noqa: PLC0414 - part of the schema
+from securetrain.policy.meta import meta as _meta
 
 API_VERSION: Final = "securetrain.dev/policy/v1"
-
-
-def _meta(description: str, *enforced_by: str, **bounds: float) -> Meta:
-    return Meta(description=description, extra={"enforced_by": enforced_by}, **bounds)  # type: ignore[call-overload,no-any-return]
 
 
 class UnpickleMode(StrEnum):
@@ -58,21 +59,6 @@ class IsolationEvidence(StrEnum):
 
     PARTITION = "partition"
     STATEMENT = "statement"
-
-
-class GuardMode(StrEnum):
-    """The mode in which gradients are watched."""
-
-    OFF = "off"
-    DETECT = "detect"
-
-
-class GuardResponse(StrEnum):
-    """The trainer's answer to a step whose gradients are refused."""
-
-    OBSERVE = "observe"
-    SKIP_STEP = "skip-step"
-    HALT = "halt"
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -341,30 +327,6 @@ class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Annotated[int, Meta(ge=1, le=36500)] | None,
         _meta("the oldest signature that is accepted", "run", "verify"),
     ] = None
-
-
-class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The guard."""
-
-    mode: Annotated[
-        GuardMode, _meta("whether gradients are sketched and judged", "run", "verify")
-    ] = GuardMode.DETECT
-    response: Annotated[
-        GuardResponse, _meta("what happens to a step whose gradients are refused", "run")
-    ] = GuardResponse.SKIP_STEP
-    warmup_steps: Annotated[
-        int, _meta("steps in which the thresholds are learned", "run", ge=1, le=10000)
-    ] = 20
-    threshold: Annotated[
-        float,
-        _meta("robust z-score from which a rank counts as an outlier", "run", ge=3.0, le=100.0),
-    ] = 8.0
-    require_watched: Annotated[
-        bool, _meta("refuse a step on gradients that nobody judged", "run")
-    ] = False
-    max_refused_steps: Annotated[
-        int, _meta("refused steps in a row before the run halts", "run", ge=1, le=1000)
-    ] = 5
 
 
 SpkiText: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/=]{40,200}\Z")]

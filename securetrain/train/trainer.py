@@ -10,7 +10,9 @@ A step, in this order:
 3. one all-reduce carries the loss, whether every number is finite, and whether anybody was asked
    to stop: all ranks decide the same;
 4. a step that is refused, or not finite, changes nothing: its gradients are dropped and it is
-   recorded; otherwise clip, then step;
+   recorded; otherwise clip, then step. Whether refused steps end the run the guard decides where it
+   refuses them: one bad rank never does. What is not finite without a word of the guard's ends it
+   after `max_refused` steps in a row;
 5. a step counts whether or not it was refused: the next one reads other rows.
 """
 
@@ -88,7 +90,9 @@ class StepResult:
     lr: float
     seconds: float
     verdict: str
-    """clean, refused, observed or unwatched."""
+    """clean, settled, refused, observed or unwatched."""
+    judged: Verdict | None
+    """All that the guard says of it."""
     data_seconds: float
     """How long this rank waited for its rows."""
     refusal: GuardError | None
@@ -166,7 +170,8 @@ class Trainer:
         else:
             self.progress.refused += 1
             self.progress.refused_in_a_row += 1
-            halt = halt or self._too_many(step, refusal)
+            if verdict is None or verdict.proceed:
+                halt = halt or self._too_many(step, refusal)
         expert_load = balance_experts(self.model, self.shape, applied=refusal is None)
         self.optimizer.zero_grad(set_to_none=True)
         word = _verdict_word(verdict, refusal)
@@ -179,6 +184,7 @@ class Trainer:
             lr=lr,
             seconds=self.clock() - begin,
             verdict=word,
+            judged=verdict,
             data_seconds=self.rows.seconds - waited,
             refusal=refusal,
             halt=halt,
@@ -295,4 +301,6 @@ def _verdict_word(verdict: Verdict | None, refusal: GuardError | None) -> str:
         return "refused"
     if verdict is None:
         return "unwatched"
+    if verdict.settled:
+        return "settled"
     return "clean" if verdict.ok else "observed"

@@ -27,7 +27,8 @@ def attach_guard(
     if settings.mode is GuardMode.OFF:
         return None
     mesh = model.mesh
-    pieces = mesh.comparable.size() < dist.get_world_size()
+    groups = [g for g in (mesh.comparable, mesh.comparable_experts) if g is not None]
+    pieces = any(group.size() < dist.get_world_size() for group in groups)
     guard = GradientGuard(
         mesh.comparable,
         settings,

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from securetrain.guard.detector import Detector
+from securetrain.guard.outliers import Detector
 from securetrain.guard.sketch import derive, shape_for, sketch
 
 

@@ -3,228 +3,313 @@
 import math
 
 import msgspec
+import numpy as np
 import pytest
-import torch
 
-from securetrain.guard.detector import Detector, DetectorState
-from securetrain.guard.sketch import SketchShape, derive
-from securetrain.guard.verdict import Test
+from securetrain.guard.assessment import Statistic
+from securetrain.guard.detector import Detector
+from securetrain.guard.detector_state import DetectorState, Served, packed
+from securetrain.guard.rows import StepRows
+from securetrain.policy.schema import GradientData, Gradients
+from tests.guard.simulated import Simulated
 
-
-def one_nan(sim, x):
-    y = x[1].clone()
-    y[1234] = math.nan
-    return y
+BAD = 2
 
 
-def with_value(index, value):
-    def attack(sim, x):
-        y = x[1].clone()
-        y[index] = value
-        return y
+def flip(g, world):
+    g[:, BAD] *= -1
+
+
+def times(factor):
+    def attack(g, world):
+        g[:, BAD] *= factor
 
     return attack
 
 
-def flip5(sim, x):
-    return -5 * x[1]
+def gaussian(g, world):
+    noise = world.draw(*g[:, BAD].shape)
+    size = np.linalg.norm(g[:, BAD], axis=1, keepdims=True)
+    g[:, BAD] = noise * size / np.linalg.norm(noise, axis=1, keepdims=True)
 
 
-def flip(sim, x):
-    return -x[1]
+def fixed(world):
+    return np.random.default_rng(99).standard_normal(world.mean.shape)
 
 
-def labels(sim, x):
-    """A rank whose targets are permuted: its signal is reversed, its noise is its own."""
-    mean = x[[0, *range(2, len(x))]].mean(dim=0)
-    return x[1] - 2 * mean
+def drift(g, world):
+    g[:, BAD] += 1.2 * fixed(world)
 
 
-def gaussian(sim, x):
-    y = torch.randn(sim.dimension, generator=sim.generator)
-    return y / y.norm() * x[1].norm()
+def alie(g, world):
+    rest = np.delete(g, BAD, axis=1)
+    g[:, BAD] = rest.mean(axis=1) - 1.5 * rest.std(axis=1)
 
 
-def zero(sim, x):
-    return torch.zeros_like(x[1])
+def one_layer(g, world):
+    g[3, BAD] *= -1
 
 
-def others(x):
-    return x[[0, *range(2, len(x))]]
+def matched(g, world):
+    """Norm, distances and cosines of an honest rank; its noise points the same way each time."""
+    mean = np.delete(g, BAD, axis=1).mean(axis=1)
+    way = fixed(world)
+    way *= np.linalg.norm(g[:, BAD] - mean, axis=1, keepdims=True)
+    g[:, BAD] = mean + way / np.linalg.norm(fixed(world), axis=1, keepdims=True)
 
 
-def little_is_enough(sim, x):
-    return others(x).mean(dim=0) - 1.5 * others(x).std(dim=0)
+def zero(g, world):
+    g[:, BAD] = 0.0
 
 
-def inner_product(sim, x):
-    return -1.5 * others(x).mean(dim=0)
+def pair(g, world):
+    g[:, [BAD, 5]] *= -1
 
 
-def drift(sim, x):
-    generator = torch.Generator().manual_seed(99)
-    direction = torch.randn(sim.dimension, generator=generator) * sim.spectrum
-    return x[1] + 0.7 * others(x).norm(dim=1).mean() * direction / direction.norm()
+def not_a_number(g, world):
+    g[1, BAD, 3] = math.nan
 
 
-def mimic(sim, x):
-    return x[2].clone()
-
-
-# attack, ranks, share of attacked steps in which the rank is named, steps until the first
 NAMED = [
-    *((a, n, 1.0, 0) for n in (3, 4, 8) for a in (flip5, zero)),
-    *((one_nan, n, 1.0, 0) for n in (2, 3, 4, 8)),
-    *((a, n, 0.9, 1) for n in (4, 8) for a in (flip, labels, inner_product, gaussian)),
-    *((little_is_enough, n, 0.7, 20) for n in (4, 8)),
-    *((drift, n, 0.7, 20) for n in (4, 8)),
+    *((attack, n, 12) for n in (4, 8) for attack in (times(3), times(-3), gaussian, alie, zero)),
+    *((attack, n, 30) for n in (4, 8) for attack in (flip, drift, one_layer, matched)),
+    *((not_a_number, n, 6) for n in (4, 8)),
 ]
 
 
-@pytest.mark.parametrize(("attack", "ranks", "share", "first"), NAMED)
-def test_attacks_are_named(simulation, attack, ranks, share, first):
-    seen = simulation(ranks).run(attack, steps=100)
-    named = [1 in (*a.outliers, *a.not_finite) and a.attributed for a in seen]
-    assert sum(named) >= share * len(named)
-    assert True in named[: first + 1]
-    honest = sum(len(set(a.outliers) - {1}) for a in seen)
-    assert honest == 0, "an honest rank was blamed"
+@pytest.mark.parametrize(("attack", "ranks", "delay"), NAMED)
+def test_a_lasting_attack_is_named_and_nobody_else(attack, ranks, delay):
+    seen = Simulated(ranks, seed=1).run(50 + delay, attack, start=40)
+    named = [a.named for a in seen]
+    first = named.index((BAD,))
+    assert 40 <= first <= 40 + delay
+    assert set(named[:first]) == {()}
+    assert set(named[first:]) == {(BAD,)}
+    (who,) = [a.newly_named for a in seen if a.newly_named]
+    assert who == (BAD,)
 
 
-@pytest.mark.parametrize("ranks", [4, 8])
-@pytest.mark.parametrize("attack", [flip5, labels, inner_product, zero])
-def test_gross_attacks_are_found_in_noise_too(simulation, attack, ranks):
-    # Below the noise of one rank (signal 1, falling to .3): gross attacks, given time.
-    seen = simulation(ranks, signal=1.0).run(attack, steps=100)
-    assert sum(1 in a.outliers for a in seen) > 0.6 * len(seen)
-    assert sum(len(set(a.outliers) - {1}) for a in seen) == 0
+def test_two_ranks_that_flip_are_both_named():
+    seen = Simulated(8, seed=2).run(140, pair, start=60)
+    assert seen[-1].named == (BAD, 5)
+    assert all(set(a.excluded) <= {BAD, 5} for a in seen)
+    assert not any(len(a.newly_named) > 1 for a in seen), "one a step"
 
 
-@pytest.mark.parametrize("attack", [flip5, flip, inner_product, zero])
-def test_two_ranks_refuse_without_always_naming(simulation, attack):
-    seen = simulation(2, signal=6.0).run(attack)
-    assert all(a.outliers or not a.attributed for a in seen)
-    assert all(set(a.outliers) <= {1} for a in seen), "never the honest one"
-    if attack is zero:
-        assert seen[0].outliers == (1,)
-
-
-def test_a_copy_cannot_be_told_from_its_original(simulation):
-    for ranks in (3, 4, 8):
-        seen = simulation(ranks).run(mimic, steps=70)
-        assert all({1, 2} <= set(a.outliers) for a in seen)
-        assert not any(a.attributed for a in seen)
-
-
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_a_bad_number_is_named_in_the_very_first_step(simulation, ranks, value):
-    sim = simulation(ranks)
-    x = sim.honest()
-    rank = ranks - 1
-    x[rank, 7] = value
-    assessment = sim.observe(x)
-    assert assessment.not_finite == (rank,)
-    assert assessment.table[rank].flags == (Test.FINITE,)
-    assert assessment.table[rank].norm is None
-    assert assessment.outliers == ()
-
-
+@pytest.mark.parametrize("data", GradientData)
 @pytest.mark.parametrize("ranks", [3, 4, 8])
-def test_huge_but_finite(simulation, ranks):
-    for index in (0, 1500):
-        seen = simulation(ranks).run(with_value(index, 3.0e38), steps=60)
-        assert all(1 in (*a.outliers, *a.not_finite) for a in seen)
-        assert all(set(a.outliers) <= {1} for a in seen)
+def test_honest_ranks_are_not_accused(ranks, data):
+    world = Simulated(ranks, seed=ranks, data=data, optional="layers.5")
+    assert all(a.clean and a.peak < 1 for a in world.run(240))
 
 
-def test_everybody_bad(simulation):
-    sim = simulation(4)
-    assessment = sim.observe(torch.full((4, sim.dimension), math.nan))
-    assert assessment.not_finite == (0, 1, 2, 3)
-    sim.run(steps=30)
+def test_the_reason_says_which_layer_and_which_way():
+    seen = Simulated(4, seed=3).run(120, one_layer, start=60)
+    (reason,) = [a.why[BAD] for a in seen if a.newly_named]
+    assert reason.group == "layers.3"
+    assert reason.statistic in {Statistic.COSINE, Statistic.MOMENTUM, Statistic.DISTANCE}
+    assert "its gradient of layers.3 " in str(reason)
 
 
-def test_coarse_limits_hold_during_the_warm_up(simulation):
-    for ranks in (3, 4, 8):
-        sim = simulation(ranks)
-        assert all(not a.outliers for a in sim.run(steps=5, start=0))
-        x = sim.honest()
-        x[1] *= -8
-        assessment = sim.observe(x)
-        assert assessment.calibrating
-        assert assessment.outliers == (1,)
+def test_without_momentum_the_others_still_tell():
+    world = Simulated(8, seed=4)
+    for _ in range(60):
+        world.observe(world.honest(), momentum=False)
+    for _ in range(40):
+        g = world.honest()
+        flip(g, world)
+        seen = world.observe(g, momentum=False)
+    assert seen.named == (BAD,)
 
 
-@pytest.mark.parametrize("signal", [0.5, 3.0, 10.0])
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.slow
-def test_clean_training_raises_no_alarm(simulation, ranks, signal):
-    # 9 cases, 220 steps each: 9,240 rank-steps in all.
-    seen = simulation(ranks, signal=signal, seed=ranks).run(steps=220, start=0)
-    for step, a in enumerate(seen):
-        assert not a.outliers, (step, [s for s in a.table if s.flags])
-        assert a.attributed
-        assert not a.spike
-        assert not a.not_finite
+def test_a_momentum_that_is_not_finite_is_no_momentum():
+    world = Simulated(4, seed=4)
+    world.run(30)
+    world.momentum[0, 0] = math.inf
+    assert world.observe(world.honest()).clean
 
 
-def test_identical_ranks_are_not_outliers(simulation):
-    # The same batch on every rank: all distances are zero, nobody is odd.
+# -- gross -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [9.0, -9.0, 1e30])
+def test_a_gross_gradient_counts_zero_at_once(factor):
+    world = Simulated(4, seed=5)
+    world.run(30)
+    g = world.honest()
+    g[:, BAD] *= factor
+    seen = world.observe(g)
+    assert seen.gross == (BAD,)
+    assert seen.why[BAD].statistic is Statistic.NORM
+    assert world.observe(world.honest()).excluded == (), "in this step only"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_a_bad_number_is_known_in_the_very_first_step(ranks, value):
+    world = Simulated(ranks)
+    g = world.honest()
+    g[0, ranks - 1, 0] = value
+    seen = world.observe(g)
+    assert seen.not_finite == seen.excluded == (ranks - 1,)
+    assert seen.norms[ranks - 1] is None
+
+
+def test_more_gross_ranks_than_may_be_excluded_are_undecided():
+    world = Simulated(4, seed=5)
+    world.run(30)
+    g = world.honest()
+    g[:, :2] *= 50
+    seen = world.observe(g)
+    assert seen.gross == ()
+    assert seen.undecided
+
+
+def test_everybody_bad():
+    world = Simulated(4)
+    seen = world.observe(np.full((6, 4, 64), math.nan))
+    assert seen.not_finite == (0, 1, 2, 3)
+    assert seen.evidence == ()
+    assert all(a.clean for a in world.run(30))
+
+
+def test_no_group_at_all_is_nothing_to_judge():
+    detector = Detector(4)
+    rows = StepRows(groups=(), gradients=np.zeros((0, 4, 8)), momentum=None)
+    assert detector.observe(rows).clean
+
+
+def test_coarse_limits_hold_from_the_first_step():
+    world = Simulated(4, seed=6)
+    g = world.honest()
+    g[:, BAD] *= 30
+    seen = world.observe(g)
+    assert seen.learning
+    assert seen.gross == (BAD,)
+
+
+# -- probation -------------------------------------------------------------------------------------
+
+
+def test_a_fault_that_is_over_comes_back_and_a_lasting_one_does_not():
+    world = Simulated(8, seed=7)
+    seen = world.run(300, times(3), start=50, stop=80)
+    (named,) = [i for i, a in enumerate(seen) if a.newly_named]
+    (back,) = [i for i, a in enumerate(seen) if a.readmitted]
+    assert 50 < named < 60
+    assert 30 + 50 < back - 50 + 30 < 160
+    assert all(BAD in a.named for a in seen[named:back])
+    again = world.run(200, times(3))
+    assert not any(a.readmitted for a in again), "twice as long, and always new evidence"
+
+
+def test_three_ranks_give_evidence_and_exclude_nobody():
+    seen = Simulated(3, seed=8).run(140, times(3), start=60)
+    assert max(a.evidence[BAD] for a in seen) >= seen[-1].limit
+    assert any(a.undecided for a in seen[60:])
+    assert not any(a.named for a in seen)
+    assert not any(a.undecided for a in seen[:60])
+
+
+def test_at_most_a_third_is_ever_excluded():
+    def three(g, world):
+        g[:, 1:4] *= 3
+
+    seen = Simulated(8, seed=9).run(200, three, start=60)
+    assert max(len(a.named) for a in seen) == 2
+    assert any(a.undecided for a in seen)
+    assert all(set(a.named) <= {1, 2, 3} for a in seen)
+
+
+# -- copies ----------------------------------------------------------------------------------------
+
+
+def test_who_copies_an_honest_rank_gives_no_evidence():
+    def copies(g, world):
+        g[:, 1] = g[:, 4]
+
+    seen = Simulated(8, seed=10).run(100, copies, start=30)
+    assert all(a.copies == ((1, 4),) for a in seen[30:])
+    assert not any(a.named or a.undecided for a in seen)
+    assert not any(a.copies for a in seen[:30])
+
+
+def test_two_ranks_that_tell_one_lie_are_both_named():
+    def same(g, world):
+        rest = np.delete(g, [1, 4], axis=1)
+        g[:, 1] = g[:, 4] = rest.mean(axis=1) - 1.5 * rest.std(axis=1)
+
+    assert Simulated(8, seed=11).run(120, same, start=50)[-1].named == (1, 4)
+
+
+def test_with_too_few_others_copies_are_evidence_of_nothing():
+    def copies(g, world):
+        g[:, 1] = g[:, 2] = -3 * g[:, 2]
+
+    seen = Simulated(4, seed=12).run(60, copies, start=30)
+    assert all(a.copies == ((1, 2),) for a in seen[30:])
+    assert not any(a.named for a in seen)
+
+
+def test_ranks_with_the_same_batch_are_no_copies_and_not_odd():
     for ranks in (2, 4):
-        sim = simulation(ranks)
-        for _ in range(40):
-            x = sim.honest()[:1].expand(ranks, -1).contiguous()
-            x = x * (1 + 1e-7 * torch.randn(ranks, 1, generator=sim.generator))
-            assert not sim.observe(x).outliers
+        world = Simulated(ranks, seed=13)
+        for _ in range(80):
+            g = world.honest()
+            g[:] = g[:, :1] * (1 + 1e-7 * world.draw(1, ranks, 1))
+            seen = world.observe(g)
+            assert seen.clean
+            assert seen.copies == ()
 
 
-def test_a_fault_that_is_over_does_not_echo(simulation):
-    sim = simulation(4)
-    sim.run(steps=40)
-    for _ in range(3):
-        x = sim.honest()
-        x[1] *= -5
-        assert sim.observe(x).outliers == (1,)
-    assert all(not sim.observe(sim.honest()).outliers for _ in range(30))
+# -- data of their own -----------------------------------------------------------------------------
 
 
-def test_a_known_seed_hides_the_attack_and_a_fresh_one_does_not(simulation):
-    def attacked(fresh):
-        sim = simulation(4, dimension=100_000)
-        for _ in range(25):
-            sim.observe(sim.honest())
-        x = sim.honest()
-        known = sim.fresh()
-        rows = known.left.T.tolist()
-        a, b, sign = next(
-            (a * known.stride, b * known.stride, sign)
-            for a in range(40)
-            for b in range(a)
-            for sign in (1.0, -1.0)
-            if rows[a] == [sign * value for value in rows[b]]
-        )
-        x[1, a] += 4 * x[1].norm()
-        x[1, b] -= sign * x[1, a]
-        # The window sketch would tell; here only the seed of the step is at stake.
-        sim.window = known
-        return sim.observe(x, fresh=known if not fresh else sim.fresh())
+def test_lasting_offsets_of_domains_are_learned_and_new_ones_named():
+    world = Simulated(8, seed=14, data=GradientData.PER_RANK, budget=100.0)
+    world.offsets = 0.7 * world.draw(6, 8, 64)
+    assert all(a.clean for a in world.run(300))
+    seen = world.run(60, times(-3))
+    assert seen[-1].named == (BAD,)
+    assert not any(set(a.named) - {BAD} for a in seen)
 
-    assert attacked(fresh=False).outliers == ()
-    assert attacked(fresh=True).outliers == (1,)
+
+def test_the_same_offsets_are_named_where_data_should_be_shuffled():
+    world = Simulated(8, seed=14)
+    world.offsets[:, BAD] = 2 * world.draw(6, 64)
+    assert world.run(100)[-1].named == (BAD,)
+
+
+# -- two ranks, and one ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", [flip, times(-5), zero])
+def test_two_ranks_refuse_without_always_naming(attack):
+    world = Simulated(2, noise=0.5, seed=15)
+    assert all(a.clean for a in world.run(80))
+    global_bad, seen = 1, []
+    for _ in range(5):
+        g = world.honest()
+        bent = np.repeat(g, 2, axis=1)
+        attack(bent, world)
+        g[:, global_bad] = bent[:, BAD]
+        seen.append(world.observe(g))
+    assert all(a.pair for a in seen)
+    assert all(set(a.gross) <= {1} for a in seen), "never the honest one"
+    assert seen[0].gross == (() if attack is flip else (1,))
 
 
 def test_one_rank_alone_knows_only_its_past():
-    detector = Detector(1, warmup_steps=20, threshold=8.0)
-    shape = SketchShape(rows=1, buckets=1)
+    detector = Detector(1)
 
     def observe(norm):
-        row = torch.tensor([[norm]], dtype=torch.float64)
-        return detector.observe(row, torch.zeros_like(row), shape)
+        return detector.observe(
+            StepRows(groups=("all",), gradients=np.array([[[norm]]]), momentum=None)
+        )
 
-    generator = torch.Generator().manual_seed(0)
+    generator = np.random.default_rng(0)
     for step in range(200):
-        jitter = float(torch.randn((), generator=generator))
+        jitter = generator.standard_normal()
         assert not observe(5 * math.exp(-step / 60 + 0.2 * jitter) + 0.5).spike
     assert observe(40.0).spike
     assert not observe(0.7).spike
@@ -233,50 +318,151 @@ def test_one_rank_alone_knows_only_its_past():
 
 
 def test_a_norm_that_changes_for_good_is_learned():
-    detector = Detector(1, warmup_steps=5, threshold=8.0)
-    shape = SketchShape(rows=1, buckets=1)
-    rows = [torch.full((1, 1), v, dtype=torch.float64) for v in [1.0] * 30 + [30.0] * 60]
-    spikes = [detector.observe(r, torch.zeros_like(r), shape).spike for r in rows]
+    detector = Detector(1)
+    rows = [
+        StepRows(groups=("all",), gradients=np.full((1, 1, 1), value), momentum=None)
+        for value in [1.0] * 30 + [30.0] * 60
+    ]
+    spikes = [detector.observe(one).spike for one in rows]
     assert spikes[30]
     assert not any(spikes[:30])
     assert not any(spikes[-20:])
 
 
-def test_state_survives_json_and_another_size_starts_again(simulation):
-    sim = simulation(4)
-    sim.run(steps=40)
-    raw = msgspec.json.encode(sim.detector.state())
-    state = msgspec.json.decode(raw, type=DetectorState)
-    fresh = Detector(4, warmup_steps=20, threshold=8.0)
-    fresh.restart(state)
-    assert msgspec.json.encode(fresh.state()) == raw
-    x = sim.honest()
-    x[1] *= -5
-    sim.detector = fresh
-    assessment = sim.observe(x)
-    assert not assessment.calibrating
-    assert assessment.outliers == (1,)
-    smaller = Detector(3, warmup_steps=20, threshold=8.0)
-    smaller.restart(state)
-    assert smaller.state().steps == 0
-    sim_rows = torch.zeros(4, 256, dtype=torch.float64)
-    with pytest.raises(ValueError, match="4 sketches for 3 ranks"):
-        smaller.observe(sim_rows, sim_rows, SketchShape())
+def test_all_ranks_together_spike_and_nobody_is_named():
+    world = Simulated(4, seed=16)
+    world.run(60)
+    seen = world.observe(100 * world.honest())
+    assert seen.spike
+    assert seen.excluded == ()
 
 
-def test_other_directions_forget_the_history(simulation):
-    sim = simulation(4)
-    sim.run(drift, steps=90)
-    assert sim.detector._history.__dict__["_average"].steps > 50
-    sim.detector.forget_history()
-    sim.window = derive(b"n" * 32, "x", numel=sim.dimension, parts=1, shape=sim.shape)
-    assert sim.detector._history.__dict__["_average"].steps == 0
+# -- the rest --------------------------------------------------------------------------------------
 
 
-def test_a_lying_majority_is_the_stated_limit(simulation):
-    # Three of four ranks turn around together: the honest one is what looks odd.
-    sim = simulation(4)
-    sim.run(steps=40)
-    x = sim.honest()
-    x[1:] = -x[1:]
-    assert sim.observe(x).outliers == (0,)
+def test_a_smaller_budget_needs_more_evidence():
+    delays = []
+    for budget in (1e4, 20.0, 0.01):
+        seen = Simulated(4, seed=17, budget=budget).run(100, flip, start=40)
+        delays.append(next(i for i, a in enumerate(seen) if BAD in a.named))
+    assert delays == sorted(delays)
+    assert delays[0] < delays[2]
+
+
+def test_the_policy_says_budget_and_data():
+    detector = Detector.of(4, Gradients(data=GradientData.PER_RANK))
+    rows = StepRows(groups=(), gradients=np.zeros((0, 4, 8)), momentum=None)
+    assert detector.observe(rows).limit == pytest.approx(math.log(1e4), abs=1e-3)
+    assert detector.observe(rows).learning
+
+
+def test_a_table_of_another_group_is_refused():
+    rows = StepRows(groups=("a",), gradients=np.zeros((1, 4, 8)), momentum=None)
+    with pytest.raises(ValueError, match="for 1 groups and 3 ranks"):
+        Detector(3).observe(rows)
+
+
+def test_a_lying_majority_is_the_stated_limit():
+    def most(g, world):
+        g[:, 1:] *= -1
+
+    seen = Simulated(4, seed=18, noise=0.5).run(100, most, start=60)
+    assert seen[-1].named == (0,)
+
+
+# -- checkpoints -----------------------------------------------------------------------------------
+
+
+def through_json(state):
+    return msgspec.json.decode(msgspec.json.encode(state), type=DetectorState)
+
+
+@pytest.mark.parametrize("data", GradientData)
+def test_a_state_survives_json_and_goes_on_where_it_was(data):
+    world = Simulated(4, seed=20, data=data)
+    world.run(40 if data is GradientData.SHUFFLED else 175, times(3), start=30)
+    other = Detector(4, data=data)
+    assert other.restart(through_json(world.detector.state()))
+    assert other.state() == world.detector.state()
+    g = world.honest()
+    rows = StepRows(groups=world.names, gradients=g, momentum=None)
+    old, new = world.detector.observe(rows), other.observe(rows)
+    assert new.named == old.named
+    assert new.evidence == pytest.approx(old.evidence, abs=0.2)
+    assert new.peak == old.peak
+    assert (BAD in new.named) is (data is GradientData.SHUFFLED)
+
+
+def test_the_state_of_a_pair_and_of_one_rank():
+    for ranks in (1, 2):
+        world = Simulated(ranks, seed=21, noise=0.5)
+        world.run(60)
+        other = Detector(ranks)
+        assert other.restart(through_json(world.detector.state()))
+        rows = StepRows(groups=world.names, gradients=50 * world.honest(), momentum=None)
+        assert other.observe(rows).spike
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ranks": 5}, {"version": 1}, {"data": GradientData.PER_RANK}, {"series": {}}],
+    ids=str,
+)
+def test_a_state_of_another_kind_is_learned_anew(change):
+    world = Simulated(4, seed=22)
+    world.run(40, times(3), start=20)
+    state = msgspec.structs.replace(world.detector.state(), **change)
+    other = Detector(4)
+    assert not other.restart(state)
+    assert other.state() == Detector(4).state()
+
+
+def of_evidence(**change):
+    return lambda state: msgspec.structs.replace(
+        state, evidence=msgspec.structs.replace(state.evidence, **change)
+    )
+
+
+def of_probation(*records):
+    return lambda state: msgspec.structs.replace(state, probation=list(records))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (of_evidence(cusum="AAAA"), "3 bytes"),
+        (of_evidence(cusum="?"), "not base64"),
+        (of_evidence(groups=["layers.0"] * 6), "twice"),
+        (of_evidence(groups=["layers.0"]), "shape"),
+        (of_evidence(pool=packed(np.full((10, 8, 4, 1), -1.0))), "no detector has"),
+        (of_evidence(count=packed(np.full((8, 4, 1), np.nan))), "no detector has"),
+        (of_probation(*[Served(rank=one, term=50) for one in (1, 2)]), "2 ranks on probation"),
+        (of_probation(*[Served(rank=1, term=50)] * 2), "on probation"),
+        (of_probation(Served(rank=4, term=50)), "not one of 4"),
+        (lambda state: msgspec.structs.replace(state, peak=math.nan), "cannot be nan"),
+        (lambda state: msgspec.structs.replace(state, peak=-1.0), "cannot be -1"),
+        (lambda state: msgspec.structs.replace(state, peak=math.inf), "cannot be inf"),
+    ],
+)
+def test_a_state_that_contradicts_itself_is_refused(change, word):
+    world = Simulated(4, seed=23)
+    world.run(5)
+    with pytest.raises(ValueError, match=word):
+        Detector(4).restart(change(world.detector.state()))
+
+
+def test_a_step_can_be_taken_back():
+    world = Simulated(4, seed=24)
+    world.run(40)
+    before = world.detector.snapshot()
+    state = world.detector.state()
+    g = world.honest()
+    g[:, BAD] *= 50
+    rows = StepRows(groups=(*world.names[:-1], "another"), gradients=g, momentum=None)
+    first = world.detector.observe(rows)
+    assert world.detector.state() != state
+    world.detector.rewind(before)
+    assert world.detector.state() == state
+    assert world.detector.observe(rows) == first
+    world.detector.rewind(before)
+    assert world.detector.state() == state, "the snapshot is not used up"

@@ -46,6 +46,8 @@ EXPERTS = (
     Case("ep x fsdp", 4, "{dp_shard: 4, ep: 2}", SPARSE),
     Case("ep 4", 4, "{dp_shard: 4, ep: 4}", SPARSE),
 )
+ALIKE = {"hsdp 2x2", "fsdp 4, zero-2", "ep x fsdp", "ep 4"}
+"""Meshes on which all four ranks hold equal pieces."""
 
 
 @contextmanager
@@ -99,7 +101,11 @@ def test_a_poisoned_rank_is_refused_by_all_and_named(cases):
             assert plain["losses"][8] != guarded["losses"][8], "the control learned the poison"
             assert set(plain["refused"]) == {10}, "only what is not finite at all is noticed"
             assert "(ranks:" not in plain["refused"][10][1], "and nobody is named"
-            assert sorted(guarded["refused"]) == sorted(POISONS), where
+            # Four ranks that can be compared go on without the one; of two nobody can be excluded
+            # by statistics, and the steps are dropped.
+            refused = [8] if case.name in ALIKE else sorted(POISONS)
+            assert sorted(guarded["refused"]) == refused, where
+            assert math.isfinite(guarded["losses"][-1])
             for step, (code, what) in guarded["refused"].items():
                 assert code == ("ST-GRAD-001" if step == 10 else "ST-GRAD-002"), where
                 assert f"(ranks: {culprit})" in what, where

@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Reduce a step again, in the open: between each two ranks it can be said what was sent and heard.
+
+Torch's reductions add up on the way, so that nobody can tell afterwards what each rank put in. Here
+each part of the gradient has an **owner**:
+
+1. every rank sends every owner its part (one all-to-all; with the all-gather of 4 the bytes of a
+   ring all-reduce). Ranks that are left out send too, which is evidence, and own nothing where
+   owners can be chosen;
+2. the owner adds up the parts of the ranks that count, in order of rank, each with weight one over
+   their number. What it leaves out it does not multiply by zero: it does not touch it;
+3. a gradient of which everybody holds a copy (DDP) is gathered from the owners;
+4. when all is delivered a fresh seed is drawn, and all ranks say in one table what they sent, heard
+   and got (dispute.py reads it).
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from securetrain.guard.beacon import Beacon
+from securetrain.guard.dispute import OpenTable
+from securetrain.guard.group_channel import Channel
+from securetrain.guard.integrity import unit_roundoff
+from securetrain.guard.kept import Kept
+from securetrain.guard.sketch import (
+    SketchShape,
+    derive,
+    product_roundoff,
+    sketch,
+    sketch_part,
+)
+
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""The name since torch 2.13, or the one before."""
+_ROW_TYPE: Final = np.dtype("<f4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One reduction in the open."""
+
+    table: OpenTable
+    means: tuple[Tensor, ...]
+    """For each `Kept` what `replace` takes."""
+    rows: bytes
+    """Everything that was said, in order of rank."""
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivered:
+    padded: Tensor
+    """This rank's gradient, (parts, numel)."""
+    heard: Tensor | None
+    """(ranks, numel) of this rank's part, if it owns one."""
+    result: Tensor
+    """(parts, numel), or (numel,) of this rank's part."""
+
+
+class OpenReduction:
+    """Reductions in the open over one group. Collective."""
+
+    def __init__(
+        self, group: ProcessGroup, channel: Channel, beacon: Beacon, shape: SketchShape
+    ) -> None:
+        self._group = group
+        self._channel = channel
+        self._beacon = beacon
+        self._shape = shape
+        self._rank, self._size = group.rank(), group.size()
+
+    def run(
+        self, kept: Sequence[Kept], out: Collection[int], apart: Collection[tuple[int, int]]
+    ) -> Attempt:
+        """Do all reductions of a step again.
+
+        Args:
+            kept: the same on every rank, all shared or all cut into parts.
+            out: ranks that are left out.
+            apart: sender and owner of which the one's numbers are left out of the other's parts.
+        """
+        shared = all(one.parts == 1 for one in kept)
+        ranks = range(self._size)
+        owners = [rank for rank in ranks if rank not in out or not shared]
+        included = np.array(
+            [[r not in out and (r, owner) not in apart for owner in owners] for r in ranks]
+        )
+        delivered = [self._deliver(one.local, owners, included, shared=shared) for one in kept]
+        draw = self._beacon.draw(f"again|{len(kept)}")
+        k, parts = self._shape.size, len(owners)
+        mine = owners.index(self._rank) if self._rank in owners else None
+        sent = torch.zeros(parts, k, dtype=torch.float64)
+        heard = torch.zeros(self._size, k, dtype=torch.float64)
+        got = torch.zeros(parts if shared else 1, k, dtype=torch.float64)
+        for index, (one, found) in enumerate(zip(kept, delivered, strict=True)):
+            parameters = derive(
+                draw.seed,
+                f"again|{index}|{one.chunk}",
+                numel=found.padded.shape[1],
+                parts=parts,
+                shape=self._shape,
+                device=found.padded.device,
+            )
+            sent += sketch(found.padded.flatten(), parameters).cpu()
+            if mine is not None and found.heard is not None:
+                for rank in ranks:
+                    heard[rank] += sketch_part(found.heard[rank], parameters, mine).cpu()
+            if shared:
+                got += sketch(found.result.flatten(), parameters).cpu()
+            elif mine is not None:
+                got[0] += sketch_part(found.result, parameters, mine).cpu()
+        row = torch.cat([sent, heard, got]).float().numpy().astype(_ROW_TYPE).tobytes()
+        rows = self._channel.all_gather(row)
+        table = self._read(rows, owners, included, shared=shared, kept=kept)
+        return Attempt(
+            table=table,
+            means=tuple(
+                found.result.flatten()[: one.local.numel()] if shared else found.result
+                for one, found in zip(kept, delivered, strict=True)
+            ),
+            rows=b"".join(rows),
+            sent_bytes=len(row),
+        )
+
+    def _deliver(
+        self, local: Tensor, owners: list[int], included: np.ndarray, *, shared: bool
+    ) -> _Delivered:
+        parts = len(owners)
+        numel = math.ceil(local.numel() / parts)
+        padded = local.new_zeros(parts, numel)
+        padded.view(-1)[: local.numel()] = local.detach().flatten()
+        owns = self._rank in owners
+        heard = padded.new_empty(self._size, numel) if owns else None
+        dist.all_to_all_single(
+            padded.new_empty(0) if heard is None else heard.view(-1),
+            padded.view(-1),
+            [numel if owns else 0] * self._size,
+            [numel if rank in owners else 0 for rank in range(self._size)],
+            group=self._group,
+        )
+        result = padded.new_zeros(numel)
+        if heard is not None:
+            who = np.flatnonzero(included[:, owners.index(self._rank)]).tolist()
+            wide = torch.promote_types(local.dtype, torch.float32)
+            total = padded.new_zeros(numel, dtype=wide)
+            for rank in who:
+                total += heard[rank].to(wide) / len(who)
+            result = total.to(local.dtype)
+        if shared:
+            gathered = padded.new_empty(self._size, numel)
+            _all_gather(gathered.view(-1), result, group=self._group)
+            result = gathered[owners]
+        return _Delivered(padded, heard, result)
+
+    def _read(
+        self,
+        rows: Sequence[bytes],
+        owners: list[int],
+        included: np.ndarray,
+        *,
+        shared: bool,
+        kept: Sequence[Kept],
+    ) -> OpenTable:
+        parts, k = len(owners), self._shape.size
+        said = np.stack([np.frombuffer(row, dtype=_ROW_TYPE) for row in rows]).astype(np.float64)
+        said = said.reshape(self._size, -1, k)
+        got = said[:, parts + self._size :]
+        return OpenTable(
+            owners=tuple(owners),
+            sent=said[:, :parts],
+            heard=said[owners, parts : parts + self._size],
+            got=got if shared else np.repeat(got, parts, axis=1),
+            included=included,
+            shared=shared,
+            roundoff=max(unit_roundoff(one.local.dtype) for one in kept),
+            product_roundoff=product_roundoff(kept[0].local.device),
+        )

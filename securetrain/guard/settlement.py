@@ -1,0 +1,214 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Settle a refused step within the step: reduce it again in the open until nobody spoils it.
+
+Rules:
+
+1. who is named by the step's evidence is left out, within the bound of exclusion.py; then the step
+   is reduced in the open (rereduction.py) and the table is read (dispute.py). What ranks send then
+   is judged like what they sent before: to say one thing and send another later gains nothing;
+2. whoever is found guilty is left out as well, pairs that contradict each other are set apart, and
+   the reduction is done once more, a bounded number of times;
+3. ranks go by what **more than half** of them read out of the table: one that was told another
+   table, or says so, holds up nobody. Without a majority the step stays refused;
+4. no rank's word alone ends in a name, and nothing here waits for a rank that was not waited for by
+   the reduction itself.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from securetrain.guard.dispute import Numbers, Ruling, Standing, guilty_by_standing, rule
+from securetrain.guard.exclusion import Decision, Exclusion, Ground
+from securetrain.guard.group_channel import Channel
+from securetrain.guard.kept import Kept
+from securetrain.guard.rereduction import Attempt
+
+Offences = list[tuple[int, Ground]]
+Assess = Callable[[Numbers, Collection[int]], Offences]
+"""Rows (ranks, k) of what was sent, and the ranks that are left out: what else is against whom."""
+
+_GROUNDS = list(Ground)
+
+
+class Reducer(Protocol):
+    """`rereduction.OpenReduction`."""
+
+    def run(
+        self, kept: Sequence[Kept], out: Collection[int], apart: Collection[tuple[int, int]]
+    ) -> Attempt:
+        """Do all reductions of a step again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """The result; ranks count from zero in their group."""
+
+    means: tuple[Tensor, ...] | None
+    """What the step's gradients are to be; None when it stays refused."""
+    offences: Offences
+    """All, those of the step included."""
+    disputes: tuple[tuple[int, int], ...]
+    """Pairs that were set apart."""
+    texts: tuple[tuple[int, str], ...]
+    """Ranks that were found guilty, and of what."""
+    undecided: bool
+    out: tuple[int, ...]
+    """Ranks that are not in the means."""
+    sent_bytes: int
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """The meaning of one table; every rank works it out for itself, and the majority's counts."""
+
+    ok: bool
+    grounds: dict[int, Ground] = field(default_factory=dict)
+    apart: set[tuple[int, int]] = field(default_factory=set)
+
+    def encode(self, ranks: int) -> bytes:
+        """As many bytes on every rank."""
+        codes = [0] * ranks
+        for rank, ground in self.grounds.items():
+            codes[rank] = 1 + _GROUNDS.index(ground)
+        pairs = np.zeros((ranks, ranks), dtype=np.uint8)
+        for sender, owner in self.apart:
+            pairs[sender, owner] = 1
+        return bytes([int(self.ok), *codes]) + np.packbits(pairs).tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes, ranks: int) -> "_Outcome":
+        """Read one."""
+        flat = np.unpackbits(np.frombuffer(data[1 + ranks :], dtype=np.uint8), count=ranks * ranks)
+        senders, owners = np.nonzero(flat.reshape(ranks, ranks))
+        return cls(
+            ok=bool(data[0]),
+            grounds={
+                rank: _GROUNDS[code - 1]
+                for rank, code in enumerate(data[1 : 1 + ranks])
+                if 0 < code <= len(_GROUNDS)
+            },
+            apart=set(zip(senders.tolist(), owners.tolist(), strict=True)),
+        )
+
+
+class Settler:
+    """Settles the steps of one group of ranks. Collective.
+
+    Args:
+        reducer: reduces in the open.
+        channel: the group.
+        exclusion: the group's record; only looked at.
+        standing: the group's disputes.
+    """
+
+    def __init__(
+        self, reducer: Reducer, channel: Channel, exclusion: Exclusion, standing: Standing
+    ) -> None:
+        self._reducer = reducer
+        self._channel = channel
+        self._exclusion = exclusion
+        self._standing = standing
+
+    def settle(
+        self, kept: Sequence[Kept], offences: Offences, held: Collection[int], assess: Assess
+    ) -> Settlement:
+        """Reduce a step again.
+
+        Args:
+            kept: its reductions.
+            offences: what was found in it.
+            held: ranks that the detector keeps on probation.
+            assess: judges what is sent now.
+        """
+        ranks = self._channel.size
+        offences = list(offences)
+        apart: set[tuple[int, int]] = set()
+        texts: dict[int, str] = {}
+        sent_bytes = 0
+        decision = self._consider(offences, held)
+        for _ in range(2 * self._exclusion.limit + 3):
+            if decision.undecided:
+                break
+            attempt = self._reducer.run(kept, decision.excluded, apart)
+            outcome, said = self._read(attempt, decision.excluded, assess)
+            mine = hashlib.sha256(attempt.rows).digest() + outcome.encode(ranks)
+            heard = self._channel.all_gather(mine)
+            sent_bytes += attempt.sent_bytes + len(mine)
+            agreed = _majority([row[32:] for row in heard])
+            if agreed is None:
+                break
+            outcome = _Outcome.decode(agreed, ranks)
+            new = [one for one in outcome.grounds.items() if one not in offences]
+            texts |= {rank: said[rank] for rank, _ in new if rank in said}
+            offences += new
+            if outcome.ok:
+                return Settlement(
+                    means=attempt.means,
+                    offences=offences,
+                    disputes=_pairs(apart),
+                    texts=tuple(sorted(texts.items())),
+                    undecided=False,
+                    out=decision.excluded,
+                    sent_bytes=sent_bytes,
+                )
+            before = (decision.excluded, len(apart))
+            apart |= outcome.apart
+            decision = self._consider(offences, held)
+            if (decision.excluded, len(apart)) == before:
+                break  # nothing that could be left out is left
+        return Settlement(
+            means=None,
+            offences=offences,
+            disputes=_pairs(apart),
+            texts=tuple(sorted(texts.items())),
+            undecided=bool(decision.undecided),
+            out=decision.excluded,
+            sent_bytes=sent_bytes,
+        )
+
+    def _consider(self, offences: Offences, held: Collection[int]) -> Decision:
+        return self._exclusion.preview(offences, held=held)
+
+    def _read(
+        self, attempt: Attempt, out: Collection[int], assess: Assess
+    ) -> tuple[_Outcome, dict[int, str]]:
+        table = attempt.table
+        live = [rank for rank in range(self._channel.size) if rank not in out]
+        ruling = rule(table, live)
+        texts = dict(ruling.guilty)
+        for rank, others in guilty_by_standing(self._standing, ruling.disputes).items():
+            texts.setdefault(
+                rank, f"contradicts {len(others)} other ranks, more than can be wrong at once"
+            )
+        grounds = dict.fromkeys(texts, Ground.PROOF)
+        grounds |= dict.fromkeys(ruling.not_finite, Ground.NOT_FINITE)
+        suspects = [] if ruling.not_finite else assess(table.sent.sum(axis=1), out)
+        for rank, ground in suspects:
+            grounds.setdefault(rank, ground)
+        outcome = _Outcome(
+            ok=ruling.ok and not any(rank in live for rank in grounds),
+            grounds=grounds,
+            apart=_apart(ruling, table.owners),
+        )
+        return outcome, texts
+
+
+def _apart(ruling: Ruling, owners: Sequence[int]) -> set[tuple[int, int]]:
+    return {(sender, owners[part]) for sender, part in ruling.apart}
+
+
+def _pairs(apart: Collection[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted({(min(pair), max(pair)) for pair in apart}))
+
+
+def _majority(said: Sequence[bytes]) -> bytes | None:
+    ((most, count),) = Counter(said).most_common(1)
+    return most if count > len(said) / 2 else None
