@@ -106,7 +106,7 @@ def _group_of(one: Sharded) -> ProcessGroup:
 
 
 def _holders(model: nn.Module, mesh: DeviceMesh | None) -> int:
-    """How many ranks hold a part of the model."""
+    """The number of ranks that hold a part of the model."""
     if mesh is not None:
         return mesh.size()
     meshes: list[Any] = [

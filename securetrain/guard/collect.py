@@ -127,7 +127,7 @@ class Collector:
 
     @property
     def has_pieces(self) -> bool:
-        """Whether anything was delivered since the last step."""
+        """True when anything was delivered since the last step."""
         return bool(self._waiting) or self._sent is not None
 
     def flush(self) -> None:

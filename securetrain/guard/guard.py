@@ -139,7 +139,7 @@ class GradientGuard:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether a gradient was reduced that `judge` has not seen. Equal on every rank."""
+        """True when a gradient was reduced that `judge` has not seen. Equal on every rank."""
         return any(isinstance(w, GroupWatch) and w.collector.has_pieces for w in self._watches)
 
     def attach(self, *parts: nn.Module) -> None:

@@ -213,7 +213,7 @@ def installed_reductions(model: nn.Module) -> list[tuple[Any, Any]]:
 
 
 def are_installed(reductions: list[tuple[Any, Any]]) -> bool:
-    """Whether nobody has put another one in their place."""
+    """True when nobody has put another one in their place."""
     return all(group._reduce_scatter_comm is one for group, one in reductions)  # noqa: SLF001
 
 

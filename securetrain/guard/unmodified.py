@@ -266,12 +266,15 @@ class ScriptGuard:
                 # A guard of the script may go on from a checkpoint: only its last steps are new.
                 steps = min(now.judged, 1 + now.refused_in_a_row)
                 before = Totals(
-                    judged=now.judged - steps, refused=now.refused - now.refused_in_a_row
+                    judged=now.judged - steps,
+                    refused=now.refused - now.refused_in_a_row,
+                    settled=now.settled,
                 )
             self._counted[guard] = now
             self._totals = Totals(
                 judged=self._totals.judged + now.judged - before.judged,
                 refused=self._totals.refused + now.refused - before.refused,
+                settled=self._totals.settled + now.settled - before.settled,
             )
 
     def _unwatched(self, optimizer: Optimizer, parameters: list[Tensor]) -> Iterable[str]:

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Were the gradients of this run watched? From the workers' reports to one sentence."""
+"""Gradients that were watched or not: from the workers' reports to one sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.launch.elastic_agent import Plan
+from securetrain.launch.run_setup import RunSetup
 from securetrain.launch.run_summary import GradientSummary
 from securetrain.launch.workerlog import GradientReport, WorkerReport
 from securetrain.ledger import Ledger, events
@@ -49,6 +50,8 @@ def at_end(
     said = latest.values()
     judged = min((one.judged for one in said), default=0)
     refused = max((one.refused for one in said), default=0)
+    settled = max((one.settled for one in said), default=0)
+    excluded = sorted({rank for one in said for rank in one.excluded})
     named: dict[str, tuple[str, ...]] = {}
     for rank in sorted({rank for one in said for rank in one.named}, key=lambda r: (len(r), r)):
         codes = {code for one in said for code in one.named.get(rank, ())}
@@ -58,9 +61,7 @@ def at_end(
     if (missing := num_workers - len(latest)) > 0 and steps:
         reasons.append(f"{missing} of {num_workers} workers left no report")
     reasons = list(dict.fromkeys(reasons))
-    figures = f"{_count(judged, 'step')} judged, {refused} refused"
-    if named:
-        figures += f"; named: {words_of(named)}"
+    figures = _figures(judged, refused, settled, named, excluded)
     if reasons:
         more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
         label = f"{NOT_WATCHED}: {'; '.join(reasons[:_SHOWN])}{more} ({figures})"
@@ -73,9 +74,24 @@ def at_end(
         watched=False if reasons else True if judged else None,
         judged=judged,
         refused=refused,
+        settled=settled,
         named=named,
+        excluded=tuple(excluded),
         reasons=tuple(reasons),
     )
+
+
+def _figures(
+    judged: int, refused: int, settled: int, named: dict[str, tuple[str, ...]], excluded: list[int]
+) -> str:
+    figures = f"{_count(judged, 'step')} judged, {refused} refused"
+    if settled:
+        figures += f", {settled} reduced again"
+    if named:
+        figures += f"; named: {words_of(named)}"
+    if excluded:
+        figures += f"; excluded: rank {', '.join(map(str, excluded))}"
+    return figures
 
 
 def words_of(named: dict[str, tuple[str, ...]]) -> str:
@@ -84,28 +100,38 @@ def words_of(named: dict[str, tuple[str, ...]]) -> str:
 
 
 def gradients_of(
-    settings: Gradients, plan: Plan | None, reports: Sequence[WorkerReport] | None
+    setup: RunSetup, plan: Plan | None, reports: Sequence[WorkerReport] | None
 ) -> GradientSummary | None:
     """Say what is known; None without workers.
 
     Args:
-        settings: The policy's section.
+        setup: The run.
         plan: The workers.
         reports: Theirs; None before the end.
     """
     if plan is None:
         return None
+    settings = setup.policy.policy.gradients
     if reports is None:
         return at_start(settings, protected=plan.protected)
     return at_end(settings, reports, protected=plan.protected, num_workers=plan.num_workers)
 
 
-def record_gradients(found: GradientSummary, ledger: Ledger) -> None:
-    """Record the end of it."""
+def record_gradients(
+    found: GradientSummary | None, ledger: Ledger, say: Callable[[str], None]
+) -> None:
+    """Record and say the end of it, if there were workers."""
+    if found is None:
+        return
+    say(found.label)
     if found.judged:
         ledger.write(
             events.GradientsJudged(
-                judged=found.judged, refused=found.refused, named=words_of(found.named)[:2000]
+                judged=found.judged,
+                refused=found.refused,
+                settled=found.settled,
+                named=words_of(found.named)[:2000],
+                excluded=", ".join(map(str, found.excluded))[:2000],
             )
         )
     if found.watched is False:

@@ -30,7 +30,7 @@ from securetrain.launch.workerlog import GradientReport
 from securetrain.policy.schema import Gradients
 
 if TYPE_CHECKING:
-    from securetrain.guard import ScriptGuard, SketchWriter, StepRecord
+    from securetrain.guard import ScriptGuard, SketchWriter, StepRecord, Verdict
 
 _NAMED: Final = 64
 """Ranks and reasons that a report holds."""
@@ -53,7 +53,9 @@ class GradientWatch:
     """The report has something new."""
     models: list[str] = field(default_factory=list)
     named: dict[int, set[str]] = field(default_factory=dict)
-    """The ranks that refused steps name, with the codes."""
+    """The ranks that verdicts name, with the codes."""
+    excluded: set[int] = field(default_factory=set)
+    """Ranks whose gradients counted zero at some time."""
     _guard: "ScriptGuard | None" = None
     _writer: "SketchWriter | None" = None
 
@@ -106,6 +108,8 @@ class GradientWatch:
             models=tuple(self.models[:_NAMED]),
             judged=totals.judged,
             refused=totals.refused,
+            settled=totals.settled,
+            excluded=tuple(sorted(self.excluded)[:_NAMED]),
             named={
                 str(rank): tuple(sorted(self.named[rank])) for rank in sorted(self.named)[:_NAMED]
             },
@@ -238,24 +242,41 @@ class GradientWatch:
         verdict = step.verdict
         if self._writer is not None:
             self._writer.write(step)
-        if verdict.ok:
-            return
+        self.excluded.update(verdict.newly_excluded)
         for rank in verdict.outliers:
             self.named.setdefault(rank, set()).update(verdict.codes)
-        self.changed()
-        if self.sketches is None:
+        if verdict.ok and not (verdict.newly_excluded or verdict.readmitted):
             return
-        ranks = ", ".join(map(str, verdict.outliers)) or "none that can be named"
-        code = verdict.codes[0] if verdict.codes else "ST-GRAD-002"
-        refusal = GuardError(code, f"step {verdict.step}: {verdict.reason} (ranks: {ranks})")
-        self.say(str(refusal))
+        self.changed()
+        if self.sketches is not None:
+            self._record_verdict(verdict)
+
+    def _record_verdict(self, verdict: "Verdict") -> None:
+        """Say and record what rank 0 says for all."""
         subject = f"step {verdict.step}"
-        self.record(lambda events: events.StepRefused.of(refusal, subject))
+        code = verdict.codes[0] if verdict.codes else "ST-GRAD-002"
+        finding = GuardError(
+            code, f"{subject}: {verdict.reason} (ranks: {_words(verdict.outliers)})"
+        )
+        if not verdict.proceed:
+            self.say(str(finding))
+            self.record(lambda events: events.StepRefused.of(finding, subject))
+        if verdict.newly_excluded:
+            ranks = _words(verdict.newly_excluded)
+            self.say(f"{subject}: excluded: {ranks}: {verdict.reason}")
+            place = f"{subject}, ranks {ranks}"[:200]
+            self.record(lambda events: events.RanksExcluded.of(finding, place))
+        if verdict.readmitted:
+            self.say(f"{subject}: readmitted: {_words(verdict.readmitted)}")
         try:
             verdict.raise_if_halted()
         except SecureTrainError as error:
             halt = error
             self.record(lambda events: events.RunHalted.of(halt, subject))
+
+
+def _words(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks)) or "none that can be named"
 
 
 def _wrap_method(

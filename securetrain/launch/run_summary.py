@@ -85,8 +85,12 @@ class GradientSummary(_Base, frozen=True, kw_only=True):
     judged: int = 0
     """Steps."""
     refused: int = 0
+    settled: int = 0
+    """Steps that were reduced again without the ranks that spoiled them."""
     named: dict[str, tuple[str, ...]] = {}
-    """Ranks that refused steps name, with the codes."""
+    """The ranks that verdicts name, with the codes."""
+    excluded: tuple[int, ...] = ()
+    """Ranks whose gradients counted zero at some time."""
     reasons: tuple[str, ...] = ()
     """Why gradients were not watched."""
 

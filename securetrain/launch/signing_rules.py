@@ -58,6 +58,7 @@ FOR_ALL: Final = frozenset(
         events.CheckpointSigned,
         events.CheckpointRemoved,
         events.StepRefused,
+        events.RanksExcluded,
         events.RunHalted,
         events.TrainingFinished,
     }

@@ -45,8 +45,12 @@ class GradientReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     judged: int = 0
     """Steps."""
     refused: int = 0
+    settled: int = 0
+    """Steps that were reduced again without the ranks that spoiled them."""
     named: dict[str, tuple[str, ...]] = {}
-    """Ranks that refused steps name, with the codes of these steps."""
+    """The ranks that verdicts name, with the codes of these."""
+    excluded: tuple[int, ...] = ()
+    """Ranks whose gradients counted zero at some time."""
     unwatched_steps: int = 0
     """Steps of optimizers on gradients that nobody judged."""
     reasons: tuple[str, ...] = ()
@@ -99,6 +103,11 @@ def read_reports(run: RunDir) -> Iterator[tuple[str, WorkerReport | SecureTrainE
             )
         except SecureTrainError as error:
             yield name, error
+
+
+def good_reports(run: RunDir) -> list[WorkerReport]:
+    """Those that can be read."""
+    return [report for _, report in read_reports(run) if isinstance(report, WorkerReport)]
 
 
 def describe(error: BaseException) -> WorkerError:

@@ -374,8 +374,12 @@ class GradientsJudged(Observed, frozen=True, kw_only=True):
 
     judged: int
     refused: int
+    settled: int
+    """Steps that were reduced again without the ranks that spoiled them."""
     named: str = ""
-    """The ranks that refused steps name, with the codes."""
+    """The ranks that verdicts name, with the codes."""
+    excluded: str = ""
+    """Ranks whose gradients counted zero at some time."""
 
 
 # What the workers have asked the signing socket for.

@@ -111,6 +111,11 @@ class StepRefused(PlainRefused, frozen=True, kw_only=True):
     """The guard has dropped a step's gradients."""
 
 
+@event("ranks-excluded", Boundary.GRADIENTS, _RANK)
+class RanksExcluded(PlainRefused, frozen=True, kw_only=True):
+    """The gradients of ranks count zero from here on; the subject names the step and them."""
+
+
 @event("run-halted", Boundary.GRADIENTS, _RANK)
 class RunHalted(PlainRefused, frozen=True, kw_only=True):
     """The guard has ended the run."""

@@ -15,10 +15,6 @@ pytestmark = [pytest.mark.dist, pytest.mark.slow]
 SCRIPTS = Path(__file__).with_name("scripts")
 STEPS = 30
 OFF = 'mode: "off"'
-SKIPS = "max_refused_steps: 1000"
-"""However often a step is refused, the next one is tried."""
-CHANCE = 1.39
-"""The loss of a model of four classes that knows nothing."""
 POLICY = """
 apiVersion: securetrain.dev/policy/v1
 kind: Policy
@@ -31,7 +27,7 @@ gradients: {{{settings}}}
 
 @pytest.fixture
 def start(launch, tmp_path):
-    def start(script, *arguments, settings=SKIPS, ranks=3, flags=()):
+    def start(script, *arguments, settings="mode: detect", ranks=4, flags=()):
         policy = tmp_path / "policy.yaml"
         policy.write_text(POLICY.format(settings=settings))
         return launch(
@@ -55,7 +51,7 @@ def is_missing(framework):
 def test_a_poisoned_rank_of_a_plain_script_is_named(start, script):
     done = start(script, STEPS, 1, -1000)
     assert done.code == 0, done.err
-    assert held_out(done) < CHANCE
+    assert held_out(done) < 0.5
     assert_named(done)
 
 
@@ -112,7 +108,7 @@ def test_foreign_scripts_survive_and_name_the_rank(start, script, framework, fac
         pytest.skip(f"{framework} is not installed: pip install securetrain[frameworks]")
     done = start(script, 60, 1, factor, tmp_path, ranks=4)
     assert done.code == 0, done.err
-    assert held_out(done) < CHANCE
+    assert held_out(done) < 0.5
     assert_named(done)
 
 
@@ -130,17 +126,20 @@ def test_the_same_scripts_are_ruined_without_the_guard(start, script, framework,
         pytest.skip(f"{framework} is not installed: pip install securetrain[frameworks]")
     done = start(script, 60, 1, -1000, tmp_path, ranks=4, settings=OFF)
     assert done.code == 0, done.err
-    assert not held_out(done) < CHANCE
+    assert not held_out(done) < 0.5
 
 
 def assert_named(done):
     """Rank 1 and nobody else, everywhere."""
     assert list(done.summary["gradients"]["named"]) == ["1"]
     assert done.summary["gradients"]["watched"] is True
+    assert done.summary["gradients"]["excluded"] == [1]
+    assert done.summary["gradients"]["refused"] <= 2
+    assert done.events("ranks-excluded")
     [judged] = done.events("gradients-judged")
     assert judged.details["named"].startswith("rank 1 (ST-GRAD-00")
     assert "rank 0" not in judged.details["named"]
-    assert done.events("step-refused") or done.events("gradients-watched")
+    assert done.events("gradients-watched")
     assert NOT_WATCHED not in done.err
     facts = {fact.name: fact.value for fact in read_run(done.run.root, _now()).facts}
     assert "named: rank 1" in facts["gradients"]
