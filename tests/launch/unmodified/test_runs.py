@@ -55,6 +55,7 @@ def test_a_poisoned_rank_of_a_plain_script_is_named(start, script):
     assert_named(done)
 
 
+@pytest.mark.many
 def test_without_the_guard_it_ruins_the_run_which_says_that_nobody_watched(start):
     done = start("plain_ddp.py", STEPS, 1, -1000, settings=OFF)
     assert done.code == 0
@@ -64,8 +65,9 @@ def test_without_the_guard_it_ruins_the_run_which_says_that_nobody_watched(start
     assert_unwatched(done, "the policy turns the guard off (gradients.mode)")
 
 
+@pytest.mark.many
 def test_a_script_that_wraps_nothing_is_told_at_once_and_at_the_end(start):
-    done = start("unwrapped.py", 5)
+    done = start("unwrapped.py", 5, ranks=2)
     assert done.code == 0
     why = "no model was wrapped by DistributedDataParallel or fully_shard"
     assert "securetrain: gradients: not watched yet" in done.err
@@ -76,7 +78,7 @@ def test_a_script_that_wraps_nothing_is_told_at_once_and_at_the_end(start):
 
 
 def test_a_policy_that_requires_the_guard_refuses_its_first_step(start):
-    done = start("unwrapped.py", 5, settings="require_watched: true")
+    done = start("unwrapped.py", 5, settings="require_watched: true", ranks=2)
     assert done.code == 1
     assert "ST-GRAD-020" in done.err
     assert "steps" not in done.out, "no step was made"
