@@ -48,6 +48,7 @@ from securetrain.guard.own_past import EARLY, Series
 from securetrain.guard.probation import Probation
 from securetrain.guard.rank_statistics import bounded, copies, measure, residuals
 from securetrain.guard.rows import StepRows
+from securetrain.guard.somebody import Somebody
 from securetrain.policy.schema import GradientData, Gradients
 
 _COMPARABLE: Final = 3
@@ -85,6 +86,7 @@ class Detector:
         self._peak = 0.0
         self._evidence = Evidence(self._ranks, self._data)
         self._gross = Gross(SLOTS)
+        self._somebody = Somebody(self._evidence.bets)
         self._probation = Probation(max(0, (self._ranks - 1) // 3))
         self._series = {"spike": Series()}
         if self._ranks == 2:
@@ -192,9 +194,19 @@ class Detector:
         raw[:, :2, ~finite] = np.where(there, _INFINITE, np.nan)[..., None]
         good = base & (not silent)
         good[list(gross)] = False
-        totals, _ = self._evidence.observe(raw, base, good, silent=silent)
+        totals, z = self._evidence.observe(raw, base, good, silent=silent)
         found = replace(found, copies=pairs, cosines=_where(np.tanh(values[0, 2]), finite))
-        return self._decide(found, totals, gross)
+        found = self._decide(found, totals, gross)
+        if silent or found.excluded or found.newly_named or self._evidence.warming_up:
+            return found  # the odd ones are known
+        return self._suspect(found, self._somebody.observe(z[SLOTS:], base))
+
+    def _suspect(self, found: Assessment, total: float) -> Assessment:
+        somebody = rounded(math.log(max(total, 1.0)))
+        if somebody >= self._limit:
+            self._somebody.scale(math.exp(self._limit / 2 - somebody))
+            return replace(found, somebody=somebody, undecided=True)
+        return replace(found, somebody=somebody)
 
     def _decide(
         self, found: Assessment, totals: Floats, gross: dict[int, tuple[int, int]]

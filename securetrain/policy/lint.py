@@ -19,6 +19,7 @@ from securetrain.core.errors import PolicyError
 from securetrain.core.vocabulary import NodeTier
 from securetrain.policy.load import LoadedPolicy, load_policy
 from securetrain.policy.schema import (
+    Gradients,
     GuardMode,
     GuardResponse,
     IsolationEvidence,
@@ -39,6 +40,11 @@ LOADS_CODE: Final = (
     "NCCL_COMM_ID",
 )
 """Fabric variables that load code or give the bootstrap's secret away."""
+
+RUN_RANK_STEPS: Final = 16_000
+"""A short run: 2,000 steps of 8 ranks."""
+AFFORDABLE: Final = 0.02
+"""The share of honest runs that a response may end."""
 
 DANGEROUS_GLOBALS: Final = (
     "builtins.*",
@@ -282,7 +288,13 @@ def _gradients(policy: Policy, loaded: LoadedPolicy) -> Iterator[Remark]:
     gradients = policy.gradients
     if gradients.mode is GuardMode.OFF:
         yield _warn("gradients.mode", "nobody watches the gradients", "mode: detect")
-        for name in ("response", "threshold", "warmup_steps", "max_refused_steps"):
+        for name in (
+            "response",
+            "data",
+            "false_alarms_per_million_rank_steps",
+            "threshold",
+            "max_refused_steps",
+        ):
             if f"gradients.{name}" in loaded.sources:
                 yield _warn(
                     f"gradients.{name}", "has no effect while the guard is off", "mode: detect"
@@ -293,9 +305,36 @@ def _gradients(policy: Policy, loaded: LoadedPolicy) -> Iterator[Remark]:
             "a step with refused gradients is applied all the same",
             "response: skip-step",
         )
+    if gradients.mode is GuardMode.DETECT:
+        yield from _false_alarms(gradients)
     if not policy.checkpoint.require_clean_verdict and gradients.mode is GuardMode.DETECT:
         yield _warn(
             "checkpoint.require_clean_verdict",
             "verify accepts checkpoints whatever the guard saw",
             "require_clean_verdict: true",
+        )
+
+
+def _false_alarms(gradients: Gradients) -> Iterator[Remark]:
+    """A budget that the response cannot afford, and fields of the tests before these."""
+    budget = gradients.budget
+    ended = min(1.0, budget * RUN_RANK_STEPS / 1e6)
+    if gradients.response is GuardResponse.HALT and ended > AFFORDABLE:
+        yield _warn(
+            "gradients.response",
+            f"one false alarm ends the run, and {budget:g} in a million rank-steps are allowed: up"
+            f" to {ended:.0%} of honest runs of 2,000 steps on 8 ranks, more with small batches",
+            "response: exclude-rank, or false_alarms_per_million_rank_steps: 1",
+        )
+    if gradients.threshold is not None:
+        yield _warn(
+            "gradients.threshold",
+            f"no longer used: read as false_alarms_per_million_rank_steps: {budget:g}",
+            f"false_alarms_per_million_rank_steps: {budget:g}",
+        )
+    if gradients.warmup_steps is not None:
+        yield _warn(
+            "gradients.warmup_steps",
+            "no longer used: the tests are exact from the first step on",
+            "remove it",
         )

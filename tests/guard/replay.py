@@ -419,6 +419,7 @@ def summary(world):
         "exact": round(float(np.mean(exact)), 3) if exact else None,
         "honest": honest if not rotated else sum(len(a.newly_named) for a in after),
         "undecided": next((i for i, a in enumerate(after, 1) if a.undecided), None),
+        "somebody": round(max(a.somebody for a in world.seen), 1),
         "spikes": sum(a.spike for a in world.seen),
         "peak": round(max(a.peak for a in world.seen), 2),
         "why": next((str(a.why[r]) for a in after for r in a.newly_named), ""),

@@ -370,6 +370,34 @@ def test_a_lying_majority_is_the_stated_limit():
     assert seen[-1].named == (0,)
 
 
+# -- somebody --------------------------------------------------------------------------------------
+
+
+def rotating(g, world):
+    g[:, world.step % g.shape[1]] *= -1
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_a_rotating_liar_is_not_named_and_somebody_is_said_to_lie(ranks):
+    world = Simulated(ranks, seed=30)
+    assert not any(a.undecided for a in world.run(130))
+    seen = world.run(60, rotating)
+    assert any(a.undecided and a.somebody >= a.limit for a in seen)
+    assert not any(a.excluded for a in seen)
+
+
+def test_nothing_is_said_about_somebody_while_there_is_no_past():
+    seen = Simulated(4, seed=31).run(60, rotating)
+    assert {a.somebody for a in seen} == {0.0}
+
+
+def test_who_is_named_is_not_somebody():
+    seen = Simulated(8, seed=32).run(170, times(-3), start=120)
+    first = next(i for i, a in enumerate(seen) if a.named)
+    assert seen[-1].named == (BAD,)
+    assert not any(a.undecided or a.somebody for a in seen[first:])
+
+
 # -- checkpoints -----------------------------------------------------------------------------------
 
 

@@ -68,6 +68,10 @@ EXCEPTION = "node: {allow_self_asserted: {max_nodes: 2, reason: spare nodes"
         ("checkpoint: {require_lineage: false}\n", "checkpoint.require_lineage", "no run"),
         ("checkpoint: {require_clean_verdict: false}\n", "checkpoint.require_clean_verdict", ""),
         ("gradients: {response: observe}\n", "gradients.response", "applied all the same"),
+        ("gradients: {response: halt}\n", "gradients.response", "up to 32% of honest runs"),
+        ("gradients: {threshold: 6.0}\n", "gradients.threshold", "steps: 100"),
+        ("gradients: {threshold: 8.0}\n", "gradients.threshold", "steps: 20"),
+        ("gradients: {warmup_steps: 20}\n", "gradients.warmup_steps", "no longer used"),
         (GUARD_OFF, "gradients.threshold", "no effect"),
         (GUARD_OFF, "gradients.mode", "nobody watches"),
     ],
@@ -76,6 +80,12 @@ def test_an_open_door_is_a_warning(write, body, field, word):
     found = [r for r in remarks(write(body)) if r.field == field and word in r.what]
     assert found, remarks(write(body))
     assert all(r.level is Level.WARNING and r.fix for r in found)
+
+
+@pytest.mark.parametrize("budget", [0.5, 1])
+def test_a_run_may_end_at_an_alarm_that_is_hardly_ever_false(write, budget):
+    fields = f"{{response: halt, false_alarms_per_million_rank_steps: {budget}}}"
+    assert not [r for r in remarks(write(f"gradients: {fields}\n")) if "gradients" in r.field]
 
 
 def test_every_variable_that_loads_code_is_named_whatever_pattern_allows_it(write):

@@ -275,6 +275,21 @@ def test_any_text_is_data_or_a_policy_error(text):
 # --- what a run directory keeps ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("fields", "budget"),
+    [
+        ("{}", 20.0),
+        ("{data: per-rank}", 100.0),
+        ("{threshold: 8.0}", 20.0),
+        ("{threshold: 7.9}", 100.0),
+        ("{threshold: 8.0, data: per-rank}", 100.0),
+        ("{threshold: 5.0, false_alarms_per_million_rank_steps: 3}", 3.0),
+    ],
+)
+def test_the_budget_of_false_alarms(write, fields, budget):
+    assert load_policy(write(f"gradients: {fields}\n")).policy.gradients.budget == budget
+
+
 def test_a_resolved_policy_is_read_back(tmp_path):
     loaded = load_policy("hardened")
     path = tmp_path / "policy.json"
@@ -285,7 +300,7 @@ def test_a_resolved_policy_is_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
-        (b'"halt"', b'"nothing"', "ST-PLCY-002"),
+        (b'"exclude-rank"', b'"nothing"', "ST-PLCY-002"),
         (b'"kind"', b'"sort"', "ST-PLCY-002"),
         (b'"detect"', b'"off"', "ST-PLCY-004"),
     ],
