@@ -99,7 +99,7 @@ class ScriptGuard:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why steps were not watched, each once; empty when all were."""
+        """The reasons why steps were not watched, each once; empty when all were."""
         return tuple(self._reasons)
 
     @property
@@ -278,7 +278,7 @@ class ScriptGuard:
             )
 
     def _unwatched(self, optimizer: Optimizer, parameters: list[Tensor]) -> Iterable[str]:
-        """Why gradients that the optimizer is about to use were not judged."""
+        """The reasons why gradients that the optimizer is about to use were not judged."""
         used = [p for p in parameters if p.grad is not None]
         seen: set[int] = set()
         for one in self._models:
