@@ -23,14 +23,15 @@ from torch.distributed import ProcessGroup
 
 from securetrain.core.errors import GuardError
 from securetrain.guard.group_channel import Channel, GroupChannel
+from securetrain.guard.presence import Deadline
 from securetrain.guard.response import Findings
 
-_NUM_CODES: Final = 4
-"""ST-GRAD-001 to 004, one bit each: what a group can find. A row has one byte for them."""
+_FOUND: Final = (1, 2, 3, 4, 11, 12)
+"""Numbers of the codes that a group can find, one bit each. A row has one byte for them."""
 _NAMED: Final = 16
 """Ranks that one row can name; who names more names none that matter one by one."""
 _NOBODY: Final = (1 << 32) - 1
-_FLAGS: Final = ("refused", "contested", "undecided", "upstream", "stale")
+_FLAGS: Final = ("refused", "contested", "undecided", "upstream")
 """Of `Findings`: what one group finds, all have."""
 _LISTS: Final = ("outliers", "excluded", "newly_excluded", "readmitted")
 """Of `Findings`: ranks that a majority of their own group names."""
@@ -43,10 +44,13 @@ class JobAgreement:
     Args:
         group: these ranks; every group that holds a piece lies inside it.
         ranks: that hold this rank's piece.
+        deadline: for each message.
     """
 
-    def __init__(self, group: ProcessGroup, ranks: Sequence[int]) -> None:
-        self._channel: Channel = GroupChannel(group)
+    def __init__(
+        self, group: ProcessGroup, ranks: Sequence[int], deadline: Deadline | None = None
+    ) -> None:
+        self._channel: Channel = GroupChannel(group, deadline)
         self._all = dist.get_process_group_ranks(group)
         sizes = {_number(row) for row in self._channel.all_gather(_bytes(len(ranks)))}
         rows = self._channel.all_gather(b"".join(map(_bytes, ranks))) if len(sizes) == 1 else []
@@ -75,7 +79,7 @@ class JobAgreement:
         """Tell the others and hear them; codes and names are the same on every rank then. Returns
         the bytes sent. Collective.
         """
-        codes = sum(1 << bit for bit in range(_NUM_CODES) if _code(bit) in findings.codes)
+        codes = sum(1 << bit for bit, n in enumerate(_FOUND) if _code(n) in findings.codes)
         flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(findings, name))
         flags |= int(not findings.attributed) << len(_FLAGS)
         lists = [_padded(getattr(findings, name)) for name in _LISTS]
@@ -87,9 +91,9 @@ class JobAgreement:
             setattr(findings, name, set(accused_by_majority(self._groups, part)))
         for bit, name in enumerate(_FLAGS):
             setattr(findings, name, any(row[1] >> bit & 1 for row in rows))
-        for bit in range(_NUM_CODES):
-            if any(row[0] >> bit & 1 for row in rows) and _code(bit) not in findings.codes:
-                findings.codes.append(_code(bit))
+        for bit, number in enumerate(_FOUND):
+            if any(row[0] >> bit & 1 for row in rows) and _code(number) not in findings.codes:
+                findings.codes.append(_code(number))
                 findings.note("another piece of the model was refused")
         if findings.codes:
             unsure = any(row[0] and row[1] >> len(_FLAGS) & 1 for row in rows)
@@ -134,8 +138,8 @@ def _padded(ranks: Collection[int]) -> list[int]:
     return mine + [_NOBODY] * (_NAMED - len(mine))
 
 
-def _code(bit: int) -> str:
-    return f"ST-GRAD-{bit + 1:03}"
+def _code(number: int) -> str:
+    return f"ST-GRAD-{number:03}"
 
 
 def _bytes(number: int) -> bytes:

@@ -10,7 +10,8 @@ gradient has left the rank. Rules, in order:
    chains, 1981), so that a draw costs **one** all-gather of 32 bytes instead of two.
 2. **deliver.** The ordinary collective (reduce-scatter, all-reduce) of a batch of gradients ends.
 3. **reveal.** Each rank all-gathers the next preimage of its chain; every rank checks that it
-   hashes to the value before. A value that does not is a fault of that rank, named.
+   hashes to the value before. A value that does not is a fault of that rank, and is left out.
+   The hash of the last step's table travels along, so that it needs no all-gather of its own.
 4. seed = SHA-256(label, context, all preimages in order of rank).
 
 Argument. One honest rank's preimage is unpredictable until step 3 and enters the seed, so nobody
@@ -70,6 +71,8 @@ class Draw:
 
     seed: bytes
     unopened: tuple[int, ...]
+    told: tuple[bytes, ...] = ()
+    """What each rank told with its value."""
 
 
 class Beacon:
@@ -89,6 +92,8 @@ class Beacon:
         self._length = length
         self._chain: HashChain | None = None
         self._last: list[bytes] = []
+        self.tell = bytes(SIZE)
+        """Travels with every value; has no part in the seed."""
 
     def commit(self) -> None:
         """Draw a new chain and exchange the anchors."""
@@ -100,7 +105,8 @@ class Beacon:
         if self._chain is None or not self._chain.remaining:
             self.commit()
         assert self._chain is not None
-        revealed = self._channel.all_gather(self._chain.next())
+        rows = self._channel.all_gather(self._chain.next() + self.tell)
+        revealed = [row[:SIZE] for row in rows]
         unopened = tuple(
             rank
             for rank, (value, last) in enumerate(zip(revealed, self._last, strict=True))
@@ -108,6 +114,8 @@ class Beacon:
         )
         self._last = revealed
         digest = hashlib.sha256(f"securetrain-seed-v1|{context}|{len(revealed)}|".encode())
-        for value in revealed:
-            digest.update(value)
-        return Draw(seed=digest.digest(), unopened=unopened)
+        for rank, value in enumerate(revealed):
+            # Who did not open its commitment chose its value, perhaps after it heard the others'.
+            digest.update(bytes(SIZE) if rank in unopened else value)
+        told = tuple(row[SIZE:] for row in rows)
+        return Draw(seed=digest.digest(), unopened=unopened, told=told)

@@ -5,26 +5,32 @@
 A hook (hooks.py) hands over each piece of the local gradient **after** its collective was
 started, with the collective's result. Pieces are kept until `retain_bytes` of them have gathered
 or the step ends; then the collector waits until all of them are delivered, draws **one** seed for
-the batch (beacon.py) and sketches local pieces and results. So a small model costs one draw a
-step and a large one one draw per `retain_bytes`; the extra memory is `retain_bytes` plus one
-piece.
+the batch (beacon.py) and sketches local pieces, results and the optimizer's first moments. So a
+small model costs one draw a step and a large one one draw per `retain_bytes`; the extra memory is
+`retain_bytes` plus one piece.
 
-Every rank has the same pieces in the same order; a digest of names, sizes and draws goes into the
-table, and ranks whose digests differ are ST-GRAD-004.
+Rows are added up twice, over the parts (ranks' shards) and over the groups (modules or blocks), so
+that each sum can be checked against what was received (integrity.py). No row depends on a seed that
+was known before: nothing is kept from step to step but the running mean of reduced gradients, as
+numbers of the model's own size, where the optimizer has no first moment.
+
+Every rank has the same pieces in the same order; a digest of names, sizes, weights and draws goes
+into the table, and ranks whose digests differ are ST-GRAD-004.
 """
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
-from securetrain.guard.integrity import unit_roundoff
+from securetrain.guard.integrity import Rows, unit_roundoff
 from securetrain.guard.sketch import (
-    SketchParameters,
     SketchShape,
     derive,
     product_roundoff,
@@ -33,6 +39,17 @@ from securetrain.guard.sketch import (
 )
 
 RETAIN_BYTES: Final = 64 << 20
+_MEAN_WEIGHT: Final = 0.1
+"""Of the newest gradient in the running mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive numbers of a flat piece that belong to one group."""
+
+    group: str
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +59,7 @@ class Piece:
     chunk: str
     """Name, the same on every rank and in every step."""
     local: Tensor
-    """Flat, `parts` equal parts; not changed by anybody until it is sketched."""
+    """Flat, `parts` equal parts; not changed by anybody until it is sketched. Not weighted."""
     parts: int
     part: int
     """Which part this rank receives."""
@@ -54,6 +71,12 @@ class Piece:
     """Makes the local piece the gradient that the result is the mean of."""
     wait: Callable[[], None]
     """Returns when the collective is over and the result is there."""
+    segments: tuple[Segment, ...] = ()
+    """The groups in it, without gaps; none: the chunk is one. A piece in parts is of one group."""
+    weights: tuple[float, ...] = ()
+    """Each rank's in the mean, the same for all pieces of a step; none: all 1."""
+    moment: Callable[[], Tensor | None] = lambda: None
+    """The optimizer's first moment, laid out like the result."""
     wire: torch.dtype | None = None
     """The type in which the numbers travelled; None for the result's."""
 
@@ -62,21 +85,47 @@ class Piece:
 class StepSketches:
     """The sketches of one step on this rank."""
 
-    sent: Tensor
-    """(parts, size) fp64."""
-    received: Tensor
-    """(size,) fp64."""
-    window: Tensor
-    """(size,) fp64."""
+    groups: tuple[str, ...]
+    """Names, in the order of the rows."""
+    sent: Rows
+    """(groups, size): the local gradient, not weighted."""
+    parts: Rows
+    """(parts, size): the same, added up over the groups."""
+    received: Rows
+    """(groups, size)."""
+    moments: Rows
+    """(groups, size) of what this rank holds of the first moment; zero where there is none."""
+    weights: tuple[float, ...]
     roundoff: float
     """Of the coarsest reduction."""
     product_roundoff: float
     digest: bytes
-    layout: bytes
-    """Of names and sizes only: another layout means other directions of the window sketch."""
     unopened: tuple[int, ...]
+    told: tuple[bytes, ...]
+    """What each rank told with the first draw: its hash of the table before."""
     batches: int
     pieces: int
+
+
+@dataclass(slots=True)
+class _Step:
+    """Everything gathered since the step began."""
+
+    groups: dict[str, Rows] = field(default_factory=dict)
+    parts: Rows | None = None
+    weights: tuple[float, ...] = ()
+    roundoff: float = 0.0
+    product_roundoff: float = 0.0
+    unopened: set[int] = field(default_factory=set)
+    told: tuple[bytes, ...] = ()
+    batches: int = 0
+    pieces: int = 0
+    unlearned: list[tuple[str, Tensor, float]] = field(default_factory=list)
+    objection: str = ""
+    silence: GuardError | None = None
+    digest: "hashlib._Hash" = field(
+        default_factory=lambda: hashlib.sha256(b"securetrain-transcript-v2")
+    )
 
 
 class Collector:
@@ -94,29 +143,12 @@ class Collector:
         self._beacon = beacon
         self._shape = shape
         self._retain = retain_bytes
-        self._window_seed = b""
-        self._window: dict[tuple[str, int, int, torch.device], SketchParameters] = {}
-        self._begin()
-
-    def _begin(self) -> None:
         self._waiting: list[Piece] = []
         self._waiting_bytes = 0
-        self._sent: Tensor | None = None
-        self._received = torch.zeros(self._shape.size, dtype=torch.float64)
-        self._window_sum = torch.zeros(self._shape.size, dtype=torch.float64)
-        self._roundoff = 0.0
-        self._product_roundoff = 0.0
-        self._layout = hashlib.sha256(b"securetrain-layout-v1")
-        self._digest = hashlib.sha256(b"securetrain-transcript-v1")
-        self._liars: set[int] = set()
-        self._batches = 0
-        self._pieces = 0
-
-    def draw_window_seed(self) -> None:
-        """Fix the directions of the window sketch; collective, once per process."""
-        draw = self._beacon.draw("window")
-        self._window_seed = draw.seed
-        self._liars.update(draw.unopened)
+        self._step = _Step()
+        self._unlearned: list[tuple[str, Tensor, float]] = []
+        self._means: dict[str, Tensor] = {}
+        self._learned = 0
 
     def add(self, piece: Piece) -> None:
         """Take a piece over; draws and sketches when enough of them wait. Collective."""
@@ -128,7 +160,7 @@ class Collector:
     @property
     def has_pieces(self) -> bool:
         """True when anything was delivered since the last step."""
-        return bool(self._waiting) or self._sent is not None
+        return bool(self._waiting) or self._step.parts is not None or self._step.silence is not None
 
     def flush(self) -> None:
         """Wait for delivery, draw, sketch, forget. Collective."""
@@ -137,65 +169,124 @@ class Collector:
         batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
         for piece in batch:
             piece.wait()
-        draw = self._beacon.draw(f"batch|{self._batches}|{len(batch)}")
-        self._batches += 1
-        self._liars.update(draw.unopened)
-        self._digest.update(draw.seed + bytes(len(draw.unopened)))
-        self._product_roundoff = max(
-            self._product_roundoff, product_roundoff(batch[0].local.device)
-        )
+        step = self._step
+        if step.silence is not None:
+            return
+        try:
+            draw = self._beacon.draw(f"batch|{step.batches}|{len(batch)}")
+        except GuardError as error:  # this may be a backward pass, which must not end here
+            step.silence = error
+            return
+        step.told = step.told if step.batches else draw.told
+        step.batches += 1
+        step.unopened.update(draw.unopened)
+        step.digest.update(draw.seed + bytes(len(draw.unopened)))
+        step.product_roundoff = max(step.product_roundoff, product_roundoff(batch[0].local.device))
+        rows: list[Tensor] = []
         for piece in batch:
-            self._sketch(piece, draw.seed)
+            rows += self._sketch(piece, draw.seed)
+        # One copy from the device for the whole batch.
+        self._add_up(batch, torch.cat(rows).cpu().numpy())
 
     def end(self) -> StepSketches | None:
-        """The step's sketches; None when nothing was delivered. Collective."""
+        """The step's sketches; None when nothing was delivered. Collective.
+
+        Raises:
+            GuardError: ST-GRAD-006, the pieces of the step do not belong together; ST-GRAD-010, a
+                rank did not speak.
+        """
         self.flush()
-        try:
-            if self._sent is None:
-                return None
-            layout = self._layout.digest()
-            self._digest.update(layout)
-            return StepSketches(
-                sent=self._sent,
-                received=self._received,
-                window=self._window_sum,
-                roundoff=self._roundoff,
-                product_roundoff=self._product_roundoff,
-                digest=self._digest.digest(),
-                layout=layout,
-                unopened=tuple(sorted(self._liars)),
-                batches=self._batches,
-                pieces=self._pieces,
-            )
-        finally:
-            self._begin()
+        step, self._step = self._step, _Step()
+        if step.silence is not None:
+            raise step.silence
+        if step.objection:
+            raise GuardError("ST-GRAD-006", step.objection, "the model given to the guard")
+        self._unlearned = step.unlearned
+        if step.parts is None:
+            return None
+        rows = np.stack(list(step.groups.values()), axis=1)
+        return StepSketches(
+            groups=tuple(step.groups),
+            sent=rows[0],
+            received=rows[1],
+            moments=rows[2],
+            parts=step.parts,
+            weights=step.weights,
+            roundoff=step.roundoff,
+            product_roundoff=step.product_roundoff,
+            digest=step.digest.digest(),
+            unopened=tuple(sorted(step.unopened)),
+            told=step.told,
+            batches=step.batches,
+            pieces=step.pieces,
+        )
 
-    def _sketch(self, piece: Piece, seed: bytes) -> None:
-        numel = piece.local.numel() // piece.parts
-        device = piece.local.device
-        name = f"{self._pieces}|{piece.chunk}"  # a chunk delivered twice in a step has two names
-        fresh = derive(seed, name, numel=numel, parts=piece.parts, shape=self._shape, device=device)
-        sent = sketch(piece.local, fresh).cpu() * piece.local_scale
-        received = sketch_part(piece.result, fresh, piece.part).cpu()
-        window = sketch(piece.local, self._window_parameters(piece, numel)).sum(dim=0).cpu()
-        self._sent = sent if self._sent is None else self._sent + sent
-        self._received += received * piece.result_scale
-        self._window_sum += window * piece.local_scale
-        self._roundoff = max(self._roundoff, unit_roundoff(piece.wire or piece.result.dtype))
-        self._layout.update(f"{name}|{numel}|{piece.parts}|{piece.result.dtype};".encode())
-        self._pieces += 1
+    def learn(self, *, applied: bool) -> None:
+        """Add the step's reduced gradients to the running mean, unless they were refused."""
+        pieces, self._unlearned = self._unlearned, []
+        if not applied:
+            return
+        self._learned += 1
+        for name, result, scale in pieces:
+            mean = self._means.get(name)
+            if mean is None or mean.shape != result.shape:
+                self._means[name] = result.float() * scale
+            else:
+                mean.lerp_(result.float() * scale, _MEAN_WEIGHT)
 
-    def _window_parameters(self, piece: Piece, numel: int) -> SketchParameters:
-        key = (piece.chunk, numel, piece.parts, piece.local.device)
-        if key not in self._window:
-            if len(self._window) > 4096:
-                self._window.clear()
-            self._window[key] = derive(
-                self._window_seed,
-                f"window|{piece.chunk}",
-                numel=numel,
-                parts=piece.parts,
-                shape=self._shape,
-                device=piece.local.device,
+    def _sketch(self, piece: Piece, seed: bytes) -> list[Tensor]:
+        """Rows of one piece: for each segment its parts, then received and moment."""
+        step = self._step
+        if step.pieces and step.weights != piece.weights:
+            step.objection = f"{piece.chunk} is reduced with other weights than the rest"
+        step.weights = piece.weights
+        step.roundoff = max(step.roundoff, unit_roundoff(piece.wire or piece.result.dtype))
+        moment = self._moment(piece)
+        rows: list[Tensor] = []
+        for segment in _segments(piece):
+            numel = (segment.stop - segment.start) // piece.parts
+            # A chunk delivered twice in a step has two names.
+            name = f"{step.pieces}|{piece.chunk}|{segment.start}"
+            shape, device = self._shape, piece.local.device
+            fresh = derive(seed, name, numel=numel, parts=piece.parts, shape=shape, device=device)
+            cut = slice(segment.start, segment.stop)
+            own = cut if piece.parts == 1 else slice(None)
+            local = piece.local[cut]
+            rows.append(sketch(local, fresh).flatten() * piece.local_scale)
+            rows.append(sketch_part(piece.result[own], fresh, piece.part) * piece.result_scale)
+            rows.append(
+                torch.zeros_like(rows[-1])
+                if moment is None
+                else sketch_part(moment[own], fresh, piece.part)
             )
-        return self._window[key]
+            step.digest.update(
+                f"{name}|{numel}|{piece.parts}|{piece.result.dtype}|{segment.group};".encode()
+            )
+        step.digest.update(repr(piece.weights).encode())
+        step.pieces += 1
+        return rows
+
+    def _add_up(self, batch: list[Piece], flat: Rows) -> None:
+        step, k, start = self._step, self._shape.size, 0
+        for piece in batch:
+            for segment in _segments(piece):
+                stop = start + (piece.parts + 2) * k
+                rows = flat[start:stop].reshape(piece.parts + 2, k)
+                start = stop
+                parts, received, moment = rows[: piece.parts], *rows[piece.parts :]
+                three = np.stack([parts.sum(axis=0), received, moment])
+                step.groups[segment.group] = step.groups.get(segment.group, 0.0) + three
+                step.parts = parts if step.parts is None else step.parts + parts
+
+    def _moment(self, piece: Piece) -> Tensor | None:
+        """The optimizer's, or the running mean; None in the first steps."""
+        moment = piece.moment()
+        if moment is not None:
+            return moment
+        if self._learned:  # an optimizer has stepped, and left no moment
+            self._step.unlearned.append((piece.chunk, piece.result, piece.result_scale))
+        return self._means.get(piece.chunk)
+
+
+def _segments(piece: Piece) -> tuple[Segment, ...]:
+    return piece.segments or (Segment(piece.chunk, 0, piece.local.numel()),)

@@ -20,7 +20,8 @@ dispute below that names nobody. It is the *pair* that is set aside: what the on
 is left out of that part's mean, and all else stays, so that the honest majority is kept and nobody
 pays for the word of one accuser.
 
-Equality is relative to the two numbers themselves: nothing that a third rank says widens it.
+Equality is relative to the two numbers themselves, and numbers that are out of all proportion to
+the others' are left out first: nothing that a third rank says widens a limit.
 """
 
 import math
@@ -35,6 +36,9 @@ REMEMBERED: Final = 64
 """Steps for which a dispute counts."""
 _RELATIVE: Final = 2.0**-18
 """Two sketches of the same numbers on unlike machines, sent as fp32, differ by less."""
+
+_MOST: Final = 16.0
+"""Times the usual length of a whole gradient: one part of an honest one is not as long."""
 
 Numbers = NDArray[np.float64]
 
@@ -72,11 +76,9 @@ class Ruling:
     """Pairs that contradict each other, the smaller rank first."""
     apart: tuple[tuple[int, int], ...] = ()
     """Sender and part that are not to be added up together."""
-
-    @property
-    def ok(self) -> bool:
-        """True when what the ranks got may be used."""
-        return not (self.not_finite or self.guilty or self.apart)
+    complaints: tuple[tuple[int, int], ...] = ()
+    """Live ranks, each with an owner from whom it says it got something else: as long as the rank
+    has a word, another one is to own that part."""
 
 
 def rule(table: OpenTable, live: Collection[int]) -> Ruling:
@@ -91,6 +93,7 @@ def rule(table: OpenTable, live: Collection[int]) -> Ruling:
     guilty: dict[int, str] = {}
     pairs: set[tuple[int, int]] = set()
     apart: set[tuple[int, int]] = set()
+    complaints: list[tuple[int, int]] = []
     finite = [bool(np.isfinite(row).all()) for row in table.sent]
     not_finite = [rank for rank in range(ranks) if rank in live and not finite[rank]]
     for part, owner in enumerate(table.owners):
@@ -103,6 +106,7 @@ def rule(table: OpenTable, live: Collection[int]) -> Ruling:
                 pairs.add(_pair(rank, owner))
             if table.included[rank, part]:
                 apart.add((rank, part))
+    apart.update(_huge(table))
     for part, owner in enumerate(table.owners):
         unlike = _unlike(table, part)
         if not unlike or any(at == part for _, at in apart) or not_finite:
@@ -112,12 +116,14 @@ def rule(table: OpenTable, live: Collection[int]) -> Ruling:
         elif len(unlike) > ranks / 2:
             guilty.setdefault(owner, "gave most ranks another sum than that of what it heard")
         else:
+            complaints += [(rank, owner) for rank in unlike if rank in live]
             pairs.update(_pair(rank, owner) for rank in unlike)
     return Ruling(
         not_finite=tuple(not_finite),
         guilty=guilty,
         disputes=tuple(sorted(pairs)),
         apart=tuple(sorted(apart)),
+        complaints=tuple(complaints),
     )
 
 
@@ -188,20 +194,32 @@ def _same(said: Numbers, heard: Numbers) -> bool:
     return float(np.linalg.norm(said - heard)) <= _RELATIVE * size
 
 
+def _huge(table: OpenTable) -> set[tuple[int, int]]:
+    """Senders and parts with numbers so large that the rounding of the others' is lost in them.
+
+    Whoever has them would widen the limit of that part for everybody, or bring down its owner.
+    """
+    found: set[tuple[int, int]] = set()
+    whole = np.linalg.norm(table.sent.reshape(len(table.sent), -1), axis=1)
+    for part in range(len(table.owners)):
+        senders = np.flatnonzero(table.included[:, part])
+        if len(senders) > 2:
+            most = _MOST * float(np.median(whole[senders]))
+            sizes = np.linalg.norm(table.heard[part, senders], axis=1)
+            found.update((int(rank), part) for rank in senders[sizes > most])
+    return found
+
+
 def _unlike(table: OpenTable, part: int) -> list[int]:
     """The ranks whose result for a part is not the mean of what its owner heard."""
     senders = np.flatnonzero(table.included[:, part])
     heard = table.heard[part, senders]
-    if not np.isfinite(heard).all():
-        return []
+    if not len(senders) or not np.isfinite(heard).all():
+        return []  # a part that nobody is left for is zero
     mean = heard.mean(axis=0)
     growth = min((len(senders) + 1) / 2, 2 * math.sqrt(len(senders)))
     relative = 2 * table.roundoff * (1 + growth) + 16 * table.product_roundoff + _RELATIVE
-    # A rank whose numbers are huge in this part would widen the limit for all: no rank's count for
-    # more than a few times what ranks usually have in a part.
-    sizes = np.linalg.norm(heard, axis=1)
-    usual = float(np.median(np.linalg.norm(table.sent[senders].reshape(len(senders), -1), axis=1)))
-    limit = relative * min(float(sizes.max(initial=0.0)), 4 * usual)
+    limit = relative * float(np.linalg.norm(heard, axis=1).max(initial=0.0))
     receivers = range(table.sent.shape[0]) if table.shared else [table.owners[part]]
     return [
         rank

@@ -6,14 +6,20 @@ Every rank sends exactly as many bytes as every other (the sizes follow from the
 group), so nothing is parsed and nothing can be too large.
 """
 
-from typing import Protocol
+from typing import Any, Final, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import ProcessGroup
+
+from securetrain.guard.presence import Deadline
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The name since torch 2.13, or the one before."""
+_KEPT: Final = 16
+"""Sizes of messages for which buffers are kept."""
 
 
 class Channel(Protocol):
@@ -39,11 +45,20 @@ class Channel(Protocol):
 
 
 class GroupChannel:
-    """A channel over a torch process group; CPU tensors when the group can carry them."""
+    """A channel over a torch process group; CPU tensors when the group can carry them.
 
-    def __init__(self, group: ProcessGroup) -> None:
+    Args:
+        group: the group.
+        deadline: how long to wait for the others; None: as long as torch does.
+    """
+
+    def __init__(self, group: ProcessGroup, deadline: Deadline | None = None) -> None:
         self._group = group
         self._device = _device_of(group)
+        self._deadline = deadline
+        self._ranks = tuple(dist.get_process_group_ranks(group))
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._count = 0
 
     @property
     def rank(self) -> int:
@@ -56,20 +71,53 @@ class GroupChannel:
         return self._group.size()
 
     def all_gather(self, data: bytes) -> list[bytes]:
-        """Gather; blocks until every rank has sent."""
-        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self._device)
-        out = torch.empty(self.size * len(data), dtype=torch.uint8, device=self._device)
-        _all_gather(out, mine, group=self._group)
-        flat = out.cpu().numpy().tobytes()
+        """Gather; blocks until every rank has sent.
+
+        Raises:
+            GuardError: ST-GRAD-010, a rank did not, before the deadline.
+        """
+        mine, out = self._buffers(len(data))
+        mine.numpy()[:] = np.frombuffer(data, dtype=np.uint8)
+        if self._device.type == "cpu":
+            self._wait(_all_gather(out, mine, group=self._group, async_op=True))
+        else:
+            there = torch.empty_like(out, device=self._device)
+            here = mine.to(self._device)
+            self._wait(_all_gather(there, here, group=self._group, async_op=True))
+            out.copy_(there)
+        flat = out.numpy().tobytes()
         return [flat[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
 
     def broadcast(self, data: bytes, size: int, source: int) -> bytes:
-        """Send, or receive; `data` counts at the source, which sends as much as was said."""
+        """Send, or receive; `data` counts at the source, which sends as much as was said.
+
+        Raises:
+            GuardError: ST-GRAD-010, it did not, before the deadline.
+        """
         buffer = torch.zeros(size, dtype=torch.uint8, device=self._device)
         if source == self.rank:
             buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        dist.broadcast(buffer, group_src=source, group=self._group)
+        self._wait(dist.broadcast(buffer, group_src=source, group=self._group, async_op=True))
         return buffer.cpu().numpy().tobytes()
+
+    def _wait(self, work: Any) -> None:
+        self._count += 1
+        if self._deadline is None:
+            work.wait()
+        else:
+            place = ",".join(map(str, self._ranks))
+            self._deadline.wait(work, place, self._count, self._ranks)
+
+    def _buffers(self, size: int) -> tuple[Tensor, Tensor]:
+        """Buffers for what is sent and what comes, kept between steps."""
+        if size not in self._kept:
+            if len(self._kept) > _KEPT:
+                self._kept.clear()
+            self._kept[size] = (
+                torch.empty(size, dtype=torch.uint8),
+                torch.empty(self.size * size, dtype=torch.uint8),
+            )
+        return self._kept[size]
 
 
 def _device_of(group: ProcessGroup) -> torch.device:

@@ -34,12 +34,14 @@ residual_history.py (restart). An equivocator that also shows every rank a diffe
 can make ranks act differently in that step.
 """
 
+import itertools
 import secrets
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
@@ -49,13 +51,15 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard.agreement import JobAgreement
 from securetrain.guard.collect import RETAIN_BYTES
+from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.exclusion import ExclusionState
 from securetrain.guard.hooks import sharded_modules
-from securetrain.guard.outliers import DetectorState
+from securetrain.guard.presence import Deadline, default_store
 from securetrain.guard.response import Findings
+from securetrain.guard.tensor_norms import TensorNorms
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
 from securetrain.guard.watch import GroupWatch, LoneWatch, Watch
-from securetrain.policy.schema import Gradients, GuardMode
+from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 
 _STATE_VERSION: Final = 3
 
@@ -124,8 +128,16 @@ class GradientGuard:
         self._watches: list[Watch] = []
         self._parts: tuple[nn.Module, ...] = ()
         self._objection: GuardError | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._deadline = Deadline(
+            store=default_store(),
+            rank=self._rank,
+            name=str(next(_NUMBERS)),
+            seconds=settings.deadline_seconds,
+        )
         self._loaded: list[PieceState] = []
         self._totals = Totals()
+        self._norms = TensorNorms()
 
     @property
     def totals(self) -> Totals:
@@ -142,7 +154,16 @@ class GradientGuard:
         """True when a gradient was reduced that `judge` has not seen. Equal on every rank."""
         return any(isinstance(w, GroupWatch) and w.collector.has_pieces for w in self._watches)
 
-    def attach(self, *parts: nn.Module) -> None:
+    def use_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Compare gradients with this optimizer's first moment from now on. Without it, or where it
+        keeps none, the guard keeps a running mean of the reduced gradients.
+        """
+        self._optimizer = optimizer
+        for watch in self._watches:
+            if isinstance(watch, GroupWatch):
+                watch.moments.use(optimizer)
+
+    def attach(self, *parts: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Hook what this rank holds, already wrapped by fully_shard or DDP: the model, or the
         stages of a pipeline. Collective, once.
 
@@ -151,6 +172,7 @@ class GradientGuard:
         """
         if self._parts:
             raise _unseen("this guard is attached already", "make one guard per model")
+        self._optimizer = optimizer or self._optimizer
         self._watches = self._make_watches(parts)
         self._parts = parts
         self._restore_pieces()
@@ -161,7 +183,7 @@ class GradientGuard:
         there the stages of a pipeline wait for each other. Collective over the job the first time.
         """
         if self._agreement is None and self._job_group is not None:
-            self._agreement = JobAgreement(self._job_group, self._ranks)
+            self._agreement = JobAgreement(self._job_group, self._ranks, self._deadline)
         return self._agreement
 
     def judge(self, step: int) -> Verdict:
@@ -170,13 +192,15 @@ class GradientGuard:
         Call it before clipping and before the optimizer steps.
 
         Raises:
-            GuardError: ST-GRAD-006, no gradient was seen since the last call.
+            GuardError: ST-GRAD-006, no gradient was seen since the last call; ST-GRAD-010, a rank
+                did not speak before the deadline.
         """
         if self._objection is not None:
             raise self._objection
         if not self._parts:
             raise _unseen("the guard is not attached to a model", "call attach first")
         findings, batches, sent_bytes = Findings(), 0, 0
+        self._deadline.step += 1
         elsewhere: set[int] = set()
         for watch in self._watches:
             drawn, sent = watch.judge(findings, elsewhere)
@@ -188,10 +212,14 @@ class GradientGuard:
         verdict, self._totals = findings.verdict(
             step, self._totals, self._settings.response, self._settings.max_refused_steps
         )
-        if not verdict.proceed:
-            for part in self._parts:
-                for parameter in part.parameters():
-                    parameter.grad = None
+        parameters = [parameter for part in self._parts for parameter in part.parameters()]
+        if verdict.response is GuardResponse.CLIP:
+            self._norms.clip(parameters)
+        elif not verdict.proceed:
+            for parameter in parameters:
+                parameter.grad = None
+        elif verdict.ok and self._settings.response is GuardResponse.CLIP:
+            self._norms.learn(parameters)
         if self._on_record is not None:
             self._on_record(
                 StepRecord(
@@ -288,7 +316,12 @@ class GradientGuard:
         return watches
 
     def _group_watch(self, group: ProcessGroup) -> GroupWatch:
-        return GroupWatch(group, self._settings, self._randomness, self._retain_bytes)
+        watch = GroupWatch(
+            group, self._settings, self._randomness, self._retain_bytes, deadline=self._deadline
+        )
+        if self._optimizer is not None:
+            watch.moments.use(self._optimizer)
+        return watch
 
     def _lone(self, parameters: list[tuple[str, nn.Parameter]]) -> LoneWatch:
         return LoneWatch(parameters, self._rank, self._settings)
@@ -308,6 +341,8 @@ class GradientGuard:
 _PIECES: Final = list[PieceState]
 GUARDS: Final[weakref.WeakSet[GradientGuard]] = weakref.WeakSet()
 """Those of this process that are attached."""
+_NUMBERS: Final = itertools.count()
+"""Of the guards of this process; ranks of a job make them in the same order."""
 
 
 def _ranks_of(group: ProcessGroup) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ On an accelerator the wait in rule 1 is a host synchronisation per batch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -52,15 +52,14 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
-from securetrain.guard.collect import Collector, Piece
-from securetrain.guard.kept import Keeper, Kept, Weights
+from securetrain.guard.blocks import group_of_module, segments_of
+from securetrain.guard.collect import Collector, Piece, Segment
+from securetrain.guard.kept import WIDE, Keeper, Weights, bucket_again, shard_again
+from securetrain.guard.moments import Moments
 from securetrain.guard.slots import bucket_slot
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """The name since torch 2.13, or the one before."""
-
-_WIDE: Final = frozenset({torch.float32, torch.bfloat16})
-"""Dtypes that torch reduces without dividing before."""
 
 Grid: TypeAlias = tuple[tuple[int, ...], ...]
 """Ranks of the default group: a row for each replica, in it one rank for each shard."""
@@ -107,6 +106,7 @@ class ShardedHook:
         collector: takes the pieces.
         report_error: takes an error for judge to raise.
         reduction: what is done.
+        moments: of the optimizer.
         weights: of all ranks that hold it, in order.
         keeper: takes what may have to be reduced again.
     """
@@ -117,11 +117,13 @@ class ShardedHook:
         collector: Collector,
         report_error: Callable[[GuardError], None],
         reduction: Reduction = mean_reduction,
+        moments: Moments | None = None,
         *,
         weights: Weights,
         keeper: Keeper,
     ) -> None:
         self._chunk = sharded.chunk
+        self._moments = moments or Moments()
         self._collector = collector
         self._shards = len(sharded.grid[0])
         self._replicas = len(sharded.grid)
@@ -202,7 +204,8 @@ class ShardedHook:
         if not scale:  # objected to already
             return
         if self._replicas == 1:
-            again = self._again(local, result, scale)
+            params = self._group.fsdp_params
+            again = shard_again(self._chunk, local, result, params, scale * self._divisor)
             self._keeper.add(again, extra=True)
         else:
             self._keeper.give_up()
@@ -210,33 +213,25 @@ class ShardedHook:
             Piece(
                 chunk=self._chunk,
                 local=local,
+                weights=() if self._weights.even else self._weights.values,
                 parts=self._shards,
                 part=self._part,
                 result=result.clone(),
                 result_scale=scale,
                 local_scale=1.0,
                 wait=_waiter(result.device),
+                segments=(Segment(group_of_module(self._chunk), 0, local.numel()),),
+                moment=lambda: self._moments.flat(self._chunk, self._slots(), result.numel()),
             )
         )
 
-    def _again(self, local: Tensor, result: Tensor, scale: float) -> Kept:
-        """The same reduction, to be done again: torch views the result as gradients, as here."""
-        fresh = all(p.sharded_param.grad is None for p in self._group.fsdp_params)
-        if not fresh or result.dtype not in _WIDE:
-            self._keeper.give_up()  # it is added to an older one, or divided before
-
-        def replace(mean: Tensor) -> None:
-            offset, flat = 0, mean / (scale * self._divisor)
-            for parameter in self._group.fsdp_params:
-                grad = parameter.sharded_param.grad
-                if grad is None:
-                    continue
-                size, stride = parameter.sharded_size, parameter.contiguous_sharded_stride
-                view = torch.as_strided(flat, size, stride, offset)
-                grad.to_local().copy_(view)
-                offset += parameter.padded_sharded_param_size.numel()
-
-        return Kept(chunk=self._chunk, local=local, parts=self._shards, replace=replace)
+    def _slots(self) -> list[tuple[Tensor, int]]:
+        """This rank's shards in the order of the buffer, padded as they are there."""
+        return [
+            (p.sharded_param, p.padded_sharded_param_size.numel())
+            for p in self._group.fsdp_params
+            if p.sharded_param.requires_grad
+        ]
 
     def _scale_of(self, op: Any) -> float:
         """The factor by which the result of `op` (and the all-reduce after it) is a mean, or 0."""
@@ -261,7 +256,7 @@ class ShardedHook:
     def _lone_shard_scale(self, dtype: torch.dtype) -> float:
         """The same where torch copies: it divides by a factor and sums, or averages."""
         factor = self._group.gradient_divide_factor
-        narrow = dtype not in _WIDE
+        narrow = dtype not in WIDE
         if factor is None and not narrow and not self._group.force_sum_reduction_for_comms:
             return 1.0
         return float(factor or 1.0) / self._replicas
@@ -273,17 +268,20 @@ class BucketHook:
     Args:
         collector: takes the pieces.
         group: the replicas.
-        names: index of each parameter by id; buckets are rebuilt after the first step.
+        names: index and name of each parameter by id; buckets are rebuilt after the first step.
+        moments: of the optimizer.
         weights: of all ranks, in order.
         keeper: takes what may have to be reduced again.
         wire: gives the type in which numbers travel, when the script wants another than theirs.
     """
 
-    def __init__(  # noqa: PLR0917 - one caller, in this order
+    def __init__(
         self,
         collector: Collector,
         group: ProcessGroup,
-        names: dict[int, int],
+        names: dict[int, tuple[int, str]],
+        moments: Moments | None = None,
+        *,
         weights: Weights,
         keeper: Keeper,
         wire: Callable[[], torch.dtype | None] = lambda: None,
@@ -294,6 +292,7 @@ class BucketHook:
         self._names = names
         self._weights = weights
         self._keeper = keeper
+        self._moments = moments or Moments()
         self._outputs: dict[int, Tensor] = {}
 
     def __call__(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
@@ -316,50 +315,36 @@ class BucketHook:
             if wire is None
             else (lambda done: reduced.copy_(done.value()[0]))
         )
-        indices = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        parameters = bucket.parameters()
+        indices = [self._names[id(parameter)][0] for parameter in parameters]
+        chunk = f"bucket-{min(indices)}-{max(indices)}-{len(indices)}"
 
         def wait() -> None:
             future.wait()
             _waiter(reduced.device)()
 
-        chunk = f"bucket-{min(indices)}-{max(indices)}-{len(indices)}"
-        self._keeper.add(self._again(chunk, bucket), extra=False)
+        self._keeper.add(bucket_again(chunk, bucket), extra=False)
         self._collector.add(
             Piece(
                 chunk=chunk,
                 local=local,
+                weights=() if self._weights.even else self._weights.values,
                 parts=1,
                 part=0,
                 result=reduced,
                 result_scale=1.0,
                 local_scale=1.0,
                 wait=wait,
+                segments=segments_of([(self._names[id(p)][1], p.numel()) for p in parameters]),
+                moment=lambda: self._moments.flat(
+                    chunk, [(p, p.numel()) for p in parameters], reduced.numel()
+                ),
                 wire=wire,
             )
         )
         if bucket.is_last():
             self._collector.flush()  # after the backward pass DDP writes into the buckets again
         return future
-
-    def _again(self, chunk: str, bucket: Any) -> Kept:
-        """The same reduction, to be done again after DDP has written its result."""
-        local = bucket.buffer()
-        parameters, views = list(bucket.parameters()), list(bucket.gradients())
-        start = local.storage_offset()
-        places = [(v.size(), v.stride(), v.storage_offset() - start) for v in views]
-        storage = local.untyped_storage().data_ptr()
-        if any(
-            p.grad is not None and p.grad.untyped_storage().data_ptr() == storage
-            for p in parameters
-        ):
-            local = local.clone()  # gradients are views of the bucket: the result will be there
-
-        def replace(mean: Tensor) -> None:
-            for parameter, (size, stride, offset) in zip(parameters, places, strict=True):
-                if parameter.grad is not None:
-                    parameter.grad.copy_(torch.as_strided(mean, size, stride, offset))
-
-        return Kept(chunk=chunk, local=local, parts=1, replace=replace)
 
     def _output(self, index: int, local: Tensor) -> Tensor:
         """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
@@ -411,13 +396,16 @@ def attach_sharded(
     collector: Collector,
     report_error: Callable[[GuardError], None],
     reduction: Reduction = mean_reduction,
+    moments: Moments | None = None,
     *,
     weights: Weights,
     keeper: Keeper,
 ) -> None:
     """Hook modules."""
     for one in modules:
-        hook = ShardedHook(one, collector, report_error, reduction, weights=weights, keeper=keeper)
+        hook = ShardedHook(
+            one, collector, report_error, reduction, moments, weights=weights, keeper=keeper
+        )
         one.module.set_custom_reduce_scatter(hook)  # type: ignore[arg-type]
         if len(one.grid) > 1:
             one.module.set_all_reduce_hook(hook.all_reduced)
@@ -427,6 +415,8 @@ def attach_replicated(
     model: DistributedDataParallel,
     collector: Collector,
     group: ProcessGroup,
+    moments: Moments | None = None,
+    *,
     weights: Weights,
     keeper: Keeper,
 ) -> None:
@@ -437,10 +427,20 @@ def attach_replicated(
     """
     if dist.get_process_group_ranks(model.process_group) != dist.get_process_group_ranks(group):
         raise _refuse("the model is replicated over another group of ranks")
-    names = {id(parameter): i for i, parameter in enumerate(model.module.parameters())}
+    names = {
+        id(parameter): (index, name)
+        for index, (name, parameter) in enumerate(model.module.named_parameters())
+    }
     slot = bucket_slot(model)
-    wire = (lambda: None) if slot is None else (lambda: slot.wire)
-    hook = BucketHook(collector, model.process_group, names, weights, keeper, wire)
+    hook = BucketHook(
+        collector,
+        model.process_group,
+        names,
+        moments,
+        weights=weights,
+        keeper=keeper,
+        wire=(lambda: None) if slot is None else (lambda: slot.wire),
+    )
     if slot is not None:
         if slot.foreign is not None:
             raise _refuse("the script has registered a communication hook of its own")

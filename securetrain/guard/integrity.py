@@ -1,19 +1,30 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Was the reduction tampered with? The sketch of the reduced gradient is the mean of the sketches.
+"""Is what the ranks say about a step bound to what was delivered? Pure arithmetic on a table.
 
-Both sides are sketched under a seed drawn after the reduction (beacon.py). For each rank's copy of
-a part (its shard under FSDP and HSDP, the whole under DDP) and each sketch number the difference
-must stay below
+Every rank says of its local gradient one row for each **part** (each rank's shard, P of them) and
+one for each **group** (FSDP module or block of parameters, G), of what it received one row for each
+group, and one for each group of the optimizer's first moment (collect.py). All rows are sketches
+under one seed that was drawn after delivery (beacon.py), so sums of vectors are sums of rows:
 
-    limit = (u * 2 * (1 + growth(n)) + 16 * v) * max_i norm(sketch of part, rank i)
+1. **parts**: the row received for a part is the weighted mean of the ranks' rows for it;
+2. **groups**: of each group the received rows of all parts add up to the mean of the ranks' rows;
+3. **one gradient**: a rank's part rows and its group rows have one sum;
+4. **independent signs**: parts, and groups, are sketched with signs of their own. So a row is
+   almost orthogonal to the sum of the other rows of its rank, unless the rank made it up: what it
+   invents for its own shard, which nobody else received, cannot cancel what it says of the rest.
+
+Rules 1 and 2 have a limit for each number:
+
+    limit = (u * 2 * (1 + growth(n)) + 16 * v) * max(norm(received), median_i norm(sent, rank i))
     growth(n) = min((n + 1) / 2, 2 * sqrt(n))
 
 where `u` is the unit roundoff of the dtype of the reduction and `v` that of the products that
 sketch. `growth` bounds the rounding of a sum of n numbers that is all in **one** coordinate, and
 16 v the rounding of two sketches of such a gradient (11 at worst was measured for one): the worst
 case for one sketch number. A dense gradient is far below, so a clean reduction does not alarm,
-whatever the shape of its gradient.
+whatever the shape of its gradient. No number that one rank says moves the limit: the median needs
+half of them, and whoever claims to have received much claims a difference of the same size.
 
 Catches: corruption in flight (any fabric, without encryption), by the NIC, by the collective
 library, and a rank that sketches something else than it sends. In fp32 a single element that is
@@ -23,22 +34,23 @@ because bf16 rounds that much itself.
 Does not catch:
 
 - **the FSDP owner's own shard.** A rank owns 1/n of the parameters and of the optimizer state and
-  can change both after the check, and it reduces its own shard: a rank that lies about what it
-  sent *for its own shard* and about what it received there cancels itself out. Other shards are
-  checked against their own owners. No gradient-level check protects a shard from its owner;
-- **who.** A mismatch names the part and so its owner, but the sender, the link and the owner look
-  alike.
+  can change both after the check. What it says of its own part, both sent and received, only rules
+  3 and 4 bind: it may invent there something that is orthogonal to the rest, which hides nothing
+  of the other shards. No gradient-level check protects a shard from its owner;
+- **who.** A mismatch of rules 1 and 2 names a part; sender, link and owner look alike, and no rank
+  is named. Rules 3 and 4 are about one rank's own words and name it.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from securetrain.guard.sketch import SketchShape, norms
+Rows: TypeAlias = NDArray[np.float64]
 
 _UNIT_ROUNDOFF: Final = {
     torch.float64: 2.0**-53,
@@ -47,6 +59,10 @@ _UNIT_ROUNDOFF: Final = {
     torch.bfloat16: 2.0**-8,
 }
 _SKETCH_ROUNDING: Final = 16.0
+_WIRE_ROUNDING: Final = 16 * 2.0**-24
+"""Rows travel in fp32; a sum of some of them is off by no more than this of their lengths."""
+_ORTHOGONAL: Final = 6.0
+"""Standard deviations of the cosine of two independent rows, 1 / sqrt(numbers)."""
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -62,55 +78,152 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrityResult:
-    """One check of all parts."""
+    """One check of all parts and groups."""
 
     ratio: float
     """The largest difference as a multiple of its limit; the reduction is refused above 1."""
-    bad_parts: tuple[int, ...]
-    """Ranks whose shard (FSDP, HSDP) or whose copy of the result (DDP) is wrong."""
+    holders: tuple[int, ...] = ()
+    """Ranks that say they received something else than the mean of what was sent. It may be them,
+    a sender or a link: nobody is named."""
+    groups: tuple[int, ...] = ()
+    """Groups whose parts do not add up to the mean of what was sent."""
 
     @property
     def ok(self) -> bool:
-        """True when every part is what the ranks sent."""
-        return not self.bad_parts
+        """True when everything received is what the ranks sent."""
+        return not self.holders and not self.groups
 
 
 def check(
-    sent: Tensor,
-    received: Tensor,
+    parts: Rows,
+    received: Rows,
     *,
     roundoff: float,
-    shape: SketchShape,
-    product_roundoff: float = _UNIT_ROUNDOFF[torch.float32],
+    groups: Rows | None = None,
     owners: Sequence[int] | None = None,
+    weights: Sequence[float] | None = None,
+    product_roundoff: float = _UNIT_ROUNDOFF[torch.float32],
+    unit: float = 1.0,
 ) -> IntegrityResult:
-    """Compare the sketches of the reduced gradient with the mean of the ranks' sketches.
+    """Compare what was received with the mean of what was sent (rules 1 and 2).
 
     Args:
-        sent: (ranks, parts, size) sketches of the local gradients, all finite.
-        received: (ranks, size); row r is what rank r received: its part, scaled to be a mean.
+        parts: (ranks, parts, size) rows of the local gradients, finite.
+        received: (ranks, groups, size); row r is what rank r received: its part, scaled to be a
+            mean.
         roundoff: of the reduction's dtype.
-        shape: of the sketches.
-        product_roundoff: of the matrix products that made the sketches.
+        groups: (ranks, groups, size) rows of the local gradients; None where parts say it all.
         owners: which part each rank receives; by default the one part of all (DDP), or each its own
             (FSDP). With HSDP every part has a copy in each replica.
+        weights: of each rank in the mean; all 1 by default. A rank without weight is not believed
+            about what it received either.
+        product_roundoff: of the products that made the sketches.
+        unit: the norm that a row of length 1 stands for.
     """
-    ranks, parts, _ = sent.shape
-    if owners is None and parts in (1, ranks):
-        owners = [0] * ranks if parts == 1 else range(ranks)
-    if owners is None or len(owners) != ranks or set(owners) != set(range(parts)):
-        raise ValueError(f"{parts} parts for {ranks} ranks, owned {owners}")
-    part_of = torch.tensor(list(owners))
-    mean = sent.mean(dim=0)[part_of]  # (ranks, size)
-    scale = norms(sent, shape).amax(dim=0)[part_of]  # (ranks,)
-    growth = min((ranks + 1) / 2, 2 * math.sqrt(ranks))
-    relative = 2 * roundoff * (1 + growth) + _SKETCH_ROUNDING * product_roundoff
-    limit = relative * scale
-    worst = (received - mean).abs().amax(dim=1)  # (ranks,)
-    # Not "worst > limit": a NaN must fail, and an all-zero part has nothing to compare.
-    wrong = ~(worst <= limit)
-    ratio = torch.where(worst == 0, torch.zeros_like(worst), worst / limit).nan_to_num(
-        nan=math.inf, posinf=math.inf
+    ranks, count, _ = parts.shape
+    if owners is None and count in (1, ranks):
+        owners = [0] * ranks if count == 1 else range(ranks)
+    if owners is None or len(owners) != ranks or set(owners) != set(range(count)):
+        raise ValueError(f"{count} parts for {ranks} ranks, owned {owners}")
+    share = np.ones(ranks) if weights is None else np.asarray(weights, dtype=np.float64)
+    live = np.flatnonzero(share)
+    mean_weights = share[live] / ranks
+    relative = (
+        unit * _relative(ranks, roundoff, product_roundoff) * max(1.0, float(share.max(initial=0)))
     )
-    bad = tuple(int(i) for i in wrong.nonzero().flatten())
-    return IntegrityResult(ratio=float(ratio.max()), bad_parts=bad)
+    place = np.asarray(owners)
+    with np.errstate(all="ignore"):
+        ratios = _ratios(
+            received[live].sum(axis=1),
+            np.tensordot(mean_weights, parts[live], axes=1)[place[live]],
+            np.median(_norms(parts[live]), axis=0)[place[live]],
+            relative,
+        )
+        holders = tuple(int(live[i]) for i in np.flatnonzero(~(ratios <= 1)))
+        worst, wrong = float(ratios.max(initial=0.0)), tuple[int, ...]()
+        if groups is not None:
+            for row in _replicas(place, live, count):
+                ratios = _ratios(
+                    received[row].sum(axis=0),
+                    np.tensordot(mean_weights, groups[live], axes=1),
+                    np.median(_norms(groups[live]), axis=0),
+                    relative * count,
+                )
+                worst = max(worst, float(ratios.max(initial=0.0)))
+                wrong += tuple(int(i) for i in np.flatnonzero(~(ratios <= 1)))
+    return IntegrityResult(ratio=worst, holders=holders, groups=tuple(sorted(set(wrong))))
+
+
+def unequal(parts: Rows, groups: Rows) -> tuple[int, ...]:
+    """Ranks whose part rows and group rows have different sums (rule 3): no accident does that.
+
+    Args:
+        parts: (ranks, parts, size), finite.
+        groups: (ranks, groups, size), finite.
+    """
+    lengths = _norms(parts).sum(axis=1) + _norms(groups).sum(axis=1)
+    apart = np.abs(parts.sum(axis=1) - groups.sum(axis=1)).max(axis=1)
+    return tuple(int(rank) for rank in np.flatnonzero(~(apart <= _WIRE_ROUNDING * lengths)))
+
+
+def leaning(rows: Rows) -> NDArray[np.bool_]:
+    """(ranks, rows): rows that lean on the sum of the rank's others (rule 4).
+
+    Where a gradient is concentrated in a few numbers of the sketch, all ranks' rows lean the same
+    way: that much is taken off. One step may show it by accident, seldom.
+    """
+    ranks, _, size = rows.shape
+    with np.errstate(all="ignore"):
+        rest = rows.sum(axis=1, keepdims=True) - rows
+        lengths = _norms(rows) * _norms(rest)
+        cosine = np.einsum("nmk,nmk->nm", rows, rest) / np.where(lengths > 0, lengths, 1.0)
+        if ranks > 2:
+            cosine = cosine - np.median(cosine, axis=0)
+        found: NDArray[np.bool_] = ~(np.abs(cosine) <= _ORTHOGONAL / math.sqrt(size))
+    return found
+
+
+def copies(rows: Rows, tolerance: float = 1e-4) -> tuple[Rows, tuple[int, ...]]:
+    """The word of most ranks where all should say the same, and who says something else.
+
+    Args:
+        rows: (ranks, groups, size).
+        tolerance: of the length of what most say.
+
+    Returns:
+        (groups, size), and the ranks that differ; nobody where no majority says one thing.
+    """
+    known = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
+    middle: Rows = np.median(known, axis=0)
+    apart = np.sqrt(((rows - middle) ** 2).sum(axis=(1, 2)))
+    odd = ~(apart <= tolerance * math.sqrt(float((middle**2).sum())))
+    if 2 * int(odd.sum()) >= len(rows):
+        return np.zeros_like(middle), ()
+    return middle, tuple(int(rank) for rank in np.flatnonzero(odd))
+
+
+def _replicas(place: NDArray[Any], live: NDArray[Any], count: int) -> list[list[int]]:
+    """Sets of live ranks that hold each part once: one for each replica; none where one is missing.
+
+    A DDP copy is a replica of one part.
+    """
+    holders = [[int(r) for r in live if place[r] == part] for part in range(count)]
+    return [list(row) for row in zip(*holders, strict=False)]
+
+
+def _ratios(got: Rows, mean: Rows, robust: Rows, relative: float) -> Rows:
+    """Largest difference of each row as a multiple of its limit; NaN is infinitely wrong."""
+    worst = np.abs(got - mean).max(axis=-1)
+    limit = relative * np.maximum(_norms(got), robust)
+    ratio = np.where(worst == 0, 0.0, worst / limit)
+    return np.nan_to_num(ratio, nan=math.inf, posinf=math.inf)
+
+
+def _relative(ranks: int, roundoff: float, product_roundoff: float) -> float:
+    growth = min((ranks + 1) / 2, 2 * math.sqrt(ranks))
+    return 2 * roundoff * (1 + growth) + _SKETCH_ROUNDING * product_roundoff
+
+
+def _norms(rows: Rows) -> Rows:
+    lengths: Rows = np.sqrt(np.einsum("...k,...k->...", rows, rows))
+    return lengths

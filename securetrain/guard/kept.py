@@ -13,8 +13,13 @@ Rules:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
+import torch
 from torch import Tensor
+
+WIDE: Final = frozenset({torch.float32, torch.bfloat16})
+"""Dtypes that torch reduces without dividing before."""
 
 
 class Weights:
@@ -43,8 +48,9 @@ class Kept:
     """This rank's flat gradient, unweighted; nobody changes it before the verdict."""
     parts: int
     """Equal parts of it that belong to the ranks of the group in order; 1: it belongs to all."""
-    replace: Callable[[Tensor], None]
-    """Puts another mean into the model's gradients: of the whole, or of this rank's part."""
+    replace: Callable[[Tensor], None] | None
+    """Puts another mean into the model's gradients: of the whole, or of this rank's part. None: it
+    cannot be done again."""
 
 
 class Keeper:
@@ -82,12 +88,68 @@ class Keeper:
             extra: whether its memory would be free by now otherwise.
         """
         self._bytes += one.local.numel() * one.local.element_size() if extra else 0
-        if one.chunk in self._kept or self._bytes > self._budget:
+        if one.chunk in self._kept or self._bytes > self._budget or one.replace is None:
             self.give_up()
         if self._complete:
             self._kept[one.chunk] = one
+
+    def replace(self, means: Sequence[Tensor]) -> None:
+        """Put other means into the model's gradients, one for each reduction."""
+        for one, mean in zip(self.kept, means, strict=True):
+            assert one.replace is not None
+            one.replace(mean)
 
     def give_up(self) -> None:
         """This step cannot be reduced again."""
         self._complete = False
         self._kept.clear()
+
+
+def bucket_again(chunk: str, bucket: Any) -> Kept:
+    """A bucket of DDP's, to be reduced again after DDP has written its result."""
+    local = bucket.buffer()
+    parameters, views = list(bucket.parameters()), list(bucket.gradients())
+    start = local.storage_offset()
+    places = [(v.size(), v.stride(), v.storage_offset() - start) for v in views]
+    storage = local.untyped_storage().data_ptr()
+    if any(
+        p.grad is not None and p.grad.untyped_storage().data_ptr() == storage for p in parameters
+    ):
+        local = local.clone()  # gradients are views of the bucket: the result will be there
+
+    def replace(mean: Tensor) -> None:
+        for parameter, (size, stride, offset) in zip(parameters, places, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.copy_(torch.as_strided(mean, size, stride, offset))
+
+    return Kept(chunk=chunk, local=local, parts=1, replace=replace)
+
+
+def shard_again(
+    chunk: str, local: Tensor, result: Tensor, params: Sequence[Any], factor: float
+) -> Kept:
+    """A reduce-scatter of FSDP2's, to be done again.
+
+    Args:
+        chunk: its name.
+        local: the unreduced gradient, [rank][shard].
+        result: this rank's shard, of which torch makes views that are the gradients.
+        params: torch's records of the parameters in it.
+        factor: makes a gradient the mean over the ranks.
+    """
+    fresh = all(p.sharded_param.grad is None for p in params)
+
+    def replace(mean: Tensor) -> None:
+        offset, flat = 0, mean / factor
+        for parameter in params:
+            grad = parameter.sharded_param.grad
+            if grad is None:
+                continue
+            size, stride = parameter.sharded_size, parameter.contiguous_sharded_stride
+            grad.to_local().copy_(torch.as_strided(flat, size, stride, offset))
+            offset += parameter.padded_sharded_param_size.numel()
+
+    # Otherwise it is added to an older gradient, or was divided before.
+    can = fresh and result.dtype in WIDE
+    parts = local.numel() // result.numel()
+    return Kept(chunk=chunk, local=local, parts=parts, replace=replace if can else None)

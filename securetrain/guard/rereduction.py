@@ -86,11 +86,14 @@ class OpenReduction:
         Args:
             kept: the same on every rank, all shared or all cut into parts.
             out: ranks that are left out.
-            apart: sender and owner of which the one's numbers are left out of the other's parts.
+            apart: sender and owner of which the one's numbers are left out of the other's parts; a
+                rank twice does not own a part where owners can be chosen.
         """
         shared = all(one.parts == 1 for one in kept)
         ranks = range(self._size)
-        owners = [rank for rank in ranks if rank not in out or not shared]
+        owners = list(ranks)
+        if shared:
+            owners = [rank for rank in ranks if rank not in out and (rank, rank) not in apart]
         included = np.array(
             [[r not in out and (r, owner) not in apart for owner in owners] for r in ranks]
         )

@@ -18,9 +18,6 @@ of the job. Rules:
    ``evict-node``   as ``exclude-rank``: statistics exclude, only an audit's evidence evicts
    ``clip``         as ``exclude-rank``, and a step that nobody can be excluded for is clipped
                     tensor by tensor to what accepted steps had, if its numbers are finite
-   ``rollback``     as ``exclude-rank``, and the trainer goes back to the newest good checkpoint
-                    when statistics have named a rank (it was in the weights before) and when nobody
-                    can be excluded
    ``halt``         the run ends at once
    ===============  ==============================================================================
 
@@ -32,31 +29,24 @@ of the job. Rules:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
+from securetrain.guard.assessment import Assessment
 from securetrain.guard.exclusion import Ground
 from securetrain.guard.integrity import IntegrityResult
-from securetrain.guard.outliers import Assessment
-from securetrain.guard.verdict import RankScore, Test, Totals, Verdict, finite_or_none
+from securetrain.guard.verdict import RankScore, Totals, Verdict, finite_or_none
 from securetrain.policy.schema import GuardResponse
 
-_TEXTS = {
-    Test.NORM: "its norm is out of line",
-    Test.FAR: "it is far from the others",
-    Test.CLOSE: "it equals another rank's",
-    Test.COSINE: "it points another way",
-    Test.DIRECTION: "it keeps pointing another way",
-    Test.HISTORY: "it keeps pulling the same way",
-    Test.PAIR: "it left its own past",
-}
 _UPSTREAM = "no rank is named, look upstream: at the parameters, the loss scale and the data"
+_APART: Final = 4.0
+"""Norms that differ by more are not those of ranks that see data of one kind."""
 EXCLUDING = frozenset(
     {
         GuardResponse.SKIP_STEP,
         GuardResponse.CLIP,
         GuardResponse.EXCLUDE_RANK,
-        GuardResponse.ROLLBACK,
         GuardResponse.EVICT_NODE,
     }
 )
@@ -74,6 +64,14 @@ class Findings:
     table: tuple[RankScore, ...] = ()
     calibrating: bool = False
     integrity: float | None = None
+    peak: float = 0.0
+    """The largest evidence of an honest rank so far, as a share of the limit."""
+    held: tuple[int, ...] = ()
+    """Ranks of this group, by place, that the detector keeps on probation."""
+    disputed: set[int] = field(default_factory=set)
+    """Ranks that say they received something else than was sent: a dispute begins there."""
+    partial_norms: dict[int, float] = field(default_factory=dict)
+    """Norms, estimated, of the part of the reduced gradient that each rank holds."""
     refused: bool = False
     """Something found is in the gradients that the optimizer would see."""
     contested: bool = False
@@ -84,8 +82,6 @@ class Findings:
     """Ranks whose gradients count zero in this step's result."""
     newly_excluded: set[int] = field(default_factory=set)
     readmitted: set[int] = field(default_factory=set)
-    stale: bool = False
-    """Statistics named a rank now: it was in the weights before."""
     disputes: set[tuple[int, int]] = field(default_factory=set)
     """Pairs that contradict each other; no word against either."""
     offences: list[tuple[int, Ground]] = field(default_factory=list)
@@ -131,6 +127,9 @@ class Findings:
         self.outliers |= other.outliers
         self.attributed = self.attributed and other.attributed
         self.table += other.table
+        self.disputed |= other.disputed
+        self.partial_norms.update(other.partial_norms)
+        self.peak = max(self.peak, other.peak)
         self.calibrating = self.calibrating or other.calibrating
         if other.integrity is not None:
             self.integrity = max(other.integrity, self.integrity or 0.0)
@@ -141,64 +140,86 @@ class Findings:
         self.excluded |= other.excluded
         self.newly_excluded |= other.newly_excluded
         self.readmitted |= other.readmitted
-        self.stale = self.stale or other.stale
         self.disputes |= other.disputes
+        self.disputed |= other.disputed
+        self.partial_norms.update(other.partial_norms)
 
     def add_disagreement(self) -> None:
         """The ranks' transcripts or tables differ."""
+        # What else was found may be something else on another rank.
+        self.offences.clear()
+        self.undecided = self.upstream = False
         self.add("ST-GRAD-004", "the ranks do not hold the same table", attributed=False)
 
-    def add_unopened(self, accusations: list[set[int]], ranks: Sequence[int]) -> None:
-        """Each rank's set of ranks that did not open their commitment."""
-        for index in sorted(set().union(*accusations)):
-            if sum(index in by for by in accusations) > len(accusations) / 2:
-                self.offend(index, Ground.PROOF, ranks)
-                self.add("ST-GRAD-004", f"rank {ranks[index]} did not open its commitment")
-            else:
-                self.add(
-                    "ST-GRAD-004",
-                    "some say that a commitment was not opened, and most say that it was",
-                    attributed=False,
-                )
+    def accuse(
+        self, code: str, reason: str, index: int, ranks: Sequence[int], known: Sequence[int]
+    ) -> None:
+        """Refuse for what a rank itself has done, for all to see.
+
+        Args:
+            code: of the refusal.
+            reason: a sentence.
+            index: the rank's place in the group.
+            ranks: of the group.
+            known: places of ranks that are excluded: what they do is evidence and refuses nothing.
+        """
+        if index in known:
+            self.offences.append((index, Ground.PROOF))
+            return
+        self.offend(index, Ground.PROOF, ranks)
+        self.add(code, reason)
+
+    def add_unopened(
+        self, unopened: Sequence[int], ranks: Sequence[int], known: Sequence[int] = ()
+    ) -> None:
+        """The ranks whose value does not open their commitment, as every rank sees for itself.
+
+        Who was told other values than the rest shows by its transcript, and then nobody is named.
+        """
+        for index in unopened:
+            text = f"rank {ranks[index]} did not open its commitment"
+            self.accuse("ST-GRAD-004", text, index, ranks, known)
 
     def add_assessment(
-        self,
-        assessment: Assessment,
-        threshold: float,
-        ranks: Sequence[int],
-        excluded: Sequence[int] = (),
+        self, assessment: Assessment, ranks: Sequence[int], excluded: Sequence[int] = ()
     ) -> None:
         """Add the detector's findings; those about excluded ranks are evidence and refuse nothing.
 
         Args:
             assessment: of the group.
-            threshold: its limit, for the text.
             ranks: the group's, by their numbers in the job.
             excluded: places in the group that count zero already.
         """
-        self.table += tuple(
-            msgspec.structs.replace(score, rank=ranks[score.rank]) for score in assessment.table
-        )
-        self.calibrating = assessment.calibrating
+        self.table += tuple(_score(assessment, index, rank) for index, rank in enumerate(ranks))
+        self.calibrating = assessment.learning
+        self.peak = max(self.peak, assessment.peak)
+        self.held = assessment.named
         live = [index for index in range(len(ranks)) if index not in excluded]
         self._add_not_finite(assessment.not_finite, live, ranks)
-        outliers = [i for i in assessment.outliers if assessment.table[i].flags != (Test.CLOSE,)]
-        copies = [ranks[i] for i in assessment.outliers if i not in outliers]
-        if copies:
-            named = ", ".join(map(str, copies))
-            self.note(f"the gradients of ranks {named} are copies; who copied cannot be known")
-        sure = assessment.attributed or bool(copies)
-        for index in outliers:
-            if index not in live:
-                self.offences.append((index, Ground.STATISTICS))
-                continue
-            self._add_outlier(assessment.table[index], index, threshold, ranks, sure=sure)
-        if not assessment.outliers and not assessment.attributed:
+        if assessment.copies:
+            self.note("the gradients of two ranks are copies; who copied cannot be known")
+        for index in assessment.gross:
+            self._add_outlier(assessment, index, Ground.GROSS, live, ranks)
+        for index in assessment.newly_named:
+            self._add_outlier(assessment, index, Ground.STATISTICS, live, ranks)
+        if assessment.pair and not assessment.gross:
             self.undecided = True
             text = "one of two ranks is off; which is not known"
             self.add("ST-GRAD-002", text, attributed=False, hopeless=True)
+        if assessment.undecided:
+            self._add_undecided(assessment, live)
         if assessment.spike:
             self._add_spike(ranks)
+
+    def _add_undecided(self, assessment: Assessment, live: Sequence[int]) -> None:
+        """More ranks are off than may be excluded, or one that cannot be named."""
+        norms = [n for i in live if (n := assessment.norms[i]) is not None and n > 0]
+        if norms and max(norms) > _APART * min(norms):
+            self.undecided = True
+            text = "more ranks are far off than may be excluded"
+            self.add("ST-GRAD-002", text, attributed=False, hopeless=True)
+        else:
+            self.note("some rank is off in most steps, and which one is undecided: audit the run")
 
     def _add_not_finite(
         self, not_finite: Sequence[int], live: list[int], ranks: Sequence[int]
@@ -217,22 +238,21 @@ class Findings:
             self.add("ST-GRAD-001", f"rank {ranks[index]}'s gradient is not finite")
 
     def _add_outlier(
-        self, score: RankScore, index: int, threshold: float, ranks: Sequence[int], *, sure: bool
+        self,
+        assessment: Assessment,
+        index: int,
+        ground: Ground,
+        live: Sequence[int],
+        ranks: Sequence[int],
     ) -> None:
-        why = ", ".join(_TEXTS[test] for test in score.flags if test in _TEXTS)
-        z = max(v for v in (score.z, score.direction, score.history, 0.0) if v is not None)
-        rank = ranks[index]
-        if sure:
-            self.offend(index, Ground.STATISTICS, ranks)
-        else:
-            self.outliers.add(rank)
-            self.undecided = True
-        self.add(
-            "ST-GRAD-002",
-            f"rank {rank}'s gradient is an outlier: {why} (z {z:.1f}, limit {threshold:g})",
-            attributed=sure,
-            hopeless=True,
-        )
+        if index not in live:
+            self.offences.append((index, ground))
+            return
+        self.offend(index, ground, ranks)
+        why = str(assessment.why.get(index, "its gradient is out of line"))
+        if ground is Ground.STATISTICS:
+            why += f" (ln E {assessment.evidence[index]:.1f}, limit {assessment.limit:.1f})"
+        self.add("ST-GRAD-002", f"rank {ranks[index]} is an outlier: {why}", hopeless=True)
 
     def _add_spike(self, ranks: Sequence[int]) -> None:
         alone = len(ranks) == 1
@@ -248,9 +268,10 @@ class Findings:
             hopeless=True,
         )
 
-    def add_integrity(self, result: IntegrityResult) -> None:
+    def add_integrity(self, result: IntegrityResult, ranks: Sequence[int]) -> None:
         """Add a mismatch between the reduction and what the ranks sent."""
         self.integrity = finite_or_none(result.ratio)
+        self.disputed.update(ranks[index] for index in result.holders)
         if result.ok:
             return
         self.add(
@@ -308,8 +329,6 @@ class Findings:
                 return response
             case GuardResponse.HALT:
                 return response if self.codes else GuardResponse.OBSERVE
-            case GuardResponse.ROLLBACK if self.stale or (self.refused and self._hopeless):
-                return GuardResponse.HALT if ends else response
             case _ if not self.refused:
                 # Nothing of what was found is in the gradients.
                 return GuardResponse.EXCLUDE_RANK if self.codes else GuardResponse.OBSERVE
@@ -322,7 +341,6 @@ class Findings:
                 | GuardResponse.CLIP
                 | GuardResponse.EXCLUDE_RANK
                 | GuardResponse.EVICT_NODE
-                | GuardResponse.ROLLBACK
             ):
                 return GuardResponse.SKIP_STEP
             case _:
@@ -331,3 +349,16 @@ class Findings:
     @property
     def _hopeless(self) -> bool:
         return self.undecided or self.upstream
+
+
+def _score(assessment: Assessment, index: int, rank: int) -> RankScore:
+    norm = assessment.norms[index]
+    return RankScore(
+        rank=rank,
+        finite=index not in assessment.not_finite,
+        norm=norm,
+        cosine=assessment.cosines[index] if assessment.cosines else None,
+        evidence=assessment.evidence[index] if assessment.evidence else None,
+        limit=assessment.limit or None,
+        why=str(assessment.why[index]) if index in assessment.why else "",
+    )

@@ -19,12 +19,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from torch import Tensor
 
-from securetrain.guard.dispute import Numbers, Ruling, Standing, guilty_by_standing, rule
+from securetrain.guard.dispute import Numbers, OpenTable, Ruling, Standing, guilty_by_standing, rule
 from securetrain.guard.exclusion import Decision, Exclusion, Ground
 from securetrain.guard.group_channel import Channel
 from securetrain.guard.kept import Kept
@@ -34,7 +34,9 @@ Offences = list[tuple[int, Ground]]
 Assess = Callable[[Numbers, Collection[int]], Offences]
 """Rows (ranks, k) of what was sent, and the ranks that are left out: what else is against whom."""
 
-_GROUNDS = list(Ground)
+_GROUNDS: Final = list(Ground)
+_ATTEMPTS: Final = 16
+"""Of f liars each can have disputes with f others, one in each attempt, before the next tells."""
 
 
 class Reducer(Protocol):
@@ -134,8 +136,9 @@ class Settler:
         texts: dict[int, str] = {}
         sent_bytes = 0
         decision = self._consider(offences, held)
-        for _ in range(2 * self._exclusion.limit + 3):
-            if decision.undecided:
+        for _ in range(min(_ATTEMPTS, self._exclusion.limit * (self._exclusion.limit + 1) + 3)):
+            owners = set(range(ranks)) - set(decision.excluded)
+            if decision.undecided or all((rank, rank) in apart for rank in owners):
                 break
             attempt = self._reducer.run(kept, decision.excluded, apart)
             outcome, said = self._read(attempt, decision.excluded, assess)
@@ -193,20 +196,28 @@ class Settler:
         suspects = [] if ruling.not_finite else assess(table.sent.sum(axis=1), out)
         for rank, ground in suspects:
             grounds.setdefault(rank, ground)
+        apart = _apart(ruling, table, gone={*texts, *ruling.not_finite})
         outcome = _Outcome(
-            ok=ruling.ok and not any(rank in live for rank in grounds),
+            ok=not (apart or any(rank in live for rank in grounds)),
             grounds=grounds,
-            apart=_apart(ruling, table.owners),
+            apart=apart,
         )
         return outcome, texts
 
 
-def _apart(ruling: Ruling, owners: Sequence[int]) -> set[tuple[int, int]]:
-    return {(sender, owners[part]) for sender, part in ruling.apart}
+def _apart(ruling: Ruling, table: OpenTable, gone: Collection[int]) -> set[tuple[int, int]]:
+    """Senders and owners to set apart, owners to disown; not for the word of who is out by now."""
+    pairs = {(sender, table.owners[part]) for sender, part in ruling.apart}
+    disowned = {(owner, owner) for rank, owner in ruling.complaints if rank not in gone}
+    return {
+        (sender, owner)
+        for sender, owner in pairs | disowned
+        if sender not in gone and not (table.shared and owner in gone)
+    }
 
 
 def _pairs(apart: Collection[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted({(min(pair), max(pair)) for pair in apart}))
+    return tuple(sorted({(min(pair), max(pair)) for pair in apart if pair[0] != pair[1]}))
 
 
 def _majority(said: Sequence[bytes]) -> bytes | None:

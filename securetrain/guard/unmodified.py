@@ -66,6 +66,8 @@ class _Watched:
     parameters: frozenset[int]
     reductions: list[tuple[Any, Any]]
     """What reduces it, if it is sharded."""
+    optimizer: weakref.ref[Optimizer] | None = None
+    """The first that stepped on it: the guard reads its first moment."""
     step: int = 0
     refused: bool = False
     """Whether the gradients that are there now are to be dropped."""
@@ -223,6 +225,10 @@ class ScriptGuard:
             self._note("an optimizer steps inside of the backward pass")
             return
         ids = frozenset(map(id, parameters))
+        for one in self._models:
+            if one.optimizer is None and not one.parameters.isdisjoint(ids):
+                one.optimizer = weakref.ref(optimizer)
+                one.guard.use_optimizer(optimizer)
         self._judge(ids, keep=False)
         self._count()
         for reason in self._unwatched(optimizer, parameters):

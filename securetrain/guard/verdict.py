@@ -15,29 +15,12 @@ ST-GRAD-005  the run halts: the policy says so, or too many steps in a row were 
 """
 
 import math
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from securetrain.core.errors import GuardError
 from securetrain.policy.schema import GuardResponse
-
-
-class Test(StrEnum):
-    """The tests that can flag a rank or a step."""
-
-    __test__ = False  # pytest: not a test class
-
-    FINITE = "finite"
-    NORM = "norm"
-    FAR = "far"
-    CLOSE = "close"
-    COSINE = "cosine"
-    DIRECTION = "direction"
-    HISTORY = "history"
-    PAIR = "pair"
-    SPIKE = "spike"
 
 
 class RankScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,19 +30,14 @@ class RankScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     finite: bool
     norm: float | None = None
     """Estimated norm of the local gradient."""
-    z: float | None = None
-    """The largest of the tests' robust z-scores."""
-    distance: float | None = None
-    """Median distance to the other ranks, over the median norm."""
-    nearest: float | None = None
-    """Distance to the nearest other rank, over the median norm."""
     cosine: float | None = None
-    """Cosine with the others' consensus."""
-    direction: float | None = None
-    """z of the cosine summed over time."""
-    history: float | None = None
-    """z of the residual summed over time."""
-    flags: tuple[Test, ...] = ()
+    """With the sum of the other ranks' directions."""
+    evidence: float | None = None
+    """ln E: how strongly all steps so far speak against the rank."""
+    limit: float | None = None
+    """The rank is excluded from this ln E on."""
+    why: str = ""
+    """The statistic that speaks loudest, for a rank that was named in this step."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -33,21 +34,26 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.collect import Collector, StepSketches
+from securetrain.guard.detector import Detector
+from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.dispute import Numbers, Standing
-from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weights_of
+from securetrain.guard.exclusion import Exclusion, ExclusionState, weights_of
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
-from securetrain.guard.integrity import check
+from securetrain.guard.integrity import check, leaning, unequal
 from securetrain.guard.kept import Keeper, Weights
-from securetrain.guard.outliers import Detector, DetectorState
+from securetrain.guard.moments import Moments
+from securetrain.guard.presence import Deadline
 from securetrain.guard.rereduction import OpenReduction
 from securetrain.guard.response import EXCLUDING, Findings
+from securetrain.guard.rows import StepRows
 from securetrain.guard.settlement import Offences, Settlement, Settler
-from securetrain.guard.sketch import SketchShape, shape_for
+from securetrain.guard.sketch import norms, shape_for
+from securetrain.guard.statements import DIGEST, Table, decode, encode, first_moment, lengths
 from securetrain.policy.schema import Gradients, GuardResponse
 
-_DIGEST: Final = 32
-_ALONE: Final = SketchShape(rows=1, buckets=1)
+_MEMORY: Final = 64
+"""Steps in which a rank that contradicts itself a second time is named."""
 
 
 class Watch(Protocol):
@@ -82,6 +88,7 @@ class GroupWatch:
         settings: the policy's section.
         randomness: gives n unpredictable bytes.
         retain_bytes: local gradient bytes that may wait for a seed, or for a verdict.
+        deadline: for each message.
         nodes: the node of each of these ranks, where it is known.
     """
 
@@ -91,24 +98,32 @@ class GroupWatch:
         settings: Gradients,
         randomness: Callable[[int], bytes],
         retain_bytes: int,
+        *,
+        deadline: Deadline | None = None,
         nodes: Sequence[int] | None = None,
     ) -> None:
         self.ranks = tuple(dist.get_process_group_ranks(group))
         self.piece = ""
-        self.detector = _detector(len(self.ranks), settings)
-        self.channel: Channel = GroupChannel(group)
+        self.detector = Detector.of(len(self.ranks), settings)
+        self.channel: Channel = GroupChannel(group, deadline)
         self.shape = shape_for(len(self.ranks))
-        self._beacon = Beacon(self.channel, randomness)
-        self.collector = Collector(self._beacon, self.shape, retain_bytes)
+        self.beacon = Beacon(self.channel, randomness)
+        self.collector = Collector(self.beacon, self.shape, retain_bytes)
+        self.moments = Moments()
         self.exclusion = Exclusion(len(self.ranks), nodes)
         self.weights = Weights(len(self.ranks))
+        self.rows: StepRows | None = None
         self._keeper = Keeper(retain_bytes)
         self._standing = Standing(len(self.ranks), self.exclusion.limit)
         self._response = settings.response
+        self._confirm = settings.confirm_tables
         self._group = group
-        self._threshold = _limit(settings)
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
-        self._layout = b""
+        self._before: Detector | None = None
+        self._leaned: dict[int, int] = {}
+        self._steps = 0
+        ones = torch.ones(1, self.shape.size, dtype=torch.float64)
+        self._unit = float(norms(ones, self.shape)) / math.sqrt(self.shape.size)
 
     def watch_sharded(
         self, modules: Sequence[Sharded], report_error: Callable[[GuardError], None]
@@ -124,17 +139,29 @@ class GroupWatch:
             )
         self._owners = _owners(self.ranks, grids.pop())
         attach_sharded(
-            modules, self.collector, report_error, weights=self.weights, keeper=self._keeper
+            modules,
+            self.collector,
+            report_error,
+            weights=self.weights,
+            keeper=self._keeper,
+            moments=self.moments,
         )
         named = [(one.chunk, p.sharded_param) for one in modules for p in one.group.fsdp_params]
         self.piece = fingerprint(named)
-        self.collector.draw_window_seed()
+        self.beacon.commit()
 
     def watch_replicated(self, model: DistributedDataParallel) -> None:
         """Hook a model of which all these ranks hold a copy. Collective."""
-        attach_replicated(model, self.collector, self._group, self.weights, self._keeper)
+        attach_replicated(
+            model,
+            self.collector,
+            self._group,
+            weights=self.weights,
+            keeper=self._keeper,
+            moments=self.moments,
+        )
         self.piece = fingerprint(model.named_parameters())
-        self.collector.draw_window_seed()
+        self.beacon.commit()
 
     def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
         """See `Watch`."""
@@ -155,33 +182,47 @@ class GroupWatch:
                 "no gradient was reduced since the last step",
                 "the model given to the guard",
             )
-        row = self._encode(sketches)
+        row = encode(sketches)
         rows = self.channel.all_gather(row)
-        before = self.detector.state()
         mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
+        self._compare_told(mine, sketches)
+        before = self._before = self.detector.snapshot()
         self._standing.begin()
         if self._response in EXCLUDING:
             self._impose(mine, elsewhere)
-        window = self._decide(mine, sketches, rows)
+        with np.errstate(all="ignore"):  # a liar's numbers may be any
+            self._decide(mine, sketches, rows)
         agreed = hashlib.sha256(b"".join(rows))
         agreed.update(msgspec.json.encode((mine.codes, sorted(mine.outliers))))
-        if len(set(self.channel.all_gather(agreed.digest()))) > 1:
+        if not self._confirm:
+            self.beacon.tell = agreed.digest()
+        elif len(set(self.channel.all_gather(agreed.digest()))) > 1:
             mine.add_disagreement()
-            # What else was found may be something else on another rank.
-            mine.offences.clear()
-            mine.undecided = mine.upstream = False
-            self.detector.restart(before)  # what differs from rank to rank must not be learned
-        sent = len(row) + _DIGEST * (1 + sketches.batches)
+            self.detector.rewind(before)  # what differs from rank to rank must not be learned
+        sent = len(row) + sketches.batches * 2 * DIGEST + DIGEST * int(self._confirm)
         if self._response in EXCLUDING:
-            sent += self._respond(mine, before, window)
+            sent += self._respond(mine, before)
         self._keeper.clear()
         findings.merge(mine)
+        self.collector.learn(applied=not mine.refused)
         return sketches.batches, sent
+
+    def _compare_told(self, findings: Findings, sketches: StepSketches) -> None:
+        """Every rank has told with its first draw which table it had in the step before."""
+        if len(set(sketches.told)) > 1:
+            findings.add_disagreement()
+            if self._before is not None:
+                self.detector.rewind(self._before)
 
     @property
     def _uncounted(self) -> tuple[int, ...]:
         """Ranks, by place, whose gradients are not in what this step has reduced."""
         return tuple(index for index, value in enumerate(self.weights.values) if not value)
+
+    @property
+    def _known(self) -> tuple[int, ...]:
+        """Ranks about whom nothing new refuses a step: they are excluded."""
+        return tuple(sorted({*self._uncounted, *self.exclusion.excluded}))
 
     def _impose(self, findings: Findings, elsewhere: Collection[int]) -> None:
         places = [index for index, rank in enumerate(self.ranks) if rank in elsewhere]
@@ -191,9 +232,7 @@ class GroupWatch:
             findings.outliers.add(rank)
             findings.add("ST-GRAD-002", f"rank {rank} is excluded from another piece of the model")
 
-    def _respond(
-        self, findings: Findings, before: DetectorState, window: torch.Tensor | None
-    ) -> int:
+    def _respond(self, findings: Findings, before: Detector) -> int:
         """Exclude who was named, and reduce the step again where that helps; returns bytes sent."""
         offences, sent = list(findings.offences), 0
         drops = self._response is GuardResponse.SKIP_STEP and not findings.contested
@@ -201,19 +240,17 @@ class GroupWatch:
         if findings.refused and known and not drops and self._keeper.complete:
 
             def assess(rows: Numbers, out: Collection[int]) -> Offences:
-                return self._assess(before, rows, window, out)
+                return self._assess(before, rows, out)
 
-            reducer = OpenReduction(self._group, self.channel, self._beacon, self.shape)
+            reducer = OpenReduction(self._group, self.channel, self.beacon, self.shape)
             settler = Settler(reducer, self.channel, self.exclusion, self._standing)
-            settlement = settler.settle(self._keeper.kept, offences, (), assess)
+            settlement = settler.settle(self._keeper.kept, offences, findings.held, assess)
             offences, sent = settlement.offences, settlement.sent_bytes
             self._take(findings, settlement)
-        decision = self.exclusion.decide(offences)
+        decision = self.exclusion.decide(offences, held=findings.held)
         findings.undecided = findings.undecided or bool(decision.undecided)
         findings.newly_excluded |= {self.ranks[index] for index in decision.newly}
         findings.readmitted |= {self.ranks[index] for index in decision.readmitted}
-        newly = {index for index, ground in offences if ground is Ground.STATISTICS}
-        findings.stale = bool(newly & set(decision.newly))
         self.weights.values = weights_of(len(self.ranks), decision.excluded)
         return sent
 
@@ -236,73 +273,76 @@ class GroupWatch:
         named = bool(settlement.offences) and self._response is GuardResponse.SKIP_STEP
         if named and set(settlement.out) != set(self.exclusion.excluded):
             return  # dropped, and without them from the next step on
-        for kept, mean in zip(self._keeper.kept, settlement.means, strict=True):
-            kept.replace(mean)
+        self._keeper.replace(settlement.means)
         findings.excluded |= {self.ranks[index] for index in settlement.out}
         findings.settle()
 
-    def _assess(
-        self,
-        before: DetectorState,
-        rows: Numbers,
-        window: torch.Tensor | None,
-        out: Collection[int],
-    ) -> Offences:
-        """Judge what was sent in the open in place of what was sent before."""
-        fresh = torch.from_numpy(rows)
-        window = torch.zeros_like(fresh) if window is None else window
-        self.detector.restart(before)
+    def _assess(self, before: Detector, rows: Numbers, out: Collection[int]) -> Offences:
+        """Judge what was sent in the open, by what was known before this step."""
+        whole = StepRows(groups=("(open)",), gradients=rows[None] * self._unit, momentum=None)
+        assessment = before.snapshot().observe(whole)
         found = Findings(excluded=set(out))
-        assessment = self.detector.observe(fresh, window, self.shape)
-        found.add_assessment(assessment, self._threshold, range(len(self.ranks)), sorted(out))
+        found.add_assessment(assessment, range(len(self.ranks)), sorted(out))
         return found.offences
 
-    def _encode(self, sketches: StepSketches) -> bytes:
-        numbers = torch.cat([sketches.sent.flatten(), sketches.received, sketches.window])
-        accused = bytes(int(rank in sketches.unopened) for rank in range(len(self.ranks)))
-        return sketches.digest + accused + numbers.float().numpy().tobytes()
-
-    def _decide(
-        self, findings: Findings, sketches: StepSketches, rows: list[bytes]
-    ) -> torch.Tensor | None:
-        """Add what the table shows; returns the window rows, if they can be compared."""
-        size = len(self.ranks)
-        accused = [{r for r in range(size) if row[_DIGEST + r]} for row in rows]
-        findings.add_unopened(accused, self.ranks)
-        if len({row[:_DIGEST] for row in rows}) > 1:
+    def _decide(self, findings: Findings, sketches: StepSketches, rows: list[bytes]) -> None:
+        """Add what the table shows."""
+        live = [rank for rank in range(len(self.ranks)) if rank not in self._uncounted]
+        findings.add_unopened(sketches.unopened, self.ranks, self._known)
+        table = decode(rows, len(sketches.parts), len(sketches.groups), self.shape.size)
+        apart = table.apart
+        if set(apart) & set(live):
             # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
             findings.add_disagreement()
-            return None
-        numbers = torch.stack(
-            [
-                torch.frombuffer(bytearray(row[_DIGEST + size :]), dtype=torch.float32)
-                for row in rows
-            ]
-        ).double()
-        k = self.shape.size
-        parts = sketches.sent.shape[0]
-        sent = numbers[:, : parts * k].view(size, parts, k)
-        received, window = numbers[:, -2 * k : -k], numbers[:, -k:]
-        if sketches.layout != self._layout:
-            self.detector.forget_history()
-            self._layout = sketches.layout
-        assessment = self.detector.observe(sent.sum(dim=1), window, self.shape)
-        uncounted = self._uncounted
-        known = {*uncounted, *self.exclusion.excluded}
-        findings.add_assessment(assessment, self._threshold, self.ranks, sorted(known))
-        if set(assessment.not_finite) <= set(uncounted):
-            counted = torch.tensor(self.weights.values, dtype=torch.float64)
-            counted = counted.view(-1, 1, 1).expand_as(sent)
+            return
+        usable = table.finite
+        usable[list(apart)] = False
+        gradients = np.where(usable[:, None, None], table.groups, np.nan) * self._unit
+        findings.partial_norms = dict(
+            zip(self.ranks, lengths(table.received.sum(axis=1), self._unit), strict=True)
+        )
+        self._check_words(findings, table, [rank for rank in live if usable[rank]])
+        moment, odd = first_moment(table, self._owners)
+        for rank in odd:
+            text = f"rank {self.ranks[rank]}'s optimizer state is not the others'"
+            findings.accuse("ST-GRAD-012", text, rank, self.ranks, self._known)
+        self.rows = StepRows(
+            groups=sketches.groups,
+            gradients=gradients.transpose(1, 0, 2),
+            momentum=None if moment is None else moment * self._unit,
+        )
+        findings.add_assessment(self.detector.observe(self.rows), self.ranks, self._known)
+        if all(usable[rank] for rank in live):
             result = check(
-                torch.where(counted == 0.0, torch.zeros_like(sent), sent * counted),
-                received,
+                table.parts,
+                table.received,
+                groups=table.groups,
                 roundoff=sketches.roundoff,
-                shape=self.shape,
                 product_roundoff=sketches.product_roundoff,
                 owners=self._owners,
+                weights=self.weights.values,
+                unit=self._unit,
             )
-            findings.add_integrity(result)
-        return window
+            findings.add_integrity(result, self.ranks)
+
+    def _check_words(self, findings: Findings, table: Table, speak: list[int]) -> None:
+        """Name the ranks whose own rows do not describe one gradient."""
+        self._steps += 1
+        if table.parts.shape[1] < 2 or not speak:
+            return
+        parts, groups = table.parts[speak], table.groups[speak]
+        wrong = {speak[i] for i in unequal(parts, groups)}
+        lean = leaning(parts).any(axis=1) | leaning(groups).any(axis=1)
+        for rank in (speak[i] for i in np.flatnonzero(lean)):
+            if self._steps - self._leaned.get(rank, -_MEMORY) < _MEMORY:
+                wrong.add(rank)
+            elif rank not in wrong:
+                text = "the rows of one rank contradict each other"
+                findings.add("ST-GRAD-011", text, attributed=False)
+            self._leaned[rank] = self._steps
+        for rank in sorted(wrong):
+            text = f"rank {self.ranks[rank]}'s own rows contradict each other"
+            findings.accuse("ST-GRAD-011", text, rank, self.ranks, self._known)
 
 
 class LoneWatch:
@@ -313,10 +353,9 @@ class LoneWatch:
     ) -> None:
         self.ranks: tuple[int, ...] = (rank,)
         self.piece = fingerprint(parameters)
-        self.detector = _detector(1, settings)
+        self.detector = Detector.of(1, settings)
         self.exclusion = Exclusion(1)
         self._parameters = [parameter for _, parameter in parameters]
-        self._threshold = _limit(settings)
 
     def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
         """See `Watch`; nobody is excluded from a group of one."""
@@ -341,9 +380,9 @@ class LoneWatch:
         square = sum(
             float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients
         )
-        row = torch.tensor([[math.sqrt(square)]], dtype=torch.float64)
-        assessment = self.detector.observe(row, torch.zeros_like(row), _ALONE)
-        findings.add_assessment(assessment, self._threshold, self.ranks)
+        row = np.full((1, 1, 1), math.sqrt(square))
+        rows = StepRows(groups=("(all)",), gradients=row, momentum=None)
+        findings.add_assessment(self.detector.observe(rows), self.ranks)
         return 0, 0
 
 
@@ -375,11 +414,3 @@ def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:
     """The shard that each rank has."""
     shard = {rank: index for row in grid for index, rank in enumerate(row)}
     return tuple(shard[rank] for rank in ranks)
-
-
-def _detector(ranks: int, settings: Gradients) -> Detector:
-    return Detector(ranks, warmup_steps=settings.warmup_steps or 20, threshold=_limit(settings))
-
-
-def _limit(settings: Gradients) -> float:
-    return settings.threshold or 8.0

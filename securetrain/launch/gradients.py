@@ -245,7 +245,7 @@ class GradientWatch:
         self.excluded.update(verdict.newly_excluded)
         for rank in verdict.outliers:
             self.named.setdefault(rank, set()).update(verdict.codes)
-        if verdict.ok and not (verdict.newly_excluded or verdict.readmitted):
+        if verdict.ok and not (verdict.settled or verdict.newly_excluded or verdict.readmitted):
             return
         self.changed()
         if self.sketches is not None:
@@ -262,17 +262,24 @@ class GradientWatch:
             self.say(str(finding))
             self.record(lambda events: events.StepRefused.of(finding, subject))
         if verdict.newly_excluded:
-            ranks = _words(verdict.newly_excluded)
-            self.say(f"{subject}: excluded: {ranks}: {verdict.reason}")
-            place = f"{subject}, ranks {ranks}"[:200]
-            self.record(lambda events: events.RanksExcluded.of(finding, place))
+            self.say(
+                f"{subject}: excluded: rank {_words(verdict.newly_excluded)}: {verdict.reason}"
+            )
         if verdict.readmitted:
-            self.say(f"{subject}: readmitted: {_words(verdict.readmitted)}")
+            self.say(f"{subject}: counts again: rank {_words(verdict.readmitted)}")
+        from securetrain.guard import verdict_events  # noqa: PLC0415 - imports cryptography
+
+        for entry in verdict_events(verdict):
+            self.record(functools.partial(_given, entry))
         try:
             verdict.raise_if_halted()
         except SecureTrainError as error:
             halt = error
             self.record(lambda events: events.RunHalted.of(halt, subject))
+
+
+def _given(entry: object, _events: object) -> object:
+    return entry
 
 
 def _words(ranks: tuple[int, ...]) -> str:

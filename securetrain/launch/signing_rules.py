@@ -58,7 +58,9 @@ FOR_ALL: Final = frozenset(
         events.CheckpointSigned,
         events.CheckpointRemoved,
         events.StepRefused,
-        events.RanksExcluded,
+        events.StepSettled,
+        events.RankExcluded,
+        events.RankReadmitted,
         events.RunHalted,
         events.TrainingFinished,
     }

@@ -32,7 +32,6 @@ class GuardResponse(StrEnum):
     SKIP_STEP = "skip-step"
     CLIP = "clip"
     EXCLUDE_RANK = "exclude-rank"
-    ROLLBACK = "rollback"
     EVICT_NODE = "evict-node"
     HALT = "halt"
 
@@ -89,6 +88,18 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             le=1000,
         ),
     ] = 5
+    deadline_seconds: Annotated[
+        float,
+        meta("how long a rank waits for the others' messages about a step", "run", ge=1, le=86400),
+    ] = 60.0
+    confirm_tables: Annotated[
+        bool,
+        meta(
+            "whether ranks compare their tables before a step is applied, by one more all-gather,"
+            " and not with the next step",
+            "run",
+        ),
+    ] = False
 
     @property
     def budget(self) -> float:

@@ -130,8 +130,8 @@ class RankPoint(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     rank: int
     norm: float | None = None
-    z: float | None = None
-    distance: float | None = None
+    evidence: float | None = None
+    """ln E against the rank."""
     cosine: float | None = None
 
 
@@ -144,7 +144,8 @@ class GuardView(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
     refused_steps: tuple[int, ...]
     reasons: tuple[str, ...]
-    threshold: float | None = None
+    limit: float | None = None
+    """Of the evidence."""
 
 
 class ArtifactView(msgspec.Struct, frozen=True, kw_only=True):

@@ -181,13 +181,6 @@ def _guard(guard: GuardView | None) -> list[Plot | None]:
     """One drawing for each thing that the guard compares; those without numbers are left out."""
     if guard is None:
         return []
-    distances = _per_rank(
-        guard,
-        "distance",
-        "Distance of each rank's sketch from the others",
-        "relative distance",
-        lambda point: point.distance,
-    )
     norms = _per_rank(
         guard,
         "sketch",
@@ -196,7 +189,7 @@ def _guard(guard: GuardView | None) -> list[Plot | None]:
         lambda point: point.norm,
     )
     return [
-        distances or norms,
+        norms,
         _per_rank(
             guard,
             "cosine",
@@ -206,11 +199,11 @@ def _guard(guard: GuardView | None) -> list[Plot | None]:
         ),
         _per_rank(
             guard,
-            "score",
-            "Outlier score of each rank",
-            "robust z-score",
-            lambda point: point.z,
-            limit=(guard.threshold, "outlier from"),
+            "evidence",
+            "Evidence against each rank, of all steps so far",
+            "ln E",
+            lambda point: point.evidence,
+            limit=(guard.limit, "excluded from"),
         ),
         _integrity(guard),
     ]

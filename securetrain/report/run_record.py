@@ -62,9 +62,9 @@ MAX_CHECKPOINTS: Final = 200
 class _Score(msgspec.Struct, frozen=True):
     rank: int
     norm: float | None = None
-    z: float | None = None
-    distance: float | None = None
     cosine: float | None = None
+    evidence: float | None = None
+    limit: float | None = None
 
 
 class _Verdict(msgspec.Struct, frozen=True):
@@ -150,7 +150,7 @@ def read_run(root: Path, now: datetime) -> RunRecord:
     verifications = reader.json(root / VERIFY_FILE, _Verifications)
     drills = reader.json(root / DRILLS_FILE, _Drills)
     summary = reader.json(run.summary, _Summary) or _Summary()
-    guard = _guard(reader, run, policy)
+    guard = _guard(reader, run)
     views = boundaries.judge(
         ledger=ledger.proof,
         events=said.events if said else (),
@@ -382,7 +382,11 @@ def _checkpoints(reader: Reader, run: RunDir, trust: TrustRoot | None) -> tuple[
     return tuple(view for view in views if view is not None)
 
 
-def _guard(reader: Reader, run: RunDir, policy: LoadedPolicy | None) -> GuardView | None:
+def _scores(steps: list[_Verdict]) -> list[_Score]:
+    return [score for step in steps for score in step.table]
+
+
+def _guard(reader: Reader, run: RunDir) -> GuardView | None:
     steps = [line.verdict for line in reader.lines(run.sketches, _Step)]
     if not steps:
         return None
@@ -391,8 +395,7 @@ def _guard(reader: Reader, run: RunDir, policy: LoadedPolicy | None) -> GuardVie
             step=step.step,
             rank=score.rank,
             norm=score.norm,
-            z=score.z,
-            distance=score.distance,
+            evidence=score.evidence,
             cosine=score.cosine,
         )
         for step in steps
@@ -409,7 +412,7 @@ def _guard(reader: Reader, run: RunDir, policy: LoadedPolicy | None) -> GuardVie
         reasons=tuple(
             f"step {step.step}: {' '.join(step.codes)} {step.reason}" for step in refused[:20]
         ),
-        threshold=policy.policy.gradients.threshold if policy else None,
+        limit=max((point.limit for point in _scores(steps) if point.limit), default=None),
     )
 
 

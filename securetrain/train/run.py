@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from securetrain.core import ExitCode
+from securetrain.guard import verdict_events
 from securetrain.ledger import events
 from securetrain.train.agree import rank_zero_decides, recording_refusals
 from securetrain.train.baseline import Baselines, baselines
@@ -173,9 +174,14 @@ class _Loop:
             self.session.checkpoints.settle(wait=wait)
 
     def _record(self, result: StepResult) -> None:
-        if result.refusal is None or not self.session.worker.is_rank_zero:
+        if not self.session.worker.is_rank_zero:
             return
         ledger, step = self.session.ledger, self.session.trainer.progress.step
+        if result.judged is not None:
+            for event in verdict_events(result.judged):
+                ledger.write(event)
+        if result.refusal is None:
+            return
         ledger.write(events.StepRefused.of(result.refusal, f"step {step}"))
         if result.halt is not None:
             ledger.write(events.RunHalted.of(result.halt, f"step {step}"))

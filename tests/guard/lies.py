@@ -8,13 +8,13 @@ liar's own process: what it sends, what it says about it, what it says that it w
 
 # mypy: disable-error-code="attr-defined,union-attr,assignment,method-assign,arg-type,misc"
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -22,8 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from securetrain.guard import GradientGuard
-from securetrain.guard.group_channel import GroupChannel
+from securetrain.guard import GradientGuard, watch
 from securetrain.policy.schema import Gradients, GuardResponse
 
 LIAR = 2
@@ -130,52 +129,33 @@ def _full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def accuses(step: int, own: Any) -> Iterator[None]:
-    """Says that rank 0 did not open its commitment."""
-    del step
-    real = own._encode
-
-    def encode(sketches: Any) -> bytes:
-        row = bytearray(real(sketches))
-        row[32] = 1
-        return bytes(row)
-
-    own._encode = encode
-    try:
-        yield
-    finally:
-        own._encode = real
-
-
-def _scales(slice_: slice, factor: float, own: Any) -> Callable[[bytes], bytes]:
-    def change(row: bytes) -> bytes:
-        start = 32 + len(own.ranks)
-        numbers = np.frombuffer(row[start:], dtype="<f4").copy()
-        numbers[slice_] *= factor
-        return row[:start] + numbers.tobytes()
-
-    return change
-
-
-@contextmanager
 def bends_a_part(step: int, own: Any) -> Iterator[None]:
     """Bends what it says of the part that it sent to rank 0; nothing else."""
-    yield from _with_row(own, slice(0, own.shape.size), 1.01)
+    del step
+    yield from _with_rows(own, slice(0, 1), 1.01)
 
 
 @contextmanager
 def scales_its_row(step: int, own: Any) -> Iterator[None]:
-    """Says that it sent 1.01 times what it sent."""
-    yield from _with_row(own, slice(0, -2 * own.shape.size), 1.01)
+    """Says that it sent 1.01 times what it sent, in all rows about it."""
+    del step
+    yield from _with_rows(own, None, 1.01)
 
 
-def _with_row(own: Any, numbers: slice, factor: float) -> Iterator[None]:
-    real, change = own._encode, _scales(numbers, factor, own)
-    own._encode = lambda sketches: change(real(sketches))
+def _with_rows(own: Any, parts: slice | None, factor: float) -> Iterator[None]:
+    real = watch.encode
+
+    def encode(sketches: Any) -> bytes:
+        said = sketches.parts.copy()
+        said[slice(None) if parts is None else parts] *= factor
+        groups = sketches.sent * (factor if parts is None else 1.0)
+        return real(dataclasses.replace(sketches, parts=said, sent=groups))
+
+    watch.encode = encode
     try:
         yield
     finally:
-        own._encode = real
+        watch.encode = real
 
 
 @contextmanager
@@ -196,30 +176,11 @@ def sends_other_than_it_says(step: int, own: Any) -> Iterator[None]:
 
 @contextmanager
 def tells_another_hash(step: int, own: Any) -> Iterator[None]:
-    """Says that it holds another table than the others."""
+    """Says with its first draw that it held another table than the others."""
     del step
-    real = GroupChannel.all_gather
-
-    def all_gather(self: GroupChannel, data: bytes) -> list[bytes]:
-        return real(self, bytes(32) if len(data) == 32 and self is own.channel else data)
-
-    # Only the hash of the table: the values of the beacon are told through the same channel.
-    beacon_draw = own._beacon.draw
-
-    def draw(context: str) -> Any:
-        GroupChannel.all_gather = real
-        try:
-            return beacon_draw(context)
-        finally:
-            GroupChannel.all_gather = all_gather
-
-    own._beacon.draw = draw
-    GroupChannel.all_gather = all_gather
-    try:
-        yield
-    finally:
-        GroupChannel.all_gather = real
-        own._beacon.draw = beacon_draw
+    own.beacon.tell = bytes(31) + b"x"
+    yield
+    own.beacon.tell = bytes(31) + b"x"
 
 
 SETTINGS = Gradients(warmup_steps=6)

@@ -19,7 +19,7 @@ HUGE = 3e38
 FAULTS = {
     "nan": lambda step: math.nan,
     "huge": lambda step: (HUGE, -HUGE, math.inf)[step % 3],
-    "flip": lambda step: -8.0,
+    "flip": lambda step: -40.0,
 }
 
 
@@ -116,7 +116,6 @@ def test_the_loss_is_that_of_a_run_without_the_rank(kind):
 
 
 LIES = {
-    "accuses": (lies.accuses, ("ddp", "fsdp")),
     "bends a part": (lies.bends_a_part, ("fsdp",)),
     "scales its row": (lies.scales_its_row, ("ddp",)),
     "sends other than it says": (lies.sends_other_than_it_says, ("ddp",)),
@@ -126,7 +125,10 @@ LIES = {
 
 def liars(kind):
     lies.quiet()
-    found = {"clean": lies.train(kind, lies.SETTINGS)}
+    found = {
+        "clean": lies.train(kind, lies.SETTINGS),
+        "oracle": lies.train(kind, None, without=LIAR, drop=[START]),
+    }
     for name, (lie, kinds) in LIES.items():
         if kind in kinds:
             found[name] = lies.train(kind, lies.SETTINGS, lie=lie)
@@ -158,7 +160,7 @@ def test_a_liar_neither_halts_the_run_nor_gets_another_named(lied, name):
             assert set(verdict["excluded"]) <= {LIAR}
             for honest in (0, 1, 3):
                 assert f"rank {honest}" not in verdict["reason"], verdict["reason"]
-        assert guarded["held_out"] < 1.05 * found["clean"]["held_out"]
+        assert guarded["held_out"] < 1.01 * max(found[n]["held_out"] for n in ("clean", "oracle"))
 
 
 def everybody():

@@ -23,12 +23,14 @@ from securetrain.testing.processes import run_ranks
 from securetrain.train.trainer import Trainer
 from tests.parallel.curves import Case, make_trainer
 
-STEPS = 11
+FIRST = 24
+"""Two ranks have a past by then."""
+STEPS = FIRST + 3
 Poison = Callable[[torch.Tensor], object]
 POISONS: dict[int, Poison] = {
-    8: lambda g: g.mul_(50.0),
-    9: lambda g: g.mul_(-20.0),
-    10: lambda g: g[3:4].fill_(float("nan")),
+    FIRST: lambda g: g.mul_(50.0),
+    FIRST + 1: lambda g: g.mul_(-20.0),
+    FIRST + 2: lambda g: g[3:4].fill_(float("nan")),
 }
 """Steps in which the rank is poisoned, counted from 1."""
 SMALL = "{dim: 16, layers: 2, heads: 2, ffn: 32}"
@@ -97,17 +99,19 @@ def test_a_poisoned_rank_is_refused_by_all_and_named(cases):
         for rank, (plain, guarded) in enumerate(result[case.name] for result in seen):
             where = (case.name, rank, guarded["refused"])
             # The guard looks and does not touch: to the last bit, until there is something to see.
-            assert guarded["losses"][:8] == plain["losses"][:8], where
-            assert plain["losses"][8] != guarded["losses"][8], "the control learned the poison"
-            assert set(plain["refused"]) == {10}, "only what is not finite at all is noticed"
-            assert "(ranks:" not in plain["refused"][10][1], "and nobody is named"
+            assert guarded["losses"][:FIRST] == plain["losses"][:FIRST], where
+            assert plain["losses"][FIRST] != guarded["losses"][FIRST], (
+                "the control learned the poison"
+            )
+            assert set(plain["refused"]) == {FIRST + 2}, "only what is not finite at all is noticed"
+            assert "(ranks:" not in plain["refused"][FIRST + 2][1], "and nobody is named"
             # Four ranks that can be compared go on without the one; of two nobody can be excluded
             # by statistics, and the steps are dropped.
-            refused = [8] if case.name in ALIKE else sorted(POISONS)
+            refused = [FIRST] if case.name in ALIKE else sorted(POISONS)
             assert sorted(guarded["refused"]) == refused, where
             assert math.isfinite(guarded["losses"][-1])
             for step, (code, what) in guarded["refused"].items():
-                assert code == ("ST-GRAD-001" if step == 10 else "ST-GRAD-002"), where
+                assert code == ("ST-GRAD-001" if step == FIRST + 2 else "ST-GRAD-002"), where
                 assert f"(ranks: {culprit})" in what, where
 
 

@@ -69,7 +69,8 @@ def test_guarded_training_is_bit_for_bit_the_unguarded(seen, kind, draws):
         assert (case["batches"] == 1) == (draws == "one draw")
         record = msgspec.json.decode(case["lines"][0], type=StepRecord)
         assert record.world_size == SIZE
-        assert record.sent_bytes < 8192
+        # 1 KiB for each part, three for each of three groups, and one more.
+        assert record.sent_bytes < 1024 * (SIZE + 3 * 3 + 2)
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "ddp"])
@@ -89,7 +90,7 @@ def test_a_sign_flip_is_named_and_its_steps_are_skipped(seen, kind):
         assert all(v["excluded"] == [2] for v in case["verdicts"][ATTACK[1] :])
         assert case["totals"] == {
             "judged": 14,
-            "calibrating": 6,
+            "calibrating": 14,
             "refused": 1,
             "refused_in_a_row": 0,
             "hopeless_in_a_row": 0,
@@ -117,7 +118,9 @@ def test_a_poisoned_sample_is_named_before_it_spreads(seen, kind):
 def test_all_ranks_decide_the_same(seen):
     for name, case in seen[0].items():
         others = [result[name] for result in seen[1:]]
-        if name == "told another table":  # the rank that was told otherwise saw it otherwise
+        if name.startswith("told another table, late"):
+            assert all(other[13:] == case[13:] for other in others), "nothing of it was learned"
+        elif name == "told another table":  # the rank that was told otherwise saw it otherwise
             parts = [[(v["codes"], v["step"]) for v in c] for c in (case, *others)]
             assert all(part == parts[0] for part in parts)
             assert all(other[12:] == case[12:] for other in others), "nothing of it was learned"
@@ -166,9 +169,18 @@ def test_a_rank_that_was_told_another_table_is_found(seen):
     assert "ST-GRAD-004" in bad[0]["codes"]
 
 
+def test_without_a_gather_of_its_own_the_other_table_shows_a_step_later(seen):
+    for rank, result in enumerate(seen):
+        bad = refused(result["told another table, late"])
+        assert [v["step"] for v in bad][-1:] == [12], rank
+        assert bad[-1]["codes"] == ["ST-GRAD-004"]
+        assert bad[-1]["outliers"] == [], "the rank that was told may be honest"
+
+
 def test_a_rank_that_does_not_open_its_commitment_is_named(seen):
     bad = refused(seen[0]["broken commitment"])
-    assert [v["step"] for v in bad] == [7, 8]  # what it revealed is its commitment from then on
+    # What it revealed is its commitment from then on; it is excluded by then.
+    assert [v["step"] for v in bad] == [7]
     assert all(v["codes"] == ["ST-GRAD-004"] and v["outliers"] == [2] for v in bad)
     assert bad[0]["newly_excluded"] == [2]
 

@@ -95,7 +95,7 @@ def train(
             if attack == "nan" and RANK == CULPRIT and step in during:
                 x[3, 5] = float("nan")
             loss = nn.functional.cross_entropy(model(x), y)
-            sign = -8.0 if attack == "flip" and RANK == CULPRIT and step in during else 1.0
+            sign = -40.0 if attack == "flip" and RANK == CULPRIT and step in during else 1.0
             if isinstance(model, DistributedDataParallel) and not last:
                 with model.no_sync():
                     (sign * loss).backward()
@@ -233,9 +233,9 @@ def lying_sketch():
     return data(verdicts)
 
 
-def told_another_table():
+def told_another_table(*, confirm):
     """Rank 1 is told another table than the rest in step 11."""
-    guard = GradientGuard(None, SETTINGS)
+    guard = GradientGuard(None, msgspec.structs.replace(SETTINGS, confirm_tables=confirm))
     real, calls = GroupChannel.all_gather, [0]
 
     class Told:
@@ -365,7 +365,8 @@ SCENARIOS = {
     "tampered shard": tampered_shard,
     "tampered copy": tampered_copy,
     "lying sketch": lying_sketch,
-    "told another table": told_another_table,
+    "told another table": lambda: told_another_table(confirm=True),
+    "told another table, late": lambda: told_another_table(confirm=False),
     "broken commitment": broken_commitment,
     "refusals": refusals,
     "others": others,

@@ -174,8 +174,8 @@ def _curves(run: SmallRun) -> None:
                 "rank": rank,
                 "finite": True,
                 "norm": 1.0,
-                "z": 1.5 + math.sin(step * (rank + 1)),
-                "distance": 1 + 0.1 * math.sin(step + rank),
+                "evidence": 1.5 + math.sin(step * (rank + 1)),
+                "limit": 10.8,
             }
             for rank in range(3)
         ]

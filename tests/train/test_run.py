@@ -28,10 +28,12 @@ from securetrain.core.errors import GuardError, IntegrityError, SecureTrainError
 from securetrain.core.files import write_atomic
 from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import Decision
+from securetrain.guard import Verdict
 from securetrain.guard.verdict import StepRecord
 from securetrain.identity.trust import TrustRole
 from securetrain.ledger import events, read_ledger, verify_ledger
 from securetrain.policy.load import bundled_dir
+from securetrain.policy.schema import GuardResponse
 from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun
 from securetrain.train.config import JobConfig, override, parse_job
@@ -421,11 +423,17 @@ def test_what_the_guard_refuses_is_recorded(new_run: NewRun):
         trainer=SimpleNamespace(progress=SimpleNamespace(step=3)),
     )
     loop: Any = SimpleNamespace(session=session)
+    settled = Verdict(
+        step=3, ok=False, response=GuardResponse.EXCLUDE_RANK, codes=("ST-GRAD-001",),
+        outliers=(1,), reason="rank 1's gradient is not finite", settled=True, excluded=(1,),
+        newly_excluded=(1,), readmitted=(2,),
+    )  # fmt: skip
     refusal, halt = GuardError("ST-GRAD-002", "rank 1"), GuardError("ST-GRAD-005", "the third")
     for result in (
-        SimpleNamespace(refusal=None, halt=None),
-        SimpleNamespace(refusal=refusal, halt=None),
-        SimpleNamespace(refusal=refusal, halt=halt),
+        SimpleNamespace(refusal=None, halt=None, judged=None),
+        SimpleNamespace(refusal=refusal, halt=None, judged=None),
+        SimpleNamespace(refusal=refusal, halt=halt, judged=None),
+        SimpleNamespace(refusal=None, halt=None, judged=settled),
     ):
         _Loop._record(loop, result)  # type: ignore[arg-type]
     found = read_ledger(made.run_dir.ledger.read_bytes(), made.trust)
@@ -433,4 +441,13 @@ def test_what_the_guard_refuses_is_recorded(new_run: NewRun):
         events.StepRefused.of(refusal, "step 3"),
         events.StepRefused.of(refusal, "step 3"),
         events.RunHalted.of(halt, "step 3"),
+        events.StepSettled(subject="step 3", codes="ST-GRAD-001", reason=settled.reason),
+        events.RankExcluded(
+            subject="step 3",
+            rank=1,
+            codes="ST-GRAD-001",
+            evidence=settled.reason,
+            effect="reduced without it",
+        ),
+        events.RankReadmitted(subject="step 3", rank=2),
     )

@@ -101,6 +101,15 @@ ROWS: Final = (
          fix="wrap the model with fully_shard or DistributedDataParallel, and call judge after"
              " backward",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
+    Code("ST-GRAD-010", X.FAILURE, "a rank did not speak to the guard before the deadline",
+         fix="look at the ranks that are named: hung, ended, or silent on purpose",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=LATER, threat="T-GRD-003"),
+    Code("ST-GRAD-011", X.FAILURE, "a rank contradicts itself about its gradient",
+         fix="look at the process and hardware of the rank that is named; exclude its node",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-003"),
+    Code("ST-GRAD-012", X.FAILURE, "a rank's copy of the optimizer's state is not the others'",
+         fix="look at the hardware of the rank that is named; restore its copy from a checkpoint",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-002"),
     Code("ST-GRAD-020", X.FAILURE, "a step was about to be made on gradients that nobody judged",
          fix="wrap the model with DistributedDataParallel or fully_shard and leave its reduction as"
              " it is; or allow it: gradients.require_watched: false in the policy",

@@ -111,9 +111,32 @@ class StepRefused(PlainRefused, frozen=True, kw_only=True):
     """The guard has dropped a step's gradients."""
 
 
-@event("ranks-excluded", Boundary.GRADIENTS, _RANK)
-class RanksExcluded(PlainRefused, frozen=True, kw_only=True):
-    """The gradients of ranks count zero from here on; the subject names the step and them."""
+@event("rank-excluded", Boundary.GRADIENTS, _RANK)
+class RankExcluded(Observed, frozen=True, kw_only=True):
+    """A rank's gradients count zero from now on, on probation."""
+
+    rank: int
+    codes: str
+    """Of the verdict, a blank between two."""
+    evidence: str
+    effect: str
+    """Out of this step's result too, or the step was dropped."""
+
+
+@event("rank-readmitted", Boundary.GRADIENTS, _RANK)
+class RankReadmitted(Observed, frozen=True, kw_only=True):
+    """A rank's gradients count again: its probation is over."""
+
+    rank: int
+
+
+@event("step-settled", Boundary.GRADIENTS, _RANK)
+class StepSettled(Observed, frozen=True, kw_only=True):
+    """A step was reduced again, and nothing of what the guard found is in it."""
+
+    codes: str
+    """Of the verdict, a blank between two."""
+    reason: str
 
 
 @event("run-halted", Boundary.GRADIENTS, _RANK)

@@ -137,7 +137,7 @@ def assert_named(done):
     assert done.summary["gradients"]["watched"] is True
     assert done.summary["gradients"]["excluded"] == [1]
     assert done.summary["gradients"]["refused"] <= 2
-    assert done.events("ranks-excluded")
+    assert done.events("rank-excluded")
     [judged] = done.events("gradients-judged")
     assert judged.details["named"].startswith("rank 1 (ST-GRAD-00")
     assert "rank 0" not in judged.details["named"]
