@@ -285,7 +285,9 @@ class Collector:
             return moment
         if self._learned:  # an optimizer has stepped, and left no moment
             self._step.unlearned.append((piece.chunk, piece.result, piece.result_scale))
-        return self._means.get(piece.chunk)
+        mean = self._means.get(piece.chunk)
+        # A module whose parameters were thawed meanwhile sends other numbers than before.
+        return mean if mean is not None and mean.shape == piece.result.shape else None
 
 
 def _segments(piece: Piece) -> tuple[Segment, ...]:
