@@ -23,6 +23,7 @@ from securetrain.artifacts.model import SignedModel
 from securetrain.artifacts.statement import RunSigning, open_signing
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.guard import SketchWriter
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Journal, WriterRole, events, open_worker_ledger
@@ -52,7 +53,6 @@ from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.optim import make_optimizer
-from securetrain.train.records import SketchWriter
 from securetrain.train.trainer import Stop, Trainer
 from securetrain.train.watching import attach_guard
 from securetrain.train.weights import open_weights, trust_of_inputs
