@@ -13,6 +13,7 @@ from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
+from securetrain.drills.worker_signs import ASK
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.run_setup import prepare_run
@@ -51,12 +52,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from torch.nn.parallel import DistributedDataParallel
 import securetrain.artifacts as artifacts
-from securetrain.artifacts.statement import members
-from securetrain.core.errors import RuntimeRefusal
-from securetrain.core.hashtree import TreeParams
-from securetrain.artifacts.statement.statements import TreeInfo
 dist.init_process_group("gloo")
-rank, out, codes = dist.get_rank(), Path(sys.argv[1]), {}
+rank, out = dist.get_rank(), Path(sys.argv[1])
 run = artifacts.this_run()
 model = DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -68,13 +65,7 @@ for step in (1, 2, 3):
     context = artifacts.SaveContext(run_id=run.run_id, step=step, seq=step, created=now)
     artifacts.save({"model": model.state_dict()}, out / f"step-{step}", context=context)
 if rank == 1:
-    said = dict(run_id=run.run_id, step=9, save_id="ab" * 16, world_size=2, rank=1, file=None)
-    said["tree"] = TreeInfo.of(TreeParams())
-    for name, lie in {"rank": 0, "run_id": "job-other", "step": 1, "world_size": 1}.items():
-        try:
-            run.signer.sign(members.rank_message(**{**said, name: lie}))
-        except RuntimeRefusal as error:
-            codes[name] = error.code
+    codes = lie_to_the_socket(rank, 2)
     (out / "codes.json").write_text(json.dumps(codes))
 dist.barrier()
 dist.destroy_process_group()
@@ -126,7 +117,7 @@ def test_the_trainer_saves_without_a_key(launch, tmp_path):
 
 
 def test_a_script_saves_without_a_key_and_speaks_for_nobody_else(launch, tmp_path):
-    (tmp_path / "train.py").write_text(HIDE + SCRIPT)
+    (tmp_path / "train.py").write_text(HIDE + ASK + SCRIPT)
     done = launch(
         tmp_path / "run",
         *("--standalone", "--nproc-per-node", "2"),
