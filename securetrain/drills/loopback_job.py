@@ -144,11 +144,11 @@ class Job:
         return write_identity(folder, ca or self.ca, node, now())
 
     def folder(self, node: str = "node-0") -> Path:
-        """Where `identity` writes."""
+        """The place to which `identity` writes."""
         return self.root / f"id-{node}"
 
     def attester(self, identity: NodeIdentity) -> SoftwareAttester:
-        """What says that nothing is proven."""
+        """An attester that proves nothing, and says so."""
         return SoftwareAttester(key=identity.key, executable=Path(sys.executable))
 
     def make_member(
@@ -244,7 +244,7 @@ def running_job(root: Path) -> Iterator[Job]:
 
 
 def make_hello(identity: NodeIdentity, **changes: Any) -> protocol.Hello:
-    """What an honest node says first, but for `changes`."""
+    """The first words of an honest node, but for `changes`."""
     fields: dict[str, Any] = {
         "protocol": protocol.PROTOCOL,
         "job": identity.spiffe.job,

@@ -177,18 +177,17 @@ class Scene:
 WIREGUARD: Final = "Q" * 42 + "A="
 """The key of an honest node."""
 
-MEANINGLESS: Final[dict[str, tuple[dict[str, str], str]]] = {
-    "everybody's address": ({"address": "255.255.255.255"}, "ST-ADMN-032"),
-    "a multicast address": ({"address": "224.0.0.1"}, "ST-ADMN-032"),
-    "nobody's address": ({"address": "0.0.0.0"}, "ST-ADMN-032"),  # noqa: S104 - it is announced
-    "a mapped address": ({"address": "::ffff:255.255.255.255"}, "ST-ADMN-032"),
-    "the address of metadata": ({"address": "169.254.169.254"}, "ST-ADMN-032"),
-    "a key of low order": ({"wireguard": "AQ" + "A" * 41 + "="}, "ST-ADMN-032"),
-    "another key of low order": ({"wireguard": "7P" + "/" * 39 + "38="}, "ST-ADMN-032"),
-    "another spelling of a member's key": ({"wireguard": WIREGUARD[:41] + "YA="}, "ST-ADMN-032"),
-    "a member's key": ({"wireguard": WIREGUARD}, "ST-ADMN-011"),
+MEANINGLESS: Final[dict[str, dict[str, str]]] = {
+    "everybody's address": {"address": "255.255.255.255"},
+    "a multicast address": {"address": "224.0.0.1"},
+    "nobody's address": {"address": "0.0.0.0"},  # noqa: S104 - it is announced
+    "a mapped address": {"address": "::ffff:255.255.255.255"},
+    "the address of metadata": {"address": "169.254.169.254"},
+    "a key of low order": {"wireguard": "AQ" + "A" * 41 + "="},
+    "another key of low order": {"wireguard": "7P" + "/" * 39 + "38="},
+    "another spelling of a member's key": {"wireguard": WIREGUARD[:41] + "YA="},
 }
-"""What can be no member's own in a Hello, and the refusal."""
+"""The fields of a Hello that can be no member's own."""
 
 
 def announce(job: Job, hello: dict[str, str]) -> str:

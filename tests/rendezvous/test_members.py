@@ -147,7 +147,14 @@ def test_a_member_that_comes_and_goes(job, tools):
 # Announcing what can be nobody's.
 
 
-@pytest.mark.parametrize(("hello", "code"), MEANINGLESS.values(), ids=MEANINGLESS)
+@pytest.mark.parametrize(
+    ("hello", "code"),
+    [
+        *((hello, "ST-ADMN-032") for hello in MEANINGLESS.values()),
+        ({"wireguard": WIREGUARD}, "ST-ADMN-011"),
+    ],
+    ids=[*MEANINGLESS, "a member's key"],
+)
 def test_a_hello_that_can_be_nobodys(job, hello, code):
     job.start(1, 3)
     honest = job.join("node-0", wireguard=WIREGUARD)
