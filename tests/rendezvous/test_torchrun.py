@@ -165,7 +165,13 @@ while os.environ["RANK"] == "0" and not (where / "enough").exists():
 
 
 @pytest.mark.parametrize(
-    "wait", ["for a round", "for rank 0's store", "for what a member runs", "at the end"]
+    "wait",
+    [
+        pytest.param("for a round", marks=pytest.mark.many),
+        "for rank 0's store",
+        pytest.param("for what a member runs", marks=pytest.mark.many),
+        "at the end",
+    ],
 )
 def test_a_signal_ends_every_wait_of_an_agent(job, tmp_path, tools, wait):
     """Also those in which torch's own agent would be in its store, for five minutes."""
