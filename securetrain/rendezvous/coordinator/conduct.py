@@ -128,6 +128,9 @@ class Conduct:
 
     def lose(self, held: Held) -> None:
         """A member did not come back to this coordinator: it is lost."""
+        if self.assembly.rounds.closed:
+            self.assembly.remove(held.node, evicted=False)
+            return
         subject = f"{self.coordinator.removesuffix('coordinator')}node/{held.node}"
         self.assembly.evictions.gone(held.node)
         self.assembly.remove(held.node, evicted=True)

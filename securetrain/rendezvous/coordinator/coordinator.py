@@ -157,7 +157,7 @@ class Coordinator:
             monotonic=chosen.monotonic,
         )
         self._conduct.awaited = self._returning.expected
-        self._assembly.save = self._returning.save
+        self._assembly.save = self._save
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
         self._lock = threading.Condition(threading.RLock())
@@ -244,9 +244,9 @@ class Coordinator:
         return self._rounds.closed
 
     def wait_empty(self, timeout: float) -> None:
-        """Wait until every node has gone."""
+        """Wait until every node has gone, and until those have come that may have to hear it."""
         with self._lock:
-            self._lock.wait_for(lambda: not self._nodes, timeout)
+            self._lock.wait_for(lambda: not (self._nodes or self._returning.expected), timeout)
 
     # What sessions call (session.Hub).
 
@@ -275,7 +275,7 @@ class Coordinator:
             SecureTrainError: ST-ADMN-008 closed or full, 011 in; `require_alike`'s.
         """
         with self._lock:
-            if self._rounds.closed:
+            if self._rounds.closed and not self._returning.may_hear_of_the_end(session):
                 raise AdmissionError("ST-ADMN-008", "the job is closed", session.subject)
             refuse_twin(self._journal, session, self._nodes.values())
             if len(self._nodes) >= 2 * self._terms.max_nodes:
@@ -420,6 +420,10 @@ class Coordinator:
         working = session.node not in rounds.done
         restart = going_on and working and (error is not None or not finished)
         self._assembly.remove(session.node, evicted=restart)
+
+    def _save(self) -> None:
+        if not self._stopping:  # then nobody joins any more, and that is not the job's end
+            self._returning.save()
 
     def _guarded(self, write: Callable[[], None]) -> None:
         """Keep a problem of the ledger from those who go on."""

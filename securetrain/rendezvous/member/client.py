@@ -155,6 +155,11 @@ class Member:
         return self._failure is None and self._link.is_open
 
     @property
+    def away(self) -> bool:
+        """Tell whether the coordinator was lost: there is no news until this node is back."""
+        return self.connected and self._link.is_away
+
+    @property
     def terms(self) -> Admit:
         """The terms that the coordinator named at admission."""
         return self._link.admitted.terms

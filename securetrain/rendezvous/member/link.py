@@ -133,6 +133,7 @@ class Link:
         self._renew_at = 0.0
         self._lease_end = 0.0
         self._proved_at: datetime | None = None
+        self._away = False
         self.clock_offset = timedelta(0)
         """How far this node's clock is ahead of the coordinator's, at least: it sent its evidence
         before the coordinator dated the result."""
@@ -190,6 +191,11 @@ class Link:
     def is_open(self) -> bool:
         """Tell whether the background thread runs and the node has not said goodbye."""
         return self._thread is not None and self._thread.is_alive() and not self._leaving
+
+    @property
+    def is_away(self) -> bool:
+        """Tell whether the coordinator was lost and this node is on its way back to it."""
+        return self._away
 
     @property
     def admitted(self) -> Admitted:
@@ -351,7 +357,9 @@ class Link:
                 if lost is None:
                     return
                 channel.close()
+                self._away = True
                 channel = self._channel = self._come_back(lost)
+                self._away = False
         except SecureTrainError as error:
             self._on_failure(error)
         except Exception as error:  # noqa: BLE001 - the agent must hear of it, whatever it was
