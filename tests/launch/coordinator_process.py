@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.keys import KeyKind, PrivateKey
@@ -34,10 +35,10 @@ runpy.run_module("securetrain", run_name="__main__")
 class CoordinatorProcess:
     """One job's coordinator on one host, with its CA and the identities of its nodes."""
 
-    def __init__(self, host, folder: Path, job: str, nnodes: str, env, lease: float = 0.0) -> None:
+    def __init__(self, host, folder, *, job, nnodes, env, lease=0.0, name="coordinator") -> None:
         self.host, self.folder, self.job, self.nnodes = host, folder, job, nnodes
         self.env, self.lease = env, lease
-        self.ca, self.run_dir = folder / "ca", folder / "coordinator"
+        self.ca, self.run_dir = folder / "ca", folder / name
         self.process: subprocess.Popen[bytes] | None = None
 
     def make_identities(self, names) -> None:
@@ -72,7 +73,7 @@ class CoordinatorProcess:
 
     @property
     def log(self) -> Path:
-        return self.folder / f"{self.run_dir.name}.log"
+        return Path(self.folder, f"{self.run_dir.name}.log")
 
     def said(self) -> str:
         return self.log.read_text()
@@ -88,11 +89,15 @@ class CoordinatorProcess:
         self.process.send_signal(number)
         self.process.wait(PATIENCE)
 
+    def wait(self, patience: float) -> int:
+        assert self.process is not None
+        return self.process.wait(patience)
+
     def end(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.kill()
 
-    def events(self, *names: str) -> list[dict]:
+    def events(self, *names: str) -> list[dict[str, Any]]:
         """What its ledger says of such events."""
         path = self.run_dir / "ledger.jsonl"
         lines = path.read_bytes().splitlines() if path.exists() else []
@@ -103,9 +108,11 @@ class CoordinatorProcess:
 @contextmanager
 def commanded(
     *, cluster, folder, job, run_command, env, kind, names, nnodes, lease=0.0
-) -> Iterator:
+) -> Iterator[Any]:
     """The command on the first host, and nodes of a kind; what is started ends with it."""
-    coordinator = CoordinatorProcess(cluster.hosts[0], folder, job, nnodes, env, lease)
+    coordinator = CoordinatorProcess(
+        cluster.hosts[0], folder, job=job, nnodes=nnodes, env=env, lease=lease
+    )
     coordinator.make_identities(names)
     coordinator.start()
     try:

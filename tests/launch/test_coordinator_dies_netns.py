@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from datetime import UTC, datetime
@@ -16,8 +17,8 @@ import pytest
 
 from securetrain.artifacts.verify import verify_path
 from securetrain.identity.trust import TrustRoot
-from securetrain.testing.cluster import NamespaceCluster, missing
-from tests.launch.coordinator_process import CoordinatorProcess, commanded
+from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
+from tests.launch.coordinator_process import PORT, CoordinatorProcess, commanded
 from tests.launch.test_eviction_netns import SharedRun, prepare
 from tests.launch.two_nodes import POLICY, TwoNodes
 from tests.vocabulary import needs
@@ -108,6 +109,12 @@ class Job(TwoNodes):
             assert self.said(node, "started") == [0], "no worker was started again"
         assert {node: self.remains(node) for node in self.names} == {n: [] for n in self.names}
 
+    standby = ""
+
+    @property
+    def coordinator(self):
+        return super().coordinator + self.standby
+
     @property
     def epochs(self) -> list[str]:
         return [event["subject"] for event in self.process.events("round-formed")]
@@ -119,11 +126,13 @@ def state_of(job: Job) -> Any:
     return json.loads(base64.b64decode(signed["body"]))
 
 
-def made(tmp_path, run_command, clean_environment, *, names=NODES[:2], lease=0.0, kind=Job):
+def made(
+    tmp_path, run_command, clean_environment, *, names=NODES[:2], lease=0.0, kind=Job, spare=0
+):
     policy = POLICY.replace("max_nodes: 2", f"max_nodes: {len(names)}")
     (tmp_path / "policy.yaml").write_text(policy)
     (tmp_path / "train.py").write_text(TRAIN)
-    cluster = NamespaceCluster.up(1 + len(names))
+    cluster = NamespaceCluster.up(1 + len(names) + spare)
     job = commanded(
         cluster=cluster,
         folder=tmp_path,
@@ -157,7 +166,8 @@ def make_job(tmp_path: Path, run_command, clean_environment):
         def make(**given) -> Job:
             cluster, job = made(tmp_path, run_command, clean_environment, **given)
             stack.enter_context(cluster)
-            return stack.enter_context(job)
+            found: Job = stack.enter_context(job)
+            return found
 
         yield make
 
@@ -178,6 +188,7 @@ def test_killed_for_good_the_run_ends_at_the_lease_and_says_why(make_job):
     job.intact()
 
 
+@pytest.mark.many
 def test_killed_for_good_the_trainer_leaves_a_checkpoint(tmp_path, run_command, clean_environment):
     """The leases end one after the other, as always; all save when the first one is told to end."""
     name = prepare(tmp_path, every=10**6)
@@ -234,10 +245,11 @@ def test_killed_and_started_again_it_costs_no_step(make_job, times, names):
         job.all_step()
     job.finish()
     assert job.epochs == ["epoch 0"], "the same epoch all the time"
-    assert job.process.process.wait(PATIENCE) == 0, job.process.said()[-3000:]
+    assert job.process.wait(PATIENCE) == 0, job.process.said()[-3000:]
     print(f"COORDINATOR {times} times: {len(job.said('node-a', 'step'))} steps")  # noqa: T201
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_coordinator_that_is_started_again_at_the_end_knows_who_is_done(make_job, number):
     """One node has ended its work and waits for the other."""
@@ -255,9 +267,10 @@ def test_a_coordinator_that_is_started_again_at_the_end_knows_who_is_done(make_j
     (job.folder / "linger-node-b").unlink()
     job.finish()
     assert job.epochs == ["epoch 0"]
-    assert job.process.process.wait(PATIENCE) == 0, job.process.said()[-3000:]
+    assert job.process.wait(PATIENCE) == 0, job.process.said()[-3000:]
 
 
+@pytest.mark.many
 def test_the_job_may_end_while_there_is_no_coordinator(make_job):
     """What the nodes had to say of their end, they say to the next one."""
     job = make_job()
@@ -269,4 +282,30 @@ def test_the_job_may_end_while_there_is_no_coordinator(make_job):
     job.process.start()
     job.finish()
     assert job.epochs == ["epoch 0"]
-    assert job.process.process.wait(PATIENCE) == 0, job.process.said()[-3000:]
+    assert job.process.wait(PATIENCE) == 0, job.process.said()[-3000:]
+
+
+@pytest.mark.many
+def test_a_standby_on_another_machine_goes_on(make_job):
+    """The one documented command there; the nodes know both places from their start."""
+    job = make_job(spare=1)
+    host, first = job.cluster.hosts[-1], job.process
+    job.standby = f",{host.address}:{PORT}"
+    job.begin()
+    job.all_step()
+    first.host.namespace.ip("link", "set", DEVICE, "down")
+    first.kill()
+    standby = CoordinatorProcess(
+        host, job.folder, job=job.job, nnodes=first.nnodes, env=first.env, name="standby"
+    )
+    shutil.copytree(first.run_dir, standby.run_dir)
+    job.process = standby
+    try:
+        standby.start()
+        job.poll(lambda: len(standby.events("node-resumed")) >= len(job.names), "they are back")
+        job.all_step()
+        job.finish()
+        assert job.epochs == ["epoch 0"]
+        assert standby.wait(PATIENCE) == 0, standby.said()[-3000:]
+    finally:
+        standby.end()

@@ -159,7 +159,7 @@ class Trio(TwoNodes):
                 said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
                 if own.encode() in said or name.encode() in said:
                     found.append(f"process {process.name} {said[:300]!r}")
-                if self.inside and os.readlink(process / "ns/net") == self.inside:
+                if self.inside and str((process / "ns/net").readlink()) == self.inside:
                     found.append(f"process {process.name} in its namespace")
                 if name in (process / "mountinfo").read_text():
                     found.append(f"mount in {process.name}")

@@ -119,6 +119,7 @@ class Job:
         settings.setdefault("policy", make_policy())
         settings.setdefault("clock", now)
         settings.setdefault("ledger", self.ledger)
+        settings.setdefault("generation", len(self.started) + 1)
         port = settings.pop("port", 0)
         self.coordinator = Coordinator(
             self.name, self.ca, min_nodes=min_nodes, max_nodes=max_nodes, **in_settings(settings)

@@ -28,6 +28,7 @@ from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.memory import Held, JobMemory, JobState
 from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.wire.membership import digest_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +114,8 @@ class Returning:
         if current is None or epoch != current.epoch:
             known = "none" if current is None else current.epoch
             what = f"{session.node} runs epoch {epoch}, the job's is {known}"
+        elif session.hello.membership != digest_of(current):
+            what = f"{session.node} runs another epoch {epoch} than this coordinator knows"
         elif held is None:
             what = f"the place of {session.node} in epoch {epoch} is not kept"
         elif held.key != key_digest(session):

@@ -29,6 +29,7 @@ from securetrain.evidence import AttestationResult
 from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.link import Link
+from securetrain.rendezvous.member.places import Place
 from securetrain.rendezvous.member.round import (
     EpochOverError,
     OpenStore,
@@ -139,14 +140,14 @@ class Member:
             comeback=Comeback(self._running, lambda: self._epoch, comes_back),
         )
 
-    def connect(self, host: str, port: int) -> AttestationResult:
-        """Join: authenticate the coordinator, be challenged, be admitted.
+    def connect(self, host: str, port: int, *standbys: Place) -> AttestationResult:
+        """Join the coordinator, which may also be at one of its standbys' places.
 
         Raises:
             AdmissionError: ST-ADMN-002 to 008 and 011; ST-ADMN-007 when nobody answers.
             AttestationError: what the verifier refused the evidence with.
         """
-        self._link.open(host, port)
+        self._link.open((host, port), *standbys)
         return self._link.admitted.result
 
     @property
@@ -408,9 +409,9 @@ class Member:
 
     # Called by the link's thread.
 
-    def _running(self) -> int | None:
+    def _running(self) -> Membership | None:
         with self._changed:
-            return self._membership.epoch if self._membership is not None else None
+            return self._membership
 
     def _hear(self, message: Status | Formed | Store | Staffed) -> None:
         match message:
