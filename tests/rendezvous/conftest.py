@@ -187,6 +187,7 @@ class Job:
         """The ledger's events, after its chain and signatures were verified."""
         path = self.ledger.path
         data = path.read_bytes() if path.exists() else b""
+        data = data[: data.rfind(b"\n") + 1]  # the last line may just be being written
         key = self.ledger.key
         return [e.body.event for e in verify_ledger(data, {key.key_id: key.public}).entries]
 

@@ -238,7 +238,7 @@ class Coordinator:
 
     @property
     def superseded(self) -> AdmissionError | None:
-        """Why it has stood down: a later coordinator has taken the job over."""
+        """The later coordinator for which it has stood down."""
         return self._succession.error
 
     def recheck(self) -> None:
@@ -417,13 +417,12 @@ class Coordinator:
 
     def _stand_down(self) -> None:
         self._stopping = True
-        for session in self._sessions:
-            if session.admitted:
-                session.dismiss(None)
+        for session in [one for one in self._sessions if one.admitted]:
+            session.dismiss(None)
         self._lock.notify_all()
 
     def _save(self) -> None:
-        if not self._stopping:  # then nobody joins any more, and that is not the job's end
+        if not self._stopping:  # then rounds are closed, and the job has not ended
             self._returning.save()
 
     def _guarded(self, write: Callable[[], None]) -> None:

@@ -18,14 +18,14 @@ from securetrain.rendezvous.wire.generation import check_generation, superseded
 
 @dataclass(slots=True, kw_only=True)
 class Succession:
-    """What this coordinator knows of others. Nothing here locks."""
+    """The knowledge of one coordinator about the others. Nothing here locks."""
 
     terms: Terms
     journal: Journal
     subject: str
     """The coordinator's SPIFFE id."""
     error: AdmissionError | None = None
-    """Why it has stood down."""
+    """The reason for which it has stood down."""
 
     def check(self, session: Session, stand_down: Callable[[], None]) -> None:
         """Stand down when a node shows a later coordinator, and refuse everybody from then on.

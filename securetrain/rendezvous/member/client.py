@@ -99,8 +99,7 @@ class Member:
             on_certificate: keeps this node's next certificate, when it is renewed.
             floors: what to show the others of the newest checkpoints, asked before every round
                 (`gossip`); what they show is in the membership.
-            comes_back: whether it goes on without the coordinator until its lease ends, and comes
-                back to it, or to the next one (`comeback`).
+            comes_back: whether it outlives the coordinator until its lease ends (`comeback`).
             monotonic: a steady clock in seconds.
         """
         self._identity = identity
