@@ -248,6 +248,18 @@ def test_the_same_number_of_another_epoch_is_not_the_same_epoch(two):
     assert error.value.code == "ST-ADMN-036"
 
 
+def test_a_folder_that_was_put_back_as_a_whole_is_an_earlier_coordinators(two):
+    """Its ledger has fewer starts than nodes have seen."""
+    two.first.stop(for_good=False)
+    two.start_second(generation=3)
+    two.tools.wait_until(lambda: two.at_second() == set(NODES), "they have found it")
+    two.second.stop(for_good=False)
+    again = two.start_second(generation=2)
+    two.tools.wait_until(lambda: again.superseded, "they have shown it the later one")
+    assert again.superseded is not None
+    assert again.superseded.code == "ST-ADMN-041"
+
+
 def admit_of(generation) -> Any:
     return type("Admit", (), {"generation": generation})()
 
