@@ -130,6 +130,7 @@ class Job:
         settings.setdefault("policy", make_policy())
         settings.setdefault("clock", now)
         settings.setdefault("ledger", self.ledger)
+        settings.setdefault("generation", len(self.started) + 1)
         port = settings.pop("port", 0)
         self.coordinator = Coordinator(
             self.name, self.ca, min_nodes=min_nodes, max_nodes=max_nodes, **in_settings(settings)
@@ -206,6 +207,7 @@ class Job:
         """The ledger's events, after its chain and signatures were verified."""
         path = self.ledger.path
         data = path.read_bytes() if path.exists() else b""
+        data = data[: data.rfind(b"\n") + 1]  # the last line may just be being written
         key = self.ledger.key
         return [e.body.event for e in verify_ledger(data, {key.key_id: key.public}).entries]
 

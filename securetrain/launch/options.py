@@ -149,7 +149,7 @@ class RunOptions:
 
     @property
     def coordinator(self) -> str:
-        """The address of the job's coordinator; empty when this launch starts its own."""
+        """The places of the job's coordinator and standbys; empty where this launch starts one."""
         return str(self.torch.rdzv_endpoint) if self.joins else ""
 
     @property

@@ -119,6 +119,7 @@ class _Summary(msgspec.Struct, frozen=True):
     nodes: tuple[_Node, ...] = ()
     protected: bool = True
     sandbox: str = ""
+    egress: str = ""
 
 
 def read_run(root: Path, now: datetime) -> RunRecord:
@@ -430,6 +431,7 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
         ("workers", str(summary.world_size or "")),
         ("worker shim", "" if summary.protected else "OFF: workers were not protected"),
         ("sandbox", summary.sandbox),
+        ("egress", summary.egress),
         ("torch", summary.torch),
         ("command", command),
     ]

@@ -2,15 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of 2:3 is told to end, killed or switched off: the others train on without it."""
 
+import contextlib
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from securetrain.network import STATE
+from securetrain.network.addresses import Names
 from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
 from tests.launch.two_nodes import POLICY, TwoNodes, coordinated
 from tests.vocabulary import needs
@@ -41,18 +47,39 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+
+def switch_off(launcher, host) -> None:
+    """Nothing of the machine says goodbye, and nothing of it is there any more."""
+    host.namespace.ip("link", "set", DEVICE, "down")
+    launcher.kill()
+    host.namespace.remove()
+
+
 BLOW = {
     "SIGTERM": lambda launcher, _host: launcher.send_signal(signal.SIGTERM),
     "SIGKILL": lambda launcher, _host: launcher.kill(),
-    "power-off": lambda _launcher, host: host.namespace.ip("link", "set", DEVICE, "down"),
+    "power-off": switch_off,
 }
 
 
 class Trio(TwoNodes):
     """Three nodes, of which two are enough; the coordinator has a host of its own."""
 
+    inside = ""
+    """The network namespace of the struck node's workers."""
+
     def host(self, node):
         return self.cluster.hosts[1 + self.names.index(node)]
+
+    def start(self, node, *options, **given):
+        temporary = self.folder / f"tmp-{node}"
+        temporary.mkdir()
+        before, self._env = self._env, self._env | {"TMPDIR": str(temporary)}
+        super().start(node, *options, **given)
+        self._env = before
+
+    def remains(self, node):
+        return super().remains(node) if self.host(node).namespace.exists else []
 
     def begin(self) -> None:
         for node in self.names:
@@ -86,12 +113,10 @@ class Trio(TwoNodes):
         """Hit one node; returns how long those that are left took to train again."""
         others = tuple(node for node in self.names if node not in {victim, *gone})
         at = time.time()
+        self.inside = namespace_of(self.job, victim)
         BLOW[how](self.launchers[victim], self.host(victim))
         self.await_steps(others, at)
-        took = max(min(self.steps(node, len(others), at)) for node in others) - at
-        if how == "power-off":
-            self.launchers[victim].kill()
-        return took
+        return max(min(self.steps(node, len(others), at)) for node in others) - at
 
     def await_steps(self, nodes: tuple[str, ...], since: float) -> None:
         """Until all of these train, in a world of their own."""
@@ -111,10 +136,47 @@ class Trio(TwoNodes):
         if how == "SIGTERM":
             assert ended == 130, self.err(victim)[-3000:]
             assert '"node-going"' in (self.folder / "ledger.jsonl").read_text()
-            others.append(victim)
-        assert {node: self.remains(node) for node in others} == {node: [] for node in others}
+        if gone or how != "SIGTERM":
+            print(f"LEFT before it is cleaned up: {len(self.left_of(victim))}")  # noqa: T201
+            assert Names.of(self.job, victim).namespace not in self.collect()["problems"]
+        assert {node: self.remains(node) for node in self.names} == {n: [] for n in self.names}
+        assert self.left_of(victim) == []
         for node in others:
             assert "ST-USAG-010" not in self.err(node)
+
+    def collect(self) -> dict[str, Any]:
+        """What an operator types on the machine of a launcher that was killed."""
+        command = [sys.executable, "-m", "securetrain", "network", "gc", "--json"]
+        done = subprocess.run(
+            command, env=self._env, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def left_of(self, victim: str) -> list[str]:
+        """Processes, mounts, records and temporary files of a node that is gone."""
+        own, name = str(self.folder / f"run-{victim}"), Names.of(self.job, victim).namespace
+        found = [f"record {path}" for path in STATE.glob(f"{name}*")]
+        found += [f"namespace {path}" for path in Path("/run/netns").glob(f"{name}*")]
+        found += [f"file {path}" for path in (self.folder / f"tmp-{victim}").rglob("*")]
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+                if own.encode() in said or name.encode() in said:
+                    found.append(f"process {process.name} {said[:300]!r}")
+                if self.inside and str((process / "ns/net").readlink()) == self.inside:
+                    found.append(f"process {process.name} in its namespace")
+                if name in (process / "mountinfo").read_text():
+                    found.append(f"mount in {process.name}")
+        return found
+
+
+def namespace_of(job: str, node: str) -> str:
+    """What /proc/PID/ns/net says of processes in a node's job network; empty before it is made."""
+    with contextlib.suppress(FileNotFoundError):
+        return f"net:[{Path('/run/netns', Names.of(job, node).namespace).stat().st_ino}]"
+    return ""
 
 
 @pytest.fixture

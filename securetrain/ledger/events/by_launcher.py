@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.core.vocabulary import UNCONFINED, Boundary, NetworkProfile
+from securetrain.core.vocabulary import OPEN_EGRESS, UNCONFINED, Boundary, NetworkProfile
 from securetrain.ledger.events.base import (
     Allowed,
     Observed,
@@ -173,6 +173,19 @@ class EgressOpened(Observed, frozen=True, kw_only=True):
     def labels(self) -> tuple[str, ...]:
         """Workers have a way out."""
         return (EGRESS,)
+
+
+@event("egress-unlimited", Boundary.NETWORK, _LAUNCHER)
+class EgressUnlimited(Observed, frozen=True, kw_only=True):
+    """The policy names the places that workers may reach, and this profile keeps them from none."""
+
+    places: str
+    network: NetworkProfile
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """DEGRADED EGRESS."""
+        return (OPEN_EGRESS,)
 
 
 @event("egress-connected", Boundary.NETWORK, _LAUNCHER)
