@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says of a process in ``/proc/PID/stat`` (proc_pid_stat(5)).
+"""Processes as ``/proc/PID/stat`` has them (proc_pid_stat(5)).
 
 The name in parentheses is the process's own to choose: it may hold spaces, parentheses and bytes
 that are not UTF-8, and is skipped. Whoever hides behind such a name is read like anybody else.
