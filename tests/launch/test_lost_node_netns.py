@@ -82,23 +82,29 @@ class Trio(TwoNodes):
             )
             time.sleep(0.02)
 
-    def strike(self, victim: str, how: str) -> float:
-        """Hit one node; returns how long the others took to train again."""
-        others = tuple(node for node in self.names if node != victim)
+    def strike(self, victim: str, how: str, gone: tuple[str, ...] = ()) -> float:
+        """Hit one node; returns how long those that are left took to train again."""
+        others = tuple(node for node in self.names if node not in {victim, *gone})
         at = time.time()
         BLOW[how](self.launchers[victim], self.host(victim))
-        self.poll(
-            lambda: all(self.steps(node, 2, at) for node in others), f"{others} train on", others
-        )
-        took = max(min(self.steps(node, 2, at)) for node in others) - at
+        self.await_steps(others, at)
+        took = max(min(self.steps(node, len(others), at)) for node in others) - at
         if how == "power-off":
             self.launchers[victim].kill()
         return took
 
-    def finish(self, victim: str, how: str) -> None:
+    def await_steps(self, nodes: tuple[str, ...], since: float) -> None:
+        """Until all of these train, in a world of their own."""
+        self.poll(
+            lambda: all(self.steps(node, len(nodes), since) for node in nodes),
+            f"{nodes} train on",
+            nodes,
+        )
+
+    def finish(self, victim: str, how: str, gone: tuple[str, ...] = ()) -> None:
         """The others come to their end, and leave nothing."""
         (self.folder / "enough").touch()
-        others = [node for node in self.names if node != victim]
+        others = [node for node in self.names if node not in {victim, *gone}]
         for node in others:
             assert self.wait(node) == 0, self.err(node)[-3000:]
         ended = self.launchers[victim].wait(30)
@@ -112,7 +118,13 @@ class Trio(TwoNodes):
 
 
 @pytest.fixture
-def trio(tmp_path: Path, run_command, clean_environment):
+def fewest() -> int:
+    """So many nodes are enough."""
+    return 2
+
+
+@pytest.fixture
+def trio(tmp_path: Path, run_command, clean_environment, fewest):
     (tmp_path / "policy.yaml").write_text(POLICY.replace("max_nodes: 2", "max_nodes: 3"))
     (tmp_path / "train.py").write_text(TRAIN)
     with (
@@ -123,6 +135,7 @@ def trio(tmp_path: Path, run_command, clean_environment):
             job=f"job-{os.getpid()}-{tmp_path.name[-8:]}",
             run_command=run_command,
             env=clean_environment(),
+            fewest=fewest,
             names=NODES,
             kind=Trio,
         ) as nodes,
@@ -130,15 +143,9 @@ def trio(tmp_path: Path, run_command, clean_environment):
         yield nodes
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
-    ("victim", "how"),
-    [
-        pytest.param(
-            *(victim, how), marks=() if (victim, how) == ("node-a", "SIGTERM") else pytest.mark.many
-        )
-        for victim in ("node-a", "node-b")
-        for how in BLOW
-    ],
+    ("victim", "how"), [(victim, how) for victim in ("node-a", "node-b") for how in BLOW]
 )
 def test_the_others_train_on(trio, victim, how):
     """node-a is rank 0: the store goes with it."""
@@ -222,18 +229,10 @@ CASES = [
     *(("node-b", point) for point in POINTS),
     *(("node-a", point) for point in RANK_0_POINTS),
 ]
-SAMPLE = {POINTS[16]}
 
 
-@pytest.mark.parametrize(
-    ("victim", "point"),
-    [
-        pytest.param(*case, marks=() if case[1] in SAMPLE else pytest.mark.many, id=case[1])
-        for case in CASES
-    ],
-)
-def test_a_member_that_dies_before_the_first_step_keeps_nobody(trio, victim, point):
-    """From the moment when the round is complete. Stock agents wait for it for five minutes."""
+def die_at(trio, victim, point, nnodes="2:3"):
+    """Start all; one kills itself before its first step, and the others train without it."""
     ours = trio._run_command
 
     def with_prologue(run_dir, *arguments):
@@ -243,14 +242,30 @@ def test_a_member_that_dies_before_the_first_step_keeps_nobody(trio, victim, poi
 
     for node in NODES:
         trio._run_command = with_prologue if node == victim else ours
-        trio.start(node, nnodes="2:3", crash=node)
+        trio.start(node, nnodes=nnodes, crash=node)
     assert trio.launchers[victim].wait(PATIENCE) == -signal.SIGKILL, trio.err(victim)[-3000:]
     at = time.time()
     others = tuple(node for node in NODES if node != victim)
-    trio.poll(lambda: all(trio.steps(node, 2, at) for node in others), "they train", others)
+    trio.await_steps(others, at)
     took = max(min(trio.steps(node, 2, at)) for node in others) - at
     print(f"LOST at {point}: trained after {took:.1f} s")  # noqa: T201 - measured
+
+
+@pytest.mark.many
+@pytest.mark.parametrize(("victim", "point"), CASES, ids=[point for _, point in CASES])
+def test_a_member_that_dies_before_the_first_step_keeps_nobody(trio, victim, point):
+    """From the moment when the round is complete. Stock agents wait for it for five minutes."""
+    die_at(trio, victim, point)
     trio.finish(victim, "SIGKILL")
+
+
+@pytest.mark.parametrize("fewest", [1])
+def test_one_dies_before_its_first_step_and_rank_0_is_told_to_end(trio, fewest):
+    """A sample of the two campaigns in one job; with node-a goes the store."""
+    die_at(trio, "node-c", f"{_AGENT}._start_workers after", nnodes="1:3")
+    took = trio.strike("node-a", "SIGTERM", gone=("node-c",))
+    print(f"LOST SIGTERM node-a: trained again after {took:.1f} s")  # noqa: T201 - measured
+    trio.finish("node-a", "SIGTERM", gone=("node-c",))
 
 
 @pytest.mark.many
