@@ -110,6 +110,14 @@ class NetworkProfile(StrEnum):
         return self in {NetworkProfile.STORE_TLS, NetworkProfile.RDMA_TRUSTED}
 
 
+class PreflightMode(StrEnum):
+    """The consequence of the preflight audit's findings."""
+
+    OFF = "off"
+    WARN = "warn"
+    ENFORCE = "enforce"
+
+
 class SandboxMode(StrEnum):
     """The demand on the workers' sandbox."""
 

@@ -31,7 +31,7 @@ from securetrain.launch.address import announced_address
 from securetrain.launch.announcement import announcement, logged, reminders
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.compile_cache import Cache, key_of, open_cache
-from securetrain.launch.confinement import NO_NETWORK, Confinement, compiles_as, confine
+from securetrain.launch.confinement import NO_NETWORK, Confinement, compiles_as, confine, limits_of
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
@@ -122,9 +122,8 @@ class Session:
                     return int(ExitCode.INTERRUPTED)
                 if result.failures:
                     self.error_file.hand_on(result.error_file, result.exit_code)
-                    boxed = bool(self.confinement and self.confinement.sandbox)
                     found = self._reports(), self._logs()
-                    raise failures.as_error(result.failures, *found, sandboxed=boxed)
+                    raise failures.as_error(result.failures, *found, confined=self.confinement)
                 self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
         except SecureTrainError as error:
             with ignoring_signals():
@@ -244,10 +243,12 @@ class Session:
         network = self.network.for_sandbox if self.network else NO_NETWORK
         hidden = (state.root, *map(Path, filter(None, [plan.rdzv_conf.get("identity")])))
         floors = state.floors(self.setup.job).parent
-        mode, env = self.setup.policy.policy.host.sandbox, self.environment.env
-        given = (self.setup.run, self.options, mode, env, self.ledger)
+        host, env = self.setup.policy.policy.host, self.environment.env
+        given = (self.setup.run, self.options, host.sandbox, env, self.ledger)
         with self._refusing(events.SandboxRefused):
-            self.confinement = confine(*given, network=network, hidden=hidden, floors=floors)
+            self.confinement = confine(
+                *given, limits=limits_of(host), network=network, hidden=hidden, floors=floors
+            )
         plain = self.network.inside(plan) if self.network else plan
         return self.confinement.inside(plan, plain, network)
 

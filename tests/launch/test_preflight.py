@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.core.vocabulary import Severity
+from securetrain.core.vocabulary import PreflightMode, Severity
 from securetrain.launch.preflight import run_preflight
 from securetrain.launch.run_setup import agent_ledger, prepare_run
-from securetrain.policy.schema import PreflightMode
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

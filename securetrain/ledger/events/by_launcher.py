@@ -131,6 +131,13 @@ class SandboxDegraded(Observed, frozen=True, kw_only=True):
         return (UNCONFINED,)
 
 
+@event("sandbox-limit-reached", Boundary.HOST, _LAUNCHER)
+class SandboxLimitReached(Observed, frozen=True, kw_only=True):
+    """The workers ran into a limit of memory or tasks."""
+
+    what: str
+
+
 @event("sandbox-refused", Boundary.HOST, _LAUNCHER)
 class SandboxRefused(PlainRefused, frozen=True, kw_only=True):
     """The policy or ``--require sandbox`` asks for a sandbox that cannot be had."""
