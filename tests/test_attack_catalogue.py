@@ -39,6 +39,13 @@ def test_every_attack_has_tests_that_exist(number):
     assert [f"{path}::{name}" for path, name in cited if name not in defined_in(path)] == []
 
 
+def test_every_test_of_the_page_exists():
+    """Also those of the attacks without a number."""
+    cited = set(TEST.findall(PAGE))
+    assert PAGE.count("`tests/") == len(TEST.findall(PAGE))
+    assert [f"{path}::{name}" for path, name in cited if name not in defined_in(path)] == []
+
+
 def test_codes_and_drills_exist():
     assert set(re.findall(r"ST-[A-Z]{4}-\d{3}", PAGE)) <= CODES.keys()
     assert set(re.findall(r"D-[A-Z]+-[A-Z]+", PAGE)) <= DRILLS.keys()

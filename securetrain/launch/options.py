@@ -73,7 +73,7 @@ OUR_FLAGS: Final = frozenset({"--json", "--guard"})
 OUR_VALUED: Final = frozenset(
     {
         *("--policy", "--require", "--run-dir", "--pass-env", "--attester"),
-        *("--user", "--output", "--input"),
+        *("--user", "--output", "--input", "--max-memory-mib", "--max-tasks"),
         *("--transparency-log", "--transparency-log-key", "--allow-workers"),
     }
 )
@@ -128,6 +128,10 @@ class RunOptions:
     """What workers may change besides the working directory."""
     inputs: tuple[Path, ...]
     """What workers shall see although it lies where their sandbox hides things."""
+    max_memory_mib: int
+    """The most memory of this node's workers together; 0 for what the policy says."""
+    max_tasks: int
+    """The most processes and threads of theirs; 0 for what the policy says."""
     pass_env: tuple[str, ...]
     attester: str
     """Settings file of this node's attester, ``auto``, or empty for what the policy implies."""
@@ -151,7 +155,7 @@ class RunOptions:
 
     @property
     def coordinator(self) -> str:
-        """The address of the job's coordinator; empty when this launch starts its own."""
+        """The places of the job's coordinator and standbys; empty where this launch starts one."""
         return str(self.torch.rdzv_endpoint) if self.joins else ""
 
     @property
@@ -243,6 +247,8 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
         user=str(options.user),
         outputs=tuple(options.output),
         inputs=tuple(options.input),
+        max_memory_mib=options.max_memory_mib,
+        max_tasks=options.max_tasks,
         pass_env=tuple(options.pass_env),
         attester=str(options.attester),
         log=str(options.transparency_log),
@@ -337,6 +343,21 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         " repeated",
     )
     group.add_argument(
+        "--max-memory-mib",
+        default=0,
+        metavar="N",
+        type=_limit,
+        help="the most memory of this node's workers together, in MiB, where the machine has"
+        " cgroup v2; the policy's limit stays when it is lower",
+    )
+    group.add_argument(
+        "--max-tasks",
+        default=0,
+        metavar="N",
+        type=_limit,
+        help="the most processes and threads of this node's workers together, likewise",
+    )
+    group.add_argument(
         "--run-dir",
         default=None,
         metavar="DIR",
@@ -400,6 +421,13 @@ def _requirement(text: str) -> str:
     except ValueError as error:
         names = ", ".join([*NetworkProfile, SANDBOX])
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {names}") from error
+
+
+def _limit(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not 0 < number <= 1 << 40:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return number
 
 
 def _split(argument: str) -> tuple[str, bool, str]:

@@ -43,6 +43,7 @@ from securetrain.identity.trust import (
     sign_root,
 )
 from securetrain.launch.options import RunOptions
+from securetrain.ledger import Ledger, WriterRole, key_file
 from securetrain.policy.load import (
     FILE_LIMIT,
     SHIPPED,
@@ -321,3 +322,15 @@ def _as_given(policy_name: str) -> bytes:
         else Path(policy_name)
     )
     return read_file(path, FILE_LIMIT)
+
+
+def agent_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
+    """The run's ledger, signed with the agent's key."""
+    key = PrivateKey.load(key_file(setup.run, WriterRole.LAUNCHER))
+    return Ledger(setup.run.ledger, key, "agent", clock)
+
+
+def coordinator_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
+    """The same, of the launcher's own coordinator."""
+    key = PrivateKey.load(key_file(setup.run, WriterRole.COORDINATOR))
+    return Ledger(setup.run.ledger, key, "coordinator", clock)

@@ -122,6 +122,8 @@ class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     """The variables that the user let through (``--pass-env``)."""
     sandbox: str = ""
     """The workers' sandbox; empty when the run did not get that far."""
+    egress: str = ""
+    """What `network.egress` cannot limit here; empty when it limits all, or names no place."""
     preflight: str = ""
     gradients: GradientSummary | None = None
     workers: tuple[WorkerRef, ...] = ()

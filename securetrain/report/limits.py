@@ -6,6 +6,7 @@ from typing import Final
 
 from securetrain.core.vocabulary import (
     NOT_WATCHED,
+    OPEN_EGRESS,
     TEST_ONLY,
     UNATTESTED,
     UNCONFINED,
@@ -98,6 +99,11 @@ def _node(record: RunRecord) -> list[str]:
         found.append(
             "The workers' sandbox was DEGRADED: they could do more on this machine than training"
             " needs. The ledger says what was missing (sandbox-degraded)."
+        )
+    if OPEN_EGRESS in labels:
+        found.append(
+            "The way out was open: the policy names the places that workers may reach, and nothing"
+            " kept them from others. A profile with a network of the job's own (overlay) does."
         )
     profiles = [fact.value for fact in record.facts if fact.name == "network"]
     if NetworkProfile.LOOPBACK in profiles:

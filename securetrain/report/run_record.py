@@ -124,6 +124,7 @@ class _Summary(msgspec.Struct, frozen=True):
     protected: bool = True
     sandbox: str = ""
     gradients: _Gradients | None = None
+    egress: str = ""
 
 
 def read_run(root: Path, now: datetime) -> RunRecord:
@@ -439,6 +440,7 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
         ("worker shim", "" if summary.protected else "OFF: workers were not protected"),
         ("sandbox", summary.sandbox),
         ("gradients", summary.gradients.label if summary.gradients else ""),
+        ("egress", summary.egress),
         ("torch", summary.torch),
         ("command", command),
     ]
