@@ -127,6 +127,9 @@ UNCONFINED = "DEGRADED SANDBOX (workers can do more than they need)"
 DEGRADED = "DEGRADED (some bytes in the clear)"
 """The label that people see wherever a network profile leaves bytes of the job unprotected."""
 
+NOT_WATCHED = "gradients: NOT WATCHED"
+"""The label of a run in which steps were made on gradients that nobody judged."""
+
 TEST_ONLY = "TEST-ONLY (software TPM)"
 """The label of a node whose TPM is a program that nobody vouches for."""
 

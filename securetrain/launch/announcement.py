@@ -5,6 +5,7 @@
 from collections.abc import Iterator, Sequence
 
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile
+from securetrain.launch import gradient_summary
 from securetrain.launch.confinement import Confinement
 from securetrain.launch.elastic_agent import Plan
 from securetrain.launch.options import RunOptions
@@ -53,6 +54,7 @@ def announcement(
     yield f"preflight    {preflight.sentence}"
     if log:
         yield f"log          {log}"
+    yield gradient_summary.at_start(policy.gradients, protected=plan.protected).label
     yield f"workers      {plan.num_workers} of {options.script}, {shim}"
     for line in preflight.warnings(policy.host.fail_on):
         yield f"warning: {line}"

@@ -110,7 +110,8 @@ def _prepare(scanned: cmdline.Scan, now: datetime) -> RunSetup:
     def witness() -> PublicKey:
         return witness_key(this_node(os.environ).witness_key).public
 
-    return prepare_run(scanned.run_dir or default_run_dir(now), scanned.policy, now, witness)
+    place = scanned.run_dir or default_run_dir(now)
+    return prepare_run(place, scanned.policy, now, witness, guard=scanned.guard)
 
 
 def _judge_place(scanned: cmdline.Scan, now: datetime) -> None:

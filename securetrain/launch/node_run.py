@@ -36,6 +36,7 @@ from securetrain.launch.confinement import NO_NETWORK, Confinement, compiles_as,
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
+from securetrain.launch.gradient_summary import gradients_of, record_gradients
 from securetrain.launch.jobnetwork import JobNetwork, egress_warnings, needs_network, prober
 from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
@@ -100,6 +101,7 @@ class Session:
     """Signs for this node's ranks; None where the job's coordinator is another's."""
     signing: SigningService | None = None
     num_stragglers: int = 0
+    gradients: run_summary.GradientSummary | None = None
     finished: bool = False
 
     def __post_init__(self) -> None:
@@ -212,6 +214,7 @@ class Session:
             os.environ[SIGNER_VARIABLE] = str(self.signing.path)
             self.plan = plan = self._confined(plan, state)
             self.signing.stands_in = bool(self.confinement and self.confinement.sandbox)
+            self.gradients = gradients_of(self.setup, plan, None)
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -374,6 +377,8 @@ class Session:
         if problem is not None and error is None:
             outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
         recording.record_reports(self.setup.run, self.ledger)
+        self.gradients = gradients_of(self.setup, self.plan, self._reports())
+        record_gradients(self.gradients, self.ledger, self._say)
         self.ledger.write(
             events.RunEnded(
                 subject=self.setup.job,
@@ -418,8 +423,7 @@ class Session:
         return self.services.background if self.services is not None else None
 
     def _reports(self) -> list[workerlog.WorkerReport]:
-        found = workerlog.read_reports(self.setup.run)
-        return [report for _, report in found if isinstance(report, workerlog.WorkerReport)]
+        return workerlog.good_reports(self.setup.run)
 
     def _admissions(self) -> list[Admission]:
         return self.coordinator.admissions if self.coordinator is not None else []
@@ -488,6 +492,7 @@ class Session:
                 passed=self.options.pass_env,
                 sandbox=self.confinement.label if self.confinement else "",
                 preflight=self.preflight.sentence if self.preflight else "",
+                gradients=self.gradients,
                 workers=tuple(run_summary.worker_ref(report) for report in self._reports()),
                 protected=self.plan.protected if self.plan else True,
                 stragglers=self.num_stragglers,

@@ -69,7 +69,7 @@ TORCH_VALUED: Final = frozenset(
 )
 """torchrun's options with a value."""
 
-OUR_FLAGS: Final = frozenset({"--json"})
+OUR_FLAGS: Final = frozenset({"--json", "--guard"})
 OUR_VALUED: Final = frozenset(
     {
         *("--policy", "--require", "--run-dir", "--pass-env", "--attester"),
@@ -102,6 +102,8 @@ class Scan:
     logs_specs: str | None = None
     standalone: bool = False
     json: bool = False
+    guard: bool = False
+    """Whether gradients are watched although the policy does not ask for it."""
     help: bool = False
     nnodes: str = DEFAULT_NODES
     require: tuple[str, ...] = ()
@@ -201,6 +203,7 @@ def scan(
         logs_specs=found.get("--logs-specs"),
         standalone=standalone,
         json="--json" in flags,
+        guard="--guard" in flags,
         help=bool(flags & HELP),
         nnodes=wanted.nnodes,
         require=tuple(require),
@@ -374,6 +377,11 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="let this node have up to N workers (default: 16 for each core, and at least 64)",
     )
     group.add_argument(
+        "--guard",
+        action="store_true",
+        help="watch gradients, although the policy does not ask for it",
+    )
+    group.add_argument(
         "--json", action="store_true", help="end with one line of JSON on standard output"
     )
 
@@ -412,16 +420,17 @@ def _check_scan(options: argparse.Namespace, scanned: Scan) -> None:
     policy = options.policy if options.policy is not None else None
     expected = scanned.policy if scanned.policy_source == "given" else None
     run_dir = Path(options.run_dir) if options.run_dir is not None else None
-    if (policy, run_dir, options.json, options.logs_specs) != (
+    if (policy, run_dir, options.json, options.guard, options.logs_specs) != (
         expected,
         scanned.run_dir,
         scanned.json,
+        scanned.guard,
         scanned.logs_specs,
     ) or bool(options.standalone) != scanned.standalone:
         raise UsageError(
             "ST-USAG-001",
-            "an option before --policy, --run-dir, --logs-specs or --json is not known to"
-            " securetrain",
+            "an option before --policy, --run-dir, --logs-specs, --guard or --json is not known"
+            " to securetrain",
             "securetrain run",
             "write these options first, and values as --option=value",
         )

@@ -5,6 +5,7 @@
 from typing import Final
 
 from securetrain.core.vocabulary import (
+    NOT_WATCHED,
     TEST_ONLY,
     UNATTESTED,
     UNCONFINED,
@@ -158,6 +159,13 @@ def _artifacts(record: RunRecord) -> list[str]:
 
 
 def _guard(record: RunRecord) -> list[str]:
+    labels = {label for view in record.boundaries for label in view.labels}
+    if NOT_WATCHED in labels:
+        text = (
+            f"{NOT_WATCHED}. Steps were made on gradients that nobody judged; the ledger says why"
+            " (gradients-not-watched)."
+        )
+        return [text]
     if record.guard is None:
         return ["No gradient was judged in this run."]
     ranks = {point.rank for point in record.guard.points}

@@ -62,6 +62,7 @@ from securetrain.ledger.events.by_launcher import (
     EnvironmentRefused,
     EpochApplied,
     FabricVariablesRemoved,
+    GradientsJudged,
     JobNetworkDown,
     JobNetworkFailed,
     JobNetworkRefused,
@@ -133,11 +134,14 @@ from securetrain.ledger.events.by_rank import (
 )
 from securetrain.ledger.events.by_worker import (
     DebugServerRefused,
+    GradientsNotWatched,
+    GradientsWatched,
     NcclNotEncrypted,
     PickleLetThrough,
     PickleRefused,
     SocketOutsideNetwork,
     StrangerConnected,
+    UnwatchedStepRefused,
 )
 
 __all__ = [
@@ -177,6 +181,9 @@ __all__ = [
     "FabricVariablesRemoved",
     "FloorNotProven",
     "FloorRaised",
+    "GradientsJudged",
+    "GradientsNotWatched",
+    "GradientsWatched",
     "HeadRefused",
     "InputsRefused",
     "JobClosed",
@@ -252,6 +259,7 @@ __all__ = [
     "TorchAccepted",
     "TrainingFinished",
     "TrustEnded",
+    "UnwatchedStepRefused",
     "VariablesRemoved",
     "WeightsLoaded",
     "WeightsRefused",

@@ -368,6 +368,20 @@ class WorkerFailed(Observed, frozen=True, kw_only=True):
     what: str = ""
 
 
+@event("gradients-judged", Boundary.GRADIENTS, _LAUNCHER)
+class GradientsJudged(Observed, frozen=True, kw_only=True):
+    """By their own word, the workers of this node have judged the steps of the run."""
+
+    judged: int
+    refused: int
+    settled: int
+    """Steps that were reduced again without the ranks that spoiled them."""
+    named: str = ""
+    """The ranks that verdicts name, with the codes."""
+    excluded: str = ""
+    """Ranks whose gradients counted zero at some time."""
+
+
 # What the workers have asked the signing socket for.
 
 
