@@ -27,11 +27,10 @@ model lies in pieces, and three reads of the gradient. With 2 M parameters, two 
 and 1,024 tokens a rank, the fastest step is 1.01 (FSDP2) and 1.03 (DDP) times the plain one; on an
 oversubscribed machine every extra collective waits for the slowest rank (benchmarks/step.py).
 
-What mode `detect` covers: faults, poisoned shards, byzantine ranks that do not adapt to the
-window seed, and reductions that were tampered with. What it does not: see detector.py (adaptive,
-intermittent and majority attacks), integrity.py (the owner of an FSDP shard) and
-residual_history.py (restart). An equivocator that also shows every rank a different hash in step 4
-can make ranks act differently in that step.
+What mode `detect` covers: faults, poisoned shards, byzantine ranks, and reductions that were
+tampered with. What it does not: see detector.py (faint, rotating and majority attacks) and
+integrity.py (the owner of an FSDP shard). An equivocator that also shows each rank another hash
+in step 4 can make ranks act differently in that step.
 """
 
 import itertools
