@@ -33,6 +33,11 @@ $(VENV)/.dev: $(VENV)/.run
 	@$(PIP) -e '.[train,report,dev]'
 	@touch $@
 
+$(VENV)/.frameworks: $(VENV)/.dev
+	@echo "installing the frameworks that the slow tests start into $(VENV) (once) ..."
+	@$(PIP) -e '.[train,report,dev,frameworks]'
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.run
 	@$(PIP) -e '.[docs]'
 	@touch $@
@@ -59,7 +64,7 @@ test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes
 	$(BIN)/python -m pytest -n $(FAST_WORKERS) --dist worksteal -q \
 	  -m "not gpu and not dist and not slow and not netns and not tpm and not many"
 
-test-slow: $(VENV)/.dev  ## What make test leaves out: sixteen ranks, compiled meshes, long campaigns
+test-slow: $(VENV)/.frameworks  ## What make test leaves out: sixteen ranks, other frameworks, long campaigns
 	$(BIN)/python -m pytest -m many
 
 durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/durations.json)

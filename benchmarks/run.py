@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import ab
 
 MODULES: Final = (
-    *("step", "guard", "checkpoint", "dataset", "verify", "startup", "attest", "hardware"),
-    *("join", "link", "job", "trainer"),
+    *("step", "guard", "checkpoint", "dataset", "verify", "startup", "sandbox", "attest"),
+    *("hardware", "join", "link", "job", "trainer"),
 )
 FIGURES: Final = (
     "figures",

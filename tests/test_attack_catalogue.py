@@ -27,7 +27,7 @@ def defined_in(path: str) -> frozenset[str]:
 
 
 def test_every_number_is_there_once():
-    assert list(ROWS) == list(range(1, 43))
+    assert list(ROWS) == list(range(1, 44))
     assert len(re.findall(r"^\| \d+ \|", PAGE, flags=re.MULTILINE)) == len(ROWS)
 
 
@@ -36,6 +36,13 @@ def test_every_attack_has_tests_that_exist(number):
     cited = TEST.findall(ROWS[number])
     assert cited, "no test tries this attack"
     assert ROWS[number].count("tests/") == len(cited)
+    assert [f"{path}::{name}" for path, name in cited if name not in defined_in(path)] == []
+
+
+def test_every_test_of_the_page_exists():
+    """Also those of the attacks without a number."""
+    cited = set(TEST.findall(PAGE))
+    assert PAGE.count("`tests/") == len(TEST.findall(PAGE))
     assert [f"{path}::{name}" for path, name in cited if name not in defined_in(path)] == []
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from securetrain.core import read_stat
 from securetrain.core.errors import SecureTrainError
 from securetrain.identity.keys import PublicKey
 from securetrain.identity.trust import Revoked, RoleKeys, TrustDocument, TrustRole, key_table
@@ -29,10 +30,8 @@ def refused(
 
 def is_running(pid: int) -> bool:
     """Tell whether there is such a process, and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    found = read_stat(pid)
+    return found is not None and found.state != "Z"
 
 
 def outside(inner: int, launcher: int) -> int:

@@ -34,7 +34,8 @@ Exit codes: 0 the policy works on this machine; 1 it does not; 2 there is no suc
 def command(policy_name: str, output: str) -> int:
     """Say which network profiles, sandbox, attesters and policies work on this machine.
 
-    Nothing is started or changed. What does not work says why, and what to install.
+    A sandbox is tried and ended; nothing is changed. What does not work says why, and what to
+    install.
     """
     from securetrain.launch import diagnose
     from securetrain.report import diagnosis

@@ -20,7 +20,8 @@ from securetrain.report import emit
 def command(ids: tuple[str, ...], listing: bool, workdir: Path | None, output: str) -> int:
     """Run drills: each attack must succeed on the plain stack and be refused by ours.
 
-    Without an ID all drills run. Ends with 0 when every drill holds and with 1 when one does not.
+    Without an ID all drills run. Ends with 0 when every drill holds, with 1 when one does not, and
+    with 3 when one could not be run on this machine and the others hold.
     """
     import tempfile
 
@@ -49,5 +50,5 @@ def command(ids: tuple[str, ...], listing: bool, workdir: Path | None, output: s
             results.append(result)
             if output == "text":
                 attacks.show(result, result.error())
-    held = all(result.ok for result in results)
-    return emit(attacks.results(results, held=held), output)
+    problems = {result.problem for result in results if not result.ok}
+    return emit(attacks.results(results, problems), output)

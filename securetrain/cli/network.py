@@ -38,9 +38,11 @@ def gc(state: Path | None, output: str) -> int:
 
     A launcher takes its job network down itself, however it ends, unless it is killed with SIGKILL.
     Then its WireGuard engine, network namespace, packet filter and the processes inside are left;
-    this ends and removes them. Job networks whose owner runs are never touched.
+    this ends and removes them, and the groups of cgroup v2 in which workers were limited. What
+    belongs to an owner that runs is never touched.
     """
+    from securetrain.launch import collect_groups
     from securetrain.network import STATE, collect
     from securetrain.report import leftovers
 
-    return emit(leftovers.collected(collect(state or STATE)), output)
+    return emit(leftovers.collected(collect(state or STATE), collect_groups()), output)

@@ -10,6 +10,7 @@ the caller says so.
 
 import fcntl
 import grp
+import json
 import os
 import pwd
 import secrets
@@ -20,12 +21,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from securetrain.core.errors import UsageError, os_error
 
 PRIVATE_DIR = 0o700
 PRIVATE_FILE = 0o600
 PUBLIC_FILE = 0o644
+_LINE_LIMIT: Final = 1 << 20
+"""Of a diary's line."""
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -346,3 +350,29 @@ def _unsafe_kind(info: os.stat_result) -> str:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def drop_lines_after(path: Path, step: int, field: tuple[str, ...] = ("step",)) -> None:
+    """Keep the whole lines of a JSONL file whose `field` is at most `step`.
+
+    The file is the run's own diary and proves nothing, so lines that cannot be read are dropped.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            lines = iter(lambda: file.readline(_LINE_LIMIT), "")
+            kept = [line for line in lines if _is_kept(line, step, field)]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+    write_whole(path, "".join(kept).encode())
+
+
+def _is_kept(line: str, step: int, field: tuple[str, ...]) -> bool:
+    try:
+        number = json.loads(line)
+        for name in field:
+            number = number[name]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return line.endswith("\n") and isinstance(number, int) and number <= step

@@ -106,6 +106,11 @@ class RunDir:
         return self.root / "coordinator.json"
 
     @property
+    def coordinator_lock(self) -> Path:
+        """Locked by the coordinator that runs in it."""
+        return self.root / "coordinator.lock"
+
+    @property
     def attestation(self) -> Path:
         """The verifier's memory across launches."""
         return self.root / "attestation.sqlite"

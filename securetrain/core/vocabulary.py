@@ -110,6 +110,14 @@ class NetworkProfile(StrEnum):
         return self in {NetworkProfile.STORE_TLS, NetworkProfile.RDMA_TRUSTED}
 
 
+class PreflightMode(StrEnum):
+    """The consequence of the preflight audit's findings."""
+
+    OFF = "off"
+    WARN = "warn"
+    ENFORCE = "enforce"
+
+
 class SandboxMode(StrEnum):
     """The demand on the workers' sandbox."""
 
@@ -124,8 +132,14 @@ UNATTESTED = "UNATTESTED (self-reported)"
 UNCONFINED = "DEGRADED SANDBOX (workers can do more than they need)"
 """The label of workers whose sandbox lacks something, or who have none."""
 
+OPEN_EGRESS = "DEGRADED EGRESS (network.egress limits nothing)"
+"""The label of a run whose policy names the places that workers may reach, and nothing does so."""
+
 DEGRADED = "DEGRADED (some bytes in the clear)"
 """The label that people see wherever a network profile leaves bytes of the job unprotected."""
+
+NOT_WATCHED = "gradients: NOT WATCHED"
+"""The label of a run in which steps were made on gradients that nobody judged."""
 
 TEST_ONLY = "TEST-ONLY (software TPM)"
 """The label of a node whose TPM is a program that nobody vouches for."""

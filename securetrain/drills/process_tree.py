@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Process trees and the TCP ports that they listen on, from /proc (Linux only, no packages).
+"""Process trees and the TCP ports that they listen on, from /proc (Linux only).
 
 torchelastic starts every worker in a session of its own, so killing a process group does not end a
 job: the tree is read first, then everything in it is killed.
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from securetrain.core import all_stats
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -27,12 +29,8 @@ _PROC: Final = Path("/proc")
 def descendants(pid: int) -> list[int]:
     """`pid` and every process below it, parents first."""
     children: dict[int, list[int]] = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                # pid (comm) state ppid ...: comm may hold spaces and brackets, hence rpartition
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    for child, found in all_stats(_PROC):
+        children.setdefault(found.parent, []).append(child)
     tree = [pid]
     for member in tree:
         tree.extend(children.get(member, []))

@@ -11,7 +11,8 @@ Rules:
 3. each side is a process of its own, with a clean environment, bounded in time and killed with
    all that it started; it connects to loopback only and writes below its own work directory, and
    a temporary one of its own (short: a UNIX socket's path has 107 bytes) that is removed;
-4. a side that crashes, hangs or reports nothing has neither succeeded nor refused anything.
+4. a side that crashes, hangs or reports nothing has neither succeeded nor refused anything;
+5. a side that needs what this machine lacks says so, and the drill was not run: ST-DRIL-004.
 
 This module never imports torch; the sides do, in their own processes.
 """
@@ -62,6 +63,8 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Whether the attack was stopped by a check that said so."""
     code: str = ""
     """The refusal's code, empty when nothing was refused."""
+    lacks: str = ""
+    """What this machine lacks for the attack; empty when it was made."""
     evidence: str
     """The observations, in plain sentences."""
     seconds: float = 0.0
@@ -81,7 +84,7 @@ class DrillResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     hardened: Outcome
     ok: bool
     problem: str = ""
-    """The drill's own code (ST-DRIL-001 to 003) when it is not ok."""
+    """The drill's own code (ST-DRIL-001 to 004) when it is not ok."""
 
     def error(self) -> AuditError | None:
         """The failure of the drill as an error, None when it is ok."""
@@ -96,6 +99,9 @@ class DrillResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 found = self.hardened.code or "no code"
                 what = f"{found} instead of {self.expected_code}: {self.hardened.evidence}"
                 fix = "see the side's log in the work directory"
+            case "ST-DRIL-004":
+                what = self.plain.lacks or self.hardened.lacks
+                fix = "run it where that is; 'securetrain doctor' says what is missing"
             case _:
                 raise ValueError(f"unknown problem {self.problem!r}")
         return AuditError(self.problem, what, self.id, fix)
@@ -113,6 +119,8 @@ class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     module: str
     """The module that `python -m` runs for each side."""
     timeout: float = SIDE_TIMEOUT
+    in_quickstart: bool = False
+    """Whether the tour of `securetrain quickstart` runs it."""
 
 
 def _table(*drills: Drill) -> dict[str, Drill]:
@@ -132,6 +140,7 @@ DRILLS: Final[Mapping[str, Drill]] = _table(
         ),
         expected_code="ST-ADMN-002",
         module="securetrain.drills.rendezvous_pickle",
+        in_quickstart=True,
     ),
     Drill(
         id="D-OBJ-PICKLE",
@@ -143,6 +152,7 @@ DRILLS: Final[Mapping[str, Drill]] = _table(
         ),
         expected_code="ST-RUNT-001",
         module="securetrain.drills.object_pickle",
+        in_quickstart=True,
     ),
     Drill(
         id="D-CKPT-METADATA",
@@ -154,6 +164,7 @@ DRILLS: Final[Mapping[str, Drill]] = _table(
         ),
         expected_code="ST-CKPT-141",
         module="securetrain.drills.checkpoint_metadata",
+        in_quickstart=True,
     ),
     Drill(
         id="D-GRAD-POISON",
@@ -165,6 +176,118 @@ DRILLS: Final[Mapping[str, Drill]] = _table(
         ),
         expected_code="ST-GRAD-002",
         module="securetrain.drills.gradient_poison",
+        in_quickstart=True,
+    ),
+    Drill(
+        id="D-MBR-CLOSE",
+        title="End the job for everybody from one member",
+        boundary=Boundary.RENDEZVOUS,
+        summary=(
+            "A member that was taken over says that the job is over; in torch's rendezvous the word"
+            " of any node ends it for all."
+        ),
+        expected_code="ST-ADMN-033",
+        module="securetrain.drills.member_close",
+    ),
+    Drill(
+        id="D-MBR-ACCUSE",
+        title="Throw an honest node out from another one",
+        boundary=Boundary.RENDEZVOUS,
+        summary=(
+            "A member that was taken over takes another one out of the round: every node may write"
+            " the state of torch's rendezvous."
+        ),
+        expected_code="ST-ADMN-035",
+        module="securetrain.drills.member_accusation",
+    ),
+    Drill(
+        id="D-MBR-FLOOD",
+        title="Wear the control plane down from one member",
+        boundary=Boundary.RENDEZVOUS,
+        summary=(
+            "A member that was taken over writes to torch's store, or renews its lease, without"
+            " end; memory or the ledger grows with it."
+        ),
+        expected_code="ST-ADMN-031",
+        module="securetrain.drills.member_flood",
+    ),
+    Drill(
+        id="D-MBR-ADDRESS",
+        title="Announce an address or key that can be nobody's",
+        boundary=Boundary.RENDEZVOUS,
+        summary=(
+            "A member that was taken over announces 0.0.0.0 and is rank 0; the workers of all nodes"
+            " are sent there."
+        ),
+        expected_code="ST-ADMN-032",
+        module="securetrain.drills.member_address",
+    ),
+    Drill(
+        id="D-MBR-DROP",
+        title="Keep the others waiting by going at the wrong moment",
+        boundary=Boundary.RENDEZVOUS,
+        summary=(
+            "A member drops out of a complete round, or never says what it runs; torch's agents"
+            " wait for it in the store for five minutes."
+        ),
+        expected_code="ST-ADMN-005",
+        module="securetrain.drills.member_drop",
+    ),
+    Drill(
+        id="D-MBR-RANK",
+        title="Take another node's rank through the store",
+        boundary=Boundary.RENDEZVOUS,
+        summary=(
+            "A member that was taken over writes the ranks of all into the store of the round;"
+            " torch's agents believe it."
+        ),
+        expected_code="ST-ADMN-040",
+        module="securetrain.drills.member_ranks",
+    ),
+    Drill(
+        id="D-ENR-CROWD",
+        title="Keep machines from enrolling with 200 addresses",
+        boundary=Boundary.RENDEZVOUS,
+        summary=(
+            "200 addresses hold the port at which machines enroll, and come back as soon as they"
+            " are pushed out."
+        ),
+        expected_code="ST-ADMN-010",
+        module="securetrain.drills.enrollment_crowd",
+    ),
+    Drill(
+        id="D-RUN-LINK",
+        title="Have a run write into another directory",
+        boundary=Boundary.HOST,
+        summary=(
+            "Whoever may write to the working directory plants a link in the place of the run"
+            " directory's parent; logs, and keys, go where it leads."
+        ),
+        expected_code="ST-USAG-018",
+        module="securetrain.drills.run_dir_link",
+    ),
+    Drill(
+        id="D-WRK-HOST",
+        title="Rewrite the machine from a training script",
+        boundary=Boundary.HOST,
+        summary=(
+            "A script that root starts tries 72 things: cron, keys, homes, other processes, other"
+            " jobs, mounts, devices, the kernel. Needs root."
+        ),
+        expected_code="ST-RUNT-004",
+        module="securetrain.drills.worker_host",
+        timeout=3 * SIDE_TIMEOUT,
+    ),
+    Drill(
+        id="D-WRK-SIGN",
+        title="Sign in another's name from a training script",
+        boundary=Boundary.IDENTITY,
+        summary=(
+            "A script takes the run's keys and writes into the ledger as the launcher; where it has"
+            " none, it asks the signing socket to sign for another rank."
+        ),
+        expected_code="ST-RUNT-031",
+        module="securetrain.drills.worker_signs",
     ),
 )
 
@@ -199,9 +322,11 @@ def run_sides(drill: Drill, workdir: Path, progress: Progress) -> DrillResult:
 
 
 def judge(drill: Drill, plain: Outcome, hardened: Outcome) -> DrillResult:
-    """Say what two outcomes prove (rules 1 and 2)."""
+    """Say what two outcomes prove (rules 1, 2 and 5)."""
     problem = ""
-    if not plain.succeeded:
+    if plain.lacks or hardened.lacks:
+        problem = "ST-DRIL-004"
+    elif not plain.succeeded:
         problem = "ST-DRIL-001"
     elif hardened.succeeded or not hardened.refused:
         problem = "ST-DRIL-002"

@@ -15,7 +15,7 @@ optimizer.step()                    # the gradients of a refused step are alread
 Mode `detect` (this room today) watches ordinary collectives. What it catches and what it cannot
 is stated in the docstring of each module: :mod:`~securetrain.guard.sketch`,
 :mod:`~securetrain.guard.beacon`, :mod:`~securetrain.guard.hooks`,
-:mod:`~securetrain.guard.integrity`, :mod:`~securetrain.guard.outliers`.
+:mod:`~securetrain.guard.integrity`, :mod:`~securetrain.guard.detector`.
 
 The names are loaded on first use, so that reading records (`StepRecord`) does not import torch.
 """

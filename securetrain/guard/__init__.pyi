@@ -1,7 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from .attachment import attach as attach
+from .entries import verdict_events as verdict_events
 from .guard import GradientGuard as GradientGuard
 from .kernel import sketch_backend as sketch_backend
+from .records import SketchWriter as SketchWriter
+from .unmodified import Listener as Listener
+from .unmodified import ScriptGuard as ScriptGuard
 from .verdict import RankScore as RankScore
 from .verdict import StepRecord as StepRecord
 from .verdict import Totals as Totals

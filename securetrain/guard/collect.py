@@ -76,6 +76,8 @@ class Piece:
     """Each rank's in the mean, the same for all pieces of a step; none: all 1."""
     moment: Callable[[], Tensor | None] = lambda: None
     """The optimizer's first moment, laid out like the result."""
+    wire: torch.dtype | None = None
+    """The type in which the numbers travelled; None for the result's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,11 @@ class Collector:
         self._waiting_bytes += piece.local.numel() * piece.local.element_size()
         if self._waiting_bytes >= self._retain:
             self.flush()
+
+    @property
+    def has_pieces(self) -> bool:
+        """True when anything was delivered since the last step."""
+        return bool(self._waiting) or self._step.parts is not None or self._step.silence is not None
 
     def flush(self) -> None:
         """Wait for delivery, draw, sketch, forget. Collective."""
@@ -228,7 +235,7 @@ class Collector:
         if step.pieces and step.weights != piece.weights:
             step.objection = f"{piece.chunk} is reduced with other weights than the rest"
         step.weights = piece.weights
-        step.roundoff = max(step.roundoff, unit_roundoff(piece.result.dtype))
+        step.roundoff = max(step.roundoff, unit_roundoff(piece.wire or piece.result.dtype))
         moment = self._moment(piece)
         rows: list[Tensor] = []
         for segment in _segments(piece):
@@ -273,7 +280,9 @@ class Collector:
             return moment
         if self._learned:  # an optimizer has stepped, and left no moment
             self._step.unlearned.append((piece.chunk, piece.result, piece.result_scale))
-        return self._means.get(piece.chunk)
+        mean = self._means.get(piece.chunk)
+        # A module whose parameters were thawed meanwhile sends other numbers than before.
+        return mean if mean is not None and mean.shape == piece.result.shape else None
 
 
 def _segments(piece: Piece) -> tuple[Segment, ...]:

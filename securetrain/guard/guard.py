@@ -28,15 +28,15 @@ model lies in pieces, and three reads of the gradient. With 2 M parameters, two 
 and 1,024 tokens a rank, the fastest step is 1.01 (FSDP2) and 1.03 (DDP) times the plain one; on an
 oversubscribed machine every extra collective waits for the slowest rank (benchmarks/step.py).
 
-What mode `detect` covers: faults, poisoned shards, byzantine ranks that do not adapt to the
-window seed, and reductions that were tampered with. What it does not: see detector.py (adaptive,
-intermittent and majority attacks), integrity.py (the owner of an FSDP shard) and
-residual_history.py (restart). An equivocator that also shows every rank a different hash in step 4
-can make ranks act differently in that step.
+What mode `detect` covers: faults, poisoned shards, byzantine ranks, and reductions that were
+tampered with. What it does not: see detector.py (faint, rotating and majority attacks) and
+integrity.py (the owner of an FSDP shard). An equivocator that also shows each rank another hash
+in step 4 can make ranks act differently in that step.
 """
 
 import itertools
 import secrets
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -144,6 +144,16 @@ class GradientGuard:
         """Counts since the run began."""
         return self._totals
 
+    @property
+    def parts(self) -> tuple[nn.Module, ...]:
+        """The model, or the stages of a pipeline; empty before `attach`."""
+        return self._parts
+
+    @property
+    def has_gradient(self) -> bool:
+        """True when a gradient was reduced that `judge` has not seen. Equal on every rank."""
+        return any(isinstance(w, GroupWatch) and w.collector.has_pieces for w in self._watches)
+
     def use_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Compare gradients with this optimizer's first moment from now on. Without it, or where it
         keeps none, the guard keeps a running mean of the reduced gradients.
@@ -163,11 +173,18 @@ class GradientGuard:
         if self._parts:
             raise _unseen("this guard is attached already", "make one guard per model")
         self._optimizer = optimizer or self._optimizer
-        if self._job_group is not None:
-            self._agreement = JobAgreement(self._job_group, self._ranks, self._deadline)
         self._watches = self._make_watches(parts)
         self._parts = parts
         self._restore_pieces()
+        GUARDS.add(self)
+
+    def _agree(self) -> JobAgreement | None:
+        """The job's agreement. It is made when all ranks come together, not in a backward pass:
+        there the stages of a pipeline wait for each other. Collective over the job the first time.
+        """
+        if self._agreement is None and self._job_group is not None:
+            self._agreement = JobAgreement(self._job_group, self._ranks, self._deadline)
+        return self._agreement
 
     def judge(self, step: int) -> Verdict:
         """Judge the gradients of the backward pass that just ended. Collective.
@@ -189,8 +206,9 @@ class GradientGuard:
             drawn, sent = watch.judge(findings, elsewhere)
             elsewhere |= {watch.ranks[index] for index in watch.exclusion.excluded}
             batches, sent_bytes = batches + drawn, sent_bytes + sent
-        if self._agreement is not None:
-            sent_bytes += self._agreement.exchange(findings)
+        agreement = self._agree()
+        if agreement is not None:
+            sent_bytes += agreement.exchange(findings)
         verdict, self._totals = findings.verdict(
             step, self._totals, self._settings.response, self._settings.max_refused_steps
         )
@@ -227,8 +245,9 @@ class GradientGuard:
             )
             for watch in self._watches
         ] or self._loaded
-        if self._agreement is not None:
-            told = self._agreement.gather_from_leaders(msgspec.json.encode(pieces))
+        agreement = self._agree()
+        if agreement is not None:
+            told = agreement.gather_from_leaders(msgspec.json.encode(pieces))
             pieces = [one for data in told for one in msgspec.json.decode(data, type=_PIECES)]
         state = GuardState(totals=self._totals, pieces=pieces)
         result: dict[str, Any] = msgspec.to_builtins(state)
@@ -320,6 +339,8 @@ class GradientGuard:
 
 
 _PIECES: Final = list[PieceState]
+GUARDS: Final[weakref.WeakSet[GradientGuard]] = weakref.WeakSet()
+"""Those of this process that are attached."""
 _NUMBERS: Final = itertools.count()
 """Of the guards of this process; ranks of a job make them in the same order."""
 

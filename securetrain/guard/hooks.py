@@ -56,6 +56,7 @@ from securetrain.guard.blocks import group_of_module, segments_of
 from securetrain.guard.collect import Collector, Piece, Segment
 from securetrain.guard.kept import WIDE, Keeper, Weights, bucket_again, shard_again
 from securetrain.guard.moments import Moments
+from securetrain.guard.slots import bucket_slot
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """The name since torch 2.13, or the one before."""
@@ -271,6 +272,7 @@ class BucketHook:
         moments: of the optimizer.
         weights: of all ranks, in order.
         keeper: takes what may have to be reduced again.
+        wire: gives the type in which numbers travel, when the script wants another than theirs.
     """
 
     def __init__(
@@ -282,7 +284,9 @@ class BucketHook:
         *,
         weights: Weights,
         keeper: Keeper,
+        wire: Callable[[], torch.dtype | None] = lambda: None,
     ) -> None:
+        self._wire = wire
         self._collector = collector
         self._group = group
         self._names = names
@@ -295,19 +299,28 @@ class BucketHook:
         """Start the all-reduce; the last bucket of a backward pass settles all of them."""
         local = bucket.buffer()
         reduced = self._output(bucket.index(), local)
-        if self._weights.values[self._group.rank()]:
+        wire, live = self._wire(), self._weights.live
+        if wire is None:
+            travelling = reduced
             # The bits of torch's own division, which multiplies too.
-            torch.mul(local, 1.0 / self._weights.live, out=reduced)
-        else:
-            reduced.zero_()
-        work = dist.all_reduce(reduced, group=self._group, async_op=True)
+            torch.mul(local, 1.0 / live, out=reduced)
+        else:  # the bits of torch's compression hooks; what is sketched is not compressed
+            travelling = local.to(wire).div_(live)
+        if not self._weights.values[self._group.rank()]:
+            travelling.zero_()
+        work = dist.all_reduce(travelling, group=self._group, async_op=True)
         assert work is not None
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(
+            (lambda done: done.value()[0])
+            if wire is None
+            else (lambda done: reduced.copy_(done.value()[0]))
+        )
         parameters = bucket.parameters()
         indices = [self._names[id(parameter)][0] for parameter in parameters]
         chunk = f"bucket-{min(indices)}-{max(indices)}-{len(indices)}"
 
         def wait() -> None:
-            work.wait()
+            future.wait()
             _waiter(reduced.device)()
 
         self._keeper.add(bucket_again(chunk, bucket), extra=False)
@@ -326,12 +339,12 @@ class BucketHook:
                 moment=lambda: self._moments.flat(
                     chunk, [(p, p.numel()) for p in parameters], reduced.numel()
                 ),
+                wire=wire,
             )
         )
         if bucket.is_last():
             self._collector.flush()  # after the backward pass DDP writes into the buckets again
-        future: torch.futures.Future[torch.Tensor] = work.get_future()
-        return future.then(lambda done: done.value()[0])
+        return future
 
     def _output(self, index: int, local: Tensor) -> Tensor:
         """The buffer that a bucket is reduced into, kept between steps; the bucket stays local."""
@@ -356,7 +369,12 @@ def sharded_modules(parts: Sequence[nn.Module]) -> list[Sharded]:
             if len(groups) > 1:
                 raise _refuse(f"module {name or 'root'} has more than one parameter group")
             for group in groups:
-                managed |= {id(p.sharded_param) for p in group.fsdp_params}
+                # In a backward pass a module holds its gathered parameters.
+                managed |= {
+                    id(one)
+                    for p in group.fsdp_params
+                    for one in (p.sharded_param, getattr(p, "_unsharded_param", None))
+                }
                 found.append(Sharded(f"{number}-{index}-{name}", module, group, grid_of(group)))
         for name, parameter in part.named_parameters():
             if parameter.requires_grad and id(parameter) not in managed:
@@ -413,9 +431,21 @@ def attach_replicated(
         id(parameter): (index, name)
         for index, (name, parameter) in enumerate(model.module.named_parameters())
     }
+    slot = bucket_slot(model)
     hook = BucketHook(
-        collector, model.process_group, names, moments, weights=weights, keeper=keeper
+        collector,
+        model.process_group,
+        names,
+        moments,
+        weights=weights,
+        keeper=keeper,
+        wire=(lambda: None) if slot is None else (lambda: slot.wire),
     )
+    if slot is not None:
+        if slot.foreign is not None:
+            raise _refuse("the script has registered a communication hook of its own")
+        slot.guard = hook
+        return
     try:
         model.register_comm_hook(None, _named(hook))
     except (RuntimeError, TypeError) as error:

@@ -11,3 +11,4 @@ from .node_services import this_node as this_node
 from .preflight import run_preflight as run_preflight
 from .run_setup import node_name as node_name
 from .run_setup import prepare_run as prepare_run
+from .sandbox.cgroup import collect_groups as collect_groups

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from securetrain.core.errors import AdmissionError, UsageError
-from securetrain.rendezvous.member import parse_endpoint
+from securetrain.rendezvous.member import parse_endpoints
 
 _ANY_PORT: Final = 9
 """Of a datagram socket that never sends: only the route to the address matters."""
@@ -31,22 +31,28 @@ def announced_address(coordinator: str, bind: str = "") -> IPv4Address | IPv6Add
 
 
 def local_address(coordinator: str) -> IPv4Address | IPv6Address:
-    """The address from which this machine reaches the coordinator. Nothing is sent.
+    """The address from which this machine reaches the coordinator or a standby. Nothing is sent.
 
     Raises:
         AdmissionError: ST-ADMN-007 when there is none.
         UsageError: ST-USAG-001 when `coordinator` is not a host and a port.
     """
-    host, _ = parse_endpoint(coordinator)
-    try:
-        family, _, _, _, place = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(place)
-            return ip_address(str(probe.getsockname()[0]))
-    except (OSError, ValueError) as error:
-        raise AdmissionError(
-            "ST-ADMN-007",
-            f"no way to the coordinator: {error}",
-            coordinator,
-            "check the address and this machine's routes",
-        ) from error
+    problem: Exception | None = None
+    for host, _ in parse_endpoints(coordinator):
+        try:
+            return _address_towards(host)
+        except (OSError, ValueError) as error:
+            problem = problem or error
+    raise AdmissionError(
+        "ST-ADMN-007",
+        f"no way to the coordinator: {problem}",
+        coordinator,
+        "check the address and this machine's routes",
+    ) from problem
+
+
+def _address_towards(host: str) -> IPv4Address | IPv6Address:
+    family, _, _, _, place = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)
+        return ip_address(str(probe.getsockname()[0]))

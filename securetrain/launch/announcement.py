@@ -5,6 +5,8 @@
 from collections.abc import Iterator, Sequence
 
 from securetrain.core.vocabulary import UNATTESTED, NetworkProfile
+from securetrain.launch import gradient_summary
+from securetrain.launch.checkpoint_log import CheckpointLog
 from securetrain.launch.confinement import Confinement
 from securetrain.launch.elastic_agent import Plan
 from securetrain.launch.options import RunOptions
@@ -24,6 +26,7 @@ def announcement(
     plan: Plan,
     confinement: Confinement | None,
     log: str,
+    way_out: str,
     warnings: Sequence[str],
 ) -> Iterator[str]:
     """Its lines.
@@ -38,6 +41,7 @@ def announcement(
         plan: The workers.
         confinement: Their sandbox.
         log: The transparency log; empty without one.
+        way_out: What the policy cannot limit of it; empty when there is nothing to say.
         warnings: Those of the workers' environment.
     """
     policy, where = setup.policy.policy, "of the job, at" if options.joins else "started at"
@@ -48,11 +52,14 @@ def announcement(
     yield f"run          {setup.run.root}"
     yield f"network      {label(profile)}"
     yield f"sandbox      {confinement.label if confinement else ''}"
+    if way_out:
+        yield f"egress       {way_out}"
     yield f"node         {node_name()}: {evidence}"
     yield f"coordinator  {where} {endpoint}, TLS 1.3 with certificates on both sides"
     yield f"preflight    {preflight.sentence}"
     if log:
         yield f"log          {log}"
+    yield gradient_summary.at_start(policy.gradients, protected=plan.protected).label
     yield f"workers      {plan.num_workers} of {options.script}, {shim}"
     for line in preflight.warnings(policy.host.fail_on):
         yield f"warning: {line}"
@@ -60,3 +67,20 @@ def announcement(
         yield f"warning: {warning}"
     for note in (*plan.notes, *(confinement.notes if confinement else ())):
         yield f"note: {note}"
+
+
+def reminders(plan: Plan | None, confinement: Confinement | None, way_out: str) -> Iterator[str]:
+    """The lines of what could not be enforced, for the end of a run that had workers."""
+    if plan is None:
+        return
+    if confinement is not None and not confinement.is_whole:
+        yield f"sandbox      {confinement.label}"
+    if way_out:
+        yield f"egress       {way_out}"
+
+
+def logged(book: CheckpointLog | None) -> Iterator[str]:
+    """The line of what the transparency log has of this run."""
+    if book is not None:
+        count = f"{book.num_logged} checkpoint{'s' if book.num_logged != 1 else ''}"
+        yield f"{count} logged in {book.folder}"

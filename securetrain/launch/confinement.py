@@ -27,11 +27,14 @@ from securetrain.core.vocabulary import SandboxMode
 from securetrain.launch.elastic_agent import Plan
 from securetrain.launch.options import RunOptions
 from securetrain.launch.sandbox import landlock
+from securetrain.launch.sandbox.cgroup import NO_LIMITS, Limits
 from securetrain.launch.sandbox.sandbox import Sandbox
+from securetrain.launch.sandbox.trial import is_machines_root
 from securetrain.launch.sandbox.user import choose_user, named_user
 from securetrain.launch.sandbox.view import Scene
 from securetrain.ledger import Ledger, events
-from securetrain.network import CACHES, rootless
+from securetrain.network import CACHES
+from securetrain.policy.schema import Host
 
 OFF: Final = "DEGRADED: none, workers have the launcher's rights"
 _SEARCH: Final = ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH")
@@ -57,12 +60,15 @@ class Confinement:
     """The sandbox of a run, or the reason why there is none. Made by `confine`."""
 
     run: RunDir
+    ledger: Ledger
     label: str
     sandbox: Sandbox | None = None
     is_whole: bool = False
     """Whether nothing that the sandbox should have is missing."""
     notes: tuple[str, ...] = ()
     made: tuple[Path, ...] = ()
+    reached: tuple[str, ...] = ()
+    """At the end: the limits that the workers ran into."""
 
     @property
     def user(self) -> int:
@@ -80,6 +86,10 @@ class Confinement:
         """End what runs in it; without effect the second time."""
         if self.sandbox is not None:
             self.sandbox.close()
+            if self.sandbox.reached and not self.reached:
+                self.reached = self.sandbox.reached
+                said = "; ".join(self.reached)
+                self.ledger.write(events.SandboxLimitReached(subject=self.run.root.name, what=said))
         for path in self.made:
             with suppress(OSError):
                 if path.is_dir():
@@ -95,6 +105,7 @@ def confine(
     env: Mapping[str, str],
     ledger: Ledger,
     *,
+    limits: Limits = NO_LIMITS,
     network: Inside = NO_NETWORK,
     hidden: tuple[Path, ...] = (),
     floors: Path | None = None,
@@ -107,6 +118,7 @@ def confine(
         mode: The policy's demand.
         env: The workers' environment.
         ledger: Where it is recorded.
+        limits: The policy's; the command line's may be lower.
         network: The job network.
         hidden: Folders of keys and state.
         floors: The folder in which workers note which checkpoints they have seen.
@@ -116,11 +128,14 @@ def confine(
         UsageError: ST-USAG-001 for a user that cannot be used, ST-USAG-002 for a path.
     """
     required = options.requires_sandbox or mode is SandboxMode.REQUIRED
+    asked = Limits(memory_mib=options.max_memory_mib, tasks=options.max_tasks).narrowed(limits)
     if mode is SandboxMode.OFF and not required:
-        ledger.write(events.SandboxDegraded(label=OFF, user=os.geteuid(), missing="host.sandbox"))
-        return Confinement(run=run, label=OFF)
+        label = f"{OFF}; without a sandbox there is no limit ({asked})" if asked else OFF
+        ledger.write(events.SandboxDegraded(label=label, user=os.geteuid(), missing="host.sandbox"))
+        return Confinement(run=run, ledger=ledger, label=label)
     made = _make_folders(run, options)
     scene = _scene(run, options, env, network, hidden=hidden, floors=floors)
+    scene = replace(scene, limits=asked)
     try:
         sandbox = Sandbox.start(scene)
         label, missing, notes = sandbox.label, sandbox.missing, sandbox.notes
@@ -131,7 +146,13 @@ def confine(
         missing = (str(error),)
         label = f"{OFF} ({error})"
     found = Confinement(
-        run=run, label=label, sandbox=sandbox, is_whole=not missing, notes=notes, made=made
+        run=run,
+        ledger=ledger,
+        label=label,
+        sandbox=sandbox,
+        is_whole=not missing,
+        notes=notes,
+        made=made,
     )
     if missing and required:
         found.close()
@@ -145,6 +166,11 @@ def confine(
     return found
 
 
+def limits_of(host: Host) -> Limits:
+    """The limits of a policy."""
+    return Limits(memory_mib=host.max_memory_mib, tasks=host.max_tasks)
+
+
 def compiles_as(options: RunOptions, mode: SandboxMode) -> int:
     """The user whose compiled code the workers may share.
 
@@ -155,12 +181,8 @@ def compiles_as(options: RunOptions, mode: SandboxMode) -> int:
         UsageError: ST-USAG-001 for a user that cannot be used.
     """
     confined = options.requires_sandbox or mode is not SandboxMode.OFF
-    user = named_user(options.user, _script(options)) if confined and _is_machines_root() else None
+    user = named_user(options.user, _script(options)) if confined and is_machines_root() else None
     return user.uid if user is not None else os.geteuid()
-
-
-def _is_machines_root() -> bool:
-    return os.geteuid() == 0 and not rootless.is_inside()
 
 
 def _script(options: RunOptions) -> Path | None:
@@ -202,7 +224,7 @@ def _scene(
         homes=_homes(home),
         home=home,
         temporary=env.get("TMPDIR", ""),
-        user=choose_user(options.user, script) if _is_machines_root() else None,
+        user=choose_user(options.user, script) if is_machines_root() else None,
         own_user_namespace=os.geteuid() != 0,
         netns=network.netns,
         names=network.names,

@@ -21,7 +21,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 from typing import Final
 
-from securetrain.core import RUN_DIR_VARIABLE
+from securetrain.core import RUN_DIR_VARIABLE, all_stats
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -107,14 +107,7 @@ def end_stragglers(run_dir: Path, proc: Path = Path("/proc")) -> int:
 def stragglers(run_dir: Path, proc: Path = Path("/proc")) -> set[int]:
     """Descendants of this process that carry the run's directory in their environment."""
     marker = f"{RUN_DIR_VARIABLE}={run_dir}".encode()
-    parents: dict[int, int] = {}
-    for entry in proc.iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                # After the name in parentheses: state, then the parent's id (proc_pid_stat(5)).
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    parents[int(entry.name)] = int(fields[1])
+    parents = {pid: found.parent for pid, found in all_stats(proc) if found.state != "Z"}
     found = set()
     for pid in parents:
         ancestor = pid

@@ -5,14 +5,13 @@
 Rules:
 
 1. the probes are those of the launcher: what is said here is what ``securetrain run`` would find.
-   Nothing is changed, built or joined;
+   A sandbox is made and ended (`sandbox.trial`); nothing is changed, built or joined;
 2. what does not work names its reason and what to install. A probe that fails is a reason, never a
    pass.
 """
 
-import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -22,18 +21,18 @@ from typing import Final
 from securetrain.attest.node import AUTO, settings_for
 from securetrain.audit import Facts, audit, collect_node, load_checks
 from securetrain.core import ExitCode
-from securetrain.core.errors import SecureTrainError, reason
-from securetrain.core.vocabulary import NetworkProfile
+from securetrain.core.errors import SecureTrainError
+from securetrain.core.vocabulary import NetworkProfile, PreflightMode, SandboxMode
+from securetrain.launch.confinement import limits_of
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.jobnetwork import prober
+from securetrain.launch.sandbox.trial import lacking_here
 from securetrain.launch.supply_chain import check_torch
 from securetrain.network import TUNNELLED, VERBS, achieve, engines
 from securetrain.policy import load_policy
-from securetrain.policy.schema import Policy, PreflightMode
+from securetrain.policy.schema import Policy
 
 POLICIES: Final = ("dev", "baseline", "hardened")
-_LANDLOCK_CREATE: Final = 444
-_LANDLOCK_VERSION: Final = 1
 _WIREGUARD: Final = "wireguard-go 0.0.20231211 or newer, or WireGuard in the kernel"
 _GUEST: Final = Path("/sys/kernel/config/tsm/report")
 
@@ -80,10 +79,6 @@ class Diagnosis:
         return int(ExitCode.OK if all(f.works for f in needed) else ExitCode.FAILURE)
 
 
-Parts = Sequence[tuple[str, Callable[[], str], str]]
-"""Names, probes that give a problem or nothing, and fixes."""
-
-
 def diagnose(asked: str, environ: Mapping[str, str], now: datetime) -> Diagnosis:
     """Look at this machine.
 
@@ -97,6 +92,7 @@ def diagnose(asked: str, environ: Mapping[str, str], now: datetime) -> Diagnosis
     """
     policies = {name: load_policy(name).policy for name in dict.fromkeys([*POLICIES, asked])}
     attesters = list(_attesters())
+    lacking = lacking_here()
     facts = collect_node(environ, now=now)
     is_attested = any(f.works for f in attesters)
     return Diagnosis(
@@ -104,9 +100,12 @@ def diagnose(asked: str, environ: Mapping[str, str], now: datetime) -> Diagnosis
         findings=(
             _torch(policies[asked]),
             *map(_profile, NetworkProfile),
-            *_tried(Kind.SANDBOX, SANDBOX),
+            *_sandbox(lacking),
             *attesters,
-            *(_policy(n, p, facts, now, is_attested=is_attested) for n, p in policies.items()),
+            *(
+                _policy(n, p, facts, now, lacking=lacking, is_attested=is_attested)
+                for n, p in policies.items()
+            ),
         ),
     )
 
@@ -166,9 +165,15 @@ def _attesters() -> Sequence[Finding]:
 
 
 def _policy(
-    name: str, policy: Policy, facts: Facts, now: datetime, *, is_attested: bool
+    name: str,
+    policy: Policy,
+    facts: Facts,
+    now: datetime,
+    *,
+    lacking: Mapping[str, str],
+    is_attested: bool,
 ) -> Finding:
-    problems = []
+    problems = [*_sandbox_problems(policy, lacking)]
     try:
         achieve(policy.network, 1, probe=prober(max_nodes=1, joins=False))
     except SecureTrainError as error:
@@ -187,55 +192,32 @@ def _policy(
     )
 
 
-def _tried(kind: Kind, parts: Parts) -> Sequence[Finding]:
-    found = []
-    for name, probe, fix in parts:
-        try:
-            problem = probe()
-        except (OSError, ValueError, SecureTrainError) as error:
-            problem = reason(error)
-        found.append(Finding(kind=kind, name=name, problem=problem, fix=fix))
-    return found
+def _sandbox(lacking: Mapping[str, str]) -> Sequence[Finding]:
+    return tuple(
+        Finding(kind=Kind.SANDBOX, name=name, problem=lacking.get(part, ""), fix=fix)
+        for part, (name, fix) in SANDBOX.items()
+        if part in lacking or part != "gaps"
+    )
 
 
-def landlock_version() -> int:
-    """The version of Landlock that the kernel offers; 0 for none (landlock_create_ruleset(2))."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    return max(0, int(libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)))
+def _sandbox_problems(policy: Policy, lacking: Mapping[str, str]) -> Sequence[str]:
+    """The reasons for which a policy refuses the workers' sandbox as it would be here."""
+    asked = {name for name in SANDBOX if name != "limits" or limits_of(policy.host)}
+    missing = [f"{SANDBOX[part][0]} ({why})" for part, why in lacking.items() if part in asked]
+    if policy.host.sandbox is not SandboxMode.REQUIRED or not missing:
+        return ()
+    return (f"the sandbox lacks {'; '.join(missing)}",)
 
 
-def _landlock() -> str:
-    return "" if landlock_version() > 0 else "the kernel has no Landlock, or it is switched off"
-
-
-def _seccomp(actions: Path = Path("/proc/sys/kernel/seccomp/actions_avail")) -> str:
-    return "" if actions.exists() and "errno" in actions.read_text() else "no filters of calls"
-
-
-def _cgroup(root: Path = Path("/sys/fs/cgroup")) -> str:
-    file = root / "cgroup.controllers"
-    if not file.exists():
-        return "no cgroup v2 hierarchy at /sys/fs/cgroup"
-    lacking = {"memory", "pids"} - set(file.read_text().split())
-    return f"no controller {', '.join(sorted(lacking))}" if lacking else ""
-
-
-def _namespaces() -> str:
-    lacking = [
-        name
-        for name in ("user", "mnt", "pid", "ipc", "uts")
-        if not Path("/proc/self/ns", name).exists()
-    ]
-    limit = Path("/proc/sys/user/max_user_namespaces")
-    if os.geteuid() != 0 and limit.exists() and int(limit.read_text()) == 0:
-        lacking.append("user (user.max_user_namespaces is 0)")
-    return f"no namespaces {', '.join(lacking)}" if lacking else ""
-
-
-SANDBOX: Final[Parts] = (
-    ("namespaces", _namespaces, "use a kernel, or a container, that allows namespaces"),
-    ("Landlock", _landlock, "boot with lsm=landlock,... on Linux 5.13 or newer"),
-    ("seccomp", _seccomp, "use a kernel with CONFIG_SECCOMP_FILTER"),
-    ("cgroup v2", _cgroup, "boot with systemd.unified_cgroup_hierarchy=1"),
-)
-"""What a sandbox of workers is made of."""
+SANDBOX: Final[Mapping[str, tuple[str, str]]] = {
+    "namespaces": ("namespaces", "use a kernel, or a container, that allows namespaces"),
+    "user": ("user", "work in a folder of a file system that can map ids (ext4, xfs, btrfs)"),
+    "landlock": ("Landlock", "boot with lsm=landlock,... on Linux 5.13 or newer"),
+    "seccomp": ("seccomp", "use a kernel with CONFIG_SECCOMP_FILTER on x86-64 or aarch64"),
+    "gaps": ("details", "see docs/explanation/sandbox.md"),
+    "limits": (
+        "limits of memory and tasks",
+        "boot with systemd.unified_cgroup_hierarchy=1; systemd-run --scope -p Delegate=yes ...",
+    ),
+}
+"""The parts of `sandbox.PARTS`: the name, and what to do when a machine does not give it."""

@@ -34,9 +34,9 @@ from securetrain.launch import dropin, rootless_launcher
 from securetrain.launch import options as cmdline
 from securetrain.launch.descendants import Interrupted, interruptible, subreaper
 from securetrain.launch.error_file import ErrorFile
-from securetrain.launch.node_run import Session, agent_ledger
+from securetrain.launch.node_run import Session
 from securetrain.launch.node_services import this_node
-from securetrain.launch.run_setup import RunSetup, default_run_dir, prepare_run
+from securetrain.launch.run_setup import RunSetup, agent_ledger, default_run_dir, prepare_run
 from securetrain.launch.supply_chain import check_supply_chain
 from securetrain.ledger import events
 from securetrain.policy import load_policy
@@ -110,7 +110,8 @@ def _prepare(scanned: cmdline.Scan, now: datetime) -> RunSetup:
     def witness() -> PublicKey:
         return witness_key(this_node(os.environ).witness_key).public
 
-    return prepare_run(scanned.run_dir or default_run_dir(now), scanned.policy, now, witness)
+    place = scanned.run_dir or default_run_dir(now)
+    return prepare_run(place, scanned.policy, now, witness, guard=scanned.guard)
 
 
 def _judge_place(scanned: cmdline.Scan, now: datetime) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from securetrain.core import CODES
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError
+from securetrain.launch.confinement import Confinement
 from securetrain.launch.elastic_agent import Failure
 from securetrain.launch.workerlog import WorkerError, WorkerReport
 
@@ -26,7 +27,7 @@ def as_error(
     reports: Sequence[WorkerReport],
     log_dir: Path,
     *,
-    sandboxed: bool = False,
+    confined: Confinement | None = None,
 ) -> SecureTrainError:
     """The one error for a set of failed workers.
 
@@ -34,7 +35,7 @@ def as_error(
         failures: Not empty.
         reports: Of all attempts; the latest of each rank counts.
         log_dir: Where torch keeps workers' logs.
-        sandboxed: Whether a path that was refused may be the sandbox's doing.
+        confined: Whose sandbox may have refused a path, and what limits it has reached.
     """
     latest: dict[int, WorkerReport] = {}
     for report in sorted(reports, key=lambda r: r.attempt):
@@ -54,10 +55,17 @@ def as_error(
         "ST-RUNT-004",
         f"rank {first.rank} (pid {first.pid}) ended with {first.ending}{why}{more}",
         str(log) if log else f"its output above; --tee 3 keeps it below {log_dir}",
-        (sandbox_fix(cause) if sandboxed else "") or "correct the script and run it again"
-        if first.exit_code > 0
-        else "find out what ended it: out of memory, a fault, or somebody's kill",
+        _fix(first, cause, confined),
     )
+
+
+def _fix(first: Failure, cause: WorkerError | None, confined: Confinement | None) -> str:
+    if confined is not None and confined.reached:
+        return "; ".join(confined.reached)
+    if first.exit_code <= 0:
+        return "find out what ended it: out of memory, a fault, or somebody's kill"
+    boxed = confined is not None and confined.sandbox is not None
+    return (sandbox_fix(cause) if boxed else "") or "correct the script and run it again"
 
 
 def sandbox_fix(cause: WorkerError | None) -> str:

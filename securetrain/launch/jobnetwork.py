@@ -26,7 +26,7 @@ from typing import Final, Self
 
 from securetrain.core.errors import NetworkError
 from securetrain.core.files import write_atomic
-from securetrain.core.vocabulary import NetworkProfile
+from securetrain.core.vocabulary import OPEN_EGRESS, NetworkProfile
 from securetrain.launch.address import announced_address
 from securetrain.launch.confinement import Inside
 from securetrain.launch.egress import EXCEPTIONS, VARIABLES, EgressProxy
@@ -95,11 +95,18 @@ def needs_network(profile: NetworkProfile) -> bool:
     return profile in TUNNELLED
 
 
-def egress_warnings(network: Network, profile: NetworkProfile) -> tuple[str, ...]:
+def egress_label(network: Network, profile: NetworkProfile | None) -> str:
     """Say that the way out is not limited, when the policy means to limit it and nothing does."""
-    if not network.egress or needs_network(profile):
-        return ()
-    return (f"network.egress limits nothing under {profile}: workers use the machine's network",)
+    if not network.egress or profile is None or needs_network(profile):
+        return ""
+    return f"{OPEN_EGRESS}: under {profile} workers use the machine's network"
+
+
+def record_egress(network: Network, profile: NetworkProfile, ledger: Ledger) -> None:
+    """Record that the way out is not limited, when that is so."""
+    if egress_label(network, profile):
+        places = " ".join(network.egress)[:2000]
+        ledger.write(events.EgressUnlimited(places=places, network=profile))
 
 
 @dataclass(slots=True, kw_only=True)

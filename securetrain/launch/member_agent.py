@@ -7,7 +7,8 @@ Rules:
 1. when a node goes, the workers of the others fail too: their connections break. A worker that
    fails while the members of the epoch are about to meet again has not failed by itself: it is
    restarted with the others, and no restart is counted. The news may come after the failure, so a
-   failure waits for it for a moment;
+   failure waits for it for a moment. There is no news while the coordinator is lost: then it
+   waits until this node is back, or out because its lease has ended, which is the reason then;
 2. workers that are stopped get torch's time to save and end. Once a node of theirs is gone they can
    finish no collective any more, and get little;
 3. a node that is told to end says so first, and leaves when its workers have ended: meanwhile the
@@ -89,13 +90,18 @@ class MemberAgent(LocalElasticAgent):
                 member.leave()
 
     def _others_meet_again(self) -> bool:
-        deadline = time.monotonic() + NEWS_SECONDS
+        member = getattr(self._rdzv_handler, "member", None)
+        deadline, was_away = time.monotonic() + NEWS_SECONDS, False
         while True:
             try:
                 if self._rdzv_handler.num_nodes_waiting() > 0:
                     return True
             except RendezvousError:
+                if was_away:
+                    raise
                 return False  # this node is out
+            if member is not None and member.away:
+                deadline, was_away = time.monotonic() + NEWS_SECONDS, True
             if self._rdzv_handler.is_closed() or time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL_SECONDS)

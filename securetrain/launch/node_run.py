@@ -26,27 +26,39 @@ from securetrain.core.errors import SecureTrainError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import NetworkProfile, degraded_label
 from securetrain.identity import JobCA, certificate_pem
-from securetrain.identity.keys import PrivateKey
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
 from securetrain.launch.address import announced_address
-from securetrain.launch.announcement import announcement
+from securetrain.launch.announcement import announcement, logged, reminders
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.compile_cache import Cache, key_of, open_cache
-from securetrain.launch.confinement import NO_NETWORK, Confinement, compiles_as, confine
+from securetrain.launch.confinement import NO_NETWORK, Confinement, compiles_as, confine, limits_of
 from securetrain.launch.descendants import end_stragglers, ignoring_signals, interruptible
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
-from securetrain.launch.jobnetwork import JobNetwork, egress_warnings, needs_network, prober
+from securetrain.launch.gradient_summary import gradients_of, record_gradients
+from securetrain.launch.jobnetwork import (
+    JobNetwork,
+    egress_label,
+    needs_network,
+    prober,
+    record_egress,
+)
 from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
 from securetrain.launch.recording import Recorder
 from securetrain.launch.restart import Restart
-from securetrain.launch.run_setup import RunSetup, make_identity, node_of
+from securetrain.launch.run_setup import (
+    RunSetup,
+    agent_ledger,
+    coordinator_ledger,
+    make_identity,
+    node_of,
+)
 from securetrain.launch.signing_service import SigningService
 from securetrain.launch.supply_chain import check_torch
 from securetrain.launch.worker_signing import start_signing
-from securetrain.ledger import Ledger, WriterRole, events, key_file
+from securetrain.ledger import Ledger, events
 from securetrain.network import DEVICE, Namespace, Verbs, achieve, label, rootless
 from securetrain.network.environment import (
     CACHE_DIR,
@@ -58,18 +70,6 @@ from securetrain.network.overlay import underlay_device
 from securetrain.network.wireguard import Endpoint
 from securetrain.rendezvous.coordinator import Admission, Coordinator, CoordinatorSettings
 from securetrain.rendezvous.member import Carrier
-
-
-def agent_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
-    """The run's ledger, signed with the agent's key."""
-    key = PrivateKey.load(key_file(setup.run, WriterRole.LAUNCHER))
-    return Ledger(setup.run.ledger, key, "agent", clock)
-
-
-def _coordinator_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
-    """The same, of the launcher's own coordinator."""
-    key = PrivateKey.load(key_file(setup.run, WriterRole.COORDINATOR))
-    return Ledger(setup.run.ledger, key, "coordinator", clock)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +100,7 @@ class Session:
     """Signs for this node's ranks; None where the job's coordinator is another's."""
     signing: SigningService | None = None
     num_stragglers: int = 0
+    gradients: run_summary.GradientSummary | None = None
     finished: bool = False
 
     def __post_init__(self) -> None:
@@ -123,9 +124,8 @@ class Session:
                     return int(ExitCode.INTERRUPTED)
                 if result.failures:
                     self.error_file.hand_on(result.error_file, result.exit_code)
-                    boxed = bool(self.confinement and self.confinement.sandbox)
                     found = self._reports(), self._logs()
-                    raise failures.as_error(result.failures, *found, sandboxed=boxed)
+                    raise failures.as_error(result.failures, *found, confined=self.confinement)
                 self._finish(run_summary.Outcome.SUCCEEDED, int(ExitCode.OK))
         except SecureTrainError as error:
             with ignoring_signals():
@@ -166,6 +166,7 @@ class Session:
                 network=self.profile,
             )
         )
+        record_egress(policy.policy.network, self.profile, self.ledger)
         with self._refusing(events.SandboxRefused):
             user = compiles_as(self.options, policy.policy.host.sandbox)
         key = key_of(policy.digest, environ, user=user)
@@ -212,6 +213,7 @@ class Session:
             os.environ[SIGNER_VARIABLE] = str(self.signing.path)
             self.plan = plan = self._confined(plan, state)
             self.signing.stands_in = bool(self.confinement and self.confinement.sandbox)
+            self.gradients = gradients_of(self.setup, plan, None)
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -244,10 +246,12 @@ class Session:
         network = self.network.for_sandbox if self.network else NO_NETWORK
         hidden = (state.root, *map(Path, filter(None, [plan.rdzv_conf.get("identity")])))
         floors = state.floors(self.setup.job).parent
-        mode, env = self.setup.policy.policy.host.sandbox, self.environment.env
-        given = (self.setup.run, self.options, mode, env, self.ledger)
+        host, env = self.setup.policy.policy.host, self.environment.env
+        given = (self.setup.run, self.options, host.sandbox, env, self.ledger)
         with self._refusing(events.SandboxRefused):
-            self.confinement = confine(*given, network=network, hidden=hidden, floors=floors)
+            self.confinement = confine(
+                *given, limits=limits_of(host), network=network, hidden=hidden, floors=floors
+            )
         plain = self.network.inside(plan) if self.network else plan
         return self.confinement.inside(plan, plain, network)
 
@@ -318,7 +322,7 @@ class Session:
             self.setup.job,
             ca,
             policy,
-            _coordinator_ledger(self.setup, self.clock),
+            coordinator_ledger(self.setup, self.clock),
             min_nodes=low,
             max_nodes=high,
             clock=self.clock,
@@ -374,6 +378,8 @@ class Session:
         if problem is not None and error is None:
             outcome, exit_code, error = run_summary.Outcome.FAILED, int(problem.exit_code), problem
         recording.record_reports(self.setup.run, self.ledger)
+        self.gradients = gradients_of(self.setup, self.plan, self._reports())
+        record_gradients(self.gradients, self.ledger, self._say)
         self.ledger.write(
             events.RunEnded(
                 subject=self.setup.job,
@@ -390,13 +396,12 @@ class Session:
         if outcome is run_summary.Outcome.SUCCEEDED:
             nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
             self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
-            if self.confinement is not None and not self.confinement.is_whole:
-                self._say(f"sandbox      {self.confinement.label}")
+        for line in reminders(self.plan, self.confinement, self._way_out):
+            self._say(line)
+        if outcome is run_summary.Outcome.SUCCEEDED:
             book = self.services.checkpoint_log if self.services is not None else None
-            if book is not None:
-                count = f"{book.num_logged} checkpoint{'s' if book.num_logged != 1 else ''}"
-                self._say(f"{count} logged in {book.folder}")
-            self._say(f"run directory {self.setup.run.root}")
+            for line in (*logged(book), f"run directory {self.setup.run.root}"):
+                self._say(line)
         if problem is not None and error is problem:
             raise problem
 
@@ -414,12 +419,15 @@ class Session:
         return None
 
     @property
+    def _way_out(self) -> str:
+        return egress_label(self.setup.policy.policy.network, self.profile)
+
+    @property
     def _background(self) -> BackgroundTasks | None:
         return self.services.background if self.services is not None else None
 
     def _reports(self) -> list[workerlog.WorkerReport]:
-        found = workerlog.read_reports(self.setup.run)
-        return [report for _, report in found if isinstance(report, workerlog.WorkerReport)]
+        return workerlog.good_reports(self.setup.run)
 
     def _admissions(self) -> list[Admission]:
         return self.coordinator.admissions if self.coordinator is not None else []
@@ -437,7 +445,6 @@ class Session:
         assert self.preflight is not None
         assert self.environment is not None
         shared = self.cache.warnings if self.cache is not None else ()
-        way_out = egress_warnings(self.setup.policy.policy.network, self.profile)
         for line in announcement(
             self.setup,
             self.options,
@@ -448,7 +455,8 @@ class Session:
             plan=self.plan,
             confinement=self.confinement,
             log=self.services.sentence if self.services is not None else "",
-            warnings=(*self.environment.warnings, *shared, *way_out),
+            way_out=self._way_out,
+            warnings=(*self.environment.warnings, *shared),
         ):
             self._say(line)
 
@@ -487,7 +495,9 @@ class Session:
                 removed=run_summary.variables(found),
                 passed=self.options.pass_env,
                 sandbox=self.confinement.label if self.confinement else "",
+                egress=self._way_out,
                 preflight=self.preflight.sentence if self.preflight else "",
+                gradients=self.gradients,
                 workers=tuple(run_summary.worker_ref(report) for report in self._reports()),
                 protected=self.plan.protected if self.plan else True,
                 stragglers=self.num_stragglers,

@@ -69,11 +69,11 @@ TORCH_VALUED: Final = frozenset(
 )
 """torchrun's options with a value."""
 
-OUR_FLAGS: Final = frozenset({"--json"})
+OUR_FLAGS: Final = frozenset({"--json", "--guard"})
 OUR_VALUED: Final = frozenset(
     {
         *("--policy", "--require", "--run-dir", "--pass-env", "--attester"),
-        *("--user", "--output", "--input"),
+        *("--user", "--output", "--input", "--max-memory-mib", "--max-tasks"),
         *("--transparency-log", "--transparency-log-key", "--allow-workers"),
     }
 )
@@ -102,6 +102,8 @@ class Scan:
     logs_specs: str | None = None
     standalone: bool = False
     json: bool = False
+    guard: bool = False
+    """Whether gradients are watched although the policy does not ask for it."""
     help: bool = False
     nnodes: str = DEFAULT_NODES
     require: tuple[str, ...] = ()
@@ -126,6 +128,10 @@ class RunOptions:
     """What workers may change besides the working directory."""
     inputs: tuple[Path, ...]
     """What workers shall see although it lies where their sandbox hides things."""
+    max_memory_mib: int
+    """The most memory of this node's workers together; 0 for what the policy says."""
+    max_tasks: int
+    """The most processes and threads of theirs; 0 for what the policy says."""
     pass_env: tuple[str, ...]
     attester: str
     """Settings file of this node's attester, ``auto``, or empty for what the policy implies."""
@@ -149,7 +155,7 @@ class RunOptions:
 
     @property
     def coordinator(self) -> str:
-        """The address of the job's coordinator; empty when this launch starts its own."""
+        """The places of the job's coordinator and standbys; empty where this launch starts one."""
         return str(self.torch.rdzv_endpoint) if self.joins else ""
 
     @property
@@ -201,6 +207,7 @@ def scan(
         logs_specs=found.get("--logs-specs"),
         standalone=standalone,
         json="--json" in flags,
+        guard="--guard" in flags,
         help=bool(flags & HELP),
         nnodes=wanted.nnodes,
         require=tuple(require),
@@ -240,6 +247,8 @@ def parse(argv: Sequence[str], scanned: Scan) -> RunOptions:
         user=str(options.user),
         outputs=tuple(options.output),
         inputs=tuple(options.input),
+        max_memory_mib=options.max_memory_mib,
+        max_tasks=options.max_tasks,
         pass_env=tuple(options.pass_env),
         attester=str(options.attester),
         log=str(options.transparency_log),
@@ -334,6 +343,21 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         " repeated",
     )
     group.add_argument(
+        "--max-memory-mib",
+        default=0,
+        metavar="N",
+        type=_limit,
+        help="the most memory of this node's workers together, in MiB, where the machine has"
+        " cgroup v2; the policy's limit stays when it is lower",
+    )
+    group.add_argument(
+        "--max-tasks",
+        default=0,
+        metavar="N",
+        type=_limit,
+        help="the most processes and threads of this node's workers together, likewise",
+    )
+    group.add_argument(
         "--run-dir",
         default=None,
         metavar="DIR",
@@ -374,6 +398,11 @@ def _add_ours(parser: argparse.ArgumentParser) -> None:
         help="let this node have up to N workers (default: 16 for each core, and at least 64)",
     )
     group.add_argument(
+        "--guard",
+        action="store_true",
+        help="watch gradients, although the policy does not ask for it",
+    )
+    group.add_argument(
         "--json", action="store_true", help="end with one line of JSON on standard output"
     )
 
@@ -394,6 +423,13 @@ def _requirement(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {names}") from error
 
 
+def _limit(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not 0 < number <= 1 << 40:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return number
+
+
 def _split(argument: str) -> tuple[str, bool, str]:
     """An option's full name, whether its value is attached, and the value."""
     if not argument.startswith("--") and argument[:2] in TORCH_VALUED and len(argument) > 2:
@@ -412,16 +448,17 @@ def _check_scan(options: argparse.Namespace, scanned: Scan) -> None:
     policy = options.policy if options.policy is not None else None
     expected = scanned.policy if scanned.policy_source == "given" else None
     run_dir = Path(options.run_dir) if options.run_dir is not None else None
-    if (policy, run_dir, options.json, options.logs_specs) != (
+    if (policy, run_dir, options.json, options.guard, options.logs_specs) != (
         expected,
         scanned.run_dir,
         scanned.json,
+        scanned.guard,
         scanned.logs_specs,
     ) or bool(options.standalone) != scanned.standalone:
         raise UsageError(
             "ST-USAG-001",
-            "an option before --policy, --run-dir, --logs-specs or --json is not known to"
-            " securetrain",
+            "an option before --policy, --run-dir, --logs-specs, --guard or --json is not known"
+            " to securetrain",
             "securetrain run",
             "write these options first, and values as --option=value",
         )

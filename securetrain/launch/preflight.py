@@ -31,9 +31,9 @@ from securetrain.audit import (
 from securetrain.core import ExitCode, RunDir
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import write_atomic
-from securetrain.core.vocabulary import Severity, State
+from securetrain.core.vocabulary import PreflightMode, Severity, State
 from securetrain.ledger import Ledger, events
-from securetrain.policy.schema import Policy, PreflightMode
+from securetrain.policy.schema import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

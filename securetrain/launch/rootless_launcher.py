@@ -11,8 +11,8 @@ Rules:
    same command line, with the same rights over files. Which of them belong to the machine's root,
    this one says, because nobody inside could see it (`audit.collect.owners`);
 3. the way in is rehearsed, so that what does not work has its reason and not just an exit code;
-4. this process stays, hands signals on to the launcher inside, and ends as it does. When it is
-   killed, the kernel ends what is inside (`network.rootless`).
+4. this process stays, hands signals on to the launcher inside, and ends as it does; one that cannot
+   be handed on is said. When it is killed, the kernel ends what is inside (`network.rootless`).
 """
 
 import os
@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Final
 
 from securetrain.audit import root_files_variable
-from securetrain.core import ExitCode
+from securetrain.core import ExitCode, read_stat
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch.address import announced_address
@@ -41,6 +41,7 @@ from securetrain.policy.schema import Network
 
 _READY_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.01
+_PROC: Final = Path("/proc")
 
 
 def needs_user_namespace(network: Network, scanned: Scan) -> bool:
@@ -89,14 +90,27 @@ def run_inside(argv: Sequence[str], scanned: Scan, environ: Mapping[str, str]) -
     ) as process:
 
         def hand_on(number: int, _frame: FrameType | None) -> None:
-            signal_inside(process.pid, number)
+            hand_on_signal(process.pid, number)
 
         with handled(hand_on):
             code = process.wait()
     return code if code >= 0 else int(ExitCode.FAILURE)
 
 
-def signal_inside(pid: int, number: int, proc: Path = Path("/proc")) -> bool:
+def hand_on_signal(pid: int, number: int) -> None:
+    """`signal_inside`; a signal that nobody got is said, for whoever sent it waits."""
+    if signal_inside(pid, number) or _has_ended(pid, _PROC):
+        return
+    said = (
+        f"securetrain: {signal.Signals(number).name} was not delivered: the launcher in its user"
+        f" namespace did not take signals for {_READY_SECONDS:g} s. Send it again; SIGKILL of"
+        f" process {os.getpid()} ends everything inside\n"
+    )
+    with suppress(OSError):
+        os.write(2, said.encode())  # not sys.stderr: a signal may have interrupted it
+
+
+def signal_inside(pid: int, number: int, proc: Path = _PROC) -> bool:
     """Send a signal to the launcher inside, once it can take it.
 
     It is the first process of its pid namespace, which the kernel protects from signals for which
@@ -111,7 +125,7 @@ def signal_inside(pid: int, number: int, proc: Path = Path("/proc")) -> bool:
         Whether there was somebody to send it to.
     """
     deadline = time.monotonic() + _READY_SECONDS
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not _has_ended(pid, proc):
         found = first_inside(pid, proc)
         if found is not None and _handles(found, number, proc):
             with suppress(ProcessLookupError):
@@ -130,6 +144,11 @@ def first_inside(pid: int, proc: Path = Path("/proc")) -> int | None:
         if _status(found, proc).get("NSpid", "").split()[-1:] == ["1"]:
             return found
     return None
+
+
+def _has_ended(pid: int, proc: Path) -> bool:
+    found = read_stat(pid, proc)
+    return found is None or found.has_ended
 
 
 def _children(parents: Sequence[int], proc: Path) -> list[int]:

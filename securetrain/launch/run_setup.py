@@ -43,7 +43,15 @@ from securetrain.identity.trust import (
     sign_root,
 )
 from securetrain.launch.options import RunOptions
-from securetrain.policy.load import FILE_LIMIT, SHIPPED, LoadedPolicy, bundled_dir, load_policy
+from securetrain.ledger import Ledger, WriterRole, key_file
+from securetrain.policy.load import (
+    FILE_LIMIT,
+    SHIPPED,
+    LoadedPolicy,
+    bundled_dir,
+    load_policy,
+    with_guard,
+)
 from securetrain.policy.schema import TransparencyLog
 from securetrain.rendezvous.member import load_identity, write_identity
 
@@ -76,6 +84,8 @@ def prepare_run(
     policy_name: str,
     now: datetime,
     witness: Callable[[], PublicKey] | None = None,
+    *,
+    guard: bool = False,
 ) -> RunSetup:
     """Make a run directory, or open the one that is there.
 
@@ -84,6 +94,7 @@ def prepare_run(
         policy_name: A shipped policy's name or a policy file.
         now: The time, timezone-aware.
         witness: Gives this machine's witness key, when the run's log has no other.
+        guard: Watch gradients, although the policy does not ask for it; the run's policy says so.
 
     Raises:
         PolicyError: ST-PLCY-001 to 004 for the policy, ST-PLCY-005 when the directory was made
@@ -93,6 +104,8 @@ def prepare_run(
         IdentityError: ST-IDEN-008 when its trust root is not valid (any more).
     """
     policy = load_policy(policy_name)
+    if guard:
+        policy = with_guard(policy)
     run = RunDir(claim_dir(run_dir, _foreign_content))
     created = not run.trust.exists()
     if created:
@@ -309,3 +322,15 @@ def _as_given(policy_name: str) -> bytes:
         else Path(policy_name)
     )
     return read_file(path, FILE_LIMIT)
+
+
+def agent_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
+    """The run's ledger, signed with the agent's key."""
+    key = PrivateKey.load(key_file(setup.run, WriterRole.LAUNCHER))
+    return Ledger(setup.run.ledger, key, "agent", clock)
+
+
+def coordinator_ledger(setup: RunSetup, clock: Callable[[], datetime]) -> Ledger:
+    """The same, of the launcher's own coordinator."""
+    key = PrivateKey.load(key_file(setup.run, WriterRole.COORDINATOR))
+    return Ledger(setup.run.ledger, key, "coordinator", clock)

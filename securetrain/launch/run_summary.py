@@ -75,6 +75,26 @@ class WorkerRef(_Base, frozen=True, kw_only=True):
     error: WorkerError | None
 
 
+class GradientSummary(_Base, frozen=True, kw_only=True):
+    """The gradients of this node's workers, by their own word."""
+
+    label: str
+    """For people."""
+    watched: bool | None = None
+    """None before any step, and where there was none."""
+    judged: int = 0
+    """Steps."""
+    refused: int = 0
+    settled: int = 0
+    """Steps that were reduced again without the ranks that spoiled them."""
+    named: dict[str, tuple[str, ...]] = {}
+    """The ranks that verdicts name, with the codes."""
+    excluded: tuple[int, ...] = ()
+    """Ranks whose gradients counted zero at some time."""
+    reasons: tuple[str, ...] = ()
+    """Why gradients were not watched."""
+
+
 class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     """The document."""
 
@@ -102,7 +122,10 @@ class RunSummary(_Base, frozen=True, kw_only=True, omit_defaults=True):
     """The variables that the user let through (``--pass-env``)."""
     sandbox: str = ""
     """The workers' sandbox; empty when the run did not get that far."""
+    egress: str = ""
+    """What `network.egress` cannot limit here; empty when it limits all, or names no place."""
     preflight: str = ""
+    gradients: GradientSummary | None = None
     workers: tuple[WorkerRef, ...] = ()
     protected: bool = True
     """Whether the workers ran under the shim."""

@@ -28,13 +28,13 @@ def apply_all(patches: Sequence[Callable[[ModuleType], None]], module: ModuleTyp
 
 def replace_unpickler(reader: type[pickle.Unpickler], module: ModuleType) -> None:
     """torch.distributed.distributed_c10d and rpc.internal: the module's ``_unpickler``."""
-    _find(module, "_unpickler")
+    find(module, "_unpickler")
     vars(module)["_unpickler"] = reader
 
 
 def replace_pickle(safe: SafePickle, module: ModuleType) -> None:
     """Modules that call ``pickle.load`` or ``pickle.loads``: the name ``pickle`` in them."""
-    _find(module, "pickle")
+    find(module, "pickle")
     vars(module)["pickle"] = safe
 
 
@@ -45,8 +45,8 @@ def restrict_torch_load(safe: SafePickle, function: str, module: ModuleType) -> 
     module and everybody else keep the real one.
     """
     owner_name, _, name = function.rpartition(".")
-    owner = _find(module, owner_name) if owner_name else module
-    original = _find(owner, name)
+    owner = find(module, owner_name) if owner_name else module
+    original = find(owner, name)
     if not isinstance(original, FunctionType) or "torch" not in original.__code__.co_names:
         raise _unknown(f"{module.__name__}.{function}")
     scope = dict(original.__globals__) | {"torch": _TorchWithSafeLoad(safe)}
@@ -61,7 +61,7 @@ def wrap(
     wrapper: Callable[[Callable[..., Any]], Callable[..., Any]], name: str, module: ModuleType
 ) -> None:
     """Put `wrapper` around a function of the module."""
-    vars(module)[name] = wrapper(_find(module, name))
+    vars(module)[name] = wrapper(find(module, name))
 
 
 def wrap_if_there(
@@ -74,7 +74,7 @@ def wrap_if_there(
 
 def protect_spawned(module: ModuleType) -> None:
     """multiprocessing.spawn: a spawned interpreter installs the shim before anything else."""
-    original = _find(module, "get_command_line")
+    original = find(module, "get_command_line")
 
     @functools.wraps(original)
     def get_command_line(**kwargs: Any) -> list[str]:
@@ -89,8 +89,8 @@ def protect_spawned(module: ModuleType) -> None:
 
 def protect_forkserver(module: ModuleType) -> None:
     """multiprocessing.forkserver: the server, and so every child of it, has the shim."""
-    server = _find(module, "_forkserver")
-    preload = list(_find(server, "_preload_modules"))
+    server = find(module, "_forkserver")
+    preload = list(find(server, "_preload_modules"))
     server.set_forkserver_preload([CHILD, *(name for name in preload if name != CHILD)])
 
 
@@ -110,7 +110,12 @@ class _TorchWithSafeLoad:
         return sys.modules["torch"].load(file, **options)
 
 
-def _find(owner: Any, name: str) -> Any:
+def find(owner: Any, name: str) -> Any:
+    """The attribute of a module or class of torch.
+
+    Raises:
+        RuntimeRefusal: ST-RUNT-007, there is none.
+    """
     if not hasattr(owner, name):
         raise _unknown(f"{getattr(owner, '__name__', owner)}.{name}")
     return getattr(owner, name)
@@ -122,5 +127,5 @@ def _unknown(seam: str) -> RuntimeRefusal:
         f"{seam} is not what it was in the versions of torch that this package knows",
         seam,
         "install a torch that this version knows (docs/reference/compatibility.md),"
-        " or set checkpoint.unpickle: off in the policy",
+        " or turn off in the policy what needs the seam (checkpoint.unpickle, gradients.mode)",
     )

@@ -16,6 +16,7 @@ torch.distributed.checkpoint.default_planner       objects in stock checkpoints,
 torch.distributed.checkpoint._pg_transport         checkpoints from a peer, likewise
 torch.distributed.optim.zero_redundancy_optimizer  optimizer state from a peer, likewise
 torch.distributed.debug                            the debug server does not start
+torch.nn.parallel, .distributed.fsdp, .optim       gradients are watched (`gradients`)
 multiprocessing.spawn, .forkserver                 child processes get the same shim
 =================================================  ===============================================
 
@@ -34,11 +35,12 @@ from securetrain.core import RUN_DIR_VARIABLE, SIGNER_VARIABLE, RunDir
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import loopback_peers, seams, sockets, workerlog
+from securetrain.launch.gradients import GradientWatch
 from securetrain.launch.import_hooks import Patch, PostImportFinder
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
 from securetrain.network.environment import PROFILE_VARIABLE
 from securetrain.policy.load import load_resolved
-from securetrain.policy.schema import Policy, UnpickleMode
+from securetrain.policy.schema import GuardMode, Policy, UnpickleMode
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +64,20 @@ class Shim:
     num_checks: int = 0
     last_check: sockets.SocketCheck | None = None
     noticed: set[str] = field(default_factory=set)
+    gradients: GradientWatch | None = field(init=False)
+    """None where the policy watches none."""
+
+    def __post_init__(self) -> None:
+        settings = self.policy.gradients
+        self.gradients = None
+        if settings.mode is not GuardMode.OFF:
+            self.gradients = GradientWatch(
+                settings=settings,
+                sketches=self.run.sketches if self.rank == 0 else None,
+                say=self._say,
+                record=self._record,
+                changed=self.report,
+            )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, is_child: bool = False) -> "Shim":
@@ -119,6 +135,7 @@ class Shim:
                 num_checks=self.num_checks,
                 sockets=self.last_check,
                 nccl_tls=tuple(sorted(map(str, self.encrypted))),
+                gradients=self.gradients.report() if self.gradients is not None else None,
                 error=None if error is None else workerlog.describe(error),
             ),
         )
@@ -215,6 +232,8 @@ class Shim:
             patches[f"{dist}.debug"] = functools.partial(
                 seams.wrap, self._forbidding, "start_debug_server"
             )
+        if self.gradients is not None:
+            patches |= self.gradients.patches()
         patches[f"{dist}.distributed_c10d"] = functools.partial(seams.apply_all, tuple(c10d))
         return patches
 
@@ -291,9 +310,10 @@ class Shim:
         # Signing needs cryptography, which a worker that never refuses anything need not import.
         from securetrain.ledger import WriterRole, events, open_worker_ledger  # noqa: PLC0415
 
+        said = make(events)
+        role = min(said.WRITERS & {WriterRole.RANK, WriterRole.WORKER})
         try:
-            role = WriterRole.WORKER
-            open_worker_ledger(self.run, self.signer, role, self.rank, _now).write(make(events))
+            open_worker_ledger(self.run, self.signer, role, self.rank, _now).write(said)
         except SecureTrainError as error:
             self._say(f"the ledger could not be written: {error}")
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from securetrain.core import read_stat
 from securetrain.core.errors import RuntimeRefusal
 
 _CREDENTIALS: Final = struct.Struct("iII")
@@ -124,10 +125,12 @@ def _ancestors(pid: int, proc: Path) -> Iterator[int]:
             return
         yield pid
         try:
-            # After the name in parentheses: state, then the parent's id (proc_pid_stat(5)).
-            pid = int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
+            found = read_stat(pid, proc)
+        except (OSError, ValueError):
             return
+        if found is None:
+            return
+        pid = found.parent
 
 
 def _is_there(peer: socket.socket) -> bool:

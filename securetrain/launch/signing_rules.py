@@ -51,6 +51,7 @@ RANK_ZERO: Final = frozenset({Ask.CHECKPOINT, Ask.HEAD})
 FOR_ALL: Final = frozenset(
     {
         events.DatasetOpened,
+        events.GradientsWatched,
         events.TensorGroupSpansMachines,
         events.WeightsLoaded,
         events.RunResumed,

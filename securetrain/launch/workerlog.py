@@ -37,6 +37,26 @@ class WorkerError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Of a system call that was refused for a path, which is in `where`."""
 
 
+class GradientReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The gradients of one rank, by its own word."""
+
+    models: tuple[str, ...] = ()
+    """The models into which a guard moved by itself."""
+    judged: int = 0
+    """Steps."""
+    refused: int = 0
+    settled: int = 0
+    """Steps that were reduced again without the ranks that spoiled them."""
+    named: dict[str, tuple[str, ...]] = {}
+    """The ranks that verdicts name, with the codes of these."""
+    excluded: tuple[int, ...] = ()
+    """Ranks whose gradients counted zero at some time."""
+    unwatched_steps: int = 0
+    """Steps of optimizers on gradients that nobody judged."""
+    reasons: tuple[str, ...] = ()
+    """Why, each once."""
+
+
 class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The report of one rank of one attempt."""
 
@@ -50,6 +70,8 @@ class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The last check that found another set of listeners than the one before."""
     nccl_tls: tuple[str, ...] = ()
     """The NCCL libraries that encrypt with the job's key."""
+    gradients: GradientReport | None = None
+    """None where the policy watches no gradients."""
     error: WorkerError | None = None
 
 
@@ -81,6 +103,11 @@ def read_reports(run: RunDir) -> Iterator[tuple[str, WorkerReport | SecureTrainE
             )
         except SecureTrainError as error:
             yield name, error
+
+
+def good_reports(run: RunDir) -> list[WorkerReport]:
+    """Those that can be read."""
+    return [report for _, report in read_reports(run) if isinstance(report, WorkerReport)]
 
 
 def describe(error: BaseException) -> WorkerError:

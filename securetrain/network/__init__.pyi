@@ -20,6 +20,8 @@ from .leftovers import Collected as Collected
 from .leftovers import collect as collect
 from .namespace import Namespace as Namespace
 from .nccl import group_key as group_key
+from .process_identity import Machine as Machine
+from .process_identity import Owner as Owner
 from .profile import TUNNELLED as TUNNELLED
 from .profile import VERBS as VERBS
 from .profile import Probe as Probe

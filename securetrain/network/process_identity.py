@@ -19,6 +19,8 @@ from typing import Final
 
 import msgspec
 
+from securetrain.core import read_stat
+
 PROC: Final = Path("/proc")
 NAMED: Final = Path("/run/netns")
 _PATIENCE_SECONDS: Final = 5.0
@@ -117,9 +119,10 @@ def start_time(pid: int, proc: Path = PROC) -> int | None:
 
     The first thread of one that was killed may have ended while another still holds its sockets.
     """
-    fields = _stat(pid, proc)
-    has_ended = not fields or (fields[0] in {"Z", "X"} and int(fields[17]) <= 1)
-    return None if has_ended else int(fields[19])
+    found = read_stat(pid, proc)
+    if found is None or (found.has_ended and found.num_threads <= 1):
+        return None
+    return found.started
 
 
 def running(program: str, last: str, proc: Path = PROC) -> list[int]:
@@ -165,14 +168,6 @@ class _Descriptor:
 
     def close(self) -> None:
         os.close(self.number)
-
-
-def _stat(pid: int, proc: Path) -> list[str]:
-    """The fields after the name in parentheses, from the state on."""
-    try:
-        return (proc / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 def _commands(proc: Path) -> Iterator[tuple[int, list[str]]]:

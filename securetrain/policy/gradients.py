@@ -76,6 +76,9 @@ class Gradients(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             "run",
         ),
     ] = None
+    require_watched: Annotated[
+        bool, meta("refuse a step on gradients that nobody judged", "run")
+    ] = False
     max_refused_steps: Annotated[
         int,
         meta(

@@ -16,7 +16,7 @@ from typing import Final
 from packaging.version import InvalidVersion, Version
 
 from securetrain.core.errors import PolicyError
-from securetrain.core.vocabulary import NodeTier
+from securetrain.core.vocabulary import NodeTier, PreflightMode
 from securetrain.policy.load import LoadedPolicy, load_policy
 from securetrain.policy.schema import (
     Gradients,
@@ -24,7 +24,6 @@ from securetrain.policy.schema import (
     GuardResponse,
     IsolationEvidence,
     Policy,
-    PreflightMode,
     UnpickleMode,
 )
 

@@ -64,6 +64,16 @@ def load_policy(name_or_path: str) -> LoadedPolicy:
     return LoadedPolicy(policy=policy, digest=digest_of(policy), sources=sources)
 
 
+def with_guard(loaded: LoadedPolicy) -> LoadedPolicy:
+    """The policy with gradients watched, and its digest; the same one when they are."""
+    if loaded.policy.gradients.mode is not GuardMode.OFF:
+        return loaded
+    gradients = msgspec.structs.replace(loaded.policy.gradients, mode=GuardMode.DETECT)
+    policy = msgspec.structs.replace(loaded.policy, gradients=gradients)
+    sources = {**loaded.sources, "gradients.mode": "--guard"}
+    return LoadedPolicy(policy=policy, digest=digest_of(policy), sources=sources)
+
+
 def load_resolved(path: Path) -> LoadedPolicy:
     """Read the resolved policy that a run directory keeps (`RunDir.resolved_policy`).
 

@@ -19,6 +19,7 @@ from securetrain.core.vocabulary import (
     KeyExchange,
     NetworkProfile,
     NodeTier,
+    PreflightMode,
     SandboxMode,
     Severity,
 )
@@ -33,14 +34,6 @@ API_VERSION: Final = "securetrain.dev/policy/v1"
 
 class UnpickleMode(StrEnum):
     """The worker shim's answer to a pickle that names a global outside the allow-list."""
-
-    OFF = "off"
-    WARN = "warn"
-    ENFORCE = "enforce"
-
-
-class PreflightMode(StrEnum):
-    """The consequence of the preflight audit's findings."""
 
     OFF = "off"
     WARN = "warn"
@@ -210,6 +203,12 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         SandboxMode,
         _meta("the workers' sandbox: required, preferred (goes on without a part) or off", "run"),
     ] = SandboxMode.PREFERRED
+    max_memory_mib: Annotated[
+        int, _meta("the most memory of a node's workers; 0 is no limit", "run", ge=0, le=1 << 40)
+    ] = 0
+    max_tasks: Annotated[
+        int, _meta("the most processes and threads of theirs; 0: no limit", "run", ge=0, le=1 << 22)
+    ] = 0
     skip_checks: Annotated[
         tuple[str, ...], _meta("check ids that this policy does not ask for", "audit")
     ] = ()

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages of ``drill``: attacks, and what became of them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import click
 import msgspec
 
-from securetrain.core import printable
+from securetrain.core import CODES, ExitCode, printable
 from securetrain.core.errors import SecureTrainError
 from securetrain.core.vocabulary import Boundary
 from securetrain.report.document import Document
@@ -34,10 +34,16 @@ def catalogue(drills: Sequence[object]) -> Document:
     return Document(data=json_text(drills), text=text)
 
 
-def results(found: Sequence[object], *, held: bool) -> Document:
-    """The results of a run; each one has been shown as it came."""
-    data = json_text({"ok": held, "drills": found})
-    return Document(data=data, text=(), exit_code=0 if held else 1)
+def results(found: Sequence[object], problems: Collection[str]) -> Document:
+    """The results of a run; each one has been shown as it came.
+
+    Args:
+        found: The drills' results.
+        problems: Their codes, without those that hold.
+    """
+    data = json_text({"ok": not problems, "drills": found})
+    worst = min((CODES[problem].exit for problem in problems), default=ExitCode.OK)
+    return Document(data=data, text=(), exit_code=worst)
 
 
 def show(result: object, error: SecureTrainError | None) -> None:
@@ -45,6 +51,9 @@ def show(result: object, error: SecureTrainError | None) -> None:
     drill = msgspec.convert(result, DrillView, from_attributes=True)
     plain, hardened = drill.plain, drill.hardened
     click.echo(click.style(f"{drill.id}  {drill.title}", bold=True))
+    if error is not None and error.code == "ST-DRIL-004":
+        click.echo(click.style(f"  not run       {printable(str(error))}\n", fg="yellow"))
+        return
     outcome = (
         click.style("attack succeeded", fg="red")
         if plain.succeeded

@@ -9,24 +9,30 @@ from securetrain.network import Collected
 from securetrain.report.document import Document
 
 
-def collected(found: Collected) -> Document:
-    """The networks that were removed, are in use, or could not be removed."""
+def collected(found: Collected, groups: Collected) -> Document:
+    """The networks and groups that were removed, are in use, or could not be removed.
+
+    Args:
+        found: The job networks.
+        groups: Of cgroup v2.
+    """
+    problems = {**found.problems, **groups.problems}
 
     def text() -> None:
-        for name in found.removed:
+        for name in (*found.removed, *groups.removed):
             click.echo(f"removed  {printable(name)}: its owner is dead")
-        for name in found.alive:
+        for name in (*found.alive, *groups.alive):
             click.echo(f"in use   {printable(name)}")
-        for name, problem in found.problems.items():
+        for name, problem in problems.items():
             click.echo(click.style(f"left     {printable(name)}: {printable(problem)}", fg="red"))
-        if not (found.removed or found.alive or found.problems):
+        if found == groups == Collected():
             click.echo("no job networks on this machine")
 
-    code = int(ExitCode.FAILURE if found.problems else ExitCode.OK)
+    code = int(ExitCode.FAILURE if problems else ExitCode.OK)
     data = {
-        "removed": list(found.removed),
-        "alive": list(found.alive),
-        "problems": dict(found.problems),
+        "removed": [*found.removed, *groups.removed],
+        "alive": [*found.alive, *groups.alive],
+        "problems": problems,
         "exit": code,
     }
     return Document(data=data, text=text, exit_code=code)

@@ -5,6 +5,8 @@
 from typing import Final
 
 from securetrain.core.vocabulary import (
+    NOT_WATCHED,
+    OPEN_EGRESS,
     TEST_ONLY,
     UNATTESTED,
     UNCONFINED,
@@ -98,6 +100,11 @@ def _node(record: RunRecord) -> list[str]:
             "The workers' sandbox was DEGRADED: they could do more on this machine than training"
             " needs. The ledger says what was missing (sandbox-degraded)."
         )
+    if OPEN_EGRESS in labels:
+        found.append(
+            "The way out was open: the policy names the places that workers may reach, and nothing"
+            " kept them from others. A profile with a network of the job's own (overlay) does."
+        )
     profiles = [fact.value for fact in record.facts if fact.name == "network"]
     if NetworkProfile.LOOPBACK in profiles:
         found.append(
@@ -158,6 +165,13 @@ def _artifacts(record: RunRecord) -> list[str]:
 
 
 def _guard(record: RunRecord) -> list[str]:
+    labels = {label for view in record.boundaries for label in view.labels}
+    if NOT_WATCHED in labels:
+        text = (
+            f"{NOT_WATCHED}. Steps were made on gradients that nobody judged; the ledger says why"
+            " (gradients-not-watched)."
+        )
+        return [text]
     if record.guard is None:
         return ["No gradient was judged in this run."]
     ranks = {point.rank for point in record.guard.points}

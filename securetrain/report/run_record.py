@@ -102,6 +102,10 @@ class _Node(msgspec.Struct, frozen=True):
     label: str = ""
 
 
+class _Gradients(msgspec.Struct, frozen=True):
+    label: str = ""
+
+
 class _Summary(msgspec.Struct, frozen=True):
     """The content of run.json; every field may be missing."""
 
@@ -119,6 +123,8 @@ class _Summary(msgspec.Struct, frozen=True):
     nodes: tuple[_Node, ...] = ()
     protected: bool = True
     sandbox: str = ""
+    gradients: _Gradients | None = None
+    egress: str = ""
 
 
 def read_run(root: Path, now: datetime) -> RunRecord:
@@ -433,6 +439,8 @@ def _facts(summary: _Summary) -> tuple[Fact, ...]:
         ("workers", str(summary.world_size or "")),
         ("worker shim", "" if summary.protected else "OFF: workers were not protected"),
         ("sandbox", summary.sandbox),
+        ("gradients", summary.gradients.label if summary.gradients else ""),
+        ("egress", summary.egress),
         ("torch", summary.torch),
         ("command", command),
     ]

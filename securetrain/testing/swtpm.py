@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from securetrain.attest.node import Tpm
+from securetrain.core import read_stat
 from securetrain.core.errors import UsageError
 from securetrain.core.files import make_private_dir, read_file
 from securetrain.evidence.tpm import Hash
@@ -271,10 +272,10 @@ class SoftwareTpm:
 def _is_running(pid: int) -> bool:
     """Return whether a process still does anything: a zombie does not."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
+        found = read_stat(pid)
     except OSError:
         return False
-    return status.rpartition(")")[2].split()[0] != "Z"
+    return found is not None and found.state != "Z"
 
 
 def _free_port() -> int:

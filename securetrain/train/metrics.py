@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self, TextIO
 
 from securetrain.core.errors import os_error
-from securetrain.core.files import write_whole
-
-LINE_LIMIT: Final = 1 << 20
+from securetrain.core.files import drop_lines_after
 
 PEAK_FLOPS: Final[Mapping[str, float]] = {
     # dense bf16, from the vendor's data sheets; the longest name that occurs in the device's wins
@@ -190,29 +188,3 @@ def describe(metrics: StepMetrics, steps: int) -> str:
         if metrics.bigram_bits is not None:
             text += f" (bigram {metrics.bigram_bits:.3f})"
     return text if metrics.verdict in {"clean", "unwatched"} else f"{text}  {metrics.verdict}"
-
-
-def drop_lines_after(path: Path, step: int, field: tuple[str, ...] = ("step",)) -> None:
-    """Keep the whole lines of a JSONL file whose `field` is at most `step`.
-
-    The file is the run's own diary and proves nothing, so lines that cannot be read are dropped.
-    """
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            lines = iter(lambda: file.readline(LINE_LIMIT), "")
-            kept = [line for line in lines if _is_kept(line, step, field)]
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise os_error(error, str(path)) from error
-    write_whole(path, "".join(kept).encode())
-
-
-def _is_kept(line: str, step: int, field: tuple[str, ...]) -> bool:
-    try:
-        number = json.loads(line)
-        for name in field:
-            number = number[name]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False
-    return line.endswith("\n") and isinstance(number, int) and number <= step

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from securetrain.core import ExitCode
-from securetrain.guard import sketch_backend
+from securetrain.guard import sketch_backend, verdict_events
 from securetrain.ledger import events
 from securetrain.train.agree import rank_zero_decides, recording_refusals
 from securetrain.train.baseline import Baselines, baselines
@@ -35,7 +35,6 @@ from securetrain.train.profiling import Profiler
 from securetrain.train.prometheus import PrometheusFile
 from securetrain.train.setup import Session, Worker, open_session
 from securetrain.train.trainer import StepResult
-from securetrain.train.watching import verdict_events
 
 FIRST_TIMEOUT: Final = timedelta(minutes=10)
 """For everything up to the end of the first step: compilers, cold disks, slow ranks."""

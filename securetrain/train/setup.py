@@ -23,7 +23,7 @@ from securetrain.artifacts.model import SignedModel
 from securetrain.artifacts.statement import RunSigning, open_signing
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.guard import sketch_backend
+from securetrain.guard import SketchWriter, sketch_backend
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Journal, WriterRole, events, open_worker_ledger
@@ -53,7 +53,6 @@ from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.optim import make_optimizer
-from securetrain.train.records import SketchWriter
 from securetrain.train.trainer import Stop, Trainer
 from securetrain.train.watching import attach_guard
 from securetrain.train.weights import open_weights, trust_of_inputs
@@ -258,12 +257,15 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
     )
     parallel = parallelize(model, mesh, settings_of(job), worker.device)
     guard = attach_guard(parallel, settings, None if sketches is None else sketches.write)
+    optimizer = make_optimizer(parallel, job.optimizer)
+    if guard is not None:
+        guard.use_optimizer(optimizer)
     train, held_out = rows
     return Trainer(
         job=job,
         shape=shape,
         model=parallel,
-        optimizer=make_optimizer(parallel, job.optimizer),
+        optimizer=optimizer,
         rows=Prefetch(train, job.data.prefetch, last=job.steps),
         held_out=held_out,
         guard=guard,

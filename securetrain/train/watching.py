@@ -2,13 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attach the guard to a parallel model: the mesh says which ranks can be compared."""
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable
 
 import torch.distributed as dist
 
-from securetrain.guard import GradientGuard, StepRecord, Verdict
-from securetrain.ledger import events
+from securetrain.guard import GradientGuard, StepRecord
 from securetrain.parallel import ParallelModel
 from securetrain.policy.schema import Gradients, GuardMode
 
@@ -40,24 +38,3 @@ def attach_guard(
     )
     guard.attach(*model.parts)
     return guard
-
-
-_TEXT: Final = 1000
-"""Characters of a verdict's reason that an event keeps."""
-
-
-def verdict_events(verdict: Verdict) -> Iterator[events.Observed]:
-    """The ledger's entries about who is excluded, on what evidence, and what came of the step."""
-    subject, codes, reason = f"step {verdict.step}", " ".join(verdict.codes), verdict.reason[:_TEXT]
-    if verdict.settled:
-        yield events.StepSettled(subject=subject, codes=codes, reason=reason)
-    for rank in verdict.newly_excluded:
-        yield events.RankExcluded(
-            subject=subject,
-            rank=rank,
-            codes=codes,
-            evidence=reason,
-            effect="reduced without it" if rank in verdict.excluded else "step dropped",
-        )
-    for rank in verdict.readmitted:
-        yield events.RankReadmitted(subject=subject, rank=rank)

@@ -23,6 +23,7 @@ from benchmarks import (
 )
 from tests.attest.swtpms import needs_swtpm
 from tests.evidence import test_tee_appraiser as cpus
+from tests.launch.sandbox.machine import lacking
 from tests.vocabulary import needs
 
 
@@ -61,6 +62,16 @@ def test_startup():
     from benchmarks.startup import Startup
 
     assert len(Startup(1).run([ab.Side.OURS, ab.Side.PLAIN])) == 2
+
+
+@pytest.mark.dist
+@pytest.mark.netns
+@pytest.mark.many
+@needs(lacking)
+@pytest.mark.parametrize("name", ["start", "alone", "step", "compiled"])
+def test_the_sandbox(name):
+    (benchmark,) = run.benchmarks([f"sandbox-{name}"])
+    assert all(seconds > 0 for seconds in benchmark.run([ab.Side.OURS, ab.Side.PLAIN]))
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,20 @@ def test_an_attack_that_did_not_succeed_on_the_plain_stack_proves_nothing(ran, c
     assert "ST-DRIL-001" in text
 
 
+def test_a_drill_that_was_not_run_is_no_pass(ran, capsys):
+    good = ran["D-WRK-HOST"]
+    plain = msgspec.structs.replace(good.plain, succeeded=False, lacks="root")
+    ran["D-WRK-HOST"] = judge(DRILLS["D-WRK-HOST"], plain, good.hardened)
+    assert main(["drill"]) == 3
+    text = capsys.readouterr().out
+    assert "ST-DRIL-004: root" in text
+    assert "proves nothing" not in text
+    assert main(["drill", "--json"]) == 3
+    assert not json.loads(capsys.readouterr().out)["ok"]
+    ran["D-RDZ-PICKLE"] = result("D-RDZ-PICKLE", code="ST-ADMN-001")
+    assert main(["drill"]) == 1, "what failed weighs more"
+
+
 def test_what_the_attacked_side_wrote_cannot_repaint_the_terminal(ran, capsys):
     ran["D-RDZ-PICKLE"] = result("D-RDZ-PICKLE", evidence="\x1b[2J[red]x")
     assert main(["drill", "D-RDZ-PICKLE"]) == 0

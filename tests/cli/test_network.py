@@ -10,6 +10,17 @@ from securetrain.network.leftovers import Collected
 FOUND = Collected(removed=("st-a-1",), alive=("st-b-2",), problems={"st-c-3": "bad\x1b[2J"})
 
 
+@pytest.fixture(autouse=True)
+def groups(monkeypatch):
+    """The groups of cgroup v2 that are found: none of this machine's."""
+
+    def set_to(value):
+        monkeypatch.setattr("securetrain.launch.collect_groups", lambda: value)
+
+    set_to(Collected())
+    return set_to
+
+
 @pytest.fixture
 def found(monkeypatch):
     def set_to(value):
@@ -61,6 +72,22 @@ def test_json(found, capsys):
     }
     found(Collected(alive=("st-b-2",)))
     assert main(["network", "gc", "--json"]) == 0
+
+
+def test_the_groups_of_workers_are_named_too(found, groups, capsys):
+    found(Collected(removed=("st-a-1",)))
+    groups(Collected(removed=("g-1",), alive=("g-2",), problems={"g-3": "bad"}))
+    assert main(["network", "gc", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "removed": ["st-a-1", "g-1"],
+        "alive": ["g-2"],
+        "problems": {"g-3": "bad"},
+        "exit": 1,
+    }
+    groups(Collected(alive=("g-2",)))
+    found(Collected())
+    assert main(["network", "gc"]) == 0
+    assert capsys.readouterr().out == "in use   g-2\n"
 
 
 def test_a_state_folder_of_others(tmp_path, capsys):

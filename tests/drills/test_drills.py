@@ -8,11 +8,29 @@ Both halves in one test run: a refusal counts only beside its positive control.
 import pytest
 
 from securetrain.drills import DRILLS, run_drill
+from tests.launch.sandbox.machine import lacking
+from tests.vocabulary import needs
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("drill_id", DRILLS)
+SAMPLE = {"D-MBR-CLOSE", "D-MBR-ACCUSE"}
+"""Of those whose attacks other tests make too; the rest is `many`."""
+
+
+@pytest.mark.parametrize(
+    "drill_id",
+    [
+        pytest.param(
+            name,
+            marks=[
+                *([] if drill.in_quickstart or name in SAMPLE else [pytest.mark.many]),
+                *([needs(lacking)] if drill.module.endswith(("_host", "_signs")) else []),
+            ],
+        )
+        for name, drill in DRILLS.items()
+    ],
+)
 def test_the_attack_succeeds_plain_and_is_refused_hardened(drill_id, tmp_path):
     result = run_drill(drill_id, tmp_path / "drill")
     assert result.plain.succeeded, result.plain.evidence

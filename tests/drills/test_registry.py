@@ -41,7 +41,8 @@ def _outcome(side, **changes):
 
 
 def test_the_table_names_real_codes_boundaries_and_modules():
-    assert set(DRILLS) == {"D-RDZ-PICKLE", "D-OBJ-PICKLE", "D-CKPT-METADATA", "D-GRAD-POISON"}
+    told = {name for name, drill in DRILLS.items() if drill.in_quickstart}
+    assert told == {"D-RDZ-PICKLE", "D-OBJ-PICKLE", "D-CKPT-METADATA", "D-GRAD-POISON"}
     for drill in DRILLS.values():
         assert drill.expected_code in CODES
         assert importlib.util.find_spec(drill.module) is not None
@@ -59,6 +60,8 @@ def test_the_table_names_real_codes_boundaries_and_modules():
         ({}, {"refused": False, "code": ""}, "ST-DRIL-002"),
         ({}, {"code": "ST-ADMN-001"}, "ST-DRIL-003"),
         ({}, {"code": ""}, "ST-DRIL-003"),
+        ({"lacks": "root", "succeeded": False}, {}, "ST-DRIL-004"),
+        ({}, {"lacks": "a sandbox", "refused": False, "code": ""}, "ST-DRIL-004"),
     ],
 )
 def test_what_two_outcomes_prove(plain, hardened, problem):

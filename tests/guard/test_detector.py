@@ -176,7 +176,9 @@ def test_everybody_bad():
 def test_no_group_at_all_is_nothing_to_judge():
     detector = Detector(4)
     rows = StepRows(groups=(), gradients=np.zeros((0, 4, 8)), momentum=None)
-    assert detector.observe(rows).clean
+    seen = detector.observe(rows)
+    assert seen.clean
+    assert seen.norms == (None,) * 4
 
 
 def test_coarse_limits_hold_from_the_first_step():
@@ -272,6 +274,13 @@ def test_lasting_offsets_of_domains_are_learned_and_new_ones_named():
     seen = world.run(60, times(-3))
     assert seen[-1].named == (BAD,)
     assert not any(set(a.named) - {BAD} for a in seen)
+
+
+def test_ranks_with_their_own_data_are_learned_about_for_longer():
+    world = Simulated(4, groups=2, k=8, seed=14, data=GradientData.PER_RANK)
+    learning = [a.learning for a in world.run(165)]
+    assert all(learning[:160])
+    assert not any(learning[160:])
 
 
 def test_the_same_offsets_are_named_where_data_should_be_shuffled():

@@ -119,6 +119,7 @@ def test_a_sample_of_lies_names_no_honest_rank(monkeypatch):
 
 
 @pytest.mark.many
+@pytest.mark.timeout(3000)
 def test_two_thousand_lies_name_no_honest_rank(monkeypatch):
     assert len(campaign(2000, 2, monkeypatch)) > 10
 

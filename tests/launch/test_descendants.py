@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -47,6 +48,37 @@ def test_orphans_of_the_run_are_found_and_ended_and_others_are_not(tmp_path):
             os.kill(other, signal.SIGKILL)
             os.waitpid(other, 0)
     assert end_stragglers(tmp_path) == 0
+
+
+# The same, under a name that is not UTF-8 and looks like the rest of the line.
+HIDDEN = """
+import ctypes, os
+out, told = os.pipe()
+pid = os.fork()
+if pid == 0:
+    ctypes.CDLL(None).prctl(15, b"\\xff) Z 1 ", 0, 0, 0)
+    os.write(told, b"x")
+    os.close(1)
+    import time
+    time.sleep(300)
+os.read(out, 1)
+print(pid)
+"""
+
+
+def test_a_name_that_nobody_can_read_hides_no_process(tmp_path):
+    with subreaper():
+        env = {**os.environ, RUN_DIR_VARIABLE: str(tmp_path)}
+        out = subprocess.run(
+            [sys.executable, "-c", HIDDEN], env=env, stdout=subprocess.PIPE, text=True, check=True
+        )
+        hidden = int(out.stdout)
+        try:
+            assert end_stragglers(tmp_path) == 1
+            assert not is_running(hidden)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(hidden, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -3,14 +3,19 @@
 """What works on a machine is what the launcher would find; a probe that fails is never a pass."""
 
 import json
+from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from securetrain.cli.main import main
-from securetrain.core.errors import NetworkError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import doctor
-from securetrain.launch.doctor import Kind
+from securetrain.launch.sandbox.cgroup import NoLimitsError
+from securetrain.launch.sandbox.sandbox import PARTS
+from securetrain.launch.sandbox.trial import lacking_here
+from tests.launch.sandbox.machine import lacking
+from tests.vocabulary import needs
 
 
 @pytest.fixture
@@ -52,25 +57,73 @@ def test_the_newest_wireguard_that_is_needed_is_named(told, monkeypatch):
     assert "wireguard-go 0.0.20231211 or newer" in found["network profile", "overlay"]["fix"]
 
 
-def test_a_probe_that_fails_is_a_reason():
-    def fails():
-        raise OSError(13, "Permission denied")
+@pytest.mark.parametrize("part", [*PARTS, "gaps"])
+def test_a_part_of_the_sandbox_that_is_lacking(told, monkeypatch, part):
+    monkeypatch.setattr(doctor, "lacking_here", lambda: {part: "not here"})
+    _, found = told()
+    name = doctor.SANDBOX[part][0]
+    assert [one["name"] for (kind, _), one in found.items() if one["problem"] == "not here"] == [
+        name
+    ]
+    refused = "the sandbox lacks" in found["policy", "hardened"]["problem"]
+    assert refused is (part != "limits"), "hardened asks for no limits"
+    assert found["policy", "dev"]["works"], "it goes on without"
 
-    def refuses():
-        raise NetworkError("ST-NETW-010", "missing: nft")
 
-    found = doctor._tried(Kind.SANDBOX, [("a", fails, "x"), ("b", refuses, "y")])
-    assert [one.works for one in found] == [False, False]
-    assert found[1].problem == "missing: nft"
+def test_limits_that_a_policy_asks_for(told, monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "lacking_here", lambda: {"limits": "no cgroup v2 is mounted"})
+    policy = tmp_path / "mine.yaml"
+    policy.write_text(
+        "apiVersion: securetrain.dev/policy/v1\nkind: Policy\nextends: dev\n"
+        "metadata: {id: mine, version: 1.0.0, title: Mine}\n"
+        "host: {sandbox: required, max_tasks: 100}\n"
+    )
+    code, found = told("--policy", str(policy))
+    assert code == 1
+    assert "no cgroup v2 is mounted" in found["policy", str(policy)]["problem"]
 
 
-def test_the_parts_of_a_sandbox(tmp_path):
-    assert "v2" in doctor._cgroup(tmp_path)
-    (tmp_path / "cgroup.controllers").write_text("cpu pids\n")
-    assert "memory" in doctor._cgroup(tmp_path)
-    (tmp_path / "cgroup.controllers").write_text("cpu pids memory\n")
-    assert doctor._cgroup(tmp_path) == ""
-    assert doctor._seccomp(tmp_path / "none")
+class Tried:
+    """A sandbox that lacks Landlock, and a detail."""
+
+    lacking: ClassVar[dict[str, str]] = {"landlock": "this kernel has none"}
+    gaps = ("a", "b")
+
+    def __init__(self, scene):
+        self.scene = scene
+
+    def close(self):
+        if self.scene.user is not None:
+            self.scene.user.release()
+
+
+def test_the_trial_is_a_runs_own_sandbox():
+    scenes: list[Any] = []
+
+    def start(scene):
+        scenes.append(scene)
+        return Tried(scene)
+
+    def find(_limits):
+        raise NoLimitsError("none")
+
+    found = lacking_here(cast("Any", start), find)
+    assert found == {"landlock": "this kernel has none", "gaps": "a; b", "limits": "none"}
+    assert scenes[0].cwd == Path.cwd()
+    assert not scenes[0].run.exists()
+
+    def fails(_scene):
+        raise OSError("nothing works")
+
+    found = lacking_here(fails, cast("Any", lambda _: None))
+    assert found == dict.fromkeys(PARTS, "nothing works")
+
+
+@pytest.mark.netns
+@needs(lacking)
+def test_the_trial_on_this_machine():
+    """As a run's sandbox finds it: all that `needs` asks for, limits or their reason."""
+    assert set(lacking_here()) <= {"limits"}
 
 
 def test_for_people(told, capsys):

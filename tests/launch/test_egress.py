@@ -7,16 +7,18 @@ import ipaddress
 import socket
 import threading
 import time
+from datetime import UTC, datetime
 
 import pytest
 
 from securetrain.core.errors import NetworkError, PolicyError
-from securetrain.core.vocabulary import NetworkProfile
+from securetrain.core.vocabulary import OPEN_EGRESS, NetworkProfile
 from securetrain.launch import egress
 from securetrain.launch.egress import EgressProxy, Limits, is_public, parse_request
-from securetrain.launch.jobnetwork import egress_warnings
+from securetrain.launch.jobnetwork import egress_label
 from securetrain.ledger import events, read_ledger
 from securetrain.policy import load_policy
+from securetrain.report.run_record import read_run
 from securetrain.testing.runs import make_run
 
 PUBLIC = "93.184.216.34"
@@ -333,11 +335,34 @@ def test_the_policy_takes_no_patterns(tmp_path, place):
     assert caught.value.code == "ST-PLCY-002"
 
 
-def test_a_limit_that_nothing_enforces_is_said(tmp_path):
+@pytest.mark.parametrize("profile", [NetworkProfile.LOOPBACK, NetworkProfile.STORE_TLS])
+def test_a_limit_that_nothing_enforces_is_said(tmp_path, profile):
     network = policy_with(tmp_path, "hub.example:443").network
-    assert "limits nothing" in egress_warnings(network, NetworkProfile.LOOPBACK)[0]
-    assert egress_warnings(network, NetworkProfile.OVERLAY) == ()
-    assert egress_warnings(load_policy("dev").policy.network, NetworkProfile.LOOPBACK) == ()
+    assert egress_label(network, profile).startswith(OPEN_EGRESS)
+    assert egress_label(network, NetworkProfile.OVERLAY) == ""
+    assert egress_label(load_policy("dev").policy.network, profile) == ""
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("ends", [0, 3])
+def test_a_run_says_it_at_its_start_and_end_in_its_ledger_and_report(tmp_path, launch, ends):
+    """A worker reaches whom it likes; that it may is on record wherever somebody looks."""
+    policy_with(tmp_path, "hub.example:443")
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        script = f"import socket, sys\nsocket.create_connection({elsewhere.getsockname()!r})\n"
+        (tmp_path / "train.py").write_text(script + f"sys.exit({ends})\n")
+        policy = ["--policy", str(tmp_path / "policy.yaml"), "--require", "loopback"]
+        done = launch(tmp_path / "run", *policy, str(tmp_path / "train.py"))
+        elsewhere.accept()[0].close()
+    assert bool(done.code) == bool(ends), done.err
+    assert done.err.count(f"egress       {OPEN_EGRESS}: under loopback") == 2, done.err
+    (event,) = done.events("egress-unlimited")
+    assert event.details["places"] == "hub.example:443"
+    assert done.summary["egress"].startswith(OPEN_EGRESS)
+    record = read_run(done.run.root, datetime.now(UTC))
+    assert OPEN_EGRESS in {label for view in record.boundaries for label in view.labels}
+    assert ("egress", done.summary["egress"]) in {(f.name, f.value) for f in record.facts}
+    assert any("The way out was open" in line for line in record.limits)
 
 
 def test_a_run_with_a_way_out_is_labelled():

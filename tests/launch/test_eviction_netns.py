@@ -55,6 +55,8 @@ sys.exit(int(main(sys.argv[1:], os.environ)))
 class SharedRun(TwoNodes):
     """Both nodes have the run directory on one disk, as checkpoints of several nodes need it."""
 
+    nnodes = "1:2"
+
     @property
     def run(self):
         return RunDir(self.folder / "run")
@@ -62,7 +64,7 @@ class SharedRun(TwoNodes):
     def start(self, node, *options, **_):
         command = self._run_command(
             self.run.root,
-            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", "1:2"),
+            *("--policy", str(self.folder / "policy.yaml"), "--nnodes", self.nnodes),
             *("--rdzv-id", self.job, "--rdzv-endpoint", self.coordinator),
             *("--rdzv-conf", f"identity={self.folder / node}", *options),
             *(str(self.folder / "train.py"), str(self.folder / "job.yaml")),
@@ -97,11 +99,11 @@ class SharedRun(TwoNodes):
             time.sleep(0.05)
 
 
-@contextmanager
-def started(folder, run_command, env):
+def prepare(folder, every=EVERY) -> str:
+    """A run directory with a signed dataset, and the job's files; returns the job's name."""
     (folder / "policy.yaml").write_text(POLICY)
     (folder / "train.py").write_text(TRAIN)
-    job = JOB.replace("steps: 6", f"steps: {STEPS}").replace("every: 3}", f"every: {EVERY}}}", 1)
+    job = JOB.replace("steps: 6", f"steps: {STEPS}").replace("every: 3}", f"every: {every}}}", 1)
     (folder / "job.yaml").write_text(job.replace("eval: {every: 3,", "eval: {every: 0,"))
     now = datetime.now(UTC)
     made = prepare_run(folder / "run", str(folder / "policy.yaml"), now)
@@ -112,7 +114,12 @@ def started(folder, run_command, env):
     ]
     key = PrivateKey.load(made.run.key("dataset"))
     sign_documents(rows, made.run.dataset, name="prose", key=key, now=now)
-    name = f"job-{os.getpid()}-{folder.name[-8:]}"
+    return f"job-{os.getpid()}-{folder.name[-8:]}"
+
+
+@contextmanager
+def started(folder, run_command, env):
+    name = prepare(folder)
     with (
         NamespaceCluster.up(2) as cluster,
         coordinated(

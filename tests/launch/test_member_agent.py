@@ -26,6 +26,7 @@ class FakeHandler:
         self.said: list[str] = []
         self.lost: tuple[str, ...] = ()
         self.member: Any = self
+        self.looks_away = 0
 
     def num_nodes_waiting(self):
         if self.error is not None:
@@ -39,6 +40,12 @@ class FakeHandler:
         self.said.append("going")
 
     connected = True
+
+    @property
+    def away(self):
+        """The coordinator is lost for so many looks."""
+        self.looks_away -= 1
+        return self.looks_away >= 0
 
     def prove_again(self, seconds):
         assert seconds > 0
@@ -78,6 +85,37 @@ def test_workers_that_fail_while_the_members_meet_again_have_not_failed(monkeypa
     assert monitored(monkeypatch, FakeHandler(closed=True), state) is state
     out = FakeHandler(error=RendezvousConnectionError("out"))
     assert monitored(monkeypatch, out, state) is state
+
+
+def test_a_failure_waits_for_the_news_of_a_coordinator_that_is_lost(monkeypatch):
+    """Nobody can say meanwhile whether another node has gone."""
+    handler = FakeHandler()
+    handler.looks_away = 6  # 0.3 s, three times as long as it waits else
+    began = time.monotonic()
+    assert monitored(monkeypatch, handler, WorkerState.FAILED) is WorkerState.FAILED
+    assert handler.looks_away < 0
+    assert time.monotonic() - began > 0.3
+
+
+def test_it_is_back_and_says_that_a_node_has_gone(monkeypatch):
+    handler = FakeHandler()
+    handler.looks_away = 6
+    monkeypatch.setattr(handler, "num_nodes_waiting", lambda: int(handler.looks_away < 0))
+    assert monitored(monkeypatch, handler, WorkerState.FAILED) is WorkerState.HEALTHY
+
+
+def test_a_lease_that_ends_without_it_is_the_reason_and_not_the_workers(monkeypatch):
+    handler = FakeHandler()
+    handler.looks_away = 6
+
+    def waiting():
+        if handler.looks_away < 3:
+            raise RendezvousConnectionError("ST-ADMN-007")
+        return 0
+
+    monkeypatch.setattr(handler, "num_nodes_waiting", waiting)
+    with pytest.raises(RendezvousConnectionError, match="ST-ADMN-007"):
+        monitored(monkeypatch, handler, WorkerState.FAILED)
 
 
 def test_news_that_come_after_the_failure_are_waited_for(monkeypatch):

@@ -102,8 +102,10 @@ def test_the_environment_of_torchruns_options_counts_in_the_scan(monkeypatch):
 
 
 def test_ours():
-    argv = ["--require", "loopback", "--pass-env", "A", "--pass-env=B", "--json", "s.py"]
+    argv = ["--require", "loopback", "--pass-env", "A", "--pass-env=B", "--json"]
+    argv += ["--max-memory-mib", "64", "--max-tasks=9", "s.py"]
     parsed = parse(argv, scan(argv))
+    assert (parsed.max_memory_mib, parsed.max_tasks) == (64, 9)
     assert parsed.require == (NetworkProfile.LOOPBACK,)
     assert parsed.pass_env == ("A", "B")
     assert parsed.scan.json
@@ -192,7 +194,16 @@ def test_standalone_and_torchruns_defaults_become_ours():
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["--nproc-per-nod"], ["--no-such-flag", "s.py"], ["--require", "vpn", "s.py"]]
+    "argv",
+    [
+        [],
+        ["--nproc-per-nod"],
+        ["--no-such-flag", "s.py"],
+        ["--require", "vpn", "s.py"],
+        ["--max-tasks", "0", "s.py"],
+        ["--max-tasks", "-1", "s.py"],
+        ["--max-memory-mib", "64GiB", "s.py"],
+    ],
 )
 def test_a_bad_command_line(argv):
     with pytest.raises(UsageError) as caught:

@@ -7,11 +7,9 @@ import msgspec
 import pytest
 
 from securetrain.core.errors import RuntimeRefusal
-from securetrain.core.vocabulary import Severity
-from securetrain.launch.node_run import agent_ledger
+from securetrain.core.vocabulary import PreflightMode, Severity
 from securetrain.launch.preflight import run_preflight
-from securetrain.launch.run_setup import prepare_run
-from securetrain.policy.schema import PreflightMode
+from securetrain.launch.run_setup import agent_ledger, prepare_run
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -4,6 +4,7 @@
 
 import os
 import signal
+import subprocess
 from ipaddress import ip_address
 from typing import Any
 
@@ -132,6 +133,8 @@ def proc(tmp_path):
         (tmp_path / str(pid)).mkdir()
         lines = [f"Name:\tx: y\nPPid:\t{parent}", f"NSpid:\t{numbers}", f"SigCgt:\t{caught:016x}"]
         (tmp_path / str(pid) / "status").write_text("\n".join(lines) + "\n")
+        stat = f"{pid} (x: y) S {parent} " + "0 " * 15 + "1 0 7"
+        (tmp_path / str(pid) / "stat").write_text(stat)
 
     (tmp_path / "self").mkdir()
     add(100, 1, "100")
@@ -159,3 +162,22 @@ def test_a_signal_waits_for_its_handler(proc, monkeypatch):
     assert not signal_inside(100, signal.SIGHUP, proc)
     assert not signal_inside(103, signal.SIGTERM, proc)
     assert len(sent) == 1
+
+
+def test_a_signal_that_nobody_takes_is_said(way, monkeypatch, capfd):
+    """Its sender waits for an end that does not come."""
+    monkeypatch.setattr(rootless_launcher, "_READY_SECONDS", 0.05)
+    shell = "kill -TERM $PPID; sleep 0.5; exit 7"
+    monkeypatch.setattr(network_rootless, "command", lambda *_, **__: ["/bin/sh", "-c", shell])
+    assert run_inside(["s.py"], scan(["s.py"]), {}) == 7
+    said = capfd.readouterr().err
+    assert "SIGTERM was not delivered" in said
+    assert f"SIGKILL of process {os.getpid()}" in said
+
+
+def test_a_launcher_that_has_ended_needs_no_signal(way, monkeypatch, capfd):
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        rootless_launcher.hand_on_signal(ended.pid, signal.SIGTERM)
+    rootless_launcher.hand_on_signal(ended.pid, signal.SIGTERM)
+    assert "not delivered" not in capfd.readouterr().err

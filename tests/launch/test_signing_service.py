@@ -20,6 +20,7 @@ from securetrain.artifacts.statement.members import rank_message
 from securetrain.core import canonical
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.rundir import RunDir
+from securetrain.drills.worker_signs import TAKE_KEYS
 from securetrain.identity import signing
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
@@ -239,15 +240,7 @@ STEP = events.InputsRefused(code="ST-IDEN-008", subject="trust.json")
 def test_with_the_key_files_a_worker_says_anything(tmp_path):
     now = datetime.now(UTC)
     run = prepare_run(tmp_path, "dev", now).run
-    program = (
-        "import sys; from pathlib import Path; from datetime import UTC, datetime\n"
-        "from securetrain.core.rundir import RunDir\n"
-        "from securetrain.ledger import Ledger, events\n"
-        "from securetrain.identity.keys import PrivateKey\n"
-        "run = RunDir(Path(sys.argv[1])); key = PrivateKey.load(run.key('agent'))\n"
-        "Ledger(run.ledger, key, 'agent', lambda: datetime.now(UTC)).write(\n"
-        "    events.RunEnded(outcome='succeeded', exit_code=0))\n"
-    )
+    program = f"import sys\nfrom pathlib import Path\n{TAKE_KEYS}\ntake_keys(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", program, str(run.root)], check=True, timeout=60)
     reading = read_ledger(run.ledger.read_bytes(), TrustRoot.load(run.trust, now))
     assert [type(event) for event in reading.events] == [events.RunEnded]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from securetrain.core import canonical
 from securetrain.core.errors import PolicyError, UsageError
-from securetrain.core.vocabulary import NodeTier, Severity
+from securetrain.core.vocabulary import NodeTier, PreflightMode, Severity
 from securetrain.policy import load_policy
 from securetrain.policy.load import (
     FILE_LIMIT,
@@ -19,7 +19,7 @@ from securetrain.policy.load import (
     load_resolved,
     parse_yaml,
 )
-from securetrain.policy.schema import FabricTrust, IsolationEvidence, PreflightMode
+from securetrain.policy.schema import FabricTrust, IsolationEvidence
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -22,13 +22,12 @@ from torch.distributed.elastic.rendezvous import (
     dynamic_rendezvous,
 )
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
-    RendezvousTimeout,
 )
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
+from securetrain.drills.stock_rendezvous import stock_handler, uncached
 from securetrain.rendezvous.member import handler as handler_module
 
 PATIENCE = 60.0
@@ -148,22 +147,16 @@ class Stock:
         self.reader = self.node(98)
 
     def node(self, number: int) -> Any:
-        patience = timedelta(seconds=self.times.get("store", PATIENCE))
-        store = TCPStore("127.0.0.1", self.port, wait_for_workers=False, timeout=patience)
-        handler = self.kind.from_backend(
-            "job-1",
-            store,
-            C10dRendezvousBackend(store, "job-1"),
-            self.low,
-            self.high,
-            f"127.0.0.{number + 1}",
-            RendezvousTimeout(
-                join=timedelta(seconds=self.times.get("join", PATIENCE)),
-                last_call=timedelta(seconds=self.times.get("last_call", 600.0)),
-            ),
-            keep_alive_interval=self.times.get("heartbeat", self.times.get("dead_after", 15.0) / 3),  # type: ignore[arg-type]
+        heartbeat = self.times.get("heartbeat", self.times.get("dead_after", 15.0) / 3)
+        handler = uncached(
+            stock_handler(
+                self.port,
+                (self.low, self.high),
+                f"127.0.0.{number + 1}",
+                {**self.times, "heartbeat": heartbeat},
+                kind=self.kind,
+            )
         )
-        handler._state_holder._cache_duration = 0
         self.made.add(handler)
         return handler
 

@@ -32,7 +32,7 @@ from securetrain.rendezvous.coordinator.memory import JobMemory, decode_state, e
 from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.identity_dir import store_identity
-from securetrain.rendezvous.wire.protocol import Close, Ready
+from securetrain.rendezvous.wire.protocol import Close, Done, Ready
 
 NODES = ["node-0", "node-1", "node-2"]
 
@@ -277,6 +277,85 @@ def test_what_was_said_in_the_meantime_is_said_again(three):
     three.tools.wait_until(lambda: three.members["node-1"].closed, "it is heard")
 
 
+def test_that_a_member_has_gone_is_not_forgotten(three):
+    """The others had not heard of it, or had not looked yet."""
+    three.members.pop("node-2").leave()
+    three.tools.wait_until(lambda: state_of(three).restart, "it is noted")
+    three.die()
+    three.again()
+    three.back("node-0", "node-1")
+    for node in ("node-0", "node-1"):
+        three.tools.wait_until(lambda n=node: three.members[n].num_waiting, "they restart")
+        assert three.members[node].lost == ("node-2",)
+    assert {found.membership.epoch for found in three.meet("node-0", "node-1")} == {1}
+
+
+def test_evictions_are_not_forgotten_when_nobody_is_in_a_round(three):
+    """The coordinator dies between an eviction and the epoch whose membership names it."""
+    for member in three.members.values():
+        member.leave()
+    three.tools.wait_until(lambda: not state_of(three).members, "nobody is in")
+    gone = state_of(three).evicted
+    assert {found.node for found in gone} == set(NODES)
+    three.die()
+    three.again()
+    three.members = {node: three.join(node) for node in NODES}
+    found = three.meet()[0].membership
+    assert found.epoch == 1
+    assert found.evicted == gone
+
+
+def test_the_end_of_the_job_is_heard_from_the_next_coordinator(three):
+    """It is closed, that is on disk, and nobody has heard it: nobody ends with an error."""
+    three.job.coordinator._assembly.tell_everybody = lambda: None
+    three.members["node-0"]._link.post(Close())
+    three.tools.wait_until(lambda: state_of(three).closed, "it is noted")
+    three.die()
+    coordinator = three.again()
+    assert coordinator.closed
+    for member in three.members.values():
+        three.tools.wait_until(lambda m=member: m.closed and m.connected, "it is heard")
+    with pytest.raises(AdmissionError, match="ST-ADMN-008"):
+        three.job.join("node-9")
+    for member in three.members.values():
+        member.leave()
+    coordinator.wait_empty(three.tools.PATIENCE)
+    assert not coordinator._nodes
+
+
+def test_a_job_that_has_ended_begins_anew_when_its_leases_have(three):
+    three.members["node-0"]._link.post(Close())
+    three.tools.wait_until(lambda: state_of(three).closed, "it is noted")
+    three.die()
+    state = state_of(three)
+    held = [
+        msgspec.structs.replace(h, lease_ends=h.lease_ends - timedelta(days=1))
+        for h in state.members
+    ]
+    three.memory.save(msgspec.structs.replace(state, members=tuple(held)))
+    coordinator = three.again()
+    assert not coordinator.closed
+    assert coordinator.epoch == 0, "and epochs go on"
+
+
+def test_a_restart_in_an_orderly_way_does_not_end_the_job(three):
+    """What a node says just then is written down, and no more than that."""
+    coordinator = three.job.coordinator
+    closing = coordinator._listener.close
+
+    def say_something_first():
+        coordinator._listener.close = closing
+        session = coordinator._nodes["node-1"]
+        coordinator.hear(session, Done())
+        closing()
+
+    coordinator._listener.close = say_something_first
+    three.die()
+    assert not state_of(three).closed
+    three.again()
+    three.back()
+
+
 def test_a_node_that_waits_for_a_round_waits_on(job, tools, tmp_path):
     memory = JobMemory(tmp_path / "coordinator.json", job.ledger.key)
     job.start(2, 2, memory=memory)
@@ -367,7 +446,7 @@ def test_a_state_that_was_put_back_is_noticed(three):
     with pytest.raises(AdmissionError, match="it knows epoch 0, the ledger 2"):
         three.again(last_epoch=2)
     three.job.started.pop()
-    three.again(last_epoch=0)
+    three.again(last_epoch=0, generation=9)  # else it stands down, see test_two_coordinators
     for member in three.members.values():
         three.tools.wait_until(lambda m=member: not m.connected, "it is out")
         with pytest.raises(AdmissionError) as error:

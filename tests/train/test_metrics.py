@@ -6,11 +6,11 @@ import math
 
 import pytest
 
+from securetrain.core.files import drop_lines_after
 from securetrain.train.metrics import (
     MetricsWriter,
     StepMetrics,
     describe,
-    drop_lines_after,
     peak_flops,
 )
 

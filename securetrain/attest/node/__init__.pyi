@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 from .attester import Attester as Attester
+from .attester import SoftwareAttester as SoftwareAttester
 from .attester import sign_evidence as sign_evidence
 from .composite import NodeAttester as NodeAttester
 from .settings import AUTO as AUTO

@@ -123,5 +123,8 @@ ROWS: Final = (
     Code("ST-DRIL-003", X.FAILURE, "the attack was refused for another reason than expected",
          fix="see the side's log in the work directory",
          severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=NEVER, threat=PROVING),
+    Code("ST-DRIL-004", X.INCOMPLETE, "the drill cannot be run on this machine",
+         fix="run it where that is what is missing; 'securetrain doctor' says more",
+         severity=LOW, rank=ALONE, node=NO_NODE, retry=NEVER, threat=PROVING),
 )
 # fmt: on

@@ -115,6 +115,13 @@ ROWS: Final = (
     Code("ST-ADMN-040", X.FAILURE, "role info or ranks contradict the signed membership",
          fix="find out who writes them: ranks are computed from the membership, on every node",
          severity=CRITICAL, rank=ALONE, node=OUT, retry=NEVER, threat="T-RDZ-001"),
+    Code("ST-ADMN-041", X.FAILURE, "a later coordinator has taken the job over",
+         fix="leave the later one running, and find out who started two; to change back, end it and"
+             " start one over its run directory",
+         severity=HIGH, rank=ALONE, node=UNPROVEN, retry=LATER, threat="T-RDZ-004"),
+    Code("ST-ADMN-042", X.FAILURE, "another coordinator runs in this run directory",
+         fix="leave it running, or end it first",
+         severity=MEDIUM, rank=ALONE, node=UNPROVEN, retry=LATER, threat="T-RDZ-004"),
     # network and worker environment; 01x and 02x: the job network; 03x: NCCL and RDMA
     Code("ST-NETW-001", X.FAILURE, "the required network profile cannot be achieved",
          fix="start every node with securetrain run, under one policy; all as root, or none",

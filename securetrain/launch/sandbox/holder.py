@@ -6,7 +6,7 @@
 
 The launcher sends orders (`sandbox.orders`), this program carries them out, in this order:
 
-1. it dies with the launcher;
+1. it dies with the launcher, and takes its limits: those of a process, and of the workers' group;
 2. what will be shown is copied as detached mounts (open_tree(2)), read-only or writable, with the
    owner's id mapped to the job's user (mount_setattr(2)); nothing of the disk changes by that;
 3. it enters the job's network namespace and makes mount, pid, ipc and uts namespaces (in a user
@@ -76,13 +76,7 @@ def main() -> int:
 def _isolated(orders: Mapping[str, Any], status: int) -> int:
     """Steps 2 and 3; the rest is done by the first process of the new pid namespace."""
     missing: list[str] = []
-    for name, soft, hard in orders["limits"]:
-        _, most = resource.getrlimit(name)
-        high = hard if most == resource.RLIM_INFINITY else min(hard, most)
-        resource.setrlimit(name, (min(soft, high), high))
-    if orders["cgroup"]:
-        with open(orders["cgroup"], "w") as file:
-            file.write(str(os.getpid()))
+    limit(orders)
     maps = {tuple(one): id_map(one, orders["user"]) for one in orders["maps"]}
     _enter_namespaces(orders)
     if not orders["namespaces"]:
@@ -104,6 +98,23 @@ def _isolated(orders: Mapping[str, Any], status: int) -> int:
     os.close(int(orders["socket"]))
     _, ended = os.waitpid(first, 0)
     return os.waitstatus_to_exitcode(ended) & 0xFF
+
+
+def limit(orders: Mapping[str, Any]) -> None:
+    """Take the limits of a process, and enter the workers' group.
+
+    Raises:
+        SetupError: At the stage ``limits``.
+    """
+    for name, soft, hard in orders["limits"]:
+        _, most = resource.getrlimit(name)
+        high = hard if most == resource.RLIM_INFINITY else min(hard, most)
+        resource.setrlimit(name, (min(soft, high), high))
+    if orders["cgroup"]:
+        try:
+            write(orders["cgroup"], str(os.getpid()))
+        except OSError as error:
+            raise SetupError("limits", f"{orders['cgroup']}: {error.strerror}") from error
 
 
 def _inside(

@@ -20,6 +20,7 @@ Rules:
 """
 
 import os
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,8 +51,20 @@ NAMESPACES: Final = CLONE_NEWNS | CLONE_NEWPID | _NEW_UTS | _NEW_IPC
 _PRIVATE: Final = "/tmp/.securetrain"  # noqa: S108 - in a private /tmp
 PRIVATE_CACHE: Final = "cache/private"
 """Below the run, without namespaces: the workers' home and temporary folder."""
-_NO_CORE: Final = (4, 0, 0)
-"""RLIMIT_CORE: a core holds secrets, and the kernel hands it to a program outside."""
+RLIMITS: Final = (
+    (resource.RLIMIT_CORE, 0, 0),
+    (resource.RLIMIT_MSGQUEUE, 0, 0),
+    (resource.RLIMIT_NICE, 0, 0),
+    (resource.RLIMIT_RTPRIO, 0, 0),
+)
+"""Soft and hard, never above what the launcher has.
+
+A core holds secrets, and the kernel hands it to a program outside; message queues are counted by
+user and not by job; a priority above others' takes the machine from them, for ever with real-time.
+All others stay the launcher's, because jobs need them: locked memory for RDMA, files for data
+loaders, address space for CUDA. Processes are counted by user, who may have several jobs: they are
+limited for each job, by its group (`cgroup`).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +75,8 @@ class Features:
     user: bool = True
     landlock: bool = True
     seccomp: bool = True
+    limits: bool = True
+    """Where they were asked for: of memory and tasks."""
 
 
 def view(scene: Scene, *, mapped: bool) -> View:
@@ -152,8 +167,8 @@ def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict
         "netns": scene.netns,
         "user": None,
         "maps": [],
-        "limits": [_NO_CORE],
-        "cgroup": "",
+        "limits": list(map(list, RLIMITS)),
+        "cgroup": scene.cgroup if features.limits else "",
         "seccomp": seccomp.program().hex() if features.seccomp else "",
         "variables": {},
     }

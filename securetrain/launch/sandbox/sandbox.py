@@ -26,21 +26,27 @@ from select import select
 from typing import Any, Final, Self
 
 from securetrain.launch.sandbox import enter, start
+from securetrain.launch.sandbox.cgroup import NO_LIMITS, Group, NoLimitsError, make_group
 from securetrain.launch.sandbox.orders import PRIVATE_CACHE, Features, orders
 from securetrain.launch.sandbox.seccomp import TABLE, is_known
 from securetrain.launch.sandbox.view import Scene
 
 _READY_SECONDS: Final = 30.0
 _END_SECONDS: Final = 10.0
-_PARTS: Final[Mapping[str, tuple[str, str]]] = {
-    "namespaces": ("namespaces", "mounts, processes and memory of its own"),
-    "mounts": ("namespaces", "mounts, processes and memory of its own"),
-    "idmap": ("user", "a user of its own"),
-    "user": ("user", "a user of its own"),
-    "landlock": ("landlock", "Landlock"),
-    "seccomp": ("seccomp", "a filter for system calls"),
+PARTS: Final[Mapping[str, str]] = {
+    "namespaces": "mounts, processes and memory of its own",
+    "user": "a user of its own",
+    "landlock": "Landlock",
+    "seccomp": "a filter for system calls",
+    "limits": "limits of memory and tasks",
 }
-"""What is left out when a stage of `holder` fails, and how people read it."""
+"""The parts that a machine may not give (`Features`), for people."""
+_STAGES: Final[Mapping[str, str]] = {
+    **{part: part for part in PARTS},
+    "mounts": "namespaces",
+    "idmap": "user",
+}
+"""What is left out when a stage of `holder` fails."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,12 +55,18 @@ class Sandbox:
 
     scene: Scene
     features: Features
-    missing: tuple[str, ...]
-    """The parts that this machine does not give, with the reason."""
+    lacking: Mapping[str, str]
+    """The parts that this machine does not give, and why."""
+    gaps: tuple[str, ...]
+    """What is missing in the parts that it gives."""
     notes: tuple[str, ...]
     name: str
     process: subprocess.Popen[bytes] = field(repr=False)
     lifeline: socket.socket = field(repr=False)
+    group: Group | None = None
+    """In which the workers are limited; None where no limit was asked for."""
+    reached: tuple[str, ...] = ()
+    """At the end: the limits that the workers ran into."""
 
     @classmethod
     def start(cls, scene: Scene) -> Self:
@@ -66,11 +78,30 @@ class Sandbox:
         features = Features(
             user=scene.user is not None, landlock=scene.landlock_version > 0, seccomp=is_known()
         )
-        missing = []
+        lacking: dict[str, str] = {}
+        group = None
         if not features.landlock:
-            missing.append("Landlock (this kernel has none)")
+            lacking["landlock"] = "this kernel has none"
         if not features.seccomp:
-            missing.append("a filter for system calls (no table for this processor)")
+            lacking["seccomp"] = "no table for this processor"
+        if scene.limits:
+            try:
+                group = make_group(scene.limits)
+                scene = replace(scene, cgroup=str(group.entry))
+            except NoLimitsError as error:
+                lacking["limits"] = str(error)
+                features = replace(features, limits=False)
+        try:
+            return cls._tried(scene, features, lacking, group)
+        except BaseException:
+            if group is not None:
+                group.remove()
+            raise
+
+    @classmethod
+    def _tried(
+        cls, scene: Scene, features: Features, lacking: dict[str, str], group: Group | None
+    ) -> Self:
         while True:
             if not features.namespaces:
                 (scene.run / PRIVATE_CACHE).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,18 +111,25 @@ class Sandbox:
                 return cls(
                     scene=scene,
                     features=features,
-                    missing=(*missing, *answer["missing"]),
+                    lacking=lacking,
+                    gaps=tuple(answer["missing"]),
                     notes=tuple(made.orders["notes"]),
                     name=made.name,
                     process=made.process,
                     lifeline=made.lifeline,
+                    group=group,
                 )
             made.end()
-            part, words = _PARTS.get(answer["stage"], ("", ""))
+            part = _STAGES.get(answer["stage"], "")
             if not part or not getattr(features, part):
                 raise OSError(f"the sandbox cannot be made: {answer['error']}")
-            missing.append(f"{words} ({answer['error']})")
+            lacking[part] = answer["error"]
             features = replace(features, **{part: False})
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The parts that this machine does not give, with the reason, for people."""
+        return (*(f"{PARTS[part]} ({why})" for part, why in self.lacking.items()), *self.gaps)
 
     @property
     def degraded(self) -> bool:
@@ -119,6 +157,7 @@ class Sandbox:
             parts.append(f"Landlock {scene.landlock_version}")
         if has.seccomp:
             parts.append(f"{len(TABLE)} system calls refused")
+        parts.append(str(scene.limits if has.limits else NO_LIMITS))
         text = ", ".join(parts)
         return (
             f"DEGRADED: {text}; without {'; without '.join(self.missing)}" if self.missing else text
@@ -140,6 +179,10 @@ class Sandbox:
         """End it, and every process in it; without effect the second time."""
         self.lifeline.close()
         _end(self.process)
+        group, self.group = self.group, None
+        if group is not None:
+            self.reached = group.reached()
+            group.remove()
         if self.scene.user is not None:
             self.scene.user.release()
 

@@ -19,6 +19,7 @@ _ENDED: Final = struct.Struct("!II")
 _REQUEST_LIMIT: Final = 32 << 20
 _ERROR_FILE: Final = "TORCHELASTIC_ERROR_FILE"
 _ERROR_LIMIT: Final = 1 << 20
+_FAILED: Final = "securetrain: the worker cannot be started: {}\n"
 
 
 class Worker:
@@ -97,19 +98,37 @@ class Server:
         elif length and len(text) >= (end := length + _HEADER.size):
             del self.waiting[number]
             request = json.loads(text[_HEADER.size : end])
-            self.count += 1
-            error_file = f"{self.folder}/error-{self.count}.json"
+            self._begin(connection, request, files, bytes(text[end:]))
+
+    def _begin(
+        self,
+        connection: socket.socket,
+        request: Mapping[str, Any],
+        files: Sequence[int],
+        signals: bytes,
+    ) -> None:
+        self.count += 1
+        error_file = f"{self.folder}/error-{self.count}.json"
+        try:
             pid = self._start(request, files, error_file)
-            for one in files:
-                os.close(one)
-            _tell(connection, pid)
-            self.running[number] = Worker(pid, connection, error_file)
-            for wanted in text[end:]:
-                _signal(pid, wanted)
+        except OSError as error:  # the job has as many tasks as it may have
+            with suppress(OSError, IndexError):
+                os.write(files[2], _FAILED.format(error.strerror).encode())
+            self._drop(connection, files)
+            return
+        for one in files:
+            os.close(one)
+        _tell(connection, pid)
+        self.running[connection.fileno()] = Worker(pid, connection, error_file)
+        for wanted in signals:
+            _signal(pid, wanted)
 
     def _forget(self, number: int) -> None:
         connection, _, files = self.waiting.pop(number)
-        self.poll.unregister(number)
+        self._drop(connection, files)
+
+    def _drop(self, connection: socket.socket, files: Sequence[int]) -> None:
+        self.poll.unregister(connection.fileno())
         connection.close()
         for one in files:
             os.close(one)
@@ -125,7 +144,7 @@ class Server:
             _become_worker(request, files, variables)
         except BaseException as error:  # noqa: BLE001 - the child must never return
             with suppress(OSError):
-                os.write(2, f"securetrain: the worker cannot be started: {error}\n".encode())
+                os.write(2, _FAILED.format(error).encode())
         os._exit(127)
 
     def _reap(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from securetrain.launch.sandbox.cgroup import NO_LIMITS, Limits
 from securetrain.launch.sandbox.user import JobUser
 
 TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108 - private ones stand there
@@ -61,6 +62,9 @@ class Scene:
     """Files in the place of files of /etc, by their name there."""
     rdma: bool = False
     landlock_version: int = 0
+    limits: Limits = NO_LIMITS
+    cgroup: str = ""
+    """The file by which the holder enters the workers' group."""
 
     @property
     def all_homes(self) -> tuple[Path, ...]:

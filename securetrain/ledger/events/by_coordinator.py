@@ -203,6 +203,11 @@ class CoordinatorResumed(Observed, frozen=True, kw_only=True):
     nodes: str
 
 
+@event("coordinator-superseded", Boundary.RENDEZVOUS, _COORDINATOR)
+class CoordinatorSuperseded(PlainRefused, frozen=True, kw_only=True):
+    """A node has seen a later coordinator of the job: this one stands down."""
+
+
 @event("node-resumed", Boundary.RENDEZVOUS, _COORDINATOR)
 class NodeResumed(Allowed, frozen=True, kw_only=True):
     """A member has proven itself anew and goes on in its place."""

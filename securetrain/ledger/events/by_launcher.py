@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from securetrain.core.vocabulary import UNCONFINED, Boundary, NetworkProfile
+from securetrain.core.vocabulary import OPEN_EGRESS, UNCONFINED, Boundary, NetworkProfile
 from securetrain.ledger.events.base import (
     Allowed,
     Observed,
@@ -131,6 +131,13 @@ class SandboxDegraded(Observed, frozen=True, kw_only=True):
         return (UNCONFINED,)
 
 
+@event("sandbox-limit-reached", Boundary.HOST, _LAUNCHER)
+class SandboxLimitReached(Observed, frozen=True, kw_only=True):
+    """The workers ran into a limit of memory or tasks."""
+
+    what: str
+
+
 @event("sandbox-refused", Boundary.HOST, _LAUNCHER)
 class SandboxRefused(PlainRefused, frozen=True, kw_only=True):
     """The policy or ``--require sandbox`` asks for a sandbox that cannot be had."""
@@ -173,6 +180,19 @@ class EgressOpened(Observed, frozen=True, kw_only=True):
     def labels(self) -> tuple[str, ...]:
         """Workers have a way out."""
         return (EGRESS,)
+
+
+@event("egress-unlimited", Boundary.NETWORK, _LAUNCHER)
+class EgressUnlimited(Observed, frozen=True, kw_only=True):
+    """The policy names the places that workers may reach, and this profile keeps them from none."""
+
+    places: str
+    network: NetworkProfile
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """DEGRADED EGRESS."""
+        return (OPEN_EGRESS,)
 
 
 @event("egress-connected", Boundary.NETWORK, _LAUNCHER)
@@ -366,6 +386,20 @@ class WorkerFailed(Observed, frozen=True, kw_only=True):
     kind: str
     code: str = ""
     what: str = ""
+
+
+@event("gradients-judged", Boundary.GRADIENTS, _LAUNCHER)
+class GradientsJudged(Observed, frozen=True, kw_only=True):
+    """By their own word, the workers of this node have judged the steps of the run."""
+
+    judged: int
+    refused: int
+    settled: int
+    """Steps that were reduced again without the ranks that spoiled them."""
+    named: str = ""
+    """The ranks that verdicts name, with the codes."""
+    excluded: str = ""
+    """Ranks whose gradients counted zero at some time."""
 
 
 # What the workers have asked the signing socket for.

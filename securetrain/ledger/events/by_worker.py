@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events of the shim in a worker."""
 
-from securetrain.core.vocabulary import Boundary
-from securetrain.ledger.events.base import Observed, PlainRefused, WriterRole, event
+from securetrain.core.vocabulary import NOT_WATCHED, Boundary
+from securetrain.ledger.events.base import Allowed, Observed, PlainRefused, WriterRole, event
 
 _WORKER = WriterRole.WORKER
 
@@ -38,3 +38,25 @@ class PickleLetThrough(Observed, frozen=True, kw_only=True):
     """The same, where the policy only warns."""
 
     rank: int
+
+
+@event("gradients-watched", Boundary.GRADIENTS, _WORKER)
+class GradientsWatched(Allowed, frozen=True, kw_only=True):
+    """A guard has moved into a model of an unmodified script."""
+
+
+@event("gradients-not-watched", Boundary.GRADIENTS, _WORKER, WriterRole.LAUNCHER)
+class GradientsNotWatched(Observed, frozen=True, kw_only=True):
+    """A rank has made a step on gradients that nobody judged; said again at the end of the run."""
+
+    reason: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The honest labels that it carries."""
+        return (NOT_WATCHED,)
+
+
+@event("unwatched-step-refused", Boundary.GRADIENTS, _WORKER)
+class UnwatchedStepRefused(PlainRefused, frozen=True, kw_only=True):
+    """The same, where the policy requires that gradients are watched."""

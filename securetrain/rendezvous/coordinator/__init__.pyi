@@ -3,6 +3,9 @@
 from .coordinator import Admission as Admission
 from .coordinator import Coordinator as Coordinator
 from .coordinator import CoordinatorSettings as CoordinatorSettings
+from .enrollment_server import MAX_CONNECTIONS as MAX_CONNECTIONS
+from .enrollment_server import EnrollmentServer as EnrollmentServer
 from .enrollment_server import make_token as make_token
+from .journal import Journal as Journal
 from .standalone import Plan as Plan
 from .standalone import Standalone as Standalone

@@ -318,6 +318,7 @@ class Assembly:
             members=tuple(member for member in members if member is not None),
             store=self._store,
             closed=rounds.closed,
+            restart=rounds.evicted,
             finished=tuple(sorted(rounds.finished)),
             done=tuple(sorted(rounds.done)),
             evicted=evictions.all,
@@ -331,7 +332,8 @@ class Assembly:
         rounds = self.rounds
         rounds.number = state.round
         rounds.participants = [member.node for member in state.members]
-        rounds.complete = True
+        rounds.complete = bool(state.members)
+        rounds.closed, rounds.evicted = state.closed, state.restart and rounds.complete
         rounds.finished, rounds.done = set(state.finished), set(state.done)
         self._formed_at = self._terms.monotonic()
         self.membership, self._store = state.membership, state.store

@@ -5,7 +5,7 @@
 Nothing here locks: the coordinator calls it with its lock held.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -122,12 +122,42 @@ class Conduct:
             return self.assembly.session_of(message.node)
         return None
 
+    def part(
+        self,
+        session: Session,
+        error: SecureTrainError | None,
+        guarded: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """A node is gone: evicted, or lost, or by its own will.
+
+        Args:
+            session: Its last one.
+            error: Why it ended; None when the node left or was lost.
+            guarded: Calls what may fail to write, and goes on.
+        """
+        rounds = self.assembly.rounds
+        going_on = not rounds.closed
+        if going_on:
+            # Whatever the reason: who is not here is not attested again, and so is not heard.
+            self.assembly.evictions.gone(session.node)
+            if session.admitted:
+                self.quotas.gone(session.node)
+                guarded(lambda: self.distrust(session, error))
+        # Who goes makes the others restart, unless it has finished; at the end of the job nobody.
+        finished = session.said_goodbye and session.node in rounds.finished
+        working = session.node not in rounds.done
+        restart = going_on and working and (error is not None or not finished)
+        self.assembly.remove(session.node, evicted=restart)
+
     def distrust(self, session: Session, error: SecureTrainError | None) -> None:
         """An admitted node is out; when its word counts no more, record since when."""
         self._doubt(self.assembly.evictions.add(session, error), session.subject)
 
     def lose(self, held: Held) -> None:
         """A member did not come back to this coordinator: it is lost."""
+        if self.assembly.rounds.closed:
+            self.assembly.remove(held.node, evicted=False)
+            return
         subject = f"{self.coordinator.removesuffix('coordinator')}node/{held.node}"
         self.assembly.evictions.gone(held.node)
         self.assembly.remove(held.node, evicted=True)

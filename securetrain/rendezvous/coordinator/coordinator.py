@@ -47,6 +47,7 @@ from securetrain.rendezvous.coordinator.returning import Returning
 from securetrain.rendezvous.coordinator.rounds import Rounds
 from securetrain.rendezvous.coordinator.session import Session
 from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
+from securetrain.rendezvous.coordinator.succession import Succession
 from securetrain.rendezvous.coordinator.terms import make_terms
 from securetrain.rendezvous.wire.channel import Channel
 from securetrain.rendezvous.wire.membership import Membership
@@ -156,8 +157,11 @@ class Coordinator:
             clock=clock,
             monotonic=chosen.monotonic,
         )
+        self._succession = Succession(
+            terms=self._terms, journal=self._journal, subject=str(self._spiffe)
+        )
         self._conduct.awaited = self._returning.expected
-        self._assembly.save = self._returning.save
+        self._assembly.save = self._save
         self._sessions: set[Session] = set()
         self._admissions: dict[str, Admission] = {}
         self._lock = threading.Condition(threading.RLock())
@@ -206,7 +210,7 @@ class Coordinator:
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
-            session.dismiss(_STOPPED if for_good else None)
+            session.dismiss(_STOPPED if for_good and self.superseded is None else None)
         deadline = self._monotonic() + _STOP_SECONDS
         if self._round_thread.is_alive():  # not when the port was taken
             self._round_thread.join(_STOP_SECONDS)
@@ -232,6 +236,11 @@ class Coordinator:
         """The reason why the ledger could not be written, if that ever happened."""
         return self._problem
 
+    @property
+    def superseded(self) -> AdmissionError | None:
+        """The later coordinator for which it has stood down."""
+        return self._succession.error
+
     def recheck(self) -> None:
         """Evict every connected node that has been revoked: the list has changed."""
         with self._lock:
@@ -244,9 +253,9 @@ class Coordinator:
         return self._rounds.closed
 
     def wait_empty(self, timeout: float) -> None:
-        """Wait until every node has gone."""
+        """Wait until every node has gone, and until those have come that may have to hear it."""
         with self._lock:
-            self._lock.wait_for(lambda: not self._nodes, timeout)
+            self._lock.wait_for(lambda: not (self._nodes or self._returning.expected), timeout)
 
     # What sessions call (session.Hub).
 
@@ -275,7 +284,8 @@ class Coordinator:
             SecureTrainError: ST-ADMN-008 closed or full, 011 in; `require_alike`'s.
         """
         with self._lock:
-            if self._rounds.closed:
+            self._succession.check(session, self._stand_down)
+            if self._rounds.closed and not self._returning.may_hear_of_the_end(session):
                 raise AdmissionError("ST-ADMN-008", "the job is closed", session.subject)
             refuse_twin(self._journal, session, self._nodes.values())
             if len(self._nodes) >= 2 * self._terms.max_nodes:
@@ -395,7 +405,7 @@ class Coordinator:
                 del self._nodes[session.node]
                 self._verifier.release(session.node)
                 if not self._stopping and session.node not in self._returning.expected:
-                    self._remove(session, error)
+                    self._conduct.part(session, error, self._guarded)
                     self._guarded(self._conduct.settle)
                     self._guarded(self._assembly.save)
                     self._advance()
@@ -405,21 +415,15 @@ class Coordinator:
 
     # Rounds; the lock is held.
 
-    def _remove(self, session: Session, error: SecureTrainError | None) -> None:
-        """A node is gone: evicted, or lost, or by its own will."""
-        going_on = not self._rounds.closed
-        if going_on:
-            # Whatever the reason: who is not here is not attested again, and so is not heard.
-            self._assembly.evictions.gone(session.node)
-            if session.admitted:
-                self._conduct.quotas.gone(session.node)
-                self._guarded(lambda: self._conduct.distrust(session, error))
-        # Who goes makes the others restart, unless it has finished; at the end of the job nobody.
-        rounds = self._rounds
-        finished = session.said_goodbye and session.node in rounds.finished
-        working = session.node not in rounds.done
-        restart = going_on and working and (error is not None or not finished)
-        self._assembly.remove(session.node, evicted=restart)
+    def _stand_down(self) -> None:
+        self._stopping = True
+        for session in [one for one in self._sessions if one.admitted]:
+            session.dismiss(None)
+        self._lock.notify_all()
+
+    def _save(self) -> None:
+        if not self._stopping:  # then rounds are closed, and the job has not ended
+            self._returning.save()
 
     def _guarded(self, write: Callable[[], None]) -> None:
         """Keep a problem of the ledger from those who go on."""

@@ -58,6 +58,8 @@ class JobState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Those that are still in the round."""
     store: Store | None
     closed: bool
+    restart: bool
+    """Whether a member has gone, so that the others are to meet for another round."""
     finished: Names
     """Votes that the job is over."""
     done: Names

@@ -9,7 +9,9 @@ Rules:
 2. a node that says it runs another epoch is refused (ST-ADMN-036): the others have gone on without
    it, or this coordinator does not know what it should;
 3. one that comes back without an epoch has started anew: its place is free, and the others restart;
-4. one that does not come back in time is lost, as if its connection had ended then.
+4. one that does not come back in time is lost, as if its connection had ended then;
+5. in a job that was closed, members that may not have heard of it come back to hear it. Once their
+   leases have ended, whoever starts a coordinator with the same command begins anew.
 
 Nothing here locks: the coordinator calls it with its lock held.
 """
@@ -26,6 +28,7 @@ from securetrain.rendezvous.coordinator.assembly import Assembly
 from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.memory import Held, JobMemory, JobState
 from securetrain.rendezvous.coordinator.session import Session
+from securetrain.rendezvous.wire.membership import digest_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,13 +46,16 @@ class Returning:
     """By node, with the end of its lease on the steady clock."""
 
     def load(self, last_epoch: int) -> JobState | None:
-        """Load the state of a coordinator before this one, if the job was not over.
+        """Load the state of a coordinator before this one, if the job was not over: rule 5.
 
         Raises:
             AdmissionError: ST-ADMN-037.
         """
         state = self.memory.load(self.job, last_epoch) if self.memory is not None else None
-        return state if state is not None and state.members and not state.closed else None
+        if state is not None and state.closed:
+            now = self.clock()
+            state = state if any(held.lease_ends > now for held in state.members) else None
+        return state
 
     def restore(self, state: JobState) -> None:
         """Go on where another coordinator was: rule 1."""
@@ -88,6 +94,11 @@ class Returning:
             del self.expected[held.node]
         return late
 
+    def may_hear_of_the_end(self, session: Session) -> bool:
+        """Tell whether it is a member that comes back to a job which is closed."""
+        resumes = session.hello is not None and session.hello.resume is not None
+        return resumes and session.node in self.expected
+
     def check(self, session: Session) -> None:
         """Refuse who cannot take a place again: rule 2.
 
@@ -103,6 +114,8 @@ class Returning:
         if current is None or epoch != current.epoch:
             known = "none" if current is None else current.epoch
             what = f"{session.node} runs epoch {epoch}, the job's is {known}"
+        elif session.hello.membership != digest_of(current):
+            what = f"{session.node} runs another epoch {epoch} than this coordinator knows"
         elif held is None:
             what = f"the place of {session.node} in epoch {epoch} is not kept"
         elif held.key != key_digest(session):

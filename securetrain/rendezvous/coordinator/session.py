@@ -28,6 +28,7 @@ from securetrain.identity import JobCA, SpiffeId, certificate_pem, public_key_of
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.rendezvous.coordinator.renewal import Renewal
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
+from securetrain.rendezvous.wire.generation import Generation
 from securetrain.rendezvous.wire.meaning import check_address
 from securetrain.rendezvous.wire.protocol import (
     DOCUMENT_LIMIT,
@@ -66,6 +67,7 @@ class Terms:
     job: str
     key: PrivateKey
     ca: JobCA
+    generation: Generation
     policy_digest: str
     handshake_timeout: float
     heartbeat: float
@@ -144,6 +146,7 @@ class Session:
     """What the node showed with its latest Ready."""
     admitted: bool = False
     said_goodbye: bool = False
+    _renewing: bool = False
     _outbox: deque[AnyMessage] = field(default_factory=deque)
     _verdict: SecureTrainError | None = None
     _cut: bool = False
@@ -282,6 +285,7 @@ class Session:
         self.hub.admitted(self, result)
         self.admitted = True
         self._send_admit(result)
+        self._renewing = True
 
     def _key(self) -> PublicKey:
         """The node's identity key, from the certificate of this connection."""
@@ -353,6 +357,7 @@ class Session:
                 min_nodes=terms.min_nodes,
                 max_nodes=terms.max_nodes,
                 epoch=self.hub.epoch,
+                generation=None if self._renewing else terms.generation.statement,
             ),
             self._soon(),
         )

@@ -32,6 +32,8 @@ class CoordinatorSettings:
     """Seconds between a node's signs of life."""
     last_epoch: int = -1
     """The last epoch of an earlier coordinator of this job; epochs go on from there."""
+    generation: int = 1
+    """One more than the job had coordinators before this one (`wire.generation`)."""
     verifier: Verifier | None = None
     """Judges evidence; by default one under the policy."""
     lease: float | None = None

@@ -8,23 +8,33 @@ Rules:
 2. the run directory keeps the ledger, its key and trust root, and what the verifier must not
    forget. A coordinator that is started again goes on in it: epochs never go back, and a ledger
    that does not verify is a refusal;
-3. it ends when the job is closed and the nodes have gone, or when it is told to. Then the ledger
+3. it is the only one in its run directory, also where several machines share that; for a
+   coordinator over a copy of it, see `wire.generation`;
+4. it ends when the job is closed and the nodes have gone, or when it is told to. Then the ledger
    is closed.
 """
 
+import fcntl
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography import x509
 
 from securetrain.attest.session import FileState, Verifier, appraisers_for
 from securetrain.core import RunDir, canonical, claim_dir
-from securetrain.core.errors import IntegrityError, PolicyError, UsageError
-from securetrain.core.files import make_private_dir, read_file, write_atomic
+from securetrain.core.errors import (
+    AdmissionError,
+    IntegrityError,
+    PolicyError,
+    UsageError,
+    os_error,
+)
+from securetrain.core.files import PRIVATE_FILE, make_private_dir, read_file, write_atomic
 from securetrain.identity import ClusterCA, How, JobCA, Role, Token, Unlock
 from securetrain.identity.keys import PrivateKey, PublicKey
 from securetrain.identity.trust import TrustRole, TrustRoot, sign_root
@@ -100,6 +110,8 @@ class Standalone:
     enrollment_server: EnrollmentServer | None = None
     watch: RevocationWatch = field(init=False)
     state: FileState | None = None
+    claim: int | None = None
+    """Held while it runs: the only coordinator in its run directory."""
 
     def start(self) -> None:
         """Open everything.
@@ -126,8 +138,9 @@ class Standalone:
         self.ca = self.cluster.job(plan.job, now, self.unlock)
         run = RunDir(plan.run_dir.absolute())
         key = prepare(run, plan.policy, now)
+        self.claim = claim_run(run)
         self.ledger = SpokenLedger(run.ledger, key, "coordinator", self.clock, self.tell)
-        last_epoch = epoch_of(run, key)
+        past = past_of(run, key)
         self.watch = RevocationWatch(self.cluster)
         self.watch.refresh()
         if self.watch.problem is not None:
@@ -143,7 +156,8 @@ class Standalone:
             clock=self.clock,
             settings=CoordinatorSettings(
                 last_call=plan.last_call,
-                last_epoch=last_epoch,
+                last_epoch=past.epoch,
+                generation=past.starts + 1,
                 revoked=self.watch.check,
                 issue=self._issue,
                 memory=JobMemory(run.coordinator_state, key),
@@ -209,6 +223,8 @@ class Standalone:
         while not told_to_stop.wait(LOOK_SECONDS):
             if self.watch.refresh():
                 self._list_changed()
+            if self.coordinator.superseded is not None:
+                raise self.coordinator.superseded
             if self.coordinator.closed:
                 self.coordinator.wait_empty(GRACE_SECONDS)
                 return True
@@ -246,6 +262,9 @@ class Standalone:
             self.enrollment_server.problem if self.enrollment_server is not None else None
         )
         self.coordinator = self.enrollment_server = self.state = None
+        if self.claim is not None:
+            os.close(self.claim)
+            self.claim = None
         if problem is not None:
             raise problem
 
@@ -283,20 +302,51 @@ def prepare(run: RunDir, policy: LoadedPolicy, now: datetime) -> PrivateKey:
     return PrivateKey.load(name)
 
 
+def claim_run(run: RunDir) -> int:
+    """Be the only coordinator in a run directory, until the descriptor is closed.
+
+    Raises:
+        AdmissionError: ST-ADMN-042.
+        UsageError: ST-USAG-002.
+    """
+    path = run.coordinator_lock
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
+    except OSError as error:
+        raise os_error(error, str(path)) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if isinstance(error, BlockingIOError):
+            raise AdmissionError("ST-ADMN-042", where=str(run.root)) from error
+        raise os_error(error, str(path)) from error
+    return fd
+
+
 def _foreign_content(root: Path) -> str:
     if RunDir(root).trust.exists() or not any(root.iterdir()):
         return ""
     return "it holds other files and is no coordinator's run directory"
 
 
-def epoch_of(run: RunDir, key: PrivateKey) -> int:
-    """The last epoch of this job, from the ledger; -1 when there was none.
+class Past(NamedTuple):
+    """The coordinators of this job before this one."""
+
+    epoch: int = -1
+    """The last one; -1 when there was none."""
+    starts: int = 0
+    """Of coordinators."""
+
+
+def past_of(run: RunDir, key: PrivateKey) -> Past:
+    """The past of this job, from the ledger.
 
     Raises:
         IntegrityError: ST-LEDG-001 to 003.
     """
     if not run.ledger.exists():
-        return -1
+        return Past()
     data = read_file(run.ledger, LEDGER_LIMIT)
     verified = verify_ledger(data, {key.key_id: key.public}, where=str(run.ledger))
     said = read_events(verified, Writers({key.key_id: frozenset({WriterRole.COORDINATOR})}))
@@ -305,4 +355,5 @@ def epoch_of(run: RunDir, key: PrivateKey) -> int:
             "ST-LEDG-001", str(said.ignored[0]), str(run.ledger), "use another --run-dir"
         )
     formed = [event.epoch for event in said.events if isinstance(event, events.RoundFormed)]
-    return max(formed, default=-1)
+    starts = sum(isinstance(event, events.CoordinatorStarted) for event in said.events)
+    return Past(max(formed, default=-1), starts)

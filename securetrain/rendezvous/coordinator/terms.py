@@ -14,6 +14,7 @@ from securetrain.rendezvous.coordinator.journal import Journal
 from securetrain.rendezvous.coordinator.renewal import Renewal
 from securetrain.rendezvous.coordinator.session import Terms
 from securetrain.rendezvous.coordinator.settings import CoordinatorSettings
+from securetrain.rendezvous.wire.generation import sign_generation
 
 
 def make_terms(
@@ -33,10 +34,13 @@ def make_terms(
     def issue_node(node: str, key: PublicKey) -> x509.Certificate:
         return ca.issue(Role.NODE, key, clock(), node=node, lifetime=lifetime)
 
+    key = PrivateKey.generate(KeyKind.P256)
+    certificate = ca.issue(Role.COORDINATOR, key.public, clock(), lifetime=lifetime)
     longest = min(asked.node.lease_minutes * 60.0, lifetime.total_seconds())
     return Terms(
         job=job,
-        key=PrivateKey.generate(KeyKind.P256),
+        key=key,
+        generation=sign_generation(job, chosen.generation, certificate, key),
         ca=ca,
         policy_digest=policy.digest,
         handshake_timeout=asked.rendezvous.handshake_timeout_seconds,

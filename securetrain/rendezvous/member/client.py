@@ -29,6 +29,7 @@ from securetrain.evidence import AttestationResult
 from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
 from securetrain.rendezvous.member.link import Link
+from securetrain.rendezvous.member.places import Place
 from securetrain.rendezvous.member.round import (
     EpochOverError,
     OpenStore,
@@ -98,8 +99,7 @@ class Member:
             on_certificate: keeps this node's next certificate, when it is renewed.
             floors: what to show the others of the newest checkpoints, asked before every round
                 (`gossip`); what they show is in the membership.
-            comes_back: whether it goes on without the coordinator until its lease ends, and comes
-                back to it, or to the next one (`comeback`).
+            comes_back: whether it outlives the coordinator until its lease ends (`comeback`).
             monotonic: a steady clock in seconds.
         """
         self._identity = identity
@@ -139,20 +139,25 @@ class Member:
             comeback=Comeback(self._running, lambda: self._epoch, comes_back),
         )
 
-    def connect(self, host: str, port: int) -> AttestationResult:
-        """Join: authenticate the coordinator, be challenged, be admitted.
+    def connect(self, host: str, port: int, *standbys: Place) -> AttestationResult:
+        """Join the coordinator, which may also be at one of its standbys' places.
 
         Raises:
             AdmissionError: ST-ADMN-002 to 008 and 011; ST-ADMN-007 when nobody answers.
             AttestationError: what the verifier refused the evidence with.
         """
-        self._link.open(host, port)
+        self._link.open((host, port), *standbys)
         return self._link.admitted.result
 
     @property
     def connected(self) -> bool:
         """Tell whether the node has joined and is still in."""
         return self._failure is None and self._link.is_open
+
+    @property
+    def away(self) -> bool:
+        """Tell whether the coordinator was lost: there is no news until this node is back."""
+        return self.connected and self._link.is_away
 
     @property
     def terms(self) -> Admit:
@@ -403,9 +408,9 @@ class Member:
 
     # Called by the link's thread.
 
-    def _running(self) -> int | None:
+    def _running(self) -> Membership | None:
         with self._changed:
-            return self._membership.epoch if self._membership is not None else None
+            return self._membership
 
     def _hear(self, message: Status | Formed | Store | Staffed) -> None:
         match message:

@@ -10,7 +10,7 @@ Rules:
    run ends with ST-ADMN-007;
 3. it authenticates the coordinator and proves itself as at its first join, with its latest
    certificate, and says which epoch it runs. A coordinator that knows only older epochs is refused
-   (ST-ADMN-006);
+   (ST-ADMN-006), and so is one that is earlier than another that this node has seen (ST-ADMN-041);
 4. what it said and had no answer to, it says again.
 """
 
@@ -18,9 +18,23 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from securetrain.core import Node, Retry
 from securetrain.core.errors import AdmissionError, SecureTrainError
-from securetrain.rendezvous.wire.protocol import Admit, AnyMessage, Formed, Ready, Staffed, Store
+from securetrain.identity.keys import PublicKey
+from securetrain.rendezvous.member.identity_dir import NodeIdentity
+from securetrain.rendezvous.wire.generation import Generation, check_generation, superseded
+from securetrain.rendezvous.wire.membership import Membership, digest_of
+from securetrain.rendezvous.wire.protocol import (
+    Admit,
+    AnyMessage,
+    Formed,
+    Hello,
+    Ready,
+    Staffed,
+    Store,
+)
 
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 5.0
@@ -34,12 +48,42 @@ def nowhere() -> None:
 class Comeback:
     """The knowledge with which a node comes back."""
 
-    running: Callable[[], int | None] = nowhere
+    running: Callable[[], Membership | None] = nowhere
     """The epoch that it runs; None while it runs none."""
     seen: Callable[[], int] = lambda: -1
     """The latest epoch that it has seen."""
     allowed: bool = True
+    latest: Generation | None = None
+    """The latest coordinator that it has seen."""
     _owed: dict[str, AnyMessage] = field(default_factory=dict)
+
+    def introduce(self, hello: Hello) -> Hello:
+        """A node's Hello, with what it runs and whom it has seen."""
+        current = self.running()
+        return msgspec.structs.replace(
+            hello,
+            resume=None if current is None else current.epoch,
+            membership=None if current is None else digest_of(current),
+            generation=None if self.latest is None else self.latest.statement,
+        )
+
+    def follow(self, admit: Admit, key: PublicKey, identity: NodeIdentity) -> None:
+        """Take a coordinator for the latest one, unless this node has seen a later one.
+
+        Raises:
+            AdmissionError: ST-ADMN-041; ST-ADMN-006 when it says nothing of itself, or something
+                that another one said.
+        """
+        where = "Admit.generation"
+        if admit.generation is None:
+            raise AdmissionError("ST-ADMN-006", "it has no generation", where)
+        job = identity.spiffe.job
+        found = check_generation(admit.generation, job=job, ca=identity.ca, where=where)
+        if found.key_id != key.key_id:
+            raise AdmissionError("ST-ADMN-006", "it is another coordinator's", where)
+        if self.latest is not None and found.is_before(self.latest):
+            raise superseded(found, self.latest, where)
+        self.latest = found
 
     def say(self, message: AnyMessage) -> None:
         """Remember what is said until it is answered."""

@@ -8,6 +8,7 @@ until a handler is asked for. ::
     torchrun --nnodes 2 --rdzv-backend securetrain --rdzv-id JOB \
         --rdzv-endpoint coordinator.example:29400 --rdzv-conf identity=/etc/securetrain/JOB ...
 
+``--rdzv-endpoint`` may name standbys of the coordinator after it, with commas: ``a:29400,b:29400``.
 ``--rdzv-conf`` takes ``identity`` (a folder with node.pem, node.crt and ca.crt; needed), ``bind``
 (the IP address where this node's store would listen for the others, by default torchrun's
 ``--local-addr``, else 127.0.0.1), ``local_world`` and ``role`` (workers on this node and torchrun's
@@ -85,7 +86,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
         _name_device(str(params.get("bind") or params.local_addr or ""), os.environ)
 
     _check_settings(params)
-    host, port = parse_endpoint(params.endpoint)
+    places = parse_endpoints(params.endpoint)
     tunnel: Tunnel | None = params.get(TUNNEL)
     given = str(params.get("bind") or params.local_addr or "127.0.0.1")
     carrier: Carrier | None = params.get(CARRIER)
@@ -127,7 +128,7 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             floors=params.config.get(FLOORS, tuple),
             comes_back=True,
         )
-        member.connect(host, port)
+        member.connect(*places[0], *places[1:])
         return member
 
     return SecureRendezvousHandler(
@@ -183,6 +184,15 @@ def _check_settings(params: "RendezvousParameters") -> None:
             "--rdzv-conf",
             "give --rdzv-conf identity=DIR, the folder that 'securetrain enroll join' wrote",
         )
+
+
+def parse_endpoints(text: str, where: str = "--rdzv-endpoint") -> list[tuple[str, int]]:
+    """The hosts and ports of a list with commas: the coordinator's, and its standbys'.
+
+    Raises:
+        UsageError: ST-USAG-001.
+    """
+    return [parse_endpoint(one.strip(), where) for one in text.split(",")]
 
 
 def parse_endpoint(text: str, where: str = "--rdzv-endpoint") -> tuple[str, int]:

@@ -16,7 +16,6 @@ Rules:
 
 import dataclasses
 import hashlib
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -31,12 +30,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from securetrain.attest.node import Attester
 from securetrain.attest.session import Passport, verify_passport
 from securetrain.core.errors import AdmissionError, AttestationError, NetworkError, SecureTrainError
-from securetrain.evidence import Ask, AttestationResult, Binding
-from securetrain.evidence.tpm import parse_public
-from securetrain.identity import Role, public_key_of
-from securetrain.identity.keys import PublicKey
+from securetrain.evidence import AttestationResult
+from securetrain.identity import Role
 from securetrain.rendezvous.member.comeback import FIRST_PAUSE, LONGEST_PAUSE, Comeback, given_up
 from securetrain.rendezvous.member.identity_dir import NodeIdentity
+from securetrain.rendezvous.member.places import Herald, Place, Places, reach
+from securetrain.rendezvous.member.proving import peer_key, prove
 from securetrain.rendezvous.member.renewed import check_renewed
 from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.wire.membership import Expected
@@ -112,7 +111,8 @@ class Link:
         """
         self._identity = self._latest = identity
         self._comeback = comeback or Comeback(allowed=False)
-        self._place = "", 0
+        self._places = Places([("", 0)])
+        self._herald = Herald(self._show)
         self._quit = threading.Event()
         self._refused = False
         self._hello = hello
@@ -133,35 +133,27 @@ class Link:
         self._renew_at = 0.0
         self._lease_end = 0.0
         self._proved_at: datetime | None = None
+        self._away = False
         self.clock_offset = timedelta(0)
         """How far this node's clock is ahead of the coordinator's, at least: it sent its evidence
         before the coordinator dated the result."""
 
-    def open(self, host: str, port: int) -> None:
-        """Connect and join; returns when the node is admitted.
+    def open(self, *places: Place) -> None:
+        """Connect and join, at the first place that answers; returns when the node is admitted.
 
         Raises:
             AdmissionError: ST-ADMN-002 to 008 and 011; ST-ADMN-007 when nobody answers.
             AttestationError: what the verifier refused the evidence with.
         """
-        self._place = host, port
-        channel = self._connect(host, port)
-        self._channel = channel
+        self._places = Places(places)
+        channel = self._channel = self._places.first_that(self._connect)
         self._thread = threading.Thread(
             target=self._run, args=(channel,), name="rendezvous-link", daemon=True
         )
         self._thread.start()
 
-    def _connect(self, host: str, port: int) -> Channel:
-        try:
-            sock = socket.create_connection((host, port), self._timeout)
-        except OSError as error:
-            raise AdmissionError(
-                "ST-ADMN-007",
-                f"no coordinator answers: {error.strerror or error}",
-                f"{host}:{port}",
-                "start the coordinator first, and check the address and the firewall",
-            ) from error
+    def _reach(self, place: Place) -> Channel:
+        sock = reach(place, self._timeout)
         spiffe = self._identity.spiffe
         check = PeerCheck(
             ca=self._identity.ca,
@@ -172,7 +164,10 @@ class Link:
         )
         context = make_context(self._identity.tls, server=False)
         connection = make_connection(context, check, server=False)
-        channel = Channel(sock, connection, monotonic=self._monotonic)
+        return Channel(sock, connection, monotonic=self._monotonic)
+
+    def _connect(self, place: Place) -> Channel:
+        channel = self._reach(place)
         try:
             self._join(channel)
         except PeerClosedError as error:
@@ -190,6 +185,11 @@ class Link:
     def is_open(self) -> bool:
         """Tell whether the background thread runs and the node has not said goodbye."""
         return self._thread is not None and self._thread.is_alive() and not self._leaving
+
+    @property
+    def is_away(self) -> bool:
+        """Tell whether the coordinator was lost and this node is on its way back to it."""
+        return self._away
 
     @property
     def admitted(self) -> Admitted:
@@ -232,6 +232,7 @@ class Link:
             return
         self._outbox.append(Leave())
         self._leaving = True
+        self._herald.stop()
         self._quit.set()
         self._wakeup.set()
         if self._thread is not threading.current_thread():
@@ -247,7 +248,7 @@ class Link:
         return Expected(
             job=spiffe.job,
             coordinator=str(channel.check.peer),
-            key=_peer_key(channel),
+            key=peer_key(channel),
             policy=self.admitted.terms.policy,
             epoch=epoch,
             node=spiffe.node,
@@ -265,8 +266,7 @@ class Link:
     def _join(self, channel: Channel) -> None:
         channel.handshake(self._soon())
         keys = self._attester.keys()
-        resume = self._comeback.running()
-        self._hello = msgspec.structs.replace(self._hello, tpm=keys, resume=resume)
+        self._hello = self._comeback.introduce(msgspec.structs.replace(self._hello, tpm=keys))
         channel.send(self._hello, self._soon())
         challenge = self._expect(channel)
         if not isinstance(challenge, Challenge):
@@ -275,7 +275,21 @@ class Link:
         admit = self._expect(channel)
         if not isinstance(admit, Admit):
             raise unexpected(admit, "Admit")
+        before = self._comeback.latest
+        self._comeback.follow(admit, peer_key(channel), self._identity)
         self._accept(channel, admit)
+        if before not in {None, self._comeback.latest}:
+            self._herald.go(self._places.others)
+
+    def _show(self, place: Place) -> None:
+        """Show another coordinator the latest one that this node has seen; it stands down."""
+        channel = self._reach(place)
+        try:
+            channel.handshake(self._soon())
+            channel.send(self._comeback.introduce(self._hello), self._soon())
+            channel.receive(self._soon())
+        finally:
+            channel.close()
 
     def _expect(self, channel: Channel) -> AnyMessage:
         message = channel.receive(self._soon())
@@ -289,28 +303,9 @@ class Link:
         return self._monotonic() + self._timeout
 
     def _prove(self, channel: Channel, challenge: Challenge) -> Proof:
-        keys = self._hello.tpm
-        binding = Binding(
-            nonce=challenge.nonce,
-            session=challenge.session,
-            job=self._identity.spiffe.job,
-            client_spki=self._identity.key.public.spki,
-            server_spki=_peer_key(channel).spki,
-            exporter=channel.exporter(challenge.session),
-            ak_name=parse_public(keys.ak_public).name if keys is not None else b"",
-            wireguard=self._hello.wireguard.encode(),
-        )
-        ask = Ask(
-            credential=challenge.credential, ima_first=challenge.ima_first, full=challenge.full
-        )
-        evidence = self._attester.collect(binding, ask)
+        found = prove(self._attester, self._identity, self._hello, channel, challenge)
         self._proved_at = self._clock()
-        return Proof(
-            media_type=evidence.media_type,
-            body=evidence.body,
-            binding=evidence.binding,
-            signature=evidence.signature,
-        )
+        return found
 
     def _accept(self, channel: Channel, admit: Admit) -> None:
         """Check an admission and start its lease."""
@@ -318,7 +313,7 @@ class Link:
             passport = verify_passport(
                 admit.result,
                 admit.svid.encode(),
-                key=_peer_key(channel),
+                key=peer_key(channel),
                 ca=self._identity.ca,
                 now=self._clock(),
             )
@@ -351,13 +346,16 @@ class Link:
                 if lost is None:
                     return
                 channel.close()
+                self._away = True
                 channel = self._channel = self._come_back(lost)
+                self._away = False
         except SecureTrainError as error:
             self._on_failure(error)
         except Exception as error:  # noqa: BLE001 - the agent must hear of it, whatever it was
             self._on_failure(AdmissionError("ST-ADMN-007", f"{type(error).__name__}: {error}"))
         finally:
             channel.close()
+            self._herald.stop()
             self._wakeup.close()
 
     def _until_lost(self, channel: Channel) -> SecureTrainError | None:
@@ -391,10 +389,11 @@ class Link:
             pause = min(2 * pause, LONGEST_PAUSE)
             self._refused = False
             try:
-                channel = self._connect(*self._place)
+                channel = self._connect(self._places.here)
             except SecureTrainError as error:
                 if not self._comeback.passes(error, refused=self._refused):
                     raise
+                self._places.go_on()
                 cause = error
                 continue
             try:
@@ -481,12 +480,6 @@ class Link:
                 raise _refusal(message)
             case _:
                 raise unexpected(message, "an answer of the coordinator")
-
-
-def _peer_key(channel: Channel) -> PublicKey:
-    certificate = channel.check.certificate
-    assert certificate is not None, "the handshake is over"
-    return public_key_of(certificate)
 
 
 def _refusal(message: Refuse) -> SecureTrainError:

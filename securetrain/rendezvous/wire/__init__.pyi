@@ -1,5 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from . import channel as channel
+from . import protocol as protocol
+from . import tls as tls
 from .enrollment import REPORT_LIMIT as REPORT_LIMIT
 from .membership import Evicted as Evicted
 from .membership import Membership as Membership

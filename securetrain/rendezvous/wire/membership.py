@@ -18,6 +18,7 @@ was complete, the same membership comes once more (`verify_staffed`), and nothin
 such nodes may differ. Ranks are computed from it (`ranks`).
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -145,6 +146,18 @@ class Expected:
     role: str = ""
     wireguard: str = ""
     wireguard_port: int = 0
+
+
+def digest_of(membership: Membership) -> str:
+    """SHA-256 (hex) of what makes an epoch this one: no other coordinator makes the same.
+
+    Without what a coordinator does not keep, or may say later: floors, and the members' workers.
+    """
+    members = tuple(
+        msgspec.structs.replace(member, local_world=0, role="") for member in membership.members
+    )
+    bare = msgspec.structs.replace(membership, members=members, floors=())
+    return hashlib.sha256(canonical.encode(bare)).hexdigest()
 
 
 def sign_membership(membership: Membership, key: PrivateKey) -> str:

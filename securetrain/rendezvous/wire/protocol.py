@@ -91,6 +91,15 @@ class Message(
     """Anything that may stand in a frame."""
 
 
+class GenerationStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A coordinator's word, signed, about which of the job's starts it is (`generation`)."""
+
+    number: Annotated[int, Meta(ge=1, le=1 << 52)]
+    certificate: Annotated[str, Meta(max_length=8192)]
+    """The coordinator's (PEM), under the job CA."""
+    signature: Annotated[bytes, Meta(max_length=512)]
+
+
 class Hello(Message, frozen=True, tag="hello"):
     """A node introduces itself. What it says must equal its certificate."""
 
@@ -113,6 +122,10 @@ class Hello(Message, frozen=True, tag="hello"):
     """The keys of the node's TPM, to which the challenge's credential is encrypted."""
     resume: Epoch | None = None
     """The epoch that this node runs, when it comes back to the coordinator after another one."""
+    membership: Digest | None = None
+    """Of that epoch (`membership.digest_of`): two coordinators may have had one of its number."""
+    generation: GenerationStatement | None = None
+    """The latest coordinator that this node has seen."""
 
 
 class Challenge(Message, frozen=True, tag="challenge"):
@@ -156,6 +169,8 @@ class Admit(Message, frozen=True, tag="admit"):
     max_nodes: Count
     epoch: Annotated[int, Meta(ge=-1, le=1 << 52)] = -1
     """The job's latest epoch, over restarts of the coordinator; -1 before the first one."""
+    generation: GenerationStatement | None = None
+    """Of this coordinator; in the first Admit of a connection."""
 
 
 class Ready(Message, frozen=True, tag="ready"):

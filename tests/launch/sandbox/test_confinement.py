@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,13 +15,17 @@ from securetrain.core.rundir import RunDir
 from securetrain.core.vocabulary import SandboxMode
 from securetrain.identity.keys import PrivateKey
 from securetrain.launch import confinement
-from securetrain.launch.confinement import NO_NETWORK, OFF, compiles_as, confine
-from securetrain.launch.failures import sandbox_fix
+from securetrain.launch.confinement import NO_NETWORK, OFF, compiles_as, confine, limits_of
+from securetrain.launch.elastic_agent import Failure
+from securetrain.launch.failures import as_error, sandbox_fix
 from securetrain.launch.run_setup import prepare_run
+from securetrain.launch.sandbox.cgroup import NO_LIMITS, Limits
 from securetrain.launch.sandbox.secrets_below import secrets_below
+from securetrain.launch.sandbox.view import Scene
 from securetrain.launch.workerlog import describe
 from securetrain.ledger import Ledger
 from securetrain.network import rootless
+from securetrain.policy.schema import Host
 from tests.launch.sandbox.machine import lacking
 from tests.vocabulary import needs, refused
 
@@ -35,6 +39,8 @@ class Options:
     inputs: tuple[Path, ...] = ()
     user: str = "12345"
     torch: Any = None
+    max_memory_mib: int = 0
+    max_tasks: int = 0
 
     def __post_init__(self) -> None:
         self.torch = Namespace(module=False, training_script="s.py", training_script_args=["x"])
@@ -48,9 +54,12 @@ class Started:
     notes = ("a note",)
     user = 7
     closed = 0
+    reached = ()
+    scenes: ClassVar[list[Scene]] = []
 
     @classmethod
-    def start(cls, _scene):
+    def start(cls, scene):
+        cls.scenes.append(scene)
         return cls()
 
     def close(self):
@@ -65,8 +74,9 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setattr(confinement, "Sandbox", Started)
     monkeypatch.setattr(Started, "closed", 0)
 
-    def start(mode, **options):
-        return confine(run, Options(**options), mode, {"HOME": str(tmp_path)}, ledger)  # type: ignore[arg-type]
+    def start(mode, limits=NO_LIMITS, **options):
+        given: Any = Options(**options)
+        return confine(run, given, mode, {"HOME": str(tmp_path)}, ledger, limits=limits)
 
     def events():
         lines = run.ledger.read_text().splitlines() if run.ledger.exists() else []
@@ -112,6 +122,30 @@ def test_none_is_said_too(job):
     assert events()[0]["event"] == "sandbox-degraded"
     plan = object()
     assert found.inside(plan, plan, NO_NETWORK) is plan
+
+
+def test_the_lower_limit_counts_and_no_sandbox_means_none(job):
+    _, start, events = job
+    start(SandboxMode.PREFERRED, limits_of(Host(max_memory_mib=100, max_tasks=7)), max_tasks=9)
+    assert Started.scenes[-1].limits == Limits(memory_mib=100, tasks=7)
+    start(SandboxMode.PREFERRED)
+    assert not Started.scenes[-1].limits
+    found = start(SandboxMode.OFF, Limits(tasks=7))
+    assert found.label == f"{OFF}; without a sandbox there is no limit (at most 7 tasks)"
+    assert events()[-1]["details"]["label"] == found.label
+
+
+def test_a_limit_that_was_reached_is_in_the_ledger_and_in_the_refusal(job, monkeypatch):
+    _, start, events = job
+    found = start(SandboxMode.PREFERRED)
+    monkeypatch.setattr(Started, "reached", ("the kernel ended 1 process", "more"))
+    found.close()
+    found.close()
+    (event,) = [one for one in events() if one["event"] == "sandbox-limit-reached"]
+    assert event["details"]["what"] == "the kernel ended 1 process; more"
+    failure = Failure(rank=0, local_rank=0, pid=7, exit_code=-9, timestamp=1, ending="SIGKILL")
+    error = as_error([failure], [], Path("/none"), confined=found)
+    assert error.fix == "the kernel ended 1 process; more"
 
 
 def test_one_that_cannot_be_made_at_all(job, monkeypatch):

@@ -6,23 +6,9 @@ Both run as root. Plain torchrun gets mounts and a host name of its own here, in
 to the machine stays; the probes find the same files there.
 """
 
-import json
-import os
-import platform
-import shutil
-import socket
-import subprocess
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
-
 import pytest
-import torch
 
-import securetrain
-from securetrain.core.nodestate import STATE_VARIABLE
-from securetrain.identity.cluster_ca import ClusterCA
-from tests.launch.sandbox import probes
+from securetrain.drills import worker_host, worker_probes
 from tests.launch.sandbox.machine import lacking
 from tests.vocabulary import needs
 
@@ -30,7 +16,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.netns, needs(lacking)]
 
 READ_ONLY, HIDDEN, FORBIDDEN, EMPTY = "EROFS", "ENOENT", "EPERM", "ENODATA"
 EXPECTED = {
-    **{name: READ_ONLY for name in probes.PROBES if name.startswith("create_")},
+    **{name: READ_ONLY for name in worker_probes.PROBES if name.startswith("create_")},
     "preload_a_library_everywhere": READ_ONLY,
     "append_to_passwd": "EACCES",
     "read_shadow": "EACCES",
@@ -100,84 +86,16 @@ EXPECTED = {
 """The errno of each probe in the sandbox."""
 
 
-@pytest.fixture
-def targets(tmp_path, launch):
-    """What the probes want, on this machine; gone at the end."""
-    name = f"st-probe-{os.getpid()}"
-    work = tmp_path / "work"
-    work.mkdir()
-    state = Path(os.environ[STATE_VARIABLE])
-    ClusterCA.create(work / "ca", "securetrain.local", datetime.now(UTC)).close()
-    other = launch(work / "runs" / "before", "--standalone", "-m", "this", cwd=work)
-    assert other.code == 0, other.err
-    (other.run.checkpoints / "step-1").mkdir(parents=True)
-    secrets = [Path.home() / f".{name}", Path("/tmp", name), Path("/dev/shm", name), state / name]
-    for path in secrets:
-        path.write_text("secret")
-    listeners = [socket.socket(socket.AF_UNIX) for _ in range(2)]
-    listeners[0].bind(f"/run/{name}")
-    listeners[1].bind(f"\0{name}")
-    for listener in listeners:
-        listener.listen()
-    script = tmp_path / "script" / "probes.py"
-    script.parent.mkdir()
-    shutil.copy(probes.__file__, script)
-    found = {
-        "script": str(script),
-        "run": str(tmp_path / "run"),
-        "home_secret": str(secrets[0]),
-        "tmp_secret": str(secrets[1]),
-        "shm_secret": str(secrets[2]),
-        "state_secret": str(secrets[3]),
-        "our_code": str(Path(str(securetrain.__file__)).parent / "launch" / "worker.py"),
-        "package": str(torch.__file__),
-        "ca_key": str(work / "ca" / "ca.pem"),
-        "other_run": str(other.run.root),
-        "process": os.getpid(),
-        "run_socket": f"/run/{name}",
-        "abstract_socket": name,
-    }
-    (work / "targets.json").write_text(json.dumps(found))
-    yield found
-    for path in (*secrets, Path(f"/run/{name}")):
-        path.unlink()
-    for listener in listeners:
-        listener.close()
-
-
-PLAIN = """\
-mount -t tmpfs none /mnt
-for place in /etc /usr/local/bin /usr/lib /var/lib /var/log /opt; do
-  mkdir -p /mnt$place /mnt/work$place
-  mount -t overlay -o lowerdir=$place,upperdir=/mnt$place,workdir=/mnt/work$place none $place
-done
-exec "$@"
-"""
-
-
-def test_sixty_things(targets, tmp_path, launch, run_command, clean_environment):
-    assert platform.machine() == "x86_64", "the numbers of the calls"
-    assert len(probes.PROBES) >= 60
-    assert probes.PROBES.keys() == EXPECTED.keys()
-    work = tmp_path / "work"
-    script = targets["script"]
-    arguments = [script, str(work / "targets.json")]
-
-    done = launch(tmp_path / "run", "--standalone", "--require", "sandbox", *arguments, cwd=work)
-    assert done.code == 0, done.err
-    refused = json.loads((work / "probed.json").read_text())
-    assert refused == EXPECTED
-    assert (work / "probed.json").stat().st_uid == 0
-
-    # The control: all of it works under torchrun. Our run directory is there, its keys in it.
-    (work / "probed.json").unlink()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    subprocess.run(
-        ["unshare", "--mount", "--uts", "sh", "-ec", PLAIN, "sh", *torchrun, *arguments],
-        cwd=work,
-        env=clean_environment(),
-        check=True,
-        timeout=120,
-    )
-    plain = json.loads((work / "probed.json").read_text())
+def test_sixty_things(tmp_path):
+    assert worker_host.lacks() == ""
+    assert len(worker_probes.PROBES) >= 60
+    assert worker_probes.PROBES.keys() == EXPECTED.keys()
+    with worker_host.targets(tmp_path) as script:
+        refused, codes = worker_host.launched(tmp_path, script)
+        assert refused == EXPECTED
+        assert codes == [worker_host.CODE]
+        assert (tmp_path / "work" / "probed.json").stat().st_uid == 0
+        # The control: all of it works under torchrun. Our run directory is there, its keys in it.
+        (tmp_path / "work" / "probed.json").unlink()
+        plain = worker_host.torchrun(tmp_path, script)
     assert {name: came for name, came in plain.items() if came != "done"} == {}

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program finds in a sandbox, and how it ends."""
 
+import errno
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -15,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from securetrain.launch.sandbox import enter, server
 from securetrain.launch.sandbox import orders as orders_module
 from securetrain.launch.sandbox import sandbox as sandbox_module
+from securetrain.launch.sandbox.cgroup import Group, Limits, NoLimitsError
 from securetrain.launch.sandbox.sandbox import Sandbox
 from securetrain.launch.sandbox.user import JobUser, reserve
 from tests.launch.sandbox.machine import lacking
@@ -248,6 +252,112 @@ def test_a_part_that_fails_is_left_out_and_named(sandbox, monkeypatch, part):
     # The store's relay lets in who this says: never a user that the workers are not.
     wanted = started.scene.user
     assert started.user == (wanted.uid if wanted is not None and part != "user" else os.geteuid())
+
+
+LIMITS = """
+import json, os, resource
+names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+tried = []
+try:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+except OSError as error:
+    tried.append(error.errno)
+try:
+    os.setpriority(os.PRIO_PROCESS, 0, -5)
+except OSError as error:
+    tried.append(error.errno)
+print(json.dumps([{name: resource.getrlimit(getattr(resource, name)) for name in names}, tried]))
+"""
+
+
+def test_limits_of_a_process_are_the_launchers_but_those_that_harm_others(inside):
+    """RDMA locks memory, loaders open files, CUDA reserves address space."""
+    low = {"RLIMIT_CORE", "RLIMIT_MSGQUEUE", "RLIMIT_NICE", "RLIMIT_RTPRIO"}
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    mine = {name: list(resource.getrlimit(getattr(resource, name))) for name in names}
+    done = inside(LIMITS)
+    assert done.returncode == 0, done.stderr
+    found, tried = json.loads(done.stdout)
+    assert {name: pair for name, pair in found.items() if name in low} == {
+        key: [0, 0] for key in low
+    }
+    assert {n: p for n, p in found.items() if n not in low} == {
+        n: p for n, p in mine.items() if n not in low
+    }
+    assert tried == [errno.EPERM, errno.EACCES]
+
+
+@pytest.mark.parametrize("stage", ["made", "entered"])
+def test_limits_that_cannot_be_had_are_named(sandbox, monkeypatch, tmp_path, stage):
+    made: list[Group] = []
+    removed: list[Group] = []
+
+    def make(limits):
+        if stage == "made":
+            raise NoLimitsError("no cgroup v2 is mounted")
+        made.append(Group(path=tmp_path / "group", limits=limits))
+        return made[0]
+
+    def removing(group):
+        removed.append(group)
+
+    monkeypatch.setattr(sandbox_module, "make_group", make)
+    monkeypatch.setattr(Group, "remove", removing)
+    if stage == "entered":  # a file that nobody can write
+        monkeypatch.setattr(Group, "entry", Path("/proc/version"))
+    started = sandbox(limits=Limits(tasks=50))
+    assert started.degraded
+    (said,) = started.missing
+    assert said.startswith("limits of memory and tasks (")
+    assert ("no cgroup v2" if stage == "made" else "/proc/version: ") in said
+    assert "no limit of memory or tasks; without limits" in started.label
+    assert not started.features.limits
+    started.close()
+    assert removed == made, "at once, or with the sandbox"
+
+
+def test_without_limits_nothing_is_missing(sandbox):
+    assert sandbox().label.endswith("system calls refused, no limit of memory or tasks")
+
+
+def test_a_job_that_has_all_its_tasks_keeps_its_sandbox(tmp_path):
+    """No worker is started then; the next may be."""
+    name = f"securetrain-test-{os.getpid()}"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0{name}")
+    listener.listen()
+    lifeline, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        lifeline.close()
+        refusals = [BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")]
+        plain = os.fork
+
+        def fork():
+            if refusals:
+                raise refusals.pop()
+            return plain()
+
+        os.fork = fork
+        orders = {"launcher": os.getuid(), "variables": {}, "errors": str(tmp_path)}
+        os._exit(server.Server(listener, theirs.fileno(), orders).serve())
+    theirs.close()
+
+    def run():
+        words = [sys.executable, "-I", "-S", enter.__file__, name, "--", sys.executable, "-c"]
+        return subprocess.run(
+            [*words, "print(1)"], check=False, capture_output=True, text=True, timeout=60
+        )
+
+    try:
+        done = run()
+        assert done.returncode == enter.FAILED
+        assert "the worker cannot be started: Resource temporarily unavailable" in done.stderr
+        assert run().stdout == "1\n"
+    finally:
+        lifeline.close()
+        listener.close()
+        assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_without_namespaces_landlock_alone(sandbox, tmp_path, monkeypatch):

@@ -10,81 +10,44 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from torch.distributed import DistStoreError, HashStore, PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.agent.server.api import SimpleElasticAgent, WorkerSpec
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed import DistStoreError, HashStore  # type: ignore[attr-defined]
 
 from securetrain.core.errors import AdmissionError
+from securetrain.drills.agent_nodes import (
+    ASSIGNED,
+    ROLE_INFO,
+    SAYS_ONE,
+    AgentNode,
+    ranks_after_a_drop,
+    ranks_beside_a_silent_one,
+    write_ranks,
+)
+from securetrain.drills.stock_rendezvous import ranks_of
 from securetrain.rendezvous.member import handler as handler_module
 from securetrain.rendezvous.member.patience import patiently
 from securetrain.rendezvous.member.round import EpochOverError
 from securetrain.rendezvous.member.store import connect_store
 from securetrain.rendezvous.wire.protocol import Workers
 
-ROLE_INFO, ASSIGNED = "torchelastic/role_info/", "torchelastic/assigned_ranks/"
-
-SAID: dict[str, Any] = {"conf": {"local_world": "1", "role": "default"}}
 SAID_TWO: dict[str, Any] = {"conf": {"local_world": "2", "role": "default"}}
 
 
-class Agent(SimpleElasticAgent):
-    """torch's own, without workers."""
-
-    def _nothing(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError
-
-    _start_workers = _stop_workers = _monitor_workers = _nothing
-
-    def _shutdown(self, *_: Any, **__: Any) -> None:
-        pass
-
-
-class Node:
-    """A node with an agent of torch's, whose ranks it asks for as torchrun does."""
-
-    def __init__(self, job, name, nodes, *, workers=1, role="default", conf=None):
-        if not job.folder(name).exists():
-            job.identity(name)
-        self.name, self.workers = name, workers
-        self.handler: Any = get_rendezvous_handler(
-            RendezvousParameters(
-                "securetrain",
-                f"{job.host}:{job.port}",
-                job.name,
-                *nodes,
-                identity=str(job.folder(name)),
-                **(conf or {}),
-            )
-        )
-        self.spec = WorkerSpec(
-            role=role, local_world_size=workers, rdzv_handler=self.handler, entrypoint="x"
-        )
-        self.agent = Agent(self.spec)
-
-    def meet(self):
-        """A round, as the agent has it; the ranks of its workers and the size of the world."""
-        info = self.handler.next_rendezvous()
-        self.agent._store, self.store = info.store, info.store
-        self.agent._worker_group.group_world_size = info.world_size
-        workers = self.agent._assign_worker_ranks(info.store, info.rank, info.world_size, self.spec)
-        self.info = info
-        return [worker.global_rank for worker in workers], workers[0].world_size
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(handler_module, "LINGER_SECONDS", 0.05)
 
 
 @pytest.fixture
-def nodes(job, monkeypatch):
-    made: list[Node] = []
-    monkeypatch.setattr(handler_module, "LINGER_SECONDS", 0.05)
+def nodes(job, quick):
+    made: list[AgentNode] = []
 
     def make(name, nodes=(2, 2), **config):
-        made.append(Node(job, name, nodes, **config))
+        made.append(AgentNode(job, name, nodes, **config))
         return made[-1]
 
     yield make
     for node in made:
-        if node.handler.member is not None:
-            node.handler.member.leave()
+        node.leave()
 
 
 @pytest.fixture
@@ -93,20 +56,13 @@ def pool():
         yield made
 
 
-def raw(node):
-    """The store as a member that follows no rule sees it."""
-    where = node.info.bootstrap_store_info
-    store = connect_store(where.master_addr, where.master_port, timedelta(seconds=10))
-    return PrefixStore(f"securetrain/{node.store._membership.epoch}", store)
-
-
 def test_agents_that_say_nothing_at_first_get_the_ranks_of_what_they_run(job, nodes, pool):
     """Plain torchrun: its agent knows, and our handler does not."""
     job.start(3, 3)
     three = [nodes(f"node-{n}", (3, 3), workers=n + 1) for n in range(3)]
-    assert list(pool.map(Node.meet, three)) == [([0], 6), ([1, 2], 6), ([3, 4, 5], 6)]
+    assert list(pool.map(AgentNode.meet, three)) == [([0], 6), ([1, 2], 6), ([3, 4, 5], 6)]
     assert [m.local_world for m in job.coordinator.membership.members] == [1, 2, 3]
-    assert list(pool.map(Node.meet, three)) == [([0], 6), ([1, 2], 6), ([3, 4, 5], 6)]
+    assert list(pool.map(AgentNode.meet, three)) == [([0], 6), ([1, 2], 6), ([3, 4, 5], 6)]
     first = [member.is_staffed for member in three[0].store._membership.members]
     assert first == [True] * 3, "the second round knows from the start"
 
@@ -126,37 +82,21 @@ def test_ranks_of_a_staffed_membership_need_nobody(job, nodes, pool):
 def test_a_member_that_writes_ranks_into_the_store_takes_none(job, nodes, pool, withholds):
     """It becomes rank 1 of stock agents, and the node that was rank 1 becomes rank 2."""
     job.start(3, 3)
-    evil, *honest = [nodes(f"node-{n}", (3, 3), **SAID) for n in range(3)][::-1]
-    infos = dict(
-        zip(
-            ("evil", "one", "zero"),
-            pool.map(lambda node: node.handler.next_rendezvous(), [evil, *honest]),
-            strict=True,
-        )
-    )
-    evil.info, evil.store = infos["evil"], infos["evil"].store
-    store = raw(evil)
-    for rank, said in ((0, [5, 1, 5, 1]), (1, [2, 3, 2, 3]), (2, [1, 3, 1, 3])):
-        store.set(f"{ASSIGNED}{rank}", json.dumps(said))
-        if not withholds:
-            lie = {"role": "default", "rank": rank, "local_world_size": 99}
-            store.set(f"{ROLE_INFO}{rank}", json.dumps(lie))
-    found = {
-        name: node.agent._assign_worker_ranks(infos[name].store, rank, 3, node.spec)
-        for name, node, rank in (("zero", honest[1], 0), ("one", honest[0], 1))
-    }
-    assert [(w.global_rank, w.world_size) for w in found["zero"]] == [(0, 3)]
-    assert [(w.global_rank, w.world_size) for w in found["one"]] == [(1, 3)]
+    evil, *honest = [nodes(f"node-{n}", (3, 3), **SAYS_ONE) for n in range(3)][::-1]
+    list(pool.map(AgentNode.enter, [evil, *honest]))
+    write_ranks(evil.raw(), withholds=withholds)
+    one, zero = honest
+    assert zero.ranks() == ([0], 3)
+    assert one.ranks() == ([1], 3)
 
 
 def test_the_attack_works_on_stores_without_a_membership(job, nodes, pool):
     """The control: the same keys in a plain store are believed by torch's agent."""
     job.start()
-    node = nodes("node-0", (1, 1))
     store = HashStore()
-    store.set(f"{ASSIGNED}1", json.dumps([2, 3, 2, 3]))
-    workers = node.agent._assign_worker_ranks(store, 1, 3, node.spec)
-    assert [worker.global_rank for worker in workers] == [2], "it should be 1"
+    write_ranks(store, withholds=True)
+    agent = nodes("node-0", (1, 1)).agent
+    assert ranks_of(agent, store, 1, 3) == ([2], 3), "it should be 1"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +120,7 @@ def test_the_attack_works_on_stores_without_a_membership(job, nodes, pool):
 )
 def test_role_info_and_ranks_that_contradict_the_membership_are_refused(job, nodes, key, value):
     job.start()
-    node = nodes("node-0", (1, 1), **SAID)
+    node = nodes("node-0", (1, 1), **SAYS_ONE)
     node.meet()
     for write in (
         lambda: node.store.set(key, value),
@@ -191,7 +131,7 @@ def test_role_info_and_ranks_that_contradict_the_membership_are_refused(job, nod
             write()
         assert caught.value.code == "ST-ADMN-040"
     assert json.loads(node.store.get(f"{ASSIGNED}0")) == [0, 1, 0, 1]
-    assert not raw(node).check([key])
+    assert not node.raw().check([key])
 
 
 def test_what_the_membership_answers_cannot_be_changed_in_other_ways(job, nodes):
@@ -211,7 +151,7 @@ def test_what_the_membership_answers_cannot_be_changed_in_other_ways(job, nodes)
 
 def test_an_agent_that_runs_other_workers_than_it_was_said_to_is_told(job, nodes):
     job.start()
-    node = nodes("node-0", (1, 1), workers=2, **SAID)
+    node = nodes("node-0", (1, 1), workers=2, **SAYS_ONE)
     with pytest.raises(AdmissionError, match="runs 2 workers") as caught:
         node.meet()
     assert caught.value.code == "ST-ADMN-040"
@@ -234,7 +174,7 @@ def test_other_keys_are_the_stores_own(job, nodes):
     store = node.store
     store.set("key", "value")
     assert store.get("key") == b"value"
-    assert raw(node).get("key") == b"value"
+    assert node.raw().get("key") == b"value"
     assert store.add("number", 2) == 2
     assert store.compare_set("key", "value", "other") == b"other"
     store.append("key", "s")
@@ -261,38 +201,23 @@ def test_a_wait_in_the_store_ends_when_a_member_goes(job, nodes, pool):
     """torch's own would last as long as its time-out, five minutes."""
     job.start(2, 2)
     both = [nodes(f"node-{n}") for n in range(2)]
-    list(pool.map(Node.meet, both))
+    list(pool.map(AgentNode.meet, both))
     waits = pool.submit(both[0].store.get, "what nobody writes")
     both[1].handler.member._link._channel.abort()
     with pytest.raises(EpochOverError, match="node-1 has left epoch 0"):
         waits.result(60)
 
 
-def test_ranks_of_an_epoch_that_is_over_let_the_agent_find_that_out(job, nodes, pool, tools):
+def test_ranks_of_an_epoch_that_is_over_let_the_agent_find_that_out(job, quick):
     """A member drops before it has said what it runs: nobody waits for it."""
-    job.start(1, 2, last_call=600)
-    stays, drops = nodes("node-0", (1, 2)), nodes("node-1", (1, 2))
-    infos = [pool.submit(node.handler.next_rendezvous) for node in (stays, drops)]
-    info = infos[0].result(60)
-    infos[1].result(60)
-    ranks = pool.submit(stays.agent._assign_worker_ranks, info.store, 0, 2, stays.spec)
-    drops.handler.member._link._channel.abort()
-    (worker,) = ranks.result(60)
-    assert worker.world_size == 2, "such a world is never complete"
-    tools.wait_until(stays.handler.num_nodes_waiting, "the agent restarts its workers")
-    assert stays.meet() == ([0], 1), "and goes on alone, without a last call"
+    assert ranks_after_a_drop(job) == ([0], 1), "and goes on alone, without a last call"
 
 
-def test_a_member_that_withholds_what_it_runs_is_put_out(job, nodes, pool, tools):
+def test_a_member_that_withholds_what_it_runs_is_put_out(job, quick, tools):
     job.start(1, 2, last_call=600, policy=tools.make_policy(join_timeout_seconds=2))
-    stays, withholds = nodes("node-0", (1, 2)), nodes("node-1", (1, 2))
-    both = [pool.submit(node.handler.next_rendezvous) for node in (stays, withholds)]
-    info = both[0].result(60)
-    both[1].result(60)
-    stays.agent._assign_worker_ranks(info.store, 0, 2, stays.spec)
+    assert ranks_beside_a_silent_one(job) == ([0], 1)
     event = job.expect("ST-ADMN-005", "node-evicted")
     assert "node-1" in event.subject
-    assert stays.meet() == ([0], 1)
 
 
 def test_a_rank_0_that_withholds_its_store_is_put_out(job, nodes, pool, tools, monkeypatch):
@@ -335,7 +260,7 @@ def test_rank_0_goes_while_the_others_connect_to_its_store(job, nodes, pool, mon
 def test_the_barrier_at_the_end_waits_for_everybodys_workers(job, nodes, pool, tools):
     job.start(3, 3)
     three = [nodes(f"node-{n}", (3, 3)) for n in range(3)]
-    list(pool.map(Node.meet, three))
+    list(pool.map(AgentNode.meet, three))
     ends = [pool.submit(node.agent._exit_barrier) for node in three[:2]]
     tools.wait_until(lambda: len(job.coordinator._rounds.done) == 2, "two are done")
     assert not any(end.done() for end in ends)
@@ -348,8 +273,8 @@ def test_the_barrier_does_not_believe_the_store(job, nodes, pool, tools):
     """A member could end it for all, or, as one that never reaches it, for nobody."""
     job.start(2, 2)
     both = [nodes(f"node-{n}") for n in range(2)]
-    list(pool.map(Node.meet, both))
-    store = raw(both[1])
+    list(pool.map(AgentNode.meet, both))
+    store = both[1].raw()
     store.set("torchelastic/agent/terminal_state/last_member", "x")
     store.add("torchelastic/agent/terminal_state/num_members", 1)
     end = pool.submit(both[0].agent._exit_barrier)
@@ -363,7 +288,7 @@ def test_the_barrier_does_not_believe_the_store(job, nodes, pool, tools):
 def test_the_barrier_ends_without_who_is_gone(job, nodes, pool, lost, caplog):
     job.start(2, 2)
     both = [nodes(f"node-{n}") for n in range(2)]
-    list(pool.map(Node.meet, both))
+    list(pool.map(AgentNode.meet, both))
     end = pool.submit(both[0].agent._exit_barrier)
     if lost == "a member":
         both[1].handler.member._link._channel.abort()
@@ -376,7 +301,7 @@ def test_the_barrier_ends_without_who_is_gone(job, nodes, pool, lost, caplog):
 def test_the_barrier_lasts_as_long_as_torch_says_and_no_longer(job, nodes, pool, caplog):
     job.start(2, 2)
     both = [nodes(f"node-{n}") for n in range(2)]
-    list(pool.map(Node.meet, both))
+    list(pool.map(AgentNode.meet, both))
     both[0].agent._exit_barrier_timeout = 0.2
     pool.submit(both[0].agent._exit_barrier).result(60)
     assert "other nodes' workers run on" in caplog.text

@@ -18,6 +18,7 @@ from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError
 from securetrain.core.vocabulary import NetworkProfile, NodeTier
+from securetrain.drills.loopback_job import wait_until
 from securetrain.drills.tcpstore_client import StoreClient
 from securetrain.identity.job_ca import JobCA
 from securetrain.identity.keys import PrivateKey
@@ -26,7 +27,6 @@ from securetrain.rendezvous.member import relay as relay_module
 from securetrain.rendezvous.member.relay import Carrier, MemberCheck, Relay, require_own, role_of
 from securetrain.rendezvous.wire import tls
 from securetrain.rendezvous.wire.membership import Member, Membership
-from tests.rendezvous.conftest import wait_until
 from tests.vocabulary import refused
 
 NODE_ADDRESS = "127.0.0.2"

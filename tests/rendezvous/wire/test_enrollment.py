@@ -6,11 +6,8 @@ import base64
 import dataclasses
 import json
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 from OpenSSL import SSL
 
 from securetrain.core.errors import AdmissionError, IdentityError, SecureTrainError, UsageError
+from securetrain.drills.crowd import held_by_a_crowd
+from securetrain.drills.enrollment_crowd import SOURCES, from_own_addresses
 from securetrain.identity.cluster_ca import ClusterCA
 from securetrain.identity.job_ca import JobCA, certificate_pem
 from securetrain.identity.keys import KeyKind, PrivateKey
@@ -648,37 +647,15 @@ def test_only_one_form_of_one_kind_of_key_is_certified():
 
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_200_addresses_do_not_keep_machines_from_enrolling(office, tools, monkeypatch, nodes):
+def test_200_addresses_do_not_keep_machines_from_enrolling(office, tools, nodes):
     """Each holds a connection and comes back as soon as it is pushed out; so do real machines wait.
 
     With 16 places and no time in them of one's own, none or two of twenty machines got in.
     """
-    crowd = Path(__file__).parents[1] / "crowd.py"
-    connect = socket.create_connection
-    sources = {f"node-{n}": f"127.2.0.{n + 1}" for n in range(nodes)}
-
-    def from_its_own(address, timeout):
-        name = threading.current_thread().name
-        return connect(address, timeout, (sources[name], 0))
 
     def enrolls(node):
-        threading.current_thread().name = node
-        return office.enroll(office.token(node), node, timeout=tools.PATIENCE)
+        identity = office.enroll(office.token(node), node, timeout=tools.PATIENCE)
+        return bool(identity.spiffe.node == node)
 
-    host, port = office.address
-    with subprocess.Popen(
-        [sys.executable, str(crowd), host, str(port), "200"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as attacker:
-        assert attacker.stdout is not None
-        assert attacker.stdin is not None
-        try:
-            assert attacker.stdout.readline() == "ready\n"
-            monkeypatch.setattr("socket.create_connection", from_its_own)
-            with ThreadPoolExecutor(nodes) as pool:
-                made = list(pool.map(enrolls, sources))
-        finally:
-            attacker.stdin.close()
-    assert [identity.spiffe.node for identity in made] == list(sources)
+    with held_by_a_crowd(office.address, SOURCES):
+        assert from_own_addresses(nodes, enrolls) == [True] * nodes

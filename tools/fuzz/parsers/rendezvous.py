@@ -86,6 +86,7 @@ def _states() -> list[Parser]:
         ),
         members=(Held(node="node-1", key=_HEX, lease_ends=START, proven=START),),
         store=protocol.Store(epoch=1, host="192.0.2.1", port=29500),
+        restart=False,
         closed=False,
         finished=(),
         done=(),

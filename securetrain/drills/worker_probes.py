@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Sixty things that a worker must not do, as a training script: what each came to, as JSON.
+"""72 things that a worker must not do, as a training script: what each came to, as JSON.
 
-``probes.py TARGETS``: a file that names what the test has prepared. Each probe undoes what it does.
-What succeeds comes to ``done``, what fails to the name of its errno.
+``worker_probes.py TARGETS``: a file that names what was prepared for them. Each probe undoes what
+it does. What succeeds comes to ``done``, what fails to the name of its errno. The script takes
+nothing of this project. At its end it makes a file of cron's; whoever refuses that ends it.
 """
 
 import ctypes
@@ -18,30 +19,32 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 PARENT = os.getppid()
 LIBC = ctypes.CDLL(None, use_errno=True)
-PROBES: dict[str, Callable[[dict[str, Any]], object]] = {}
-"""By name; the name is told to `test_probe`."""
+Targets: TypeAlias = dict[str, Any]
+PROBES: Final[dict[str, Callable[[Targets], object]]] = {}
+"""By name."""
 
 
-def probe(function):
+def probe(function: Callable[[Targets], object]) -> Callable[[Targets], object]:
     PROBES[function.__name__] = function
     return function
 
 
-def call(number, *arguments):
+def call(number: int, *arguments: Any) -> int:
     given = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     found = LIBC.syscall(ctypes.c_long(number), *given)
     if found < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    return found
+    return int(found)
 
 
-def in_child(action):
+def in_child(action: Callable[[], object]) -> None:
     """Do something to a process that nobody needs."""
     pid = os.fork()
     if pid == 0:
@@ -56,8 +59,16 @@ def in_child(action):
         raise OSError(code, os.strerror(code))
 
 
-def creating(name, path):
-    def create(_targets):
+def _key(which: str, targets: Targets) -> str:
+    return f"{targets['run']}/keys/{which}.pem"
+
+
+def _device(name: str, _targets: Targets) -> str:
+    return f"/dev/{name}"
+
+
+def creating(name: str, path: str) -> None:
+    def create(_targets: Targets) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.close(file)
         Path(path).unlink()
@@ -65,8 +76,8 @@ def creating(name, path):
     PROBES[name] = create
 
 
-def opening(name, find, flags=os.O_RDONLY):
-    def look(targets):
+def opening(name: str, find: Callable[[Targets], str], flags: int = os.O_RDONLY) -> None:
+    def look(targets: Targets) -> None:
         file = os.open(find(targets), flags)
         if flags == os.O_RDONLY:
             found = os.read(file, 64)
@@ -101,7 +112,7 @@ opening("change_the_script", lambda _: str(Path(__file__).absolute()), os.O_WRON
 
 # Keys, and what is signed with them.
 for which in ("node", "agent", "root", "dataset"):
-    opening(f"read_the_runs_{which}_key", lambda t, which=which: f"{t['run']}/keys/{which}.pem")
+    opening(f"read_the_runs_{which}_key", partial(_key, which))
 opening("read_the_nodes_state", lambda t: t["state_secret"])
 opening("read_a_ca_key", lambda t: t["ca_key"])
 opening("read_another_runs_key", lambda t: t["other_run"] + "/keys/agent.pem")
@@ -111,14 +122,14 @@ opening("change_the_runs_trust_root", lambda t: t["run"] + "/trust.json", os.O_W
 
 
 @probe
-def plant_a_file_in_the_run(targets):
+def plant_a_file_in_the_run(targets: Targets) -> None:
     path = Path(targets["run"], "report.html")
     path.symlink_to("/etc/passwd")
     path.unlink()
 
 
 @probe
-def remove_another_runs_checkpoint(targets):
+def remove_another_runs_checkpoint(targets: Targets) -> None:
     path = Path(targets["other_run"], "checkpoints", "step-1")
     path.rmdir()
     path.mkdir()
@@ -126,7 +137,7 @@ def remove_another_runs_checkpoint(targets):
 
 # Processes.
 @probe
-def signal_a_process_of_the_machine(targets):
+def signal_a_process_of_the_machine(targets: Targets) -> None:
     os.kill(targets["process"], 0)
 
 
@@ -134,7 +145,7 @@ opening("read_a_processs_environment", lambda t: f"/proc/{t['process']}/environ"
 
 
 @probe
-def trace_a_process(_targets):
+def trace_a_process(_targets: Targets) -> None:
     child = os.fork()
     if child == 0:
         signal.pause()
@@ -146,7 +157,7 @@ def trace_a_process(_targets):
 
 
 @probe
-def read_the_parents_memory(_targets):
+def read_the_parents_memory(_targets: Targets) -> None:
     text = ctypes.create_string_buffer(8)
     local = struct.pack("QQ", ctypes.addressof(text), 8)
     # Our own address: the parent runs the same interpreter, and EFAULT would say that it was read.
@@ -159,18 +170,18 @@ def read_the_parents_memory(_targets):
 
 
 @probe
-def go_before_others(_targets):
+def go_before_others(_targets: Targets) -> None:
     in_child(lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
 
 
 @probe
-def run_in_real_time(_targets):
+def run_in_real_time(_targets: Targets) -> None:
     in_child(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
 
 
 @probe
-def dump_core(_targets):
-    def allow():
+def dump_core(_targets: Targets) -> None:
+    def allow() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_CORE, (4096, 4096))
         except ValueError as error:
@@ -185,7 +196,7 @@ PROBES["join_roots_group"] = lambda _: os.setgroups([0])
 
 
 @probe
-def give_a_file_away(_targets):
+def give_a_file_away(_targets: Targets) -> None:
     path = Path("given")
     path.touch()
     try:
@@ -195,7 +206,7 @@ def give_a_file_away(_targets):
 
 
 @probe
-def take_a_capability(_targets):
+def take_a_capability(_targets: Targets) -> None:
     header = struct.pack("Ii", 0x20080522, 0)
     wanted = struct.pack("IIIIII", 1 << 21, 1 << 21, 0, 0, 0, 0)  # CAP_SYS_ADMIN
     in_child(lambda: call(126, header, wanted))
@@ -203,18 +214,18 @@ def take_a_capability(_targets):
 
 # Devices.
 @probe
-def make_a_device(_targets):
+def make_a_device(_targets: Targets) -> None:
     os.mknod("device", 0o600 | 0o020000, os.makedev(1, 3))
     Path("device").unlink()
 
 
 for device in ("kmsg", "loop-control", "fuse", "net/tun"):
-    opening(f"open_{device.replace('/', '_')}", lambda _, d=device: f"/dev/{d}", os.O_RDWR)
+    opening(f"open_{device.replace('/', '_')}", partial(_device, device), os.O_RDWR)
 
 
 @probe
-def type_into_a_terminal(_targets):
-    def type_it():
+def type_into_a_terminal(_targets: Targets) -> None:
+    def type_it() -> None:
         ours, theirs = pty.openpty()
         os.setsid()
         fcntl.ioctl(theirs, 0x540E, 0)  # TIOCSCTTY
@@ -226,7 +237,7 @@ def type_into_a_terminal(_targets):
 
 
 # Namespaces and mounts.
-def unsharing(name, flag):
+def unsharing(name: str, flag: int) -> None:
     PROBES[f"make_a_{name}_namespace"] = lambda _: in_child(lambda: call(272, flag))
 
 
@@ -236,15 +247,15 @@ unsharing("network", 0x40000000)
 
 
 @probe
-def enter_another_namespace(_targets):
-    def enter():
+def enter_another_namespace(_targets: Targets) -> None:
+    def enter() -> None:
         call(308, os.open("/proc/self/ns/uts", os.O_RDONLY), 0)
 
     in_child(enter)
 
 
 @probe
-def mount_something(_targets):
+def mount_something(_targets: Targets) -> None:
     call(165, b"none", b"/mnt", b"tmpfs", 0, 0)
     call(166, b"/mnt", 0)
 
@@ -257,12 +268,12 @@ PROBES["call_the_machine_otherwise"] = lambda _: socket.sethostname(socket.getho
 
 # The kernel.
 @probe
-def load_a_program_into_the_kernel(_targets):
+def load_a_program_into_the_kernel(_targets: Targets) -> None:
     os.close(call(321, 0, struct.pack("IIIIII", 2, 4, 4, 1, 0, 0) + bytes(64), 88))  # a map
 
 
 @probe
-def measure_the_machine(_targets):
+def measure_the_machine(_targets: Targets) -> None:
     wanted = struct.pack("IIQQQQ", 1, 128, 0, 0, 0, 0) + bytes(88)  # PERF_COUNT_SW_CPU_CLOCK
     os.close(call(298, wanted, -1, 0, -1, 0))
 
@@ -276,7 +287,7 @@ PROBES["set_the_clock"] = lambda _: call(305, 0, bytes(208))
 
 
 @probe
-def open_a_file_by_its_number(_targets):
+def open_a_file_by_its_number(_targets: Targets) -> None:
     handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
     mount = ctypes.c_int()
     folder = os.open(".", os.O_RDONLY)
@@ -291,8 +302,8 @@ PROBES["open_a_raw_socket"] = lambda _: socket.socket(socket.AF_INET, socket.SOC
 PROBES["talk_to_the_packet_filter"] = lambda _: socket.socket(16, 3, 12).close()
 
 
-def connecting(name, find):
-    def connect(targets):
+def connecting(name: str, find: Callable[[Targets], str]) -> None:
+    def connect(targets: Targets) -> None:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(find(targets))
 
@@ -303,16 +314,19 @@ connecting("connect_to_a_service_in_run", lambda t: t["run_socket"])
 connecting("connect_to_an_abstract_service", lambda t: "\0" + t["abstract_socket"])
 
 
-def main():
+def main() -> None:
     targets = json.loads(Path(sys.argv[1]).read_text())
     came_to = {}
     for name, function in PROBES.items():
         try:
-            in_child(lambda f=function: f(targets) and None)
+            in_child(partial(function, targets))
             came_to[name] = "done"
         except OSError as error:
             came_to[name] = errno.errorcode.get(error.errno or 0, str(error.errno))
     Path("probed.json").write_text(json.dumps(came_to))
+    last = Path("/etc/cron.d/st-probe")
+    last.touch()
+    last.unlink()
 
 
 if __name__ == "__main__":

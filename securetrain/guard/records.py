@@ -8,8 +8,8 @@ from typing import TextIO
 import msgspec
 
 from securetrain.core.errors import os_error
-from securetrain.guard import StepRecord
-from securetrain.train.metrics import drop_lines_after
+from securetrain.core.files import drop_lines_after
+from securetrain.guard.verdict import StepRecord
 
 
 class SketchWriter:

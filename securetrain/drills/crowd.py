@@ -2,19 +2,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """A crowd: many addresses of this machine that hold connections and come back when pushed out.
 
-Run as a program: ``crowd.py HOST PORT SOURCES``. Says ``ready`` when half of them have been pushed
-out once, and ends with its input.
+``python -m securetrain.drills.crowd HOST PORT SOURCES TOLD``. Says ``ready`` when TOLD of them
+have been pushed out once, and ends with its input.
 """
 
 import contextlib
 import errno
 import selectors
 import socket
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 
-def crowd(host: str, port: int, sources: int) -> None:
+@contextlib.contextmanager
+def held_by_a_crowd(
+    address: tuple[str, int], sources: int, *, pushes: bool = True
+) -> Iterator[None]:
+    """Have so many addresses at a port, in a process of their own, until the block ends.
+
+    Args:
+        address: The port.
+        sources: So many.
+        pushes: Whether the port pushes out, and half of them have been before the block begins.
+    """
+    host, port = address
+    told_after = sources // 2 if pushes else 0
+    numbers = map(str, (port, sources, told_after))
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__, host, *numbers],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as attacker:
+        assert attacker.stdin is not None
+        assert attacker.stdout is not None
+        try:
+            if attacker.stdout.readline() != "ready\n":
+                raise OSError("the crowd never came to the port")
+            yield
+        finally:
+            attacker.stdin.close()
+
+
+def crowd(host: str, port: int, sources: int, told_after: int) -> None:
     """Hold one connection from each source, and open it again as soon as it ends."""
     over = threading.Event()
 
@@ -47,11 +79,11 @@ def crowd(host: str, port: int, sources: int) -> None:
                 sock.close()
             pushed.add(key.data)
             open_from(key.data)
-        if not told and len(pushed) >= sources // 2:
+        if not told and len(pushed) >= told_after:
             told = True
             sys.stdout.write("ready\n")
             sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    crowd(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    crowd(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""D-MBR-ADDRESS: ``python -m securetrain.drills.member_address plain|hardened WORKDIR``.
+
+A member that was taken over announces what can be nobody's. Plain: with the address 0.0.0.0 it is
+rank 0 of torch's rendezvous, and the workers of all nodes are sent to that address. Hardened: every
+such address and WireGuard key of low order is refused with ST-ADMN-032 before it is in.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from securetrain.drills.loopback_job import running_job
+from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.rogue_member import MEANINGLESS, WIREGUARD, announce
+
+CODE: Final = DRILLS["D-MBR-ADDRESS"].expected_code
+_NOBODY: Final = "0.0.0.0"  # noqa: S104 - it is announced, and nothing is bound to it
+
+
+def plain(_workdir: Path) -> Outcome:
+    """Announce an address to torch's rendezvous."""
+    from securetrain.drills.stock_rendezvous import StockJob, meet  # noqa: PLC0415 - needs torch
+
+    job = StockJob((2, 2))
+    honest, _ = meet([job.node(), job.node(_NOBODY)])
+    store = honest.bootstrap_store_info
+    sent_to = store.master_addr if store is not None else ""
+    return Outcome(
+        side=Side.PLAIN,
+        succeeded=sent_to == _NOBODY and honest.rank == 1,
+        evidence=(
+            f"A node that announced {_NOBODY} is in the round, the honest one is rank"
+            f" {honest.rank}, and its workers are sent to {sent_to}."
+        ),
+    )
+
+
+def hardened(workdir: Path) -> Outcome:
+    """Announce all of it to ours."""
+    answers = {}
+    with running_job(workdir) as job:
+        job.start(1, 3)
+        honest = job.join("node-0", wireguard=WIREGUARD)
+        for name, hello in MEANINGLESS.items():
+            answers[name] = announce(job, hello)
+        codes = {event.code for event in job.events()} - {""}
+        unharmed = honest.connected and not honest.closed
+    wrong = [name for name, said in answers.items() if CODE not in said]
+    let_in = [name for name, said in answers.items() if not said]
+    return Outcome(
+        side=Side.HARDENED,
+        succeeded=bool(let_in) or not unharmed,
+        refused=not wrong and unharmed,
+        code=CODE if CODE in codes else next(iter(codes), ""),
+        evidence=(
+            f"{len(MEANINGLESS) - len(wrong)} of {len(MEANINGLESS)} announcements were refused"
+            f" ({', '.join(sorted(codes))}): {', '.join(MEANINGLESS)}."
+            f" Let in: {', '.join(let_in) or 'none'}."
+        ),
+    )
+
+
+if __name__ == "__main__":
+    run_side(sys.argv[1:], plain, hardened)

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""D-MBR-CLOSE: ``python -m securetrain.drills.member_close plain|hardened WORKDIR``.
+
+A member that was taken over ends the job. Plain: one word in torch's rendezvous ends it for every
+node. Hardened: its word counts as one of three, that of a node in no round does not count at all
+and is refused with ST-ADMN-033, and the honest nodes have another round.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from securetrain.drills.loopback_job import running_job
+from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+from securetrain.drills.rogue_member import Rogue, Scene
+from securetrain.rendezvous.wire import protocol
+
+CODE: Final = DRILLS["D-MBR-CLOSE"].expected_code
+
+
+def plain(_workdir: Path) -> Outcome:
+    """Close torch's rendezvous from one of two nodes."""
+    from securetrain.drills.stock_rendezvous import StockJob, meet, uncached  # noqa: PLC0415
+
+    job = StockJob((2, 2))
+    honest, rogue = uncached(job.node()), uncached(job.node("127.0.0.2"))
+    meet([honest, rogue])
+    open_before = not honest.is_closed()
+    rogue.set_closed()
+    over = honest.is_closed()
+    return Outcome(
+        side=Side.PLAIN,
+        succeeded=open_before and over,
+        evidence=(
+            "One of two nodes called set_closed: for the other one the rendezvous is"
+            f" {'closed, and it gets no further round' if over else 'still open'}."
+        ),
+    )
+
+
+def hardened(workdir: Path) -> Outcome:
+    """Close ours from one of three nodes, and from a node in no round."""
+    with running_job(workdir) as job:
+        scene = Scene(job)
+        alone = scene.rogue.close_alone()
+        outside = Rogue(job, "node-9").close_alone()
+        event = job.expect(CODE, "close-ignored")
+        scene.leave()
+        harm = scene.harm_later()
+        votes = sum(event.event == "close-counted" for event in job.events())
+    states = alone is protocol.CloseState.COUNTED and outside is protocol.CloseState.IGNORED
+    return Outcome(
+        side=Side.HARDENED,
+        succeeded=bool(harm),
+        refused=states and votes == 1 and not harm,
+        code=event.code,
+        evidence=(
+            f"21 Close of one member of three counted as {votes} vote; those of a node in no round"
+            f" were ignored ({event.code}). Harm to the honest nodes: {', '.join(harm) or 'none'}."
+        ),
+    )
+
+
+if __name__ == "__main__":
+    run_side(sys.argv[1:], plain, hardened)

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""D-RUN-LINK: ``python -m securetrain.drills.run_dir_link plain|hardened WORKDIR``.
+
+Somebody who may write to the working directory plants ``runs``, a link. Plain: torchrun's logs go
+where it leads. Hardened: the run is refused with ST-USAG-018 before a key is made; as root, so is a
+directory of another user; nothing that was there has changed.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+
+CODE: Final = DRILLS["D-RUN-LINK"].expected_code
+_PATIENCE: Final = 90.0
+_STRANGER: Final = 4242
+_COMMON: Final = ("--standalone", "--nproc-per-node", "1")
+
+
+def plant(workdir: Path) -> Path:
+    """Make a directory of the victim's, and ``runs`` in the work directory, which leads there."""
+    victim = workdir / "victim"
+    victim.mkdir(mode=0o700)
+    (workdir / "runs").symlink_to(victim)
+    (workdir / "job.py").touch()
+    return victim
+
+
+def plain(workdir: Path) -> Outcome:
+    """Keep a stock job's logs below the link."""
+    victim = plant(workdir)
+    places = ["--log-dir", "runs/logs", "--redirects", "3"]
+    exit_code, _ = _run(workdir, ["torch.distributed.run", *_COMMON, *places])
+    found = sorted(str(path.relative_to(victim)) for path in victim.rglob("*"))
+    return Outcome(
+        side=Side.PLAIN,
+        succeeded=bool(found) and exit_code == 0,
+        evidence=(
+            f"torchrun followed the link and wrote {len(found)} entries into the directory that it"
+            f" leads to. The job ended with exit code {exit_code}."
+        ),
+    )
+
+
+def hardened(workdir: Path) -> Outcome:
+    """Give ours the link, and another user's directory."""
+    victim = plant(workdir)
+    wanted = ["runs/one"]
+    if os.geteuid() == 0:
+        theirs = workdir / "theirs"
+        theirs.mkdir(mode=0o700)
+        os.chown(theirs, _STRANGER, _STRANGER)
+        wanted.append("theirs")
+    codes, written = [], []
+    for place in wanted:
+        ours = ["securetrain", "run", *_COMMON, "--policy", "dev", "--run-dir", place]
+        exit_code, said = _run(workdir, ours)
+        codes.append(CODE if exit_code == 2 and CODE in said else f"exit code {exit_code}")
+    for folder in (victim, workdir / "theirs"):
+        written += sorted(folder.rglob("*"))
+    return Outcome(
+        side=Side.HARDENED,
+        succeeded=bool(written),
+        refused=set(codes) == {CODE} and not written,
+        code=codes[0] if codes[0] == CODE else "",
+        evidence=(
+            f"The link{' and a directory of another user' if wanted[1:] else ''}: "
+            f"{', '.join(codes)}. Entries written there: {len(written) or 'none'}."
+        ),
+    )
+
+
+def _run(workdir: Path, words: list[str]) -> tuple[int, str]:
+    """Run a job that does nothing; its exit code and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "job.py"],
+        cwd=workdir,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+        check=False,
+    )
+    sys.stderr.write(done.stderr)
+    return done.returncode, done.stderr
+
+
+if __name__ == "__main__":
+    run_side(sys.argv[1:], plain, hardened)

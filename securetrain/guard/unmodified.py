@@ -1,0 +1,356 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The guard of a script that knows nothing of it.
+
+`securetrain run` calls this object from seams of torch (`launch.gradients`):
+
+===============================  ==================================================================
+a model was wrapped              a slot is reserved in it (slots.py)
+its first reduction              a guard moves in, unless the script has attached one itself
+gradients are about to be used   (clipping, GradScaler, an optimizer's step, the end of a closure)
+                                 what was reduced since the last time is judged
+an optimizer steps               gradients of a refused step are dropped, so that it changes nothing
+===============================  ==================================================================
+
+Rules:
+
+1. gradients of a refused step are zeros until the optimizer steps, because a script may look at
+   them, and None in the step, because zeros still move weights by momentum and weight decay;
+2. every gradient that an optimizer of a job with two or more ranks uses was seen, or the step
+   counts as not watched: the first one is said at once, and refused where the policy requires it
+   (ST-GRAD-020);
+3. what all ranks have to do together follows from the reductions alone, which all do together.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from securetrain.core.errors import GuardError
+from securetrain.guard import slots
+from securetrain.guard.attachment import attach, seen_parameters
+from securetrain.guard.guard import GUARDS, GradientGuard
+from securetrain.guard.verdict import StepRecord, Totals
+from securetrain.policy.schema import Gradients
+
+_UNSEEN: Final = "ST-GRAD-006"
+UNWATCHED: Final = "ST-GRAD-020"
+
+
+@dataclass(slots=True, kw_only=True)
+class Listener:
+    """Hears what happens. Called on every rank."""
+
+    watched: Callable[[str], None]
+    """A guard has moved into a model; its description."""
+    unwatched: Callable[[str], None]
+    """A step was made on gradients that nobody judged; the reason, each once."""
+    judged: Callable[[StepRecord], None]
+    """A step was judged."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """A model and its guard."""
+
+    model: weakref.ref[nn.Module]
+    guard: GradientGuard
+    parameters: frozenset[int]
+    reductions: list[tuple[Any, Any]]
+    """What reduces it, if it is sharded."""
+    optimizer: weakref.ref[Optimizer] | None = None
+    """The first that stepped on it: the guard reads its first moment."""
+    step: int = 0
+    refused: bool = False
+    """Whether the gradients that are there now are to be dropped."""
+    stepped: set[int] = field(default_factory=set)
+    """The optimizers that have used the gradients that are there now."""
+
+
+class ScriptGuard:
+    """Watches every model of this process.
+
+    Args:
+        settings: The policy's section.
+        listener: Hears what happens.
+    """
+
+    def __init__(self, settings: Gradients, listener: Listener) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._models: list[_Watched] = []
+        self._reasons: dict[str, None] = {}
+        self._why: dict[int, str] = {}
+        """Why a model is not watched, by the ids of its parameters."""
+        self._elsewhere: dict[str, None] = {}
+        """Wrappers of the script that are not watched."""
+        self.unwatched_steps = 0
+        """Steps of optimizers on gradients that nobody judged."""
+        self._totals = Totals()
+        self._counted: weakref.WeakKeyDictionary[GradientGuard, Totals] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons why steps were not watched, each once; empty when all were."""
+        return tuple(self._reasons)
+
+    @property
+    def totals(self) -> Totals:
+        """Steps judged and refused in this process, over all models, also those that are gone."""
+        self._count()
+        return self._totals
+
+    # -- models ------------------------------------------------------------------------------------
+
+    def replicated(self, model: DistributedDataParallel) -> None:
+        """DDP has wrapped a model."""
+        if model.process_group.size() > 1 and not slots.reserve_replicated(model, self._move_in):
+            self._explain(model, "DDP's mixed precision has a communication hook of its own")
+
+    def sharded(self, module: nn.Module) -> None:
+        """fully_shard has sharded a module."""
+        if isinstance(module, FSDPModule):
+            slots.reserve_sharded(module, self._move_in_root)
+
+    def wrapped_otherwise(self, name: str) -> None:
+        """A wrapper that is not watched was used."""
+        self._elsewhere[name] = None
+
+    def accept_hook(self, model: DistributedDataParallel, state: object, hook: Any) -> bool:
+        """The script registers a communication hook: put it into the model's slot, if it has one.
+
+        Raises:
+            TypeError, ValueError: torch does not take this hook.
+        """
+        slot = slots.bucket_slot(model)
+        if slot is None:
+            return False
+        model._check_comm_hook(hook)  # noqa: SLF001 - what register_comm_hook does first
+        slot.take(state, hook)
+        if slot.foreign is not None:
+            self.give_up(model, _FOREIGN)
+        return True
+
+    def give_up(self, model: nn.Module, reason: str) -> None:
+        """The script does something with a model that cannot be watched."""
+        slots.release(model)
+        self._models = [one for one in self._models if one.model() is not model]
+        self._explain(model, reason)
+
+    def _move_in_root(self, module: nn.Module) -> None:
+        """The first reduction of a sharded model: find its root."""
+        states = module._get_fsdp_state()._state_ctx.all_states  # type: ignore[operator]  # noqa: SLF001
+        roots = [state._modules[0] for state in states if state._is_root]  # noqa: SLF001
+        self._move_in(roots[0] if roots else module)
+
+    @slots.eager
+    def _move_in(self, model: nn.Module) -> None:
+        """Attach a guard to a model whose first gradients are about to be reduced. Collective."""
+        if any(model in guard.parts for guard in GUARDS) or id(model) in self._why:
+            return
+        self._models = [one for one in self._models if one.model() is not None]
+        try:
+            guard = attach(model, None, self._settings, on_record=self._listener.judged)
+        except GuardError as error:
+            # In a backward pass nothing may be raised: the others would wait.
+            self.give_up(model, error.what)
+            return
+        kind = "DDP" if isinstance(model, DistributedDataParallel) else "fully_shard"
+        seen = seen_parameters(model)
+        self._models.append(
+            _Watched(
+                model=weakref.ref(model),
+                guard=guard,
+                parameters=seen,
+                reductions=slots.installed_reductions(model),
+            )
+        )
+        self._listener.watched(f"{kind}, {len(seen)} parameters, {dist.get_world_size()} ranks")
+
+    def _explain(self, model: nn.Module, reason: str) -> None:
+        self._why |= dict.fromkeys((id(model), *map(id, model.parameters())), reason)
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    @slots.eager
+    def before_use(self, parameters: Iterable[Any]) -> None:
+        """The script is about to use the gradients of parameters, or gradients that it took.
+        Collective where something was reduced.
+        """
+        if _is_distributed() and not _in_backward():
+            self._judge(frozenset(map(id, parameters)), keep=True)
+
+    @slots.eager
+    def before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """An optimizer is about to step: torch's pre-hook. Collective where something was reduced.
+
+        Returns:
+            Other arguments when there is a closure, which computes the gradients.
+
+        Raises:
+            GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-020, it requires that
+                gradients are watched, and these are not.
+        """
+        if not _is_distributed():
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self._settle(optimizer)
+            return None
+
+        def judged_closure() -> Any:
+            result = closure()
+            self._settle(optimizer)
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": judged_closure}
+        return (args[0], judged_closure, *args[2:]), kwargs
+
+    def _settle(self, optimizer: Optimizer) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if _in_backward():
+            self._note("an optimizer steps inside of the backward pass")
+            return
+        ids = frozenset(map(id, parameters))
+        for one in self._models:
+            if one.optimizer is None and not one.parameters.isdisjoint(ids):
+                one.optimizer = weakref.ref(optimizer)
+                one.guard.use_optimizer(optimizer)
+        self._judge(ids, keep=False)
+        self._count()
+        for reason in self._unwatched(optimizer, parameters):
+            self._note(reason)
+        for one in self._models:
+            if not one.parameters.isdisjoint(ids):
+                one.stepped.add(id(optimizer))
+                if one.refused and (model := one.model()) is not None:
+                    for parameter in model.parameters():
+                        parameter.grad = None
+
+    def _judge(self, ids: frozenset[int], *, keep: bool) -> None:
+        """Judge what was reduced of the models that have one of these parameters."""
+        for one in list(self._models):
+            model = one.model()
+            if model is None or not one.guard.has_gradient:
+                continue
+            if one.parameters.isdisjoint(ids) and not any(
+                id(p.grad) in ids for p in model.parameters()
+            ):
+                continue
+            grads = [(p, p.grad) for p in model.parameters() if keep and p.grad is not None]
+            one.step += 1
+            one.stepped.clear()
+            try:
+                verdict = one.guard.judge(one.step)
+            except GuardError as error:
+                if error.code != _UNSEEN:
+                    raise
+                self.give_up(model, error.what)
+                continue
+            one.refused = not verdict.proceed
+            verdict.raise_if_halted()
+            if one.refused:
+                _zero(grads)
+
+    def _count(self) -> None:
+        for guard in list(GUARDS):
+            now = guard.totals
+            if (before := self._counted.get(guard)) is None:
+                # A guard of the script may go on from a checkpoint: only its last steps are new.
+                steps = min(now.judged, 1 + now.refused_in_a_row)
+                before = Totals(
+                    judged=now.judged - steps,
+                    refused=now.refused - now.refused_in_a_row,
+                    settled=now.settled,
+                )
+            self._counted[guard] = now
+            self._totals = Totals(
+                judged=self._totals.judged + now.judged - before.judged,
+                refused=self._totals.refused + now.refused - before.refused,
+                settled=self._totals.settled + now.settled - before.settled,
+            )
+
+    def _unwatched(self, optimizer: Optimizer, parameters: list[Tensor]) -> Iterable[str]:
+        """The reasons why gradients that the optimizer is about to use were not judged."""
+        used = [p for p in parameters if p.grad is not None]
+        seen: set[int] = set()
+        for one in self._models:
+            if (model := one.model()) is None:
+                continue
+            seen |= one.parameters
+            mine = any(id(p) in one.parameters for p in used)
+            if mine and id(optimizer) in one.stepped:
+                yield f"an optimizer steps twice on gradients of {_name(model)} without a reduction"
+            slot = slots.bucket_slot(model) if isinstance(model, DistributedDataParallel) else None
+            if mine and not slots.are_installed(one.reductions):
+                yield "the script has put another reduce-scatter in place of the guard's"
+            if mine and slot is not None and (slot.sparse or slot.foreign is not None):
+                yield "gradients are sparse" if slot.sparse else _FOREIGN
+        for guard in GUARDS:
+            parts = guard.parts
+            if all(guard is not one.guard for one in self._models):
+                seen |= {id(p) for part in parts for p in part.parameters()}
+                if guard.has_gradient and any(id(p) in seen for p in used):
+                    yield "the script attached a guard and did not call judge"
+        unseen = [p for p in used if id(p) not in seen]
+        if unseen:
+            yield self._reason(unseen[0], all(id(p) not in seen for p in parameters))
+
+    def _reason(self, parameter: Tensor, is_whole: bool) -> str:  # noqa: FBT001 - one fact
+        if (why := self._why.get(id(parameter))) is not None:
+            return why
+        if not is_whole:
+            shape = "x".join(map(str, parameter.shape)) or "scalar"
+            models = [model for one in self._models if (model := one.model()) is not None]
+            if any(parameter is one for model in models for one in model.parameters()):
+                return (
+                    f"a parameter ({shape}) was frozen when DDP took the model: it is not reduced"
+                )
+            return f"a parameter ({shape}) lies outside of the model that is watched"
+        if self._elsewhere:
+            return f"{' and '.join(self._elsewhere)} is not watched"
+        return "no model was wrapped by DistributedDataParallel or fully_shard"
+
+    def _note(self, reason: str) -> None:
+        """A step is not watched."""
+        self.unwatched_steps += 1
+        if reason not in self._reasons:
+            self._reasons[reason] = None
+            self._listener.unwatched(reason)
+        if self._settings.require_watched:
+            raise GuardError(UNWATCHED, f"this step is not watched: {reason}", "gradients")
+
+
+_FOREIGN: Final = "the script has registered a communication hook of its own"
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public question
+
+
+def _name(model: nn.Module) -> str:
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    return type(inner).__name__
+
+
+@torch.no_grad()
+def _zero(grads: list[tuple[nn.Parameter, Tensor]]) -> None:
+    for parameter, grad in grads:
+        parameter.grad = grad.zero_()

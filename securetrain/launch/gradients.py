@@ -1,0 +1,294 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The seams by which a worker's gradients are watched without its script knowing.
+
+==================================================  ==============================================
+torch.nn.parallel.distributed                       a model was wrapped by DDP; a communication hook
+                                                    of the script goes through the guard's; ``join``
+torch.distributed.fsdp._fully_shard._fully_shard    a module was sharded; buffers that allow no hook
+torch.distributed.fsdp.fully_sharded_data_parallel  FSDP1, which is not watched
+torch.nn.utils.clip_grad, torch.amp.grad_scaler     gradients are about to be used
+torch.optim.optimizer                               an optimizer is about to step
+==================================================  ==============================================
+
+What the guard does with them is `guard.ScriptGuard`; here it is said, recorded and reported. The
+guard's room is imported with the first model, or with the first step in a group of ranks.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from securetrain.core.errors import GuardError, SecureTrainError
+from securetrain.core.vocabulary import NOT_WATCHED
+from securetrain.launch import seams
+from securetrain.launch.import_hooks import Patch
+from securetrain.launch.workerlog import GradientReport
+from securetrain.policy.schema import Gradients
+
+if TYPE_CHECKING:
+    from securetrain.guard import ScriptGuard, SketchWriter, StepRecord, Verdict
+
+_NAMED: Final = 64
+"""Ranks and reasons that a report holds."""
+_USES: Final = ("clip_grad_norm_", "clip_grad_value_", "_get_total_norm")
+_FSDP2_BUFFERS: Final = ("set_allocate_memory_from_process_group_for_comm", "set_symm_mem_for_comm")
+
+
+@dataclass(slots=True, kw_only=True)
+class GradientWatch:
+    """The gradients of one worker."""
+
+    settings: Gradients
+    say: Callable[[str], None]
+    """One line for people."""
+    record: Callable[[Callable[[Any], Any]], None]
+    """Write an event, made from `ledger.events`."""
+    sketches: Path | None
+    """The file of steps' records; None but on rank 0."""
+    changed: Callable[[], None]
+    """The report has something new."""
+    models: list[str] = field(default_factory=list)
+    named: dict[int, set[str]] = field(default_factory=dict)
+    """The ranks that verdicts name, with the codes."""
+    excluded: set[int] = field(default_factory=set)
+    """Ranks whose gradients counted zero at some time."""
+    _guard: "ScriptGuard | None" = None
+    _writer: "SketchWriter | None" = None
+
+    def patches(self) -> dict[str, Patch]:
+        """The seams, by module."""
+        ddp, fsdp = "DistributedDataParallel", "fully_shard"
+        return {
+            "torch.nn.parallel.distributed": functools.partial(
+                seams.apply_all,
+                (
+                    functools.partial(_wrap_method, ddp, "__init__", self._after_ddp),
+                    functools.partial(_wrap_method, ddp, "register_comm_hook", self._comm_hook),
+                    functools.partial(_wrap_method, ddp, "join", self._joining),
+                ),
+            ),
+            "torch.distributed.fsdp._fully_shard._fully_shard": functools.partial(
+                seams.apply_all,
+                (
+                    functools.partial(seams.wrap, self._after_sharding, fsdp),
+                    *(
+                        functools.partial(_wrap_method, "FSDPModule", name, self._other_buffers)
+                        for name in _FSDP2_BUFFERS
+                    ),
+                ),
+            ),
+            "torch.distributed.fsdp.fully_sharded_data_parallel": functools.partial(
+                _wrap_method, "FullyShardedDataParallel", "__init__", self._after_fsdp1
+            ),
+            "torch.nn.utils.clip_grad": functools.partial(
+                seams.apply_all,
+                tuple(functools.partial(seams.wrap, self._before_use, name) for name in _USES),
+            ),
+            "torch.amp.grad_scaler": functools.partial(
+                seams.apply_all,
+                tuple(
+                    functools.partial(_wrap_method, "GradScaler", name, self._before_scaler)
+                    for name in ("unscale_", "step")
+                ),
+            ),
+            "torch.optim.optimizer": self._hook_optimizers,
+        }
+
+    def report(self) -> GradientReport:
+        """Everything until now."""
+        guard = self._guard
+        if guard is None:
+            return GradientReport()
+        totals = guard.totals
+        return GradientReport(
+            models=tuple(self.models[:_NAMED]),
+            judged=totals.judged,
+            refused=totals.refused,
+            settled=totals.settled,
+            excluded=tuple(sorted(self.excluded)[:_NAMED]),
+            named={
+                str(rank): tuple(sorted(self.named[rank])) for rank in sorted(self.named)[:_NAMED]
+            },
+            unwatched_steps=guard.unwatched_steps,
+            reasons=guard.reasons[:_NAMED],
+        )
+
+    @property
+    def guard(self) -> "ScriptGuard":
+        """The guard, made when it is first needed."""
+        if self._guard is None:
+            # Imports torch and numpy.
+            from securetrain.guard import Listener, ScriptGuard, SketchWriter  # noqa: PLC0415
+
+            self._writer = SketchWriter(self.sketches) if self.sketches is not None else None
+            listener = Listener(
+                watched=self._watched, unwatched=self._unwatched, judged=self._judged
+            )
+            self._guard = ScriptGuard(self.settings, listener)
+        return self._guard
+
+    # -- seams -------------------------------------------------------------------------------------
+
+    def _after_ddp(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
+            init(model, *args, **kwargs)
+            self.guard.replicated(model)
+
+        return __init__
+
+    def _comm_hook(self, register: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(register)
+        def register_comm_hook(model: Any, state: object, hook: Any) -> None:
+            if not self.guard.accept_hook(model, state, hook):
+                register(model, state, hook)
+
+        return register_comm_hook
+
+    def _joining(self, join: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(join)
+        def joined(model: Any, *args: Any, **kwargs: Any) -> Any:
+            self.guard.give_up(model, "the ranks have uneven inputs (join)")
+            return join(model, *args, **kwargs)
+
+        return joined
+
+    def _after_sharding(self, fully_shard: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fully_shard)
+        def shard_and_reserve(module: Any, *args: Any, **kwargs: Any) -> Any:
+            result = fully_shard(module, *args, **kwargs)
+            for one in result if isinstance(result, list | tuple) else (result,):
+                self.guard.sharded(one)
+            return result
+
+        return shard_and_reserve
+
+    def _other_buffers(self, setter: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(setter)
+        def set_buffers(module: Any, *args: Any, **kwargs: Any) -> Any:
+            self.guard.give_up(module, f"the script uses {setter.__name__}")
+            return setter(module, *args, **kwargs)
+
+        return set_buffers
+
+    def _after_fsdp1(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
+            init(model, *args, **kwargs)
+            self.guard.wrapped_otherwise("FullyShardedDataParallel (FSDP1)")
+
+        return __init__
+
+    def _before_use(self, use: Callable[..., Any]) -> Callable[..., Any]:
+        """Judge before gradients are clipped, or their norm is asked for."""
+
+        @functools.wraps(use)
+        def judged_first(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            given = parameters
+            if self._guard is not None:
+                if not hasattr(parameters, "grad"):
+                    given = parameters = list(parameters)
+                self._guard.before_use([given] if hasattr(given, "grad") else given)
+            return use(parameters, *args, **kwargs)
+
+        return judged_first
+
+    def _before_scaler(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Judge before GradScaler looks for infinities."""
+
+        @functools.wraps(method)
+        def judged_first(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._guard is not None and scaler.is_enabled():
+                groups = optimizer.param_groups
+                self._guard.before_use([p for group in groups for p in group["params"]])
+            return method(scaler, optimizer, *args, **kwargs)
+
+        return judged_first
+
+    def _hook_optimizers(self, module: Any) -> None:
+        seams.find(module, "register_optimizer_step_pre_hook")(self._before_step)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        dist = sys.modules.get("torch.distributed")
+        if dist is None or not dist.is_available() or not dist.is_initialized():
+            return None
+        if "deepspeed" in sys.modules:
+            self.guard.wrapped_otherwise("DeepSpeed")
+        return self.guard.before_step(optimizer, args, kwargs)
+
+    # -- what is heard -----------------------------------------------------------------------------
+
+    def _watched(self, model: str) -> None:
+        self.models.append(model)
+        if self.sketches is not None:
+            self.say(f"gradients: watched ({model})")
+            self.record(lambda events: events.GradientsWatched(subject=model[:200]))
+        self.changed()
+
+    def _unwatched(self, reason: str) -> None:
+        self.say(f"{NOT_WATCHED}: {reason}")
+        if self.settings.require_watched:
+            error = GuardError("ST-GRAD-020", reason, "gradients")
+            self.record(lambda events: events.UnwatchedStepRefused.of(error))
+        else:
+            self.record(lambda events: events.GradientsNotWatched(reason=reason[:500]))
+        self.changed()
+
+    def _judged(self, step: "StepRecord") -> None:
+        verdict = step.verdict
+        if self._writer is not None:
+            self._writer.write(step)
+        self.excluded.update(verdict.newly_excluded)
+        for rank in verdict.outliers:
+            self.named.setdefault(rank, set()).update(verdict.codes)
+        if verdict.ok and not (verdict.settled or verdict.newly_excluded or verdict.readmitted):
+            return
+        self.changed()
+        if self.sketches is not None:
+            self._record_verdict(verdict)
+
+    def _record_verdict(self, verdict: "Verdict") -> None:
+        """Say and record what rank 0 says for all."""
+        subject = f"step {verdict.step}"
+        code = verdict.codes[0] if verdict.codes else "ST-GRAD-002"
+        finding = GuardError(
+            code, f"{subject}: {verdict.reason} (ranks: {_words(verdict.outliers)})"
+        )
+        if not verdict.proceed:
+            self.say(str(finding))
+            self.record(lambda events: events.StepRefused.of(finding, subject))
+        if verdict.newly_excluded:
+            self.say(
+                f"{subject}: excluded: rank {_words(verdict.newly_excluded)}: {verdict.reason}"
+            )
+        if verdict.readmitted:
+            self.say(f"{subject}: counts again: rank {_words(verdict.readmitted)}")
+        from securetrain.guard import verdict_events  # noqa: PLC0415 - imports cryptography
+
+        for entry in verdict_events(verdict):
+            self.record(functools.partial(_given, entry))
+        try:
+            verdict.raise_if_halted()
+        except SecureTrainError as error:
+            halt = error
+            self.record(lambda events: events.RunHalted.of(halt, subject))
+
+
+def _given(entry: object, _events: object) -> object:
+    return entry
+
+
+def _words(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks)) or "none that can be named"
+
+
+def _wrap_method(
+    owner: str, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]], module: Any
+) -> None:
+    """Put `wrapper` around a method of a class of the module."""
+    found = seams.find(module, owner)
+    setattr(found, name, wrapper(seams.find(found, name)))

@@ -1,0 +1,573 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""One rank: scripts of every kind in turn, first as they are and then under the seams.
+
+Started by test_ranks.py with `runpy`. Globals given by the starter: RANK, SIZE, INIT, OUT,
+COMPILES (only the scripts that are compiled).
+"""
+
+# mypy: ignore-errors
+
+import gc
+import json
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from securetrain.core.errors import GuardError
+from securetrain.guard import attach
+from securetrain.guard.guard import GUARDS
+from securetrain.launch.gradients import GradientWatch
+from securetrain.policy.schema import Gradients
+
+RANK, SIZE, INIT, OUT, COMPILES = (
+    globals()[name] for name in ("RANK", "SIZE", "INIT", "OUT", "COMPILES")
+)
+CULPRIT = 1
+BAD = 3
+STEPS = 6
+SAID: list[str] = []
+EVENTS: list[str] = []
+
+
+class _Events:
+    """Names of events instead of a ledger."""
+
+    def __getattr__(self, name):
+        return _Event(name)
+
+
+class _Event:
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, **_details):
+        return self.name
+
+    def of(self, *_error):
+        return self.name
+
+
+WATCH = GradientWatch(
+    settings=Gradients(warmup_steps=2),
+    sketches=None,
+    say=SAID.append,
+    record=lambda make: EVENTS.append(make(_Events())),
+    changed=lambda: None,
+)
+
+
+def install():
+    for name, patch in WATCH.patches().items():
+        __import__(name)
+        patch(sys.modules[name])
+
+
+def fresh(**settings):
+    """Forget the script before."""
+    gc.collect()
+    GUARDS.clear()
+    SAID.clear()
+    EVENTS.clear()
+    WATCH.models.clear()
+    WATCH.named.clear()
+    WATCH._guard = None
+    WATCH.settings = Gradients(warmup_steps=2, **settings)
+
+
+def fully_shard(module):
+    from torch.distributed.fsdp._fully_shard import _fully_shard
+
+    return _fully_shard.fully_shard(module)
+
+
+def clip(parameters):
+    from torch.nn.utils import clip_grad
+
+    clip_grad.clip_grad_norm_(parameters, 1e3)
+
+
+class Net(nn.Module):
+    """Two layers, and one that is used in every second step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.sometimes = nn.Linear(16, 16)
+        self.conditional = False
+        self.step = 0
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        if self.conditional and self.step % 2:
+            x = x + self.sometimes(x)
+        return self.second(x)
+
+
+def build(kind, *, shard_sometimes=False, **options):
+    torch.manual_seed(0)
+    model = Net()
+    if kind == "ddp":
+        return DistributedDataParallel(model, find_unused_parameters=True, **options)
+    for layer in (model.first, model.second, *([model.sometimes] if shard_sometimes else [])):
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(100 * step + RANK)
+    x = torch.randn(16, 8, generator=generator)
+    y = (x @ torch.randn(8, 4, generator=torch.Generator().manual_seed(9))).argmax(dim=1)
+    return x, y
+
+
+def loss_of(model, step, bad=(BAD,)):
+    x, y = batch(step)
+    if step in bad and RANK == CULPRIT:
+        x[0, 0] = float("nan")
+    return nn.functional.cross_entropy(model(x), y)
+
+
+def weights(model):
+    found = []
+    for parameter in model.parameters():
+        full = getattr(parameter, "full_tensor", None)
+        found.append((full() if full else parameter).detach().clone().flatten())
+    return torch.cat(found)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
+
+
+def train(model, step_once, bad=(BAD,), steps=STEPS):
+    """Steps in which the weights moved, and the weights at the end."""
+    moved = []
+    for step in range(steps):
+        before = weights(model)
+        step_once(step, bad)
+        if not torch.equal(before, weights(model)):
+            moved.append(step)
+    return moved, weights(model)
+
+
+def plain(model, optimizer=None, *, clipped=False, micro=1, late=0, wrap_closure=False):
+    optimizer = optimizer or adamw(model.parameters())
+
+    def backward(step, bad):
+        for part in range(micro):
+            loss = loss_of(model, step * micro + part, [b * micro + late for b in bad])
+            loss.backward()
+        return loss
+
+    def once(step, bad):
+        if wrap_closure:
+
+            def closure():
+                optimizer.zero_grad()
+                return backward(step, bad)
+
+            optimizer.step(closure)
+        else:
+            backward(step, bad)
+            if clipped:
+                clip(model.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return once
+
+
+def outcome(model, once, **options):
+    moved, end = train(model, once, **options)
+    return {"moved": moved, "finite": bool(end.isfinite().all()), **told()}
+
+
+def told():
+    report = WATCH.report()
+    return {
+        "judged": report.judged,
+        "refused": report.refused,
+        "named": sorted(report.named),
+        "reasons": list(report.reasons),
+        "unwatched steps": report.unwatched_steps,
+        "models": list(report.models),
+        "said": [line for line in SAID if "NOT WATCHED" in line],
+        "events": list(EVENTS),
+    }
+
+
+# -- scripts ---------------------------------------------------------------------------------------
+
+
+def basic(kind, **options):
+    fresh()
+    model = build(kind)
+    return outcome(model, plain(model, **options))
+
+
+def lbfgs():
+    fresh()
+    model = build("ddp")
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+    return outcome(model, plain(model, optimizer, wrap_closure=True))
+
+
+def scaled(*, fused=False, unscale=False, bad=(BAD,)):
+    fresh()
+    model = build("ddp")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    def once(step, bad):
+        scaler.scale(loss_of(model, step, bad)).backward()
+        if unscale:
+            scaler.unscale_(optimizer)
+            clip(model.parameters())
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    return outcome(model, once, bad=bad)
+
+
+def no_sync():
+    fresh()
+    model = build("ddp")
+    optimizer = adamw(model.parameters())
+
+    def once(step, bad):
+        with model.no_sync():
+            loss_of(model, step, bad).backward()
+        loss_of(model, step + 50, bad).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return outcome(model, once)
+
+
+def unreduced():
+    fresh()
+    model = build("ddp")
+    optimizer = adamw(model.parameters())
+    loss_of(model, 0).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with model.no_sync():
+        loss_of(model, 1).backward()
+    optimizer.step()
+    return told()
+
+
+def two_optimizers():
+    fresh()
+    model = build("ddp")
+    one = adamw(model.module.first.parameters())
+    two = torch.optim.SGD(model.module.second.parameters(), lr=0.1, momentum=0.9)
+
+    def once(step, bad):
+        loss_of(model, step, bad).backward()
+        for optimizer in (one, two):
+            optimizer.step()
+        model.zero_grad()
+
+    return outcome(model, once)
+
+
+def two_models():
+    fresh()
+    left, right = build("ddp"), build("fsdp")
+    optimizer = adamw([*left.parameters()])
+    other = adamw([*right.parameters()])
+
+    def once(step, bad):
+        loss_of(left, step, bad).backward()
+        loss_of(right, step, ()).backward()
+        for one in (optimizer, other):
+            one.step()
+            one.zero_grad()
+
+    model = nn.ModuleList([left.module])
+    return outcome(model, once)
+
+
+def conditional(kind):
+    fresh()
+    model = build(kind, shard_sometimes=True)
+    inner = model.module if kind == "ddp" else model
+    inner.conditional = True
+    run = plain(model)
+
+    def once(step, bad):
+        inner.step = step
+        run(step, bad)
+
+    return outcome(model, once)
+
+
+def static_graph():
+    fresh()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    model = DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
+    return outcome(model, plain(model, clipped=True))
+
+
+def thawed(kind):
+    fresh()
+    torch.manual_seed(0)
+    model = Net()
+    model.first.requires_grad_(requires_grad=False)
+    if kind == "ddp":
+        model = DistributedDataParallel(model, find_unused_parameters=True)
+    else:
+        model = fully_shard(model)
+    inner = model.module if kind == "ddp" else model
+    run = plain(model)
+
+    def once(step, bad):
+        if step == 2:
+            inner.first.requires_grad_(requires_grad=True)
+        run(step, bad)
+
+    return outcome(model, once)
+
+
+def compressed(hook, state=None):
+    fresh()
+    model = build("ddp")
+    model.register_comm_hook(state, hook)
+    run = plain(model)
+    moved, end = train(model, run, bad=())
+    return {"moved": moved, "end": end.tolist(), **told()}
+
+
+def halving(_state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future = default_hooks.allreduce_hook(None, bucket)
+    return future.then(lambda done: done.value() * 0.5)
+
+
+def equal(kind, **options):
+    fresh()
+    model = build(kind)
+    moved, end = train(model, plain(model, **options), bad=())
+    return {"moved": moved, "end": end.tolist(), **told()}
+
+
+def sparse():
+    fresh()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Embedding(20, 4, sparse=True), nn.Linear(4, 4))
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        ids = torch.randint(0, 20, (16,), generator=torch.Generator().manual_seed(step + RANK))
+        model(ids).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return told()
+
+
+def unused():
+    fresh()
+    build("ddp"), build("fsdp")
+    model = build("ddp")
+    with torch.no_grad():
+        model(batch(0)[0])
+    return told()
+
+
+def unwrapped(**settings):
+    fresh(**settings)
+    torch.manual_seed(0)
+    model = Net()
+    run = plain(model, clipped=True)
+    try:
+        return outcome(model, run, bad=())
+    except GuardError as error:
+        return {"code": error.code, **told()}
+
+
+def outside():
+    """A parameter beside the model that is watched."""
+    fresh()
+    model = build("ddp")
+    scale = nn.Parameter(torch.ones(()))
+    optimizer = adamw([*model.parameters(), scale])
+    for step in range(2):
+        (loss_of(model, step) * scale).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return told()
+
+
+def first_fsdp():
+    fresh()
+    from torch.distributed.fsdp import fully_sharded_data_parallel as module
+
+    model = module.FullyShardedDataParallel(
+        nn.Linear(8, 4), device_id=torch.device("cpu"), use_orig_params=True
+    )
+    optimizer = adamw(model.parameters())
+    for step in range(2):
+        loss_of(model, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return told()
+
+
+def by_hand(*, judges):
+    fresh()
+    model = build("ddp")
+    guard = attach(model, None, WATCH.settings)
+    optimizer = adamw(model.parameters())
+    for step in range(4):
+        loss_of(model, step).backward()
+        if judges:
+            guard.judge(step)
+        optimizer.step()
+        optimizer.zero_grad()
+    return told()
+
+
+def compiled(kind):
+    fresh()
+    torch._dynamo.reset()
+    model = build(kind)
+    fast = torch.compile(model, backend="eager")
+    optimizer = adamw(model.parameters())
+    step_once = torch.compile(optimizer.step, backend="eager") if kind == "ddp" else optimizer.step
+
+    def once(step, bad):
+        loss_of(fast, step, bad).backward()
+        step_once()
+        optimizer.zero_grad()
+
+    return outcome(model, once)
+
+
+def joined():
+    fresh()
+    model = DistributedDataParallel(nn.Linear(8, 4))
+    optimizer = adamw(model.parameters())
+    with model.join():
+        for step in range(2 + RANK):
+            loss_of(model, step, ()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return told()
+
+
+def in_backward():
+    fresh()
+    model = build("fsdp")
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())
+    loss_of(model, 0).backward()
+    return told()
+
+
+def own_reduction():
+    """A reduce-scatter of the script, set after the guard has moved in."""
+    fresh()
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+
+    model = build("fsdp")
+    run = plain(model)
+    run(0, ())
+    model.second.set_custom_reduce_scatter(DefaultReduceScatter())
+    run(1, ())
+    return told()
+
+
+def other_buffers():
+    fresh()
+    model = build("fsdp")
+    model.set_allocate_memory_from_process_group_for_comm(enable=False)
+    plain(model)(0, ())
+    return told()
+
+
+BEFORE = {
+    "plain ddp": lambda: equal("ddp"),
+    "plain fsdp": lambda: equal("fsdp"),
+    "plain fp16": lambda: compressed(default_hooks.fp16_compress_hook),
+    "plain halving": lambda: compressed(halving),
+    "ruined ddp": lambda: basic("ddp"),
+    "ruined fsdp": lambda: basic("fsdp"),
+}
+SCENARIOS = {
+    "equal ddp": lambda: equal("ddp"),
+    "equal fsdp": lambda: equal("fsdp"),
+    "fp16": lambda: compressed(default_hooks.fp16_compress_hook),
+    "halving": lambda: compressed(halving),
+    "ddp": lambda: basic("ddp"),
+    "fsdp": lambda: basic("fsdp"),
+    "ddp clipped": lambda: basic("ddp", clipped=True),
+    "fsdp clipped": lambda: basic("fsdp", clipped=True),
+    "ddp closure": lambda: basic("ddp", wrap_closure=True),
+    "fsdp closure": lambda: basic("fsdp", wrap_closure=True),
+    "lbfgs": lbfgs,
+    "scaler": scaled,
+    "scaler unscaled": lambda: scaled(unscale=True),
+    "scaler fused": lambda: scaled(fused=True),
+    "accumulated ddp": lambda: basic("ddp", micro=2, late=1),
+    "accumulated fsdp": lambda: basic("fsdp", micro=2, late=1),
+    "accumulated early ddp": lambda: basic("ddp", micro=2),
+    "no_sync": no_sync,
+    "two optimizers": two_optimizers,
+    "two models": two_models,
+    "conditional ddp": lambda: conditional("ddp"),
+    "conditional fsdp": lambda: conditional("fsdp"),
+    "static graph": static_graph,
+    "thawed fsdp": lambda: thawed("fsdp"),
+    "thawed ddp": lambda: thawed("ddp"),
+    "unreduced": unreduced,
+    "sparse": sparse,
+    "unused": unused,
+    "unwrapped": unwrapped,
+    "unwrapped, required": lambda: unwrapped(require_watched=True),
+    "outside": outside,
+    "fsdp1": first_fsdp,
+    "by hand": lambda: by_hand(judges=True),
+    "by hand, forgotten": lambda: by_hand(judges=False),
+    "join": joined,
+    "in backward": in_backward,
+    "own reduction": own_reduction,
+    "other buffers": other_buffers,
+}
+
+COMPILED = {
+    "compiled ddp": lambda: compiled("ddp"),
+    "compiled fsdp": lambda: compiled("fsdp"),
+}
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{INIT}", rank=RANK, world_size=SIZE)
+    seen = {}
+    try:
+        for name, scenario in () if COMPILES else BEFORE.items():
+            seen[name] = scenario()
+        install()
+        for name, scenario in (COMPILED if COMPILES else SCENARIOS).items():
+            seen[name] = scenario()
+    except BaseException:
+        seen["error"] = f"{name}: {traceback.format_exc()}"
+        raise
+    finally:
+        Path(OUT, f"rank-{RANK}.json").write_text(json.dumps(seen))
+    dist.destroy_process_group()
+
+
+if __name__ == "worker":
+    main()
