@@ -102,11 +102,13 @@ def egress_label(network: Network, profile: NetworkProfile | None) -> str:
     return f"{OPEN_EGRESS}: under {profile} workers use the machine's network"
 
 
-def record_egress(network: Network, profile: NetworkProfile, ledger: Ledger) -> None:
-    """Record that the way out is not limited, when that is so."""
-    if egress_label(network, profile):
+def record_egress(network: Network, profile: NetworkProfile, ledger: Ledger) -> str:
+    """Record that the way out is not limited, when that is so; returns the label."""
+    label = egress_label(network, profile)
+    if label:
         places = " ".join(network.egress)[:2000]
         ledger.write(events.EgressUnlimited(places=places, network=profile))
+    return label
 
 
 @dataclass(slots=True, kw_only=True)

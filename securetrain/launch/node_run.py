@@ -36,13 +36,7 @@ from securetrain.launch.descendants import end_stragglers, ignoring_signals, int
 from securetrain.launch.error_file import ErrorFile
 from securetrain.launch.fabric import Fabric
 from securetrain.launch.gradient_summary import gradients_of, record_gradients
-from securetrain.launch.jobnetwork import (
-    JobNetwork,
-    egress_label,
-    needs_network,
-    prober,
-    record_egress,
-)
+from securetrain.launch.jobnetwork import JobNetwork, needs_network, prober, record_egress
 from securetrain.launch.node_services import NodeServices, start_services, this_node
 from securetrain.launch.options import RunOptions
 from securetrain.launch.preflight import Preflight, run_preflight
@@ -100,6 +94,7 @@ class Session:
     """Signs for this node's ranks; None where the job's coordinator is another's."""
     signing: SigningService | None = None
     num_stragglers: int = 0
+    way_out: str = ""
     gradients: run_summary.GradientSummary | None = None
     finished: bool = False
 
@@ -166,7 +161,7 @@ class Session:
                 network=self.profile,
             )
         )
-        record_egress(policy.policy.network, self.profile, self.ledger)
+        self.way_out = record_egress(policy.policy.network, self.profile, self.ledger)
         with self._refusing(events.SandboxRefused):
             user = compiles_as(self.options, policy.policy.host.sandbox)
         key = key_of(policy.digest, environ, user=user)
@@ -396,7 +391,7 @@ class Session:
         if outcome is run_summary.Outcome.SUCCEEDED:
             nodes = ", ".join(f"{a.node} {a.label}" for a in self._admissions())
             self._say(f"succeeded; {nodes + '; ' if nodes else ''}ledger closed")
-        for line in reminders(self.plan, self.confinement, self._way_out):
+        for line in reminders(self.plan, self.confinement, self.way_out):
             self._say(line)
         if outcome is run_summary.Outcome.SUCCEEDED:
             book = self.services.checkpoint_log if self.services is not None else None
@@ -417,10 +412,6 @@ class Session:
             if part is not None and part.problem is not None:
                 return part.problem
         return None
-
-    @property
-    def _way_out(self) -> str:
-        return egress_label(self.setup.policy.policy.network, self.profile)
 
     @property
     def _background(self) -> BackgroundTasks | None:
@@ -455,7 +446,7 @@ class Session:
             plan=self.plan,
             confinement=self.confinement,
             log=self.services.sentence if self.services is not None else "",
-            way_out=self._way_out,
+            way_out=self.way_out,
             warnings=(*self.environment.warnings, *shared),
         ):
             self._say(line)
@@ -495,7 +486,7 @@ class Session:
                 removed=run_summary.variables(found),
                 passed=self.options.pass_env,
                 sandbox=self.confinement.label if self.confinement else "",
-                egress=self._way_out,
+                egress=self.way_out,
                 preflight=self.preflight.sentence if self.preflight else "",
                 gradients=self.gradients,
                 workers=tuple(run_summary.worker_ref(report) for report in self._reports()),
