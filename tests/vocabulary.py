@@ -39,7 +39,10 @@ def outside(inner: int, launcher: int) -> int:
     parents, inside = {}, {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            lines = dict(
+                line.split(":", 1)
+                for line in status.read_bytes().decode(errors="replace").splitlines()
+            )
         except (FileNotFoundError, ProcessLookupError):
             continue
         pid = int(status.parent.name)
