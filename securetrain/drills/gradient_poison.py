@@ -4,8 +4,8 @@
 
 Four gloo ranks train a small byte-level language model on the interpreter's own help texts with
 DistributedDataParallel. From step 30 on, one rank sends its gradients times -10. Plain: the model
-ends worse than it began and no error is raised. Hardened: the guard names the rank with ST-GRAD-002
-at every attacked step, the steps are skipped, and the model stays as good as it was.
+ends worse than it began and no error is raised. Hardened: the guard names the rank (ST-GRAD-002), the
+step is skipped, the rank counts zero from then on, and the model learns from the others.
 """
 
 import math
@@ -51,6 +51,8 @@ class Curve:
     """Refused steps and why."""
     named: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Refused steps and the ranks that the guard named."""
+    excluded: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Steps in which ranks counted zero, and these ranks."""
 
 
 def plain(_workdir: Path) -> Outcome:
@@ -80,14 +82,22 @@ def hardened(_workdir: Path) -> Outcome:
 
 
 def judge_guarded(guarded: Curve) -> Outcome:
-    """Refused means: every attacked step, by name, no honest one, and the model kept its loss."""
+    """Refused means: in every attacked step the attacker alone was named or counted zero, no honest
+    step was refused and no honest rank left out, and the model kept its loss.
+    """
     attacked = range(ATTACK_FROM, STEPS)
-    caught = [
+    named = [
         step
         for step in attacked
         if CODE in guarded.codes.get(step, ()) and guarded.named.get(step) == (ATTACKER,)
     ]
-    false_alarms = sorted(set(guarded.codes) - set(attacked))
+    left_out = [
+        step
+        for step in attacked
+        if step not in guarded.codes and guarded.excluded.get(step) == (ATTACKER,)
+    ]
+    caught = named + left_out
+    false_alarms = sorted((set(guarded.codes) | set(guarded.excluded)) - set(attacked))
     kept = guarded.after < guarded.at_attack + _SLACK
     ruined = not guarded.after < guarded.before
     codes = Counter(code for step in attacked for code in guarded.codes.get(step, ()))
@@ -97,11 +107,11 @@ def judge_guarded(guarded: Curve) -> Outcome:
         refused=len(caught) == len(attacked) and not false_alarms and kept,
         code=codes.most_common(1)[0][0] if codes else "",
         evidence=(
-            f"The guard named rank {ATTACKER} alone at {len(caught)} of {len(attacked)} attacked"
-            f" steps ({', '.join(f'{code} x{n}' for code, n in codes.items()) or 'no code'}) and"
-            f" raised {len(false_alarms)} false alarms in {ATTACK_FROM} honest ones. The steps were"
-            f" skipped: held-out loss {guarded.before:.2f} at the start, {guarded.at_attack:.2f}"
-            f" before the attack, {guarded.after:.2f} at the end."
+            f"The guard named rank {ATTACKER} alone at {len(named)} of {len(attacked)} attacked"
+            f" steps ({', '.join(f'{code} x{n}' for code, n in codes.items()) or 'no code'}), which"
+            f" were skipped, and left it out of {len(left_out)} more; {len(false_alarms)} false"
+            f" alarms in {ATTACK_FROM} honest ones. Held-out loss {guarded.before:.2f} at the"
+            f" start, {guarded.at_attack:.2f} before the attack, {guarded.after:.2f} at the end."
         ),
     )
 
@@ -145,6 +155,7 @@ def train(poison: float, guarded: bool) -> Curve:  # noqa: FBT001 - called throu
     before = at_attack = held_out_loss()
     codes: dict[int, tuple[str, ...]] = {}
     named: dict[int, tuple[int, ...]] = {}
+    excluded: dict[int, tuple[int, ...]] = {}
     for step in range(STEPS):
         # Which rows a rank reads is a function of seed, step and rank: both sides see the same.
         order = torch.Generator().manual_seed(_SEED + step * WORLD + rank)
@@ -156,6 +167,8 @@ def train(poison: float, guarded: bool) -> Curve:  # noqa: FBT001 - called throu
         (cross_entropy(wrapped(rows[:, :-1]), rows[:, -1]) * factor).backward()
         if guard is not None:
             verdict = guard.judge(step)
+            if verdict.excluded:
+                excluded[step] = tuple(sorted(verdict.excluded))
             if not verdict.ok:
                 codes[step] = tuple(verdict.codes)
                 named[step] = tuple(sorted(verdict.outliers))
@@ -168,6 +181,7 @@ def train(poison: float, guarded: bool) -> Curve:  # noqa: FBT001 - called throu
         after=after if math.isfinite(after) else math.inf,
         codes=codes,
         named=named,
+        excluded=excluded,
     )
 
 

@@ -22,8 +22,9 @@ CAUGHT = Curve(
     before=5.5,
     at_attack=3.0,
     after=3.0,
-    codes=dict.fromkeys(range(ATTACK_FROM, STEPS), ("ST-GRAD-002",)),
-    named=dict.fromkeys(range(ATTACK_FROM, STEPS), (ATTACKER,)),
+    codes={ATTACK_FROM: ("ST-GRAD-002",)},
+    named={ATTACK_FROM: (ATTACKER,)},
+    excluded=dict.fromkeys(range(ATTACK_FROM + 1, STEPS), (ATTACKER,)),
 )
 
 
@@ -34,7 +35,7 @@ def test_a_model_that_still_learns_was_not_ruined(after, succeeded):
     assert judge_plain(CLEAN, replace(CLEAN, after=after)).succeeded is succeeded
 
 
-def test_every_attacked_step_refused_by_name_is_a_refusal():
+def test_an_attacker_that_is_named_and_left_out_is_refused():
     outcome = judge_guarded(CAUGHT)
     assert outcome.refused
     assert not outcome.succeeded
@@ -44,15 +45,29 @@ def test_every_attacked_step_refused_by_name_is_a_refusal():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"codes": {}, "named": {}, "after": 43.0},
+        {"codes": {}, "named": {}, "excluded": {}, "after": 43.0},
         {"after": 3.5},
         {"codes": {**CAUGHT.codes, STEPS - 1: ("ST-GRAD-001",)}},
-        {"codes": {k: v for k, v in CAUGHT.codes.items() if k != ATTACK_FROM}},
+        {"codes": {}},
+        {"excluded": {k: v for k, v in CAUGHT.excluded.items() if k < STEPS - 1}},
+        {"excluded": {**CAUGHT.excluded, STEPS - 1: (0, ATTACKER)}},
+        {"excluded": {**CAUGHT.excluded, 3: (0,)}},
         {"codes": {**CAUGHT.codes, 3: ("ST-GRAD-002",)}},
         {"named": {**CAUGHT.named, ATTACK_FROM: (0, ATTACKER)}},
         {"named": {}},
     ],
-    ids=["unwatched", "loss-moved", "other-code", "missed", "false-alarm", "innocent", "nobody"],
+    ids=[
+        "unwatched",
+        "loss-moved",
+        "other-code",
+        "missed",
+        "returned",
+        "innocent-out",
+        "innocent-out-before",
+        "false-alarm",
+        "innocent",
+        "nobody",
+    ],
 )
 def test_anything_less_is_not(changes):
     outcome = judge_guarded(replace(CAUGHT, **changes))

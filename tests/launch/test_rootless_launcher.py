@@ -167,7 +167,7 @@ def test_a_signal_waits_for_its_handler(proc, monkeypatch):
 def test_a_signal_that_nobody_takes_is_said(way, monkeypatch, capfd):
     """Its sender waits for an end that does not come."""
     monkeypatch.setattr(rootless_launcher, "_READY_SECONDS", 0.05)
-    shell = "kill -TERM $PPID; sleep 0.5; exit 7"
+    shell = "sleep 0.3; kill -TERM $PPID; sleep 0.5; exit 7"
     monkeypatch.setattr(network_rootless, "command", lambda *_, **__: ["/bin/sh", "-c", shell])
     assert run_inside(["s.py"], scan(["s.py"]), {}) == 7
     said = capfd.readouterr().err

@@ -92,7 +92,7 @@ def test_all_sections_and_curves_are_there(text):
     for words in (
         "What this run did not prove", "Loss in bits per byte", "Gradient norm", "bigram 3.77",
         "Time of a step",
-        "Norm of each rank's gradient", "Evidence against each rank", "step-00000300",
+        "Norm of each rank", "Evidence against each rank", "step-00000300",
         "D-RDZ-PICKLE", "refused ST-ADMN-002", "attack succeeded", "ST-HST-001", "ulimit -c 0",
         "node-admitted",
     ):  # fmt: skip
