@@ -4,8 +4,8 @@
 
 Four gloo ranks train a small byte-level language model on the interpreter's own help texts with
 DistributedDataParallel. From step 30 on, one rank sends its gradients times -10. Plain: the model
-ends worse than it began and no error is raised. Hardened: the guard names the rank (ST-GRAD-002), the
-step is skipped, the rank counts zero from then on, and the model learns from the others.
+ends worse than it began and no error is raised. Hardened: the guard names the rank (ST-GRAD-002),
+that step is skipped, the rank counts zero from then on, and the model learns from the others.
 """
 
 import math
