@@ -11,8 +11,9 @@ A step, on every rank:
    moment (statements.py);
 3. every rank computes the same findings from the same table: finite, outliers (detector.py),
    integrity of the reduction (integrity.py);
-4. the hash of table and findings is all-gathered: a rank that was told another table, or decided
-   otherwise, shows here (ST-GRAD-004) and the step is refused everywhere;
+4. the hash of table and findings travels with the next step's first message, or at once where
+   the policy confirms tables: a rank that was told another table, or decided otherwise, shows
+   there (ST-GRAD-004) and the step is refused everywhere;
 5. when ranks hold different pieces of the model, all ranks tell each other what their group found
    (agreement.py), so that a step that is refused anywhere is refused everywhere;
 6. the policy's response (response.py). A refused step's gradients are dropped (`grad = None`)
@@ -23,10 +24,10 @@ Which gradients: of each piece of the model (watch.py) the local gradient of eve
 it, before any reduction over data- and context-parallel ranks and after those over tensor-parallel
 ones. See docs/explanation/gradient-guard.md.
 
-Cost per step: `draws + 2` all-gathers of at most 8 KiB to 32 ranks, one more of 66 bytes where the
-model lies in pieces, and three reads of the gradient. With 2 M parameters, two ranks on two cores
-and 1,024 tokens a rank, the fastest step is 1.01 (FSDP2) and 1.03 (DDP) times the plain one; on an
-oversubscribed machine every extra collective waits for the slowest rank (benchmarks/step.py).
+Cost per step: `draws + 1` all-gathers, one more where tables are confirmed and one of 258 bytes
+where the model lies in pieces; rows of k numbers for each part and three for each group; and one
+read each of the gradient, the result and the first moment. On an oversubscribed machine every
+extra collective waits for the slowest rank (benchmarks/step.py).
 
 What mode `detect` covers: faults, poisoned shards, byzantine ranks, and reductions that were
 tampered with. What it does not: see detector.py (faint, rotating and majority attacks) and

@@ -70,8 +70,6 @@ class Findings:
     """Ranks of this group, by place, that the detector keeps on probation."""
     disputed: set[int] = field(default_factory=set)
     """Ranks that say they received something else than was sent: a dispute begins there."""
-    partial_norms: dict[int, float] = field(default_factory=dict)
-    """Norms, estimated, of the part of the reduced gradient that each rank holds."""
     refused: bool = False
     """Something found is in the gradients that the optimizer would see."""
     contested: bool = False
@@ -128,7 +126,6 @@ class Findings:
         self.attributed = self.attributed and other.attributed
         self.table += other.table
         self.disputed |= other.disputed
-        self.partial_norms.update(other.partial_norms)
         self.peak = max(self.peak, other.peak)
         self.calibrating = self.calibrating or other.calibrating
         if other.integrity is not None:
@@ -141,8 +138,6 @@ class Findings:
         self.newly_excluded |= other.newly_excluded
         self.readmitted |= other.readmitted
         self.disputes |= other.disputes
-        self.disputed |= other.disputed
-        self.partial_norms.update(other.partial_norms)
 
     def add_disagreement(self) -> None:
         """The ranks' transcripts or tables differ."""

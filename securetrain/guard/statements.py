@@ -7,7 +7,6 @@ group rows, what it received for each group, and its first moment for each group
 as many bytes as every other.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -118,10 +117,3 @@ def _plausible(moments: Rows, gradients: Rows) -> Rows:
         factor[int(np.argmax(np.where(lean, length * factor, -1.0)))] = 0.0
     kept: Rows = moments * factor[:, None, None]
     return kept
-
-
-def lengths(rows: Rows) -> tuple[float, ...]:
-    """Estimated norms; not finite ones are infinite."""
-    return tuple(
-        float(x) if math.isfinite(x) else math.inf for x in np.sqrt((rows**2).sum(axis=-1))
-    )

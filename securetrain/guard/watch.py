@@ -49,7 +49,7 @@ from securetrain.guard.response import EXCLUDING, Findings
 from securetrain.guard.rows import StepRows
 from securetrain.guard.settlement import Offences, Settlement, Settler
 from securetrain.guard.sketch import shape_for
-from securetrain.guard.statements import DIGEST, Table, decode, encode, first_moment, lengths
+from securetrain.guard.statements import DIGEST, Table, decode, encode, first_moment
 from securetrain.policy.schema import Gradients, GuardResponse
 
 _MEMORY: Final = 64
@@ -296,9 +296,6 @@ class GroupWatch:
         usable = table.finite
         usable[list(apart)] = False
         gradients = np.where(usable[:, None, None], table.groups, np.nan)
-        findings.partial_norms = dict(
-            zip(self.ranks, lengths(table.received.sum(axis=1)), strict=True)
-        )
         self._check_words(findings, table, [rank for rank in live if usable[rank]])
         moment, odd = first_moment(table, self._owners)
         for rank in odd:
