@@ -34,7 +34,7 @@ def cpu() -> float:
     server = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     try:
         # utime, stime, cutime, cstime: fields 14 to 17, counted after the name in brackets.
-        fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[11:15]
+        fields = Path(f"/proc/{server}/stat").read_bytes().rpartition(b")")[2].split()[11:15]
     except OSError:
         return total
     return total + sum(map(int, fields)) / os.sysconf("SC_CLK_TCK")

@@ -34,6 +34,18 @@ def is_running(pid: int) -> bool:
     return found is not None and found.state != "Z"
 
 
+def is_below(pid: int, ancestor: int) -> bool:
+    """Tell whether a process is a child of another, or a child's child."""
+    while pid > 1:
+        found = read_stat(pid)
+        if found is None:
+            return False
+        pid = found.parent
+        if pid == ancestor:
+            return True
+    return False
+
+
 def outside(inner: int, launcher: int) -> int:
     """The number by which this process knows one of a launcher's sandbox."""
     parents, inside = {}, {}

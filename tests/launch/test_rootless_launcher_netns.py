@@ -18,7 +18,7 @@ from securetrain.testing.cluster import NamespaceCluster, missing
 from securetrain.testing.frames import Kind, Traffic
 from tests.launch.two_nodes import CANARIES, NODES, PATIENCE, POLICY, TRAIN, coordinated
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, USER, interpreter
-from tests.vocabulary import needs
+from tests.vocabulary import is_below, needs
 
 pytestmark = [
     pytest.mark.netns,
@@ -71,11 +71,9 @@ def nodes(folder):
 
 def inside(nodes, node):
     """The processes of a launcher, by pid, with what they run."""
-    found = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdecimal() and is_of(int(path.name), nodes.launchers[node].pid):
-            found[int(path.name)] = command_line(int(path.name))
-    return found
+    launcher = nodes.launchers[node].pid
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return {pid: command_line(pid) for pid in pids if pid == launcher or is_below(pid, launcher)}
 
 
 def command_line(pid):
@@ -83,16 +81,6 @@ def command_line(pid):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
-
-
-def is_of(pid, ancestor):
-    while pid > 1 and pid != ancestor:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        pid = int(stat.rpartition(")")[2].split()[1])
-    return pid == ancestor
 
 
 def test_an_ordinary_user_trains_on_two_machines(nodes):

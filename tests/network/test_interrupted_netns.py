@@ -122,8 +122,8 @@ class Trial:
 
 def command_name(pid):
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except FileNotFoundError:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
         return ""
 
 

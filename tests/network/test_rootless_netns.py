@@ -17,7 +17,7 @@ from securetrain.network.wireguard_go import WireGuardGo
 from securetrain.testing.cluster import DEVICE, NamespaceCluster, missing
 from securetrain.testing.frames import Traffic
 from tests.network.ordinary_user import AS_USER, ENVIRONMENT, interpreter
-from tests.vocabulary import needs
+from tests.vocabulary import is_below, needs
 
 pytestmark = [
     pytest.mark.netns,
@@ -168,7 +168,7 @@ def test_an_ordinary_user_gets_an_encrypted_network(cluster, launchers):
 def test_a_killed_launcher_leaves_nothing(cluster, launchers):
     launcher = launchers[0]
     assert json.loads(launcher.hear())["inside"]
-    mine = [pid for pid in everything() if is_of(pid, launcher.process.pid)]
+    mine = [pid for pid in everything() if is_below(pid, launcher.process.pid)]
     assert len(mine) >= 2  # pasta's child, the launcher, its engine
     first = [pid for pid in mine if b"-c\0" in command_line(pid)]
     os.kill(first[-1], 9)
@@ -185,15 +185,3 @@ def command_line(pid):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
-
-
-def is_of(pid, ancestor):
-    while pid > 1:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        pid = int(stat.rpartition(")")[2].split()[1])
-        if pid == ancestor:
-            return True
-    return False

@@ -10,6 +10,7 @@ import pytest
 
 from securetrain.core.errors import SecureTrainError
 from securetrain.quickstart import children
+from tests.vocabulary import is_running
 
 ENVIRON = dict(os.environ)
 
@@ -36,14 +37,6 @@ def started(running: children.Child) -> list[int]:
     return [int(word) for word in line.split()[1:]]
 
 
-def alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] != "Z"
-
-
 def test_ctrl_c_leaves_no_process_behind(tmp_path):
     command = fake("time.sleep(600)")
     pids: list[int] = []
@@ -52,9 +45,9 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path):
         children.child(command, tmp_path / "log", ENVIRON) as running,
     ):
         pids = started(running)
-        assert all(alive(pid) for pid in pids)
+        assert all(is_running(pid) for pid in pids)
         raise KeyboardInterrupt
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
 
 
 def test_a_child_that_ignores_the_polite_signal_is_killed(tmp_path, monkeypatch):
@@ -65,7 +58,7 @@ def test_a_child_that_ignores_the_polite_signal_is_killed(tmp_path, monkeypatch)
         pids = started(running)
         while "deaf" not in running.tail:
             time.sleep(0.01)
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
 
 
 def test_workers_that_outlive_their_launcher_are_killed(tmp_path):
@@ -78,7 +71,7 @@ def test_workers_that_outlive_their_launcher_are_killed(tmp_path):
         running.wait(lambda: None, 0.01)
     assert caught.value.code == "ST-RUNT-004"
     assert "exit code 3" in caught.value.what
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
 
 
 def test_other_processes_are_left_alone(tmp_path):

@@ -261,6 +261,7 @@ def test_whatever_a_member_says_the_others_go_on(job, tools, messages):
             rogue.send(Ready(floors=()))
     assert codes <= KNOWN | {"ST-ADMN-007"}, codes
     rogue.send(Leave())
+    tools.wait_until(lambda: len(job.coordinator._nodes) == 2, "it is out")
     assert scene.harm_later() == []
     assert {e.subject for e in job.events() if e.event == "node-evicted"} <= {
         f"spiffe://securetrain.local/job/job-1/node/{name}"
