@@ -24,6 +24,7 @@ ALSO = {
     "store-on-any-address": {"ST-NET-011"},
     "torch-on-any-address": {"ST-NET-011"},
     "nccl-comm-id-in-env": {"ST-FAB-021"},
+    "nccl-comm-id-in-file": {"ST-FAB-021"},
     "nccl-interface-unset": set(),
     "nccl-interface-absent": {"ST-FAB-001", "ST-FAB-002"},
     "nccl-interface-excluded": {"ST-FAB-002"},

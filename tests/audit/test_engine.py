@@ -52,7 +52,8 @@ def test_exit_codes_follow_the_policy(run):
     assert run("ptrace-open").exit_code == 0  # medium, and fail_on is high
     assert run("ptrace-open", host={"fail_on": Severity.MEDIUM}).exit_code == 1
     assert run("accept-ra").exit_code == 1
-    assert run("no-sysctls").exit_code == 0  # three unknown of five allowed
+    assert run("no-sysctls", host={"max_unknown": 6}).exit_code == 0  # six are unknown
+    assert run("no-sysctls", host={"max_unknown": 5}).exit_code == 3
     assert run("no-sysctls", host={"max_unknown": 0}).exit_code == 3
 
 
