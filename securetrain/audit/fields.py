@@ -136,7 +136,7 @@ def _filled(parent: Any, name: str, value: Any, where: str) -> Any:
 
 @cache
 def _may_be_empty(parent: type[object], name: str) -> bool:
-    """Whether the schema says so of a record type's field."""
+    """Return whether the schema says so of a record type's field."""
     return _is_marked(typing.get_type_hints(parent, include_extras=True)[name])
 
 

@@ -48,7 +48,7 @@ def collect_node(
 
 
 def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> Facts:
-    """Collect what a `Host` shows."""
+    """Collect the facts that a `Host` shows."""
     return Facts(
         collected=Collected(
             at=now,
@@ -108,7 +108,7 @@ def _user() -> str:
 
 
 def _home() -> Path | None:
-    """What the user database says; a uid without a name has no home directory."""
+    """The home directory of the user database; a uid without a name has none."""
     try:
         return Path(pwd.getpwuid(os.geteuid()).pw_dir)
     except KeyError:

@@ -78,7 +78,7 @@ def _wanted(host: Host) -> Iterator[tuple[PathRole, str, str]]:
 
 
 def _searched(host: Host) -> Iterator[tuple[PathRole, str, str]]:
-    """What the loader and Python search, and what the loader puts into every process (ld.so(8))."""
+    """Places that the loader and Python search, and its list for every process (ld.so(8))."""
     for name, role in _LIST_VARIABLES:
         value = host.environ.get(name)
         if value is None and role is PathRole.EXECUTABLES:

@@ -33,7 +33,7 @@ NOT_IN_A_CONTAINER: Final = "none"
 
 
 def context(host: Host) -> Context:
-    """What surrounds the job on this machine."""
+    """The surroundings of the job on this machine."""
     return Context(
         container=reading(lambda: container(host)),
         private_tmp=reading(lambda: _private_tmp(host)),
@@ -43,7 +43,7 @@ def context(host: Host) -> Context:
 
 
 def first_pid_namespace(host: Host) -> bool:
-    """Whether this process sees the processes of the whole machine."""
+    """Return whether this process sees the processes of the whole machine."""
     try:
         return str(host.at("/proc/self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
     except OSError:
@@ -71,7 +71,7 @@ def container(host: Host) -> str:
 
 
 def _private_tmp(host: Host) -> bool:
-    """Whether nobody outside the job's own container, session or service sees this /tmp."""
+    """Return whether nobody outside the job's own container, session or service sees /tmp."""
     mounts = host.mounts()
     own = next((mount for mount in reversed(mounts) if mount.target == "/tmp"), None)  # noqa: S108
     if container(host) != NOT_IN_A_CONTAINER:
@@ -84,7 +84,7 @@ def _private_tmp(host: Host) -> bool:
 
 
 def _is_only_ours(host: Host, own: MountPoint) -> bool:
-    """Whether the first process has another /tmp than this one; only root may look."""
+    """Return whether the first process has another /tmp than this one; only root may look."""
     try:
         first = host.at("/proc/1/ns/mnt").readlink()
         if first == host.at("/proc/self/ns/mnt").readlink():

@@ -58,7 +58,7 @@ def _sysctl(host: Host, name: str) -> int:
 
 
 def _in_container(host: Host) -> bool:
-    """Whether it may be one: when nothing says, it may."""
+    """Return whether this may be a container: when nothing says, it may."""
     try:
         return container(host) != NOT_IN_A_CONTAINER
     except (OSError, ValueError, TooMuchError, HiddenError):

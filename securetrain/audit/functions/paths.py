@@ -40,7 +40,7 @@ def _judge_path(fact: PathFact, uid: int) -> Judgement:
 
 
 def is_found_from_anywhere(fact: PathFact) -> bool:
-    """Whether programs or libraries are looked for below the working directory.
+    """Return whether programs or libraries are looked for below the working directory.
 
     A library to preload without a slash is searched for like any other (ld.so(8)). Python's path
     is relative to where the job starts, which is its own directory as a rule: that is unknown.

@@ -37,7 +37,7 @@ UNSET: Final = Setting()
 
 
 def setting(view: View, name: str) -> Setting:
-    """What NCCL sees for `name`; for another library's variable, what is in the environment."""
+    """The value that NCCL sees for `name`; for another library, that of the environment."""
     for variable in records(view, "env"):
         if variable.name == name:
             if variable.value is None:
