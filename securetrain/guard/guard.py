@@ -38,18 +38,21 @@ in step 4 can make ranks act differently in that step.
 import itertools
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError, UsageError
+from securetrain.guard.after import Contradictions, is_sum
 from securetrain.guard.agreement import JobAgreement
 from securetrain.guard.collect import RETAIN_BYTES
 from securetrain.guard.detector_state import DetectorState
@@ -57,12 +60,24 @@ from securetrain.guard.exclusion import ExclusionState
 from securetrain.guard.hooks import sharded_modules
 from securetrain.guard.presence import Deadline, default_store
 from securetrain.guard.response import Findings
-from securetrain.guard.tensor_norms import TensorNorms
+from securetrain.guard.tensor_norms import TensorNorms, local_of, norm_of
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
 from securetrain.guard.watch import GroupWatch, LoneWatch, Watch
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 
 _STATE_VERSION: Final = 3
+OBSERVE: Final = GuardResponse.OBSERVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aftermath:
+    """A number that was said after the verdict, as it may be used."""
+
+    value: Tensor
+    verdict: Verdict | None = None
+    """The second one on the step, where something is wrong."""
+    drop: bool = False
+    """This rank's gradients are not what it was delivered: they are not to be used."""
 
 
 class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -139,6 +154,7 @@ class GradientGuard:
         self._loaded: list[PieceState] = []
         self._totals = Totals()
         self._norms = TensorNorms()
+        self._step = 0
 
     @property
     def totals(self) -> Totals:
@@ -201,6 +217,7 @@ class GradientGuard:
         if not self._parts:
             raise _unseen("the guard is not attached to a model", "call attach first")
         findings, batches, sent_bytes = Findings(), 0, 0
+        self._step = step
         self._deadline.step += 1
         elsewhere: set[int] = set()
         for watch in self._watches:
@@ -232,6 +249,112 @@ class GradientGuard:
                 )
             )
         return verdict
+
+    def bind_norm(
+        self, total: Tensor, grads: Sequence[Tensor], order: float = 2.0, *, whole: bool = True
+    ) -> Aftermath:
+        """Check the norm by which all ranks are about to clip against what was delivered; for
+        gradients that are sharded. Collective.
+
+        Args:
+            total: torch's.
+            grads: of which it is the norm.
+            order: of the norm.
+            whole: all gradients of the model are among them.
+
+        Raises:
+            GuardError: ST-GRAD-010, a rank did not speak.
+        """
+        watch = self._watch_of(grads)
+        if watch is None or order <= 0 or watch.after.lengths is None:
+            return Aftermath(value=total)
+        added = total.full_tensor() if isinstance(total, DTensor) else total
+        bound, found = watch.after.norm(
+            norm_of(map(local_of, grads), order),
+            order=order,
+            whole=whole,
+            numel=sum(grad.numel() for grad in grads),
+        )
+        if not (
+            found.corrected or is_sum(float(added), bound.total, len(watch.ranks), added.dtype)
+        ):
+            found = Contradictions(note="torch's norm is not that of the norms of all shards")
+        verdict = self._answer(watch, found)
+        if verdict is not None and self._settings.response is not OBSERVE:
+            added = torch.full_like(added, bound.total)
+            if isinstance(total, DTensor):
+                mesh = total.device_mesh
+                places = [Replicate()] * mesh.ndim
+                added = DTensor.from_local(added, mesh, places, run_check=False)
+            total = added
+        return Aftermath(value=total, verdict=verdict, drop=self._is_mine(watch, found))
+
+    def bind_flag(self, found_inf: Tensor, parameters: Sequence[Tensor]) -> Aftermath:
+        """The same for the flag by which a loss scaler skips a step of sharded gradients.
+        Collective.
+
+        Args:
+            found_inf: the largest of all ranks' flags.
+            parameters: whose gradients were looked at.
+
+        Raises:
+            GuardError: ST-GRAD-010, a rank did not speak.
+        """
+        grads = [p.grad for p in parameters if p.grad is not None]
+        watch = self._watch_of(grads)
+        if watch is None or watch.after.lengths is None:
+            return Aftermath(value=found_inf)
+        raised = bool(found_inf)
+        mine = raised and not all(bool(torch.isfinite(local_of(g)).all()) for g in grads)
+        found = watch.after.flag(mine)
+        if found.note:
+            return Aftermath(value=found_inf)  # most ranks': the scale was too large
+        if raised and not found.named:
+            found = Contradictions(
+                note="a flag says that gradients are not finite, and no rank does"
+            )
+        verdict = self._answer(watch, found)
+        if raised and self._settings.response is not OBSERVE:
+            found_inf = torch.zeros_like(found_inf)
+        return Aftermath(value=found_inf, verdict=verdict, drop=self._is_mine(watch, found))
+
+    def _answer(self, watch: GroupWatch, found: Contradictions) -> Verdict | None:
+        """A second verdict on the step that was judged last; None when nothing is wrong."""
+        if not (found.corrected or found.note):
+            return None
+        findings = Findings()
+        watch.answer(findings, found)
+        before, step = self._totals, self._step
+        verdict, totals = findings.verdict(
+            step, before, self._settings.response, self._settings.max_refused_steps
+        )
+        self._totals = msgspec.structs.replace(
+            totals, judged=before.judged, calibrating=before.calibrating, without=before.without
+        )
+        if self._on_record is not None:
+            size = len(self._ranks)
+            self._on_record(
+                StepRecord(
+                    verdict=verdict, totals=self._totals, world_size=size, batches=0, sent_bytes=8
+                )
+            )
+        return verdict
+
+    def _is_mine(self, watch: GroupWatch, found: Contradictions) -> bool:
+        mine = self._rank in {watch.ranks[index] for index in found.named}
+        return mine and self._settings.response is not OBSERVE
+
+    def _watch_of(self, grads: Sequence[Tensor]) -> GroupWatch | None:
+        """The group over which all of them are sharded, when it holds the whole model."""
+        [watch] = self._watches if len(self._watches) == 1 else [None]
+        if self._job_group is not None or not isinstance(watch, GroupWatch) or not grads:
+            return None
+        for grad in grads:
+            if not isinstance(grad, DTensor) or all(p.is_replicate() for p in grad.placements):
+                return None
+            if tuple(sorted(grad.device_mesh.mesh.flatten().tolist())) != watch.ranks:
+                return None
+        return watch
 
     def state_dict(self) -> dict[str, Any]:
         """Plain ints, floats, strings, lists and dicts; equal on every rank. Collective where the

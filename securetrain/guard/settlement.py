@@ -64,6 +64,8 @@ class Settlement:
     undecided: bool
     out: tuple[int, ...]
     """Ranks that are not in the means."""
+    table: OpenTable | None = None
+    """The words of all ranks about the means."""
     sent_bytes: int
 
 
@@ -160,6 +162,7 @@ class Settler:
                     texts=tuple(sorted(texts.items())),
                     undecided=False,
                     out=decision.excluded,
+                    table=attempt.table,
                     sent_bytes=sent_bytes,
                 )
             before = (decision.excluded, len(apart))

@@ -32,11 +32,19 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
+from securetrain.guard.after import (
+    CODE,
+    AfterVerdict,
+    Contradictions,
+    ShardLengths,
+    lengths_in_the_open,
+    lengths_of_table,
+)
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.collect import Collector, StepSketches
 from securetrain.guard.detector import Detector
 from securetrain.guard.detector_state import DetectorState
-from securetrain.guard.dispute import Numbers, Standing
+from securetrain.guard.dispute import Numbers, OpenTable, Standing
 from securetrain.guard.exclusion import Exclusion, ExclusionState, weights_of
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
@@ -119,6 +127,9 @@ class GroupWatch:
         self._confirm = settings.confirm_tables
         self._group = group
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
+        self.after = AfterVerdict(self.channel, self.beacon)
+        self._table: Table | None = None
+        self._opened: OpenTable | None = None
         self._before: Detector | None = None
         self._leaned: dict[int, int] = {}
         self._steps = 0
@@ -135,7 +146,7 @@ class GroupWatch:
                 "the model given to the guard",
                 "shard all of them over one mesh",
             )
-        self._owners = _owners(self.ranks, grids.pop())
+        self._owners = self.after.owners = _owners(self.ranks, grids.pop())
         attach_sharded(
             modules,
             self.collector,
@@ -185,6 +196,9 @@ class GroupWatch:
         mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
         self._compare_told(mine, sketches)
         before = self._before = self.detector.snapshot()
+        self._table = self._opened = None
+        self.after.begin(None)
+        weights = self.weights.values
         self._standing.begin()
         if self._response in EXCLUDING:
             self._impose(mine, elsewhere)
@@ -201,6 +215,7 @@ class GroupWatch:
         if self._response in EXCLUDING:
             sent += self._respond(mine, before)
         self._keeper.clear()
+        self.after.begin(None if mine.refused else lambda: self._lengths(weights))
         findings.merge(mine)
         self.collector.learn(applied=not mine.refused)
         return sketches.batches, sent
@@ -272,8 +287,34 @@ class GroupWatch:
         if named and set(settlement.out) != set(self.exclusion.excluded):
             return  # dropped, and without them from the next step on
         self._keeper.replace(settlement.means)
+        self._opened = settlement.table
         findings.excluded |= {self.ranks[index] for index in settlement.out}
         findings.settle()
+
+    def _lengths(self, weights: Sequence[float]) -> ShardLengths | None:
+        """Of the shards that the optimizer is about to use."""
+        if self._opened is not None:
+            return lengths_in_the_open([self._opened], len(self.ranks))
+        if self._table is None:
+            return None
+        return lengths_of_table(self._table, weights, self._owners)
+
+    def answer(self, findings: Findings, found: Contradictions) -> None:
+        """Decide what follows from numbers after the verdict; nothing of them is used any more."""
+        places = self._uncounted
+        findings.excluded |= {self.ranks[index] for index in places}
+        for index in found.named:
+            text = f"rank {self.ranks[index]} {found.text}"
+            findings.accuse(CODE, text, index, self.ranks, self._known)
+        if found.note:
+            findings.add(CODE, found.note, attributed=False)
+        if self._response not in EXCLUDING:
+            return
+        decision = self.exclusion.add(findings.offences)
+        findings.newly_excluded |= {self.ranks[index] for index in decision.newly}
+        self.weights.values = weights_of(len(self.ranks), decision.excluded)
+        if not (decision.newly and self._response is GuardResponse.SKIP_STEP):
+            findings.settle()
 
     def _assess(self, before: Detector, rows: Numbers, out: Collection[int]) -> Offences:
         """Judge what was sent in the open, by what was known before this step."""
@@ -308,6 +349,7 @@ class GroupWatch:
         )
         findings.add_assessment(self.detector.observe(self.rows), self.ranks, self._known)
         if all(usable[rank] for rank in live):
+            self._table = table
             result = check(
                 table.parts,
                 table.received,
