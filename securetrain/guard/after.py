@@ -49,8 +49,6 @@ class ShardLengths:
     """The sketched length of each rank's shard."""
 
     values: tuple[float, ...]
-    exact: bool = True
-    """False: upper bounds."""
 
 
 Lengths = Callable[[], ShardLengths | None]
@@ -109,7 +107,6 @@ class AfterVerdict:
         lengths = self.lengths
         assert lengths is not None
         said = [value for (value,) in map(_NUMBER.unpack, self._gather(_NUMBER.pack(partial)))]
-        whole = whole and lengths.exact
         bound = bind_norms(said, lengths.values, self.owners, order=order, whole=whole, numel=numel)
         named = set(bound.gross)
         for rank in range(len(said)):
@@ -165,19 +162,12 @@ def lengths_of_table(
     return ShardLengths(values=tuple(float(lengths[part]) for part in owners))
 
 
-def lengths_in_the_open(tables: Collection[OpenTable], ranks: int) -> ShardLengths:
-    """The same of reductions that were done in the open.
-
-    Where shards have copies the parts of a table are not the shards: then every shard is at most as
-    long as the whole.
-    """
-    squares = np.zeros(ranks)
+def lengths_in_the_open(tables: Collection[OpenTable], owners: Sequence[int]) -> ShardLengths:
+    """The same of reductions that were done in the open."""
+    squares = np.zeros(max(owners) + 1)
     for table in tables:
         count = np.maximum(table.included.sum(axis=0), 1)
         mean = np.einsum("rp,rpk->pk", table.included, np.nan_to_num(table.sent)) / count[:, None]
         square = (mean**2).sum(axis=1)
-        squares += square.sum() if table.shared else square
-    return ShardLengths(
-        values=tuple(float(value) for value in np.sqrt(squares)),
-        exact=not any(table.shared for table in tables),
-    )
+        squares += square if len(square) == len(squares) else square.sum()
+    return ShardLengths(values=tuple(float(np.sqrt(squares[part])) for part in owners))

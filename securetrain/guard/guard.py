@@ -169,7 +169,7 @@ class GradientGuard:
     @property
     def has_gradient(self) -> bool:
         """True when a gradient was reduced that `judge` has not seen. Equal on every rank."""
-        return any(isinstance(w, GroupWatch) and w.collector.has_pieces for w in self._watches)
+        return any(isinstance(w, GroupWatch) and w.has_pieces for w in self._watches)
 
     def use_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Compare gradients with this optimizer's first moment from now on. Without it, or where it

@@ -51,6 +51,7 @@ from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sha
 from securetrain.guard.integrity import check, leaning, unequal
 from securetrain.guard.kept import Keeper, Weights
 from securetrain.guard.moments import Moments
+from securetrain.guard.open_mode import NOT_AGREED, SET_APART, OpenMode
 from securetrain.guard.presence import Deadline
 from securetrain.guard.rereduction import OpenReduction
 from securetrain.guard.response import EXCLUDING, Findings
@@ -129,7 +130,8 @@ class GroupWatch:
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
         self.after = AfterVerdict(self.channel, self.beacon)
         self._table: Table | None = None
-        self._opened: OpenTable | None = None
+        self._opened: list[OpenTable] = []
+        self._open = OpenMode(self._settler)
         self._before: Detector | None = None
         self._leaned: dict[int, int] = {}
         self._steps = 0
@@ -154,6 +156,7 @@ class GroupWatch:
             weights=self.weights,
             keeper=self._keeper,
             moments=self.moments,
+            open_mode=self._open,
         )
         named = [(one.chunk, p.sharded_param) for one in modules for p in one.group.fsdp_params]
         self.piece = fingerprint(named)
@@ -172,6 +175,11 @@ class GroupWatch:
         self.piece = fingerprint(model.named_parameters())
         self.beacon.commit()
 
+    @property
+    def has_pieces(self) -> bool:
+        """True when anything was reduced since the last step."""
+        return self._open.has_pieces if self._open.active else self.collector.has_pieces
+
     def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
         """See `Watch`."""
         self.detector.restart(detector)
@@ -184,19 +192,17 @@ class GroupWatch:
         Raises:
             GuardError: ST-GRAD-006, no gradient was seen since the last call.
         """
+        if self._open.active:
+            return self._judge_open(findings, elsewhere)
         sketches = self.collector.end()
         if sketches is None:
-            raise GuardError(
-                "ST-GRAD-006",
-                "no gradient was reduced since the last step",
-                "the model given to the guard",
-            )
+            raise _nothing()
         row = encode(sketches)
         rows = self.channel.all_gather(row)
         mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
         self._compare_told(mine, sketches)
         before = self._before = self.detector.snapshot()
-        self._table = self._opened = None
+        self._table, self._opened = None, []
         self.after.begin(None)
         weights = self.weights.values
         self._standing.begin()
@@ -214,11 +220,44 @@ class GroupWatch:
         sent = len(row) + sketches.batches * 2 * DIGEST + DIGEST * int(self._confirm)
         if self._response in EXCLUDING:
             sent += self._respond(mine, before)
+            if mine.refused and mine.contested and not self._keeper.complete:
+                self._open.start()
+        self._open.held = mine.held
         self._keeper.clear()
         self.after.begin(None if mine.refused else lambda: self._lengths(weights))
         findings.merge(mine)
         self.collector.learn(applied=not mine.refused)
         return sketches.batches, sent
+
+    def _judge_open(self, findings: Findings, elsewhere: Collection[int]) -> tuple[int, int]:
+        """A step that was reduced in the open, module by module (open_mode.py)."""
+        step = self._open.end()
+        if step is None:
+            raise _nothing()
+        weights = self.weights.values
+        mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
+        self._before = self.detector.snapshot()
+        self._standing.begin()
+        self._impose(mine, elsewhere)
+        step.add_to(mine, self.ranks)
+        known = sorted({*self._known, *step.out})
+        with np.errstate(all="ignore"):
+            self.rows, odd = step.rows(self._owners)
+            if self.rows is not None:
+                self._compare_moments(mine, odd)
+                mine.add_assessment(self.detector.observe(self.rows), self.ranks, known)
+        agreed = msgspec.json.encode((mine.codes, sorted(mine.outliers)))
+        self.beacon.tell = hashlib.sha256(agreed).digest()
+        self._exclude(mine, mine.offences)
+        self._open.held = mine.held
+        self._opened = step.tables
+        self.after.begin(None if mine.refused else lambda: self._lengths(weights))
+        findings.merge(mine)
+        return len(step.groups), sum(one.sent_bytes for one in step.settlements)
+
+    def _settler(self) -> Settler:
+        reducer = OpenReduction(self._group, self.channel, self.beacon, self.shape, self._owners)
+        return Settler(reducer, self.channel, self.exclusion, self._standing)
 
     def _compare_told(self, findings: Findings, sketches: StepSketches) -> None:
         """Every rank has told with its first draw which table it had in the step before."""
@@ -255,17 +294,19 @@ class GroupWatch:
             def assess(rows: Numbers, out: Collection[int]) -> Offences:
                 return self._assess(before, rows, out)
 
-            reducer = OpenReduction(self._group, self.channel, self.beacon, self.shape)
-            settler = Settler(reducer, self.channel, self.exclusion, self._standing)
-            settlement = settler.settle(self._keeper.kept, offences, findings.held, assess)
+            settlement = self._settler().settle(self._keeper.kept, offences, findings.held, assess)
             offences, sent = settlement.offences, settlement.sent_bytes
             self._take(findings, settlement)
+        self._exclude(findings, offences)
+        return sent
+
+    def _exclude(self, findings: Findings, offences: Offences) -> None:
+        """Leave out who was found, from now on."""
         decision = self.exclusion.decide(offences, held=findings.held)
         findings.undecided = findings.undecided or bool(decision.undecided)
         findings.newly_excluded |= {self.ranks[index] for index in decision.newly}
         findings.readmitted |= {self.ranks[index] for index in decision.readmitted}
         self.weights.values = weights_of(len(self.ranks), decision.excluded)
-        return sent
 
     def _take(self, findings: Findings, settlement: Settlement) -> None:
         """Use what came of reducing a step again."""
@@ -273,28 +314,25 @@ class GroupWatch:
             findings.note(f"rank {self.ranks[index]} {text}")
         if settlement.disputes:
             findings.disputes |= {(self.ranks[a], self.ranks[b]) for a, b in settlement.disputes}
-            findings.note(
-                "two ranks contradict each other about what was sent between them: it is left out,"
-                " and neither is named"
-            )
+            findings.note(SET_APART)
         findings.outliers |= {
             self.ranks[index] for index, _ in settlement.offences if index in settlement.out
         } - findings.excluded
         if settlement.means is None:
-            findings.note("reduced again in the open, the step is still not agreed on")
+            findings.note(NOT_AGREED)
             return
         named = bool(settlement.offences) and self._response is GuardResponse.SKIP_STEP
         if named and set(settlement.out) != set(self.exclusion.excluded):
             return  # dropped, and without them from the next step on
         self._keeper.replace(settlement.means)
-        self._opened = settlement.table
+        self._opened = [] if settlement.table is None else [settlement.table]
         findings.excluded |= {self.ranks[index] for index in settlement.out}
         findings.settle()
 
     def _lengths(self, weights: Sequence[float]) -> ShardLengths | None:
         """Of the shards that the optimizer is about to use."""
-        if self._opened is not None:
-            return lengths_in_the_open([self._opened], len(self.ranks))
+        if self._opened:
+            return lengths_in_the_open(self._opened, self._owners)
         if self._table is None:
             return None
         return lengths_of_table(self._table, weights, self._owners)
@@ -339,9 +377,7 @@ class GroupWatch:
         gradients = np.where(usable[:, None, None], table.groups, np.nan)
         self._check_words(findings, table, [rank for rank in live if usable[rank]])
         moment, odd = first_moment(table, self._owners)
-        for rank in odd:
-            text = f"rank {self.ranks[rank]}'s optimizer state is not the others'"
-            findings.accuse("ST-GRAD-012", text, rank, self.ranks, self._known)
+        self._compare_moments(findings, odd)
         self.rows = StepRows(
             groups=sketches.groups,
             gradients=gradients.transpose(1, 0, 2),
@@ -360,6 +396,11 @@ class GroupWatch:
                 keys=self.shape.keys,
             )
             findings.add_integrity(result, self.ranks)
+
+    def _compare_moments(self, findings: Findings, odd: Sequence[int]) -> None:
+        for rank in odd:
+            text = f"rank {self.ranks[rank]}'s optimizer state is not the others'"
+            findings.accuse("ST-GRAD-012", text, rank, self.ranks, self._known)
 
     def _check_words(self, findings: Findings, table: Table, speak: list[int]) -> None:
         """Name the ranks whose own rows do not describe one gradient."""
@@ -420,6 +461,12 @@ class LoneWatch:
         rows = StepRows(groups=("(all)",), gradients=row, momentum=None)
         findings.add_assessment(self.detector.observe(rows), self.ranks)
         return 0, 0
+
+
+def _nothing() -> GuardError:
+    return GuardError(
+        "ST-GRAD-006", "no gradient was reduced since the last step", "the model given to the guard"
+    )
 
 
 def resolve_partial_grad(parameter: nn.Parameter) -> Tensor:
