@@ -4,7 +4,6 @@
 
 # mypy: ignore-errors
 
-import dataclasses
 from contextlib import contextmanager
 
 import msgspec
@@ -14,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from securetrain.guard import GradientGuard, dispute, hooks, rereduction
+from securetrain.guard import GradientGuard, hooks, rereduction
 from securetrain.policy.schema import GuardResponse
 from tests.guard import lies
 
