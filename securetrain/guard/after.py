@@ -63,7 +63,7 @@ class Contradictions:
     corrected: tuple[int, ...] = ()
     """Ranks whose numbers are not used, the named ones included."""
     text: str = ""
-    """What they said; follows the rank's name."""
+    """The sentence after a rank's name."""
     note: str = ""
     """A contradiction that nobody can be named for."""
 

@@ -39,7 +39,6 @@ import itertools
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -48,36 +47,24 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError, UsageError
-from securetrain.guard.after import Contradictions, is_sum
 from securetrain.guard.agreement import JobAgreement
+from securetrain.guard.bound_numbers import Aftermath, Bound, bind_flag, bind_norm, watch_of
 from securetrain.guard.collect import RETAIN_BYTES
 from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.exclusion import ExclusionState
 from securetrain.guard.hooks import sharded_modules
+from securetrain.guard.lone_watch import LoneWatch
 from securetrain.guard.presence import Deadline, default_store
 from securetrain.guard.response import Findings
-from securetrain.guard.tensor_norms import TensorNorms, local_of, norm_of
+from securetrain.guard.tensor_norms import TensorNorms
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
-from securetrain.guard.watch import GroupWatch, LoneWatch, Watch
+from securetrain.guard.watch import GroupWatch, Watch
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 
 _STATE_VERSION: Final = 3
-OBSERVE: Final = GuardResponse.OBSERVE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aftermath:
-    """A number that was said after the verdict, as it may be used."""
-
-    value: Tensor
-    verdict: Verdict | None = None
-    """The second one on the step, where something is wrong."""
-    drop: bool = False
-    """This rank's gradients are not what it was delivered: they are not to be used."""
 
 
 class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -254,7 +241,7 @@ class GradientGuard:
         self, total: Tensor, grads: Sequence[Tensor], order: float = 2.0, *, whole: bool = True
     ) -> Aftermath:
         """Check the norm by which all ranks are about to clip against what was delivered; for
-        gradients that are sharded. Collective.
+        gradients that are sharded (bound_numbers.py). Collective.
 
         Args:
             total: torch's.
@@ -265,29 +252,11 @@ class GradientGuard:
         Raises:
             GuardError: ST-GRAD-010, a rank did not speak.
         """
-        watch = self._watch_of(grads)
-        if watch is None or order <= 0 or watch.after.lengths is None:
+        watch = None if self._job_group is not None else watch_of(self._watches, grads)
+        if watch is None or order <= 0:
             return Aftermath(value=total)
-        added = total.full_tensor() if isinstance(total, DTensor) else total
-        bound, found = watch.after.norm(
-            norm_of(map(local_of, grads), order),
-            order=order,
-            whole=whole,
-            numel=sum(grad.numel() for grad in grads),
-        )
-        if not (
-            found.corrected or is_sum(float(added), bound.total, len(watch.ranks), added.dtype)
-        ):
-            found = Contradictions(note="torch's norm is not that of the norms of all shards")
-        verdict = self._answer(watch, found)
-        if verdict is not None and self._settings.response is not OBSERVE:
-            added = torch.full_like(added, bound.total)
-            if isinstance(total, DTensor):
-                mesh = total.device_mesh
-                places = [Replicate()] * mesh.ndim
-                added = DTensor.from_local(added, mesh, places, run_check=False)
-            total = added
-        return Aftermath(value=total, verdict=verdict, drop=self._is_mine(watch, found))
+        bound = bind_norm(watch, total, grads, order, whole=whole)
+        return self._follow(watch, bound)
 
     def bind_flag(self, found_inf: Tensor, parameters: Sequence[Tensor]) -> Aftermath:
         """The same for the flag by which a loss scaler skips a step of sharded gradients.
@@ -301,32 +270,19 @@ class GradientGuard:
             GuardError: ST-GRAD-010, a rank did not speak.
         """
         grads = [p.grad for p in parameters if p.grad is not None]
-        watch = self._watch_of(grads)
-        if watch is None or watch.after.lengths is None:
+        watch = None if self._job_group is not None else watch_of(self._watches, grads)
+        if watch is None:
             return Aftermath(value=found_inf)
-        raised = bool(found_inf)
-        mine = raised and not all(bool(torch.isfinite(local_of(g)).all()) for g in grads)
-        found = watch.after.flag(mine)
-        if found.note:
-            return Aftermath(value=found_inf)  # most ranks': the scale was too large
-        if raised and not found.named:
-            found = Contradictions(
-                note="a flag says that gradients are not finite, and no rank does"
-            )
-        verdict = self._answer(watch, found)
-        if raised and self._settings.response is not OBSERVE:
-            found_inf = torch.zeros_like(found_inf)
-        return Aftermath(value=found_inf, verdict=verdict, drop=self._is_mine(watch, found))
+        return self._follow(watch, bind_flag(watch, found_inf, grads))
 
-    def _answer(self, watch: GroupWatch, found: Contradictions) -> Verdict | None:
-        """A second verdict on the step that was judged last; None when nothing is wrong."""
-        if not (found.corrected or found.note):
-            return None
-        findings = Findings()
-        watch.answer(findings, found)
-        before, step = self._totals, self._step
+    def _follow(self, watch: GroupWatch, bound: Bound) -> Aftermath:
+        """Give a second verdict on the step that was judged last, where something is wrong."""
+        if bound.found is None:
+            return Aftermath(value=bound.said)
+        findings, before, settings = Findings(), self._totals, self._settings
+        watch.answer(findings, bound.found)
         verdict, totals = findings.verdict(
-            step, before, self._settings.response, self._settings.max_refused_steps
+            self._step, before, settings.response, settings.max_refused_steps
         )
         self._totals = msgspec.structs.replace(
             totals, judged=before.judged, calibrating=before.calibrating, without=before.without
@@ -338,23 +294,10 @@ class GradientGuard:
                     verdict=verdict, totals=self._totals, world_size=size, batches=0, sent_bytes=8
                 )
             )
-        return verdict
-
-    def _is_mine(self, watch: GroupWatch, found: Contradictions) -> bool:
-        mine = self._rank in {watch.ranks[index] for index in found.named}
-        return mine and self._settings.response is not OBSERVE
-
-    def _watch_of(self, grads: Sequence[Tensor]) -> GroupWatch | None:
-        """The group over which all of them are sharded, when it holds the whole model."""
-        [watch] = self._watches if len(self._watches) == 1 else [None]
-        if self._job_group is not None or not isinstance(watch, GroupWatch) or not grads:
-            return None
-        for grad in grads:
-            if not isinstance(grad, DTensor) or all(p.is_replicate() for p in grad.placements):
-                return None
-            if tuple(sorted(grad.device_mesh.mesh.flatten().tolist())) != watch.ranks:
-                return None
-        return watch
+        if settings.response is GuardResponse.OBSERVE:
+            return Aftermath(value=bound.said, verdict=verdict)
+        named = {watch.ranks[index] for index in bound.found.named}
+        return Aftermath(value=bound.bound, verdict=verdict, drop=self._rank in named)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain ints, floats, strings, lists and dicts; equal on every rank. Collective where the

@@ -129,7 +129,7 @@ class OpenStep:
 
 @dataclass(slots=True)
 class _Now:
-    """What has been settled of the present step."""
+    """The modules of the present step so far."""
 
     groups: list[str] = field(default_factory=list)
     settlements: list[Settlement] = field(default_factory=list)
@@ -139,7 +139,7 @@ class _Now:
 
 
 class OpenMode:
-    """Whether this group's steps are open, and the step that is being made. Equal on every rank.
+    """The open steps of one group of ranks, and the one that is being made. Equal on every rank.
 
     Args:
         settler: makes one for the group.

@@ -37,12 +37,12 @@ from torch.optim import Optimizer
 from securetrain.core.errors import GuardError
 from securetrain.guard import slots
 from securetrain.guard.attachment import attach, seen_parameters
-from securetrain.guard.guard import GUARDS, Aftermath, GradientGuard
+from securetrain.guard.bound_numbers import Aftermath
+from securetrain.guard.guard import GUARDS, GradientGuard
 from securetrain.guard.verdict import StepRecord, Totals
 from securetrain.policy.schema import Gradients
 
 _UNSEEN: Final = "ST-GRAD-006"
-_NOT_FINITE: Final = "ST-GRAD-001"
 UNWATCHED: Final = "ST-GRAD-020"
 
 
@@ -72,8 +72,6 @@ class _Watched:
     step: int = 0
     refused: bool = False
     """Whether the gradients that are there now are to be dropped."""
-    overflow: bool = False
-    """Whether they were refused because no rank's was finite."""
     stepped: set[int] = field(default_factory=set)
     """The optimizers that have used the gradients that are there now."""
 
@@ -230,9 +228,6 @@ class ScriptGuard:
         for one in self._models:
             mine = [p for p in parameters if id(p) in one.parameters and p.grad is not None]
             for flag in flags.values() if mine else ():
-                if one.overflow:
-                    flag.fill_(1.0)  # what was judged was not finite, and is not there any more
-                    continue
                 after = one.guard.bind_flag(flag, mine)
                 flag.copy_(after.value)
                 self._take(one, after)
@@ -318,7 +313,6 @@ class ScriptGuard:
                 self.give_up(model, error.what)
                 continue
             one.refused = not verdict.proceed
-            one.overflow = one.refused and _NOT_FINITE in verdict.codes and not verdict.outliers
             verdict.raise_if_halted()
             if one.refused:
                 _zero(grads)

@@ -18,17 +18,15 @@ Rules:
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 import numpy as np
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
@@ -132,6 +130,7 @@ class GroupWatch:
         self._table: Table | None = None
         self._opened: list[OpenTable] = []
         self._open = OpenMode(self._settler)
+        self._hooks_open = False
         self._before: Detector | None = None
         self._leaned: dict[int, int] = {}
         self._steps = 0
@@ -149,6 +148,7 @@ class GroupWatch:
                 "shard all of them over one mesh",
             )
         self._owners = self.after.owners = _owners(self.ranks, grids.pop())
+        self._hooks_open = True
         attach_sharded(
             modules,
             self.collector,
@@ -220,7 +220,7 @@ class GroupWatch:
         sent = len(row) + sketches.batches * 2 * DIGEST + DIGEST * int(self._confirm)
         if self._response in EXCLUDING:
             sent += self._respond(mine, before)
-            if mine.refused and mine.contested and not self._keeper.complete:
+            if mine.refused and mine.contested and self._hooks_open and not self._keeper.complete:
                 self._open.start()
         self._open.held = mine.held
         self._keeper.clear()
@@ -422,68 +422,6 @@ class GroupWatch:
             findings.accuse("ST-GRAD-011", text, rank, self.ranks, self._known)
 
 
-class LoneWatch:
-    """A rank that is alone with its piece: its own past is all that there is to compare with."""
-
-    def __init__(
-        self, parameters: Sequence[tuple[str, nn.Parameter]], rank: int, settings: Gradients
-    ) -> None:
-        self.ranks: tuple[int, ...] = (rank,)
-        self.piece = fingerprint(parameters)
-        self.detector = Detector.of(1, settings)
-        self.exclusion = Exclusion(1)
-        self._parameters = [parameter for _, parameter in parameters]
-
-    def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
-        """See `Watch`; nobody is excluded from a group of one."""
-        del exclusion
-        self.detector.restart(detector)
-
-    def judge(self, findings: Findings, elsewhere: Collection[int] = ()) -> tuple[int, int]:
-        """See `Watch`.
-
-        Raises:
-            GuardError: ST-GRAD-006, there is no gradient.
-        """
-        gradients = [resolve_partial_grad(p) for p in self._parameters if p.grad is not None]
-        if not gradients:
-            raise GuardError(
-                "ST-GRAD-006", "no parameter has a gradient", "the model given to the guard"
-            )
-        if self.ranks[0] in elsewhere:
-            for gradient in gradients:
-                gradient.zero_()  # nobody else has this piece: it stays as it is
-            return 0, 0
-        square = sum(
-            float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients
-        )
-        row = np.full((1, 1, 1), math.sqrt(square))
-        rows = StepRows(groups=("(all)",), gradients=row, momentum=None)
-        findings.add_assessment(self.detector.observe(rows), self.ranks)
-        return 0, 0
-
-
-def _nothing() -> GuardError:
-    return GuardError(
-        "ST-GRAD-006", "no gradient was reduced since the last step", "the model given to the guard"
-    )
-
-
-def resolve_partial_grad(parameter: nn.Parameter) -> Tensor:
-    """This rank's piece of a gradient, pending sums finished (collective where there are some).
-
-    The finished sum takes the gradient's place: whoever comes next need not do it again.
-    """
-    grad = parameter.grad
-    assert grad is not None
-    if not isinstance(grad, DTensor):
-        return grad
-    if any(isinstance(placement, Partial) for placement in grad.placements):
-        whole = [Replicate() if isinstance(p, Partial) else p for p in grad.placements]
-        grad = parameter.grad = grad.redistribute(placements=whole)
-    return grad.to_local()
-
-
 def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
     """Digest (hex) of a piece's names and local shapes: tells one piece of a model from another."""
     digest = hashlib.sha256(b"securetrain-piece-v1")
@@ -491,6 +429,12 @@ def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         digest.update(f"{name}|{tuple(local.shape)};".encode())
     return digest.hexdigest()
+
+
+def _nothing() -> GuardError:
+    return GuardError(
+        "ST-GRAD-006", "no gradient was reduced since the last step", "the model given to the guard"
+    )
 
 
 def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import torch
 
 from securetrain.artifacts.statement.statements import GradientVerdict
 from securetrain.core.rundir import RunDir
-from securetrain.guard.guard import Aftermath
+from securetrain.guard.bound_numbers import Aftermath
 from securetrain.guard.verdict import Verdict
 from securetrain.parallel.mesh import make_mesh
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
