@@ -52,6 +52,8 @@ class FreshKeys:
     def _fresh(self, store: Any, number: int) -> Any:
         if not number:
             return store
-        from torch.distributed import PrefixStore  # noqa: PLC0415 - torch is there by now
+        from torch.distributed import (  # type: ignore[attr-defined]  # noqa: PLC0415 - it is there
+            PrefixStore,
+        )
 
         return PrefixStore(f"{PREFIX}-{number}", store)

@@ -58,7 +58,7 @@ def shown_devices(*, rdma: bool, dev: Path = Path("/dev")) -> list[Path]:
 
 
 def lacking_devices(dev: Path = Path("/dev"), driver: Path = Path(NVIDIA_DRIVER)) -> str:
-    """What CUDA would have made itself at its first call, with rights that no worker has.
+    """Name devices that CUDA makes at its first call, with rights that no worker has.
 
     Its helper, ``nvidia-modprobe``, is setuid root: in a sandbox it is a program like any other.
     """
@@ -70,7 +70,7 @@ def lacking_devices(dev: Path = Path("/dev"), driver: Path = Path(NVIDIA_DRIVER)
 
 
 def memory_to_lock() -> str:
-    """Why workers cannot register memory for RDMA without end; empty where they can.
+    """Say how little memory RDMA may lock; empty where there is no limit.
 
     Tried, because being root says little in a container.
     """
