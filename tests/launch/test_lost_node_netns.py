@@ -126,7 +126,10 @@ class Trio(TwoNodes):
         """
         world = len(others)
         ran = [
-            min(t for t, what, size, _ in self.progress(node) if (what, size) == ("begun", world))
+            min(
+                (t for t, what, size, _ in self.progress(node) if t > at and what == "begun"),
+                default=at,
+            )
             for node in others
         ]
         trained = max(min(self.steps(node, world, at)) for node in others) - at
