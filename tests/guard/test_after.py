@@ -112,7 +112,8 @@ def test_every_lie_is_found_or_corrected(seen_all, name):
         assert len(lost(case)) <= 1
         assert {r for v in case["verdicts"] for r in v["outliers"]} <= {LIAR}
         assert max(case["norms"]) < 4.0
-        assert max(found["huge, plain"]["norms"]) > 1e17
+    # Where shards have copies, the others of its own replica clip by it.
+    assert max(seen_all[LIAR]["huge, plain"]["norms"]) > 1e17
 
 
 @pytest.mark.many
