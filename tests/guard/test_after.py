@@ -135,3 +135,17 @@ def test_other_scripts_are_left_alone(seen_all):
         assert codes(found["observe"]) >= {"ST-GRAD-013"}
         everybody = found["all"]
         assert not {r for v in everybody["verdicts"] for r in v["outliers"]}
+
+
+@pytest.mark.many
+def test_a_norm_that_a_trainer_computes_itself_is_bound_too():
+    plain = run_ranks(after_verdict.by_hand, 4, False, timeout=200)
+    for without, found in zip(
+        plain,
+        run_ranks(after_verdict.by_hand, 4, True, timeout=200),
+        strict=True,
+    ):
+        steps = after_verdict.STEPS
+        assert found["losses"][: steps - 1] == without["losses"][: steps - 1]
+        assert found["seconds"] == [None] * (steps - 2) + [[LIAR], None]
+        assert found["finite"]
