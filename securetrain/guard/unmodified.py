@@ -23,7 +23,7 @@ Rules:
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ from securetrain.core.errors import GuardError
 from securetrain.guard import slots
 from securetrain.guard.attachment import attach, seen_parameters
 from securetrain.guard.guard import GUARDS, GradientGuard
+from securetrain.guard.suspicions import OnSuspicion
 from securetrain.guard.verdict import StepRecord, Totals
 from securetrain.policy.schema import Gradients
 
@@ -55,6 +56,8 @@ class Listener:
     """A step was made on gradients that nobody judged; the reason, each once."""
     judged: Callable[[StepRecord], None]
     """A step was judged."""
+    suspected: OnSuspicion | None = None
+    """A rank is to be reported to the rendezvous."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,10 +84,14 @@ class ScriptGuard:
     Args:
         settings: The policy's section.
         listener: Hears what happens.
+        nodes: The node of each rank of the job; see `GradientGuard`.
     """
 
-    def __init__(self, settings: Gradients, listener: Listener) -> None:
+    def __init__(
+        self, settings: Gradients, listener: Listener, nodes: Sequence[int] | None = None
+    ) -> None:
         self._settings = settings
+        self._nodes = nodes
         self._listener = listener
         self._models: list[_Watched] = []
         self._reasons: dict[str, None] = {}
@@ -160,7 +167,14 @@ class ScriptGuard:
             return
         self._models = [one for one in self._models if one.model() is not None]
         try:
-            guard = attach(model, None, self._settings, on_record=self._listener.judged)
+            guard = attach(
+                model,
+                None,
+                self._settings,
+                on_record=self._listener.judged,
+                nodes=self._nodes,
+                on_suspicion=self._listener.suspected,
+            )
         except GuardError as error:
             # In a backward pass nothing may be raised: the others would wait.
             self.give_up(model, error.what)

@@ -54,6 +54,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Steps that were reduced again without whoever spoiled them."""
     without: int = 0
     """Steps that were applied without at least one rank."""
+    rolled_back: int = 0
+    """Times that the run was to go back to an earlier state."""
 
 
 _GO_ON: Final = frozenset({GuardResponse.OBSERVE, GuardResponse.EXCLUDE_RANK, GuardResponse.CLIP})
@@ -88,6 +90,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     about which of them is wrong, or whether the link between them is."""
     undecided: bool = False
     """More ranks are bad than may be excluded, or it is not known which."""
+    proven: tuple[int, ...] = ()
+    """Ranks that the protocol has caught: no chance is in it, as there is in statistics."""
+    roll_back_to: int | None = None
+    """For the response `rollback`: the last step before what a rank is named for began, as far as
+    this rank's group knows. The state after it, or an older one, is to be taken."""
 
     @property
     def proceed(self) -> bool:

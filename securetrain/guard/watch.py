@@ -37,7 +37,7 @@ from securetrain.guard.collect import Collector, StepSketches
 from securetrain.guard.detector import Detector
 from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.dispute import Numbers, Standing
-from securetrain.guard.exclusion import Exclusion, ExclusionState, weights_of
+from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weights_of
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check, leaning, unequal
@@ -262,9 +262,9 @@ class GroupWatch:
                 "two ranks contradict each other about what was sent between them: it is left out,"
                 " and neither is named"
             )
-        findings.outliers |= {
-            self.ranks[index] for index, _ in settlement.offences if index in settlement.out
-        } - findings.excluded
+        caught = [one for one in settlement.offences if one[0] in settlement.out]
+        findings.outliers |= {self.ranks[index] for index, _ in caught} - findings.excluded
+        findings.proven |= {self.ranks[i] for i, ground in caught if ground is Ground.PROOF}
         if settlement.means is None:
             findings.note("reduced again in the open, the step is still not agreed on")
             return

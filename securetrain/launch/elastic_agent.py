@@ -19,14 +19,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
-from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
+from securetrain.core.errors import GuardError, RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.dropin import BACKEND, without_no_python
 from securetrain.launch.options import RunOptions
-from securetrain.policy.schema import Policy, UnpickleMode
-from securetrain.rendezvous.member import CARRIER, FLOORS, ON_EPOCH, STORE_PORT, TUNNEL, Carrier
+from securetrain.policy.schema import GuardMode, GuardResponse, Policy, UnpickleMode
+from securetrain.rendezvous.member import (
+    CARRIER,
+    FLOORS,
+    ON_EPOCH,
+    ON_JOIN,
+    STORE_PORT,
+    TUNNEL,
+    Carrier,
+    Member,
+)
 from securetrain.rendezvous.wire import Membership, Tunnel
 
 WORKER: Final = "securetrain.launch.worker"
+TRAINER: Final = "securetrain.train"
 
 OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
 """See `rendezvous.member.handler.SecureRendezvousHandler`."""
@@ -129,6 +139,7 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
     )
 
     notes = _notes(options)
+    _check_rollback(options, policy)
     arguments = argparse.Namespace(**vars(options.torch))
     protected = not arguments.no_python or bool(arguments.run_path)
     if not protected and policy.checkpoint.unpickle is UnpickleMode.ENFORCE:
@@ -174,6 +185,7 @@ def run_agent(
     tunnel: Tunnel | None = None,
     carrier: Carrier | None = None,
     on_epoch: OnEpoch | None = None,
+    on_join: Callable[[Member], None] | None = None,
     floors: Callable[[], Sequence[bytes]] | None = None,
     watcher: WatchesWorkers | None = None,
 ) -> AgentResult:
@@ -189,6 +201,7 @@ def run_agent(
         tunnel: This node's end of the job network, when the job has one.
         carrier: Carries the store over TLS, when several nodes have none (store-tls).
         on_epoch: Hears of every epoch before its workers start.
+        on_join: Is given this node's connection to the job.
         floors: Gives the heads to show the other nodes before every round.
         watcher: Hears which processes are the workers.
 
@@ -216,7 +229,13 @@ def run_agent(
         config.rdzv_configs[STORE_PORT] = store_port
     if attester:
         config.rdzv_configs["attester"] = attester
-    objects = {TUNNEL: tunnel, CARRIER: carrier, ON_EPOCH: on_epoch, FLOORS: floors}
+    objects = {
+        TUNNEL: tunnel,
+        CARRIER: carrier,
+        ON_EPOCH: on_epoch,
+        ON_JOIN: on_join,
+        FLOORS: floors,
+    }
     config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
     try:
         with member_agent.in_place(), _watched(watcher):
@@ -317,6 +336,25 @@ def _notes(options: RunOptions) -> list[str]:
     if given.run_path:
         notes.append("--run-path: the script runs under the worker shim, in its own interpreter")
     return notes
+
+
+def _check_rollback(options: RunOptions, policy: Policy) -> None:
+    """A script keeps checkpoints that nobody here can read, set aside or go back to.
+
+    Raises:
+        GuardError: ST-GRAD-021.
+    """
+    gradients = policy.gradients
+    if gradients.mode is GuardMode.OFF or gradients.response is not GuardResponse.ROLLBACK:
+        return
+    if not (options.torch.module and options.script == TRAINER):
+        raise GuardError(
+            "ST-GRAD-021",
+            f"{options.script} keeps its own checkpoints, and a run can go back only to those of"
+            " the built-in trainer",
+            "gradients.response",
+            "use exclude-rank, which goes on without the rank; or train with securetrain train",
+        )
 
 
 def _unprotected(options: RunOptions) -> RuntimeRefusal:

@@ -162,6 +162,16 @@ class MetricsWriter:
         if self._console is not None and (evaluated or metrics.step % self._console_every == 0):
             self.say(describe(metrics, self._steps))
 
+    def rewind(self, step: int) -> None:
+        """The run goes back: drop the lines of later steps, which it does again."""
+        path = Path(self._file.name)
+        self._file.close()
+        drop_lines_after(path, step)
+        try:
+            self._file = path.open("a", encoding="ascii", buffering=1)
+        except OSError as error:
+            raise os_error(error, str(path)) from error
+
     def say(self, text: str) -> None:
         """One line for people."""
         if self._console is not None:
