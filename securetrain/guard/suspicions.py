@@ -3,8 +3,8 @@
 """When an offence began, and who is reported to the rendezvous. Pure.
 
 A rank is named when evidence of many steps has added up: what it did before is in the weights. Its
-offence began after the last step in which nothing spoke against it (`CALM`), because bets that lose
-are taken back to nothing (evidence.py). A gross gradient is named in its first step: nothing of it
+offence began about the last step in which nothing spoke against it (`CALM`, `MARGIN`), because bets
+that lose are taken back to nothing (evidence.py). A gross gradient is named in its first step: nothing of it
 was applied, and there is nothing to go back for.
 """
 
@@ -16,8 +16,10 @@ from securetrain.guard.response import Findings
 from securetrain.guard.verdict import RankScore, Verdict
 from securetrain.policy.schema import GuardResponse
 
-CALM: Final = 2.0
+CALM: Final = 1.0
 """ln E up to which nothing speaks against a rank."""
+MARGIN: Final = 4
+"""Steps before the last calm one that are doubted too: a lie's first steps may look honest."""
 _PROOFS: Final = ("ST-GRAD-011", "ST-GRAD-012", "ST-GRAD-004", "ST-GRAD-003")
 _SILENT: Final = "ST-GRAD-010"
 
@@ -44,8 +46,8 @@ class Beginnings:
         """Take a step's evidence, and say when what newly excluded ranks did began."""
         since = [self.calm.get(rank, 0) for rank in findings.newly_excluded if rank in self.calm]
         if findings.newly_excluded and since:
-            findings.since = min(since)
-            findings.reaches_back = findings.since < step - 1
+            findings.since = max(0, min(since) - MARGIN)
+            findings.reaches_back = min(since) < step - 1
         self._learn(step, findings.table)
 
     def _learn(self, step: int, table: Iterable[RankScore]) -> None:

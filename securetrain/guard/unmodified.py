@@ -40,7 +40,7 @@ from securetrain.guard.attachment import attach, seen_parameters
 from securetrain.guard.guard import GUARDS, GradientGuard
 from securetrain.guard.suspicions import OnSuspicion
 from securetrain.guard.verdict import StepRecord, Totals
-from securetrain.policy.schema import Gradients
+from securetrain.policy.schema import Gradients, GuardResponse
 
 _UNSEEN: Final = "ST-GRAD-006"
 UNWATCHED: Final = "ST-GRAD-020"
@@ -56,6 +56,8 @@ class Listener:
     """A step was made on gradients that nobody judged; the reason, each once."""
     judged: Callable[[StepRecord], None]
     """A step was judged."""
+    refused: Callable[[GuardError], None] = lambda _error: None
+    """No step can be made under this policy; why."""
     suspected: OnSuspicion | None = None
     """A rank is to be reported to the rendezvous."""
 
@@ -92,6 +94,7 @@ class ScriptGuard:
     ) -> None:
         self._settings = settings
         self._nodes = nodes
+        self._objection: GuardError | None = None
         self._listener = listener
         self._models: list[_Watched] = []
         self._reasons: dict[str, None] = {}
@@ -166,6 +169,10 @@ class ScriptGuard:
         if any(model in guard.parts for guard in GUARDS) or id(model) in self._why:
             return
         self._models = [one for one in self._models if one.model() is not None]
+        if self._settings.response is GuardResponse.ROLLBACK:
+            self._objection = _no_rollback()
+            self.give_up(model, self._objection.what)
+            return
         try:
             guard = attach(
                 model,
@@ -202,6 +209,7 @@ class ScriptGuard:
         Collective where something was reduced.
         """
         if _is_distributed() and not _in_backward():
+            self._object()
             self._judge(frozenset(map(id, parameters)), keep=True)
 
     @slots.eager
@@ -233,7 +241,13 @@ class ScriptGuard:
             return args, {**kwargs, "closure": judged_closure}
         return (args[0], judged_closure, *args[2:]), kwargs
 
+    def _object(self) -> None:
+        if self._objection is not None:
+            self._listener.refused(self._objection)
+            raise self._objection
+
     def _settle(self, optimizer: Optimizer) -> None:
+        self._object()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if _in_backward():
             self._note("an optimizer steps inside of the backward pass")
@@ -346,6 +360,16 @@ class ScriptGuard:
             self._listener.unwatched(reason)
         if self._settings.require_watched:
             raise GuardError(UNWATCHED, f"this step is not watched: {reason}", "gradients")
+
+
+def _no_rollback() -> GuardError:
+    return GuardError(
+        "ST-GRAD-021",
+        "the script keeps its own checkpoints, and a run can go back only to those of the built-in"
+        " trainer",
+        "gradients.response",
+        "use exclude-rank, which goes on without the rank; or train with securetrain train",
+    )
 
 
 _FOREIGN: Final = "the script has registered a communication hook of its own"

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
-from securetrain.core.errors import GuardError, RuntimeRefusal, SecureTrainError, UsageError
+from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.dropin import BACKEND, without_no_python
 from securetrain.launch.options import RunOptions
 from securetrain.policy.schema import GuardMode, GuardResponse, Policy, UnpickleMode
@@ -37,6 +37,10 @@ from securetrain.rendezvous.wire import Membership, Tunnel
 
 WORKER: Final = "securetrain.launch.worker"
 TRAINER: Final = "securetrain.train"
+ROLLBACK: Final = (
+    "gradients.response: rollback goes back to checkpoints of the built-in trainer; the first step of"
+    " a model of any other script is refused (ST-GRAD-021): use exclude-rank there"
+)
 
 OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
 """See `rendezvous.member.handler.SecureRendezvousHandler`."""
@@ -139,7 +143,10 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
     )
 
     notes = _notes(options)
-    _check_rollback(options, policy)
+    gradients = policy.gradients
+    if gradients.mode is not GuardMode.OFF and gradients.response is GuardResponse.ROLLBACK:
+        if not (options.torch.module and options.script == TRAINER):
+            notes.append(ROLLBACK)
     arguments = argparse.Namespace(**vars(options.torch))
     protected = not arguments.no_python or bool(arguments.run_path)
     if not protected and policy.checkpoint.unpickle is UnpickleMode.ENFORCE:
@@ -336,25 +343,6 @@ def _notes(options: RunOptions) -> list[str]:
     if given.run_path:
         notes.append("--run-path: the script runs under the worker shim, in its own interpreter")
     return notes
-
-
-def _check_rollback(options: RunOptions, policy: Policy) -> None:
-    """A script keeps checkpoints that nobody here can read, set aside or go back to.
-
-    Raises:
-        GuardError: ST-GRAD-021.
-    """
-    gradients = policy.gradients
-    if gradients.mode is GuardMode.OFF or gradients.response is not GuardResponse.ROLLBACK:
-        return
-    if not (options.torch.module and options.script == TRAINER):
-        raise GuardError(
-            "ST-GRAD-021",
-            f"{options.script} keeps its own checkpoints, and a run can go back only to those of"
-            " the built-in trainer",
-            "gradients.response",
-            "use exclude-rank, which goes on without the rank; or train with securetrain train",
-        )
 
 
 def _unprotected(options: RunOptions) -> RuntimeRefusal:

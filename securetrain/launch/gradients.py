@@ -133,6 +133,7 @@ class GradientWatch:
                 watched=self._watched,
                 unwatched=self._unwatched,
                 judged=self._judged,
+                refused=self._refused,
                 suspected=self._suspected if self.is_node_leader else None,
             )
             self._guard = ScriptGuard(self.settings, listener, self._nodes())
@@ -251,6 +252,9 @@ class GradientWatch:
         else:
             self.record(lambda events: events.GradientsNotWatched(reason=reason[:500]))
         self.changed()
+
+    def _refused(self, error: GuardError) -> None:
+        self.record(lambda events: events.UnwatchedStepRefused.of(error))
 
     def _suspected(self, one: "Suspicion") -> None:
         self.record(

@@ -114,6 +114,11 @@ class Judge:
         self._ranks.clear()
         self._statement = Last()
 
+    def roll_back(self, step: int) -> None:
+        """The run goes back to a step, and does the later ones again; numbers still grow."""
+        self._ranks = {rank: min(last, step) for rank, last in self._ranks.items()}
+        self._statement = Last(min(self._statement.step, step), self._statement.seq)
+
     def admit(self, worker: Worker, ask: Ask) -> None:
         """Judge a question by its first letter, before its body is taken.
 

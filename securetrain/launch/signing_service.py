@@ -414,6 +414,8 @@ class SigningService:
         try:
             Ledger(self.run.ledger, key, _name(worker.rank), clock).write(said)
             self.act(worker, said)
+            if isinstance(said, events.RolledBack):
+                self.judge.roll_back(said.to)
         except SecureTrainError as error:
             self.problem = self.problem or error
             raise RuntimeRefusal(
