@@ -39,7 +39,7 @@ import msgspec
 from securetrain.guard.assessment import Assessment
 from securetrain.guard.exclusion import Ground
 from securetrain.guard.integrity import IntegrityResult
-from securetrain.guard.verdict import RankScore, Totals, Verdict, finite_or_none
+from securetrain.guard.verdict import LayerScore, RankScore, Totals, Verdict, finite_or_none
 from securetrain.policy.schema import GuardResponse
 
 _UPSTREAM = "no rank is named, look upstream: at the parameters, the loss scale and the data"
@@ -66,6 +66,7 @@ class Findings:
     outliers: set[int] = field(default_factory=set)
     attributed: bool = True
     table: tuple[RankScore, ...] = ()
+    layers: tuple[LayerScore, ...] = ()
     calibrating: bool = False
     integrity: float | None = None
     peak: float = 0.0
@@ -137,6 +138,7 @@ class Findings:
         self.outliers |= other.outliers
         self.attributed = self.attributed and other.attributed
         self.table += other.table
+        self.layers += other.layers
         self.disputed |= other.disputed
         self.peak = max(self.peak, other.peak)
         self.calibrating = self.calibrating or other.calibrating
@@ -201,6 +203,10 @@ class Findings:
         self.table += tuple(_score(assessment, index, rank) for index, rank in enumerate(ranks))
         self.calibrating = assessment.learning
         self.peak = max(self.peak, assessment.peak)
+        self.layers += tuple(
+            LayerScore(group=group, rank=ranks[place], evidence=evidence)
+            for group, place, evidence in assessment.layers
+        )
         self.held = assessment.named
         live = [index for index in range(len(ranks)) if index not in excluded]
         self._add_not_finite(assessment.not_finite, live, ranks)
@@ -324,6 +330,8 @@ class Findings:
             integrity=self.integrity,
             reason="; ".join(self.reasons),
             table=self.table,
+            layers=self.layers,
+            peak=self.peak,
             settled=bool(self.codes) and not self.refused,
             excluded=tuple(sorted(self.excluded)),
             newly_excluded=tuple(sorted(self.newly_excluded)),

@@ -4,8 +4,8 @@
 
 A rank is named when evidence of many steps has added up: what it did before is in the weights. Its
 offence began about the last step in which nothing spoke against it (`CALM`, `MARGIN`), because bets
-that lose are taken back to nothing (evidence.py). A gross gradient is named in its first step: nothing of it
-was applied, and there is nothing to go back for.
+that lose are taken back to nothing (evidence.py). A gross gradient is named in its first step:
+nothing of it was applied, and there is nothing to go back for.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -40,6 +40,15 @@ class RankScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The statistic that speaks loudest, for a rank that was named in this step."""
 
 
+class LayerScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A group of parameters that speaks against a rank."""
+
+    group: str
+    rank: int
+    evidence: float
+    """ln E as if only this group had been looked at; below 1 nothing is told."""
+
+
 class Totals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Counts since the run began; they survive checkpoints."""
 
@@ -77,6 +86,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Largest difference of the reduction as a multiple of its limit; null when not comparable."""
     reason: str = ""
     table: tuple[RankScore, ...] = ()
+    layers: tuple[LayerScore, ...] = ()
+    peak: float = 0.0
+    """The largest evidence so far of a rank that was not named, as a share of its limit."""
     settled: bool = False
     """Something was found, and nothing of it is in the gradients: they were reduced again."""
     excluded: tuple[int, ...] = ()

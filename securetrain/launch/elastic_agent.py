@@ -38,8 +38,8 @@ from securetrain.rendezvous.wire import Membership, Tunnel
 WORKER: Final = "securetrain.launch.worker"
 TRAINER: Final = "securetrain.train"
 ROLLBACK: Final = (
-    "gradients.response: rollback goes back to checkpoints of the built-in trainer; the first step of"
-    " a model of any other script is refused (ST-GRAD-021): use exclude-rank there"
+    "gradients.response: rollback goes back to checkpoints of the built-in trainer; the first step"
+    " of a model of any other script is refused (ST-GRAD-021): use exclude-rank there"
 )
 
 OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
@@ -144,9 +144,9 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
 
     notes = _notes(options)
     gradients = policy.gradients
-    if gradients.mode is not GuardMode.OFF and gradients.response is GuardResponse.ROLLBACK:
-        if not (options.torch.module and options.script == TRAINER):
-            notes.append(ROLLBACK)
+    goes_back = gradients.mode is not GuardMode.OFF and gradients.response is GuardResponse.ROLLBACK
+    if goes_back and not (options.torch.module and options.script == TRAINER):
+        notes.append(ROLLBACK)
     arguments = argparse.Namespace(**vars(options.torch))
     protected = not arguments.no_python or bool(arguments.run_path)
     if not protected and policy.checkpoint.unpickle is UnpickleMode.ENFORCE:

@@ -205,8 +205,42 @@ def _guard(guard: GuardView | None) -> list[Plot | None]:
             lambda point: point.evidence,
             limit=(guard.limit, "excluded from"),
         ),
+        _layers(guard),
         _integrity(guard),
     ]
+
+
+def _layers(guard: GuardView) -> Plot | None:
+    """The groups that spoke loudest; where a group says nothing its line is at zero."""
+    loudest: dict[str, float] = {}
+    for point in guard.layers:
+        loudest[point.group] = max(point.evidence, loudest.get(point.group, 0.0))
+    shown = sorted(loudest, key=lambda group: (-loudest[group], group))[: len(_SERIES)]
+    if not shown:
+        return None
+    told = {(point.group, point.step): point.evidence for point in guard.layers}
+
+    def paint(axes: "Axes") -> None:
+        for colour, group in zip(_SERIES, shown, strict=False):
+            series = thin([(step, told.get((group, step), 0.0)) for step in guard.steps])
+            axes.plot(*zip(*series, strict=True), color=colour, linewidth=1.1, label=group)
+        if guard.limit is not None:
+            _limit(axes, guard.limit, "all groups together:", max(guard.steps))
+        axes.set_xlabel("step")
+        axes.set_ylabel("ln E of the group")
+        axes.set_ylim(bottom=0)
+        _legend(axes, 3)
+
+    first = shown[0]
+    ranks = {point.rank for point in guard.layers if point.group == first}
+    who = f"rank {min(ranks)}" if len(ranks) == 1 else f"{len(ranks)} ranks in turn"
+    return _plot(
+        "layers",
+        "Evidence by group of parameters, against whom it is loudest",
+        f"The {len(shown)} loudest of {len(loudest)} groups that said anything; {first} reached"
+        f" {loudest[first]:.3g}, against {who}.",
+        paint,
+    )
 
 
 def _integrity(guard: GuardView) -> Plot | None:

@@ -446,6 +446,7 @@ def gradient_record(progress: Progress, *, watched: bool) -> GradientRecord:
         verdict=verdict,
         judged=progress.step - progress.unwatched,
         refused=min(progress.step - progress.unwatched, progress.refused + progress.observed),
+        clean_steps=progress.clean_steps if watched else 0,
     )
 
 

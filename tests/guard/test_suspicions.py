@@ -99,7 +99,7 @@ def verdict(**changes) -> Verdict:
         "proven": (3,),
         "reason": "why",
     }
-    return Verdict(**{**given, **changes})  # type: ignore[arg-type]
+    return Verdict(**{**given, **changes})
 
 
 def test_evict_node_reports_who_was_excluded_and_on_what():
@@ -122,9 +122,7 @@ def test_no_other_response_reports_what_a_verdict_says(response):
 
 def test_who_is_silent_is_reported_under_its_code():
     assert list(silent_ones((2,), 60.0)) == [
-        Suspicion(
-            rank=2, code="ST-GRAD-010", what="it did not speak to the guard within 60 s"
-        )
+        Suspicion(rank=2, code="ST-GRAD-010", what="it did not speak to the guard within 60 s")
     ]
     assert not list(silent_ones((), 60.0))
 

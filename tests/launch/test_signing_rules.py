@@ -466,9 +466,13 @@ def test_a_run_that_goes_back_does_its_steps_again_under_new_numbers(bench):
     judge = bench.judge()
     judge.rank_file(worker(0), bench.rank_file(step=8))
     judge.rank_file(worker(1), bench.rank_file(step=3, rank=1, file=bench.file(1)))
-    refused("ST-RUNT-033", "step 5 comes after", judge.rank_file, worker(0), bench.rank_file(step=5))
+    refused(
+        "ST-RUNT-033", "step 5 comes after", judge.rank_file, worker(0), bench.rank_file(step=5)
+    )
     judge.roll_back(4)
     judge.rank_file(worker(0), bench.rank_file(step=5))
-    refused("ST-RUNT-033", "step 2 comes after", judge.rank_file, worker(0), bench.rank_file(step=2))
+    refused(
+        "ST-RUNT-033", "step 2 comes after", judge.rank_file, worker(0), bench.rank_file(step=2)
+    )
     again = bench.rank_file(step=2, rank=1, file=bench.file(1))
     refused("ST-RUNT-033", "step 2 comes after step 3", judge.rank_file, worker(1), again)

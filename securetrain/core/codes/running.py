@@ -110,12 +110,12 @@ ROWS: Final = (
     Code("ST-GRAD-012", X.FAILURE, "a rank's copy of the optimizer's state is not the others'",
          fix="look at the hardware of the rank that is named; restore its copy from a checkpoint",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-002"),
-    Code("ST-GRAD-021", X.USAGE, "the policy asks for a rollback that cannot be done here",
-         fix="use exclude-rank, which goes on without the rank; or train with securetrain train",
-         severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
     Code("ST-GRAD-020", X.FAILURE, "a step was about to be made on gradients that nobody judged",
          fix="wrap the model with DistributedDataParallel or fully_shard and leave its reduction as"
              " it is; or allow it: gradients.require_watched: false in the policy",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
+    Code("ST-GRAD-021", X.USAGE, "the policy asks for a rollback that cannot be done here",
+         fix="use exclude-rank, which goes on without the rank; or train with securetrain train",
+         severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
 )
 # fmt: on

@@ -130,3 +130,29 @@ def test_self_asserted_needs_an_exception_that_has_not_ended(check, now, days, c
     said = SelfAsserted(max_nodes=1, reason="x", until=(now + timedelta(days=days)).date())
     change = {"node": {"allow_self_asserted": said}}
     assert check("dev", change=change, nodes=[node(NodeTier.SELF_ASSERTED)]) == codes
+
+
+def test_a_window_in_which_the_guard_found_nothing(check):
+    change = {"checkpoint": {"min_clean_steps": 3}}
+    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9)
+    for steps, codes in ((0, ["ST-CKPT-121"]), (2, ["ST-CKPT-121"]), (3, []), (9, [])):
+        gradients = msgspec.structs.replace(said, clean_steps=steps)
+        assert check(change=change, gradients=gradients, step=9) == codes
+    short = msgspec.structs.replace(said, clean_steps=2)
+    assert check(change=change, gradients=short, step=2) == [], "there were no more"
+    assert check(change=change, gradients=said, step=0) == ["ST-CKPT-121"], "nobody watched"
+
+
+def test_a_record_without_the_window_is_refused(check):
+    """As a writer makes it that leaves the window out."""
+    change = {"checkpoint": {"min_clean_steps": 1}}
+    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9)
+    assert check(change=change, gradients=said, step=9) == ["ST-CKPT-121"]
+
+
+def test_an_audit_that_is_not_too_old(check):
+    change = {"checkpoint": {"max_audit_age_steps": 4}}
+    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9)
+    for audited, codes in ((None, ["ST-CKPT-121"]), (4, ["ST-CKPT-121"]), (5, []), (9, [])):
+        gradients = msgspec.structs.replace(said, audited=audited)
+        assert check(change=change, gradients=gradients, step=9) == codes

@@ -15,7 +15,7 @@ _RANK, _, _STEP = os.environ.get("POISON", "").partition(":")
 
 
 class _Finder(MetaPathFinder):
-    def find_spec(self, name, path, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name, path, target=None):
         if name != _MODULE:
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -27,11 +27,11 @@ class _Finder(MetaPathFinder):
 def _wrap(loader: Loader) -> None:
     execute = loader.exec_module
 
-    def exec_module(module):  # type: ignore[no-untyped-def]
+    def exec_module(module):
         execute(module)
         honest = module.Trainer._forward_backward
 
-        def poisoned(trainer, step):  # type: ignore[no-untyped-def]
+        def poisoned(trainer, step):
             if step < int(_STEP):
                 return honest(trainer, step)
             batch = trainer.rows.batch(step, trainer._share(trainer.job.data.batch_rows))
@@ -39,7 +39,7 @@ def _wrap(loader: Loader) -> None:
 
         module.Trainer._forward_backward = poisoned
 
-    loader.exec_module = exec_module  # type: ignore[method-assign]
+    loader.exec_module = exec_module
 
 
 if _RANK and os.environ.get("RANK") == _RANK:
