@@ -15,7 +15,7 @@ Rules:
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -50,7 +50,6 @@ class _Verdict(msgspec.Struct, frozen=True):
     reason: str = ""
     table: list[_Score] = []
     layers: list[_Layer] = []
-    peak: float = 0.0
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -75,6 +74,8 @@ def view(
         return None
     refused = [step for step in steps if not step.ok]
     scores = [(step.step, score) for step in steps for score in step.table]
+    exclusions = _exclusions(said)
+    limit = max((score.limit for _, score in scores if score.limit), default=None)
     return GuardView(
         points=tuple(
             RankPoint(
@@ -100,13 +101,21 @@ def view(
         reasons=tuple(
             f"step {step.step}: {' '.join(step.codes)} {step.reason}" for step in refused[:20]
         ),
-        limit=max((score.limit for _, score in scores if score.limit), default=None),
-        peak=max((step.peak for step in steps), default=0.0),
+        limit=limit,
+        peak=_peak(scores, {one.rank for one in exclusions}, limit),
         num_rank_steps=len(scores),
         budget=None if settings is None else settings.budget,
-        exclusions=_exclusions(said),
+        exclusions=exclusions,
         timeline=_timeline(said),
     )
+
+
+def _peak(
+    scores: Sequence[tuple[int, _Score]], excluded: Collection[int], limit: float | None
+) -> float:
+    """The largest evidence against a rank that was never excluded, as a share of the limit."""
+    found = [one.evidence for _, one in scores if one.evidence and one.rank not in excluded]
+    return max(found, default=0.0) / limit if limit else 0.0
 
 
 def _exclusions(said: Sequence[LedgerEvent]) -> tuple[ExclusionView, ...]:
@@ -191,8 +200,8 @@ def budget_words(view: GuardView) -> str:
     words = (
         f"{view.num_rank_steps:,} rank-steps were judged, for which a budget of"
         f" {view.budget:g} in a million allows {allowed:.2g} false exclusions. The strongest"
-        f" evidence against a rank that was not named is ln E {reached:.1f} of {view.limit:.1f}"
-        f" ({view.peak:.0%} of the limit)"
+        f" evidence against a rank that was never excluded is ln E {reached:.1f} of"
+        f" {view.limit:.1f} ({view.peak:.0%} of the limit)"
     )
     if reached > 0:
         words += (

@@ -190,7 +190,7 @@ class GuardView(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[LayerPoint, ...] = ()
     steps: tuple[int, ...] = ()
     peak: float = 0.0
-    """The largest evidence against a rank that was not named, as a share of the limit."""
+    """The largest evidence against a rank that was never excluded, as a share of the limit."""
     num_rank_steps: int = 0
     budget: float | None = None
     """False alarms per million rank-steps that the policy allows."""

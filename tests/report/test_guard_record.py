@@ -12,7 +12,7 @@ from securetrain.report.guard_record import Step, budget_words, expected_false_a
 from securetrain.report.model import GuardView
 
 
-def line(step: int, *evidence: float, ok: bool = True, peak: float = 0.0, layers=()) -> Step:
+def line(step: int, *evidence: float, ok: bool = True, layers=()) -> Step:
     table = [
         {"rank": rank, "norm": 1.0, "cosine": 0.5, "evidence": one, "limit": 10.0}
         for rank, one in enumerate(evidence)
@@ -26,7 +26,6 @@ def line(step: int, *evidence: float, ok: bool = True, peak: float = 0.0, layers
         "reason": "why",
         "table": table,
         "layers": said,
-        "peak": peak,
     }
     return msgspec.convert({"verdict": verdict}, Step)
 
@@ -85,12 +84,14 @@ def test_a_step_that_was_done_again_counts_once_as_it_was_done_last():
 
 
 def test_the_budget_says_what_it_allows_and_what_it_does_not():
-    found = seen(line(1, 0.0, 1.0, peak=0.2), line(2, 0.0, 5.0, peak=0.5))
+    found = seen(line(1, 0.0, 1.0), line(2, 0.0, 5.0))
     assert expected_false_alarms(found) == 4 * 20 / 1e6
     words = budget_words(found)
     assert "ln E 5.0 of 10.0 (50% of the limit)" in words
     assert "at most once in 148 rank-steps" in words
     assert "is not found by any of these tests" in words
+    guilty = seen(line(1, 0.0, 1.0, 9.5), said=[excluded(5, 2)])
+    assert "ln E 1.0 of 10.0" in budget_words(guilty), "who was excluded does not count"
     calm = budget_words(seen(line(1, 0.0)))
     assert "by chance" not in calm
     assert "0% of the limit" in calm
@@ -104,7 +105,7 @@ def test_groups_have_curves_and_silence_is_zero():
         line(3, 6.0, layers=[("layers.0", 1, 4.0), ("head", 0, 1.5)]),
     )
     drawn = {plot.title: plot for plot in plots.draw((), found)}
-    plot = drawn["Evidence by group of parameters, against whom it is loudest"]
+    plot = drawn["Evidence by group of parameters"]
     assert "layers.0 reached 4, against rank 1" in plot.caption
     assert "head" in plot.svg
     assert "Evidence against each rank, of all steps so far" in drawn
