@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from .attachment import attach as attach
 from .entries import verdict_events as verdict_events
+from .exporter import GuardTextfile as GuardTextfile
 from .guard import GradientGuard as GradientGuard
 from .kernel import sketch_backend as sketch_backend
 from .records import SketchWriter as SketchWriter

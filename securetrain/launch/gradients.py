@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from securetrain.core import RunDir
 from securetrain.core.errors import GuardError, SecureTrainError
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.launch import seams
@@ -126,9 +127,17 @@ class GradientWatch:
         """The guard, made when it is first needed."""
         if self._guard is None:
             # Imports torch and numpy.
-            from securetrain.guard import Listener, ScriptGuard, SketchWriter  # noqa: PLC0415
+            from securetrain.guard import (  # noqa: PLC0415
+                GuardTextfile,
+                Listener,
+                ScriptGuard,
+                SketchWriter,
+            )
 
-            self._writer = SketchWriter(self.sketches) if self.sketches is not None else None
+            if self.sketches is not None:
+                run = RunDir(self.sketches.parent)
+                textfile = GuardTextfile(run.guard_metrics, {"run": run.root.name})
+                self._writer = SketchWriter(self.sketches, textfile)
             listener = Listener(
                 watched=self._watched,
                 unwatched=self._unwatched,

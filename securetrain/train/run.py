@@ -187,6 +187,8 @@ class _Loop:
             baselines=self.baselines,
         )
         self.writer.write(replace(metrics, memory_bytes=peak_memory(device)))
+        if result.judged is not None:
+            self.writer.write_verdict(result.judged)
 
     def _settle(self, *, wait: bool) -> None:
         """Hear how a checkpoint in the background went (collective while there is one)."""

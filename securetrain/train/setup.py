@@ -23,7 +23,13 @@ from securetrain.artifacts.model import SignedModel
 from securetrain.artifacts.statement import RunSigning, open_signing
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.guard import OnSuspicion, SketchWriter, Suspicion, sketch_backend
+from securetrain.guard import (
+    GuardTextfile,
+    OnSuspicion,
+    SketchWriter,
+    Suspicion,
+    sketch_backend,
+)
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Journal, WriterRole, events, open_worker_ledger
@@ -154,7 +160,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         data = _open_data(job, where, dataset, weights, worker)
     mesh = make_mesh(degrees, worker.device.type)
     _warn_of_spread_tp(mesh, worker, ledger)
-    sketches = SketchWriter(run.sketches)
+    sketches = SketchWriter(run.sketches, _textfile(job, run, run_id_of(trust)))
     trainer = build(
         job,
         worker,
@@ -228,6 +234,12 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         may_roll_back=trainer.guard is not None
         and policy.policy.gradients.response is GuardResponse.ROLLBACK,
     )
+
+
+def _textfile(job: JobConfig, run: RunDir, run_id: str) -> GuardTextfile | None:
+    if not job.metrics.prometheus:
+        return None
+    return GuardTextfile(run.guard_metrics, {"run": run_id, "job": job.name})
 
 
 def _recorder(ledger: Journal) -> OnSuspicion:
