@@ -39,7 +39,7 @@ def _wrap(loader: Loader) -> None:
 
         module.Trainer._forward_backward = poisoned
 
-    loader.exec_module = exec_module
+    loader.exec_module = exec_module  # type: ignore[method-assign]
 
 
 if _RANK and os.environ.get("RANK") == _RANK:
