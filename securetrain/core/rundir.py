@@ -143,7 +143,7 @@ class RunDir:
 
     @property
     def guard_metrics(self) -> Path:
-        """What the guard says of the last step, in Prometheus' text format."""
+        """The guard's word on the last step, in Prometheus' text format."""
         return self.root / "guard.prom"
 
     @property

@@ -8,6 +8,7 @@ about it, what it says that it was told.
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -215,8 +216,7 @@ def _saying(change: Callable[[Any], Any]) -> AbstractContextManager[None]:
 
     @contextmanager
     def saying() -> Iterator[None]:
-        from securetrain.guard import watch  # noqa: PLC0415
-
+        watch: Any = sys.modules["securetrain.guard.watch"]  # it has the whole process
         real = watch.encode
         watch.encode = lambda sketches: real(change(sketches))
         try:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""When an offence began, and who is reported to the rendezvous. Pure.
+"""The beginning of an offence, and the ranks that are reported to the rendezvous. Pure.
 
 A rank is named when evidence of many steps has added up: what it did before is in the weights. Its
 offence began about the last step in which nothing spoke against it (`CALM`, `MARGIN`), because bets
@@ -20,7 +20,6 @@ CALM: Final = 1.0
 """ln E up to which nothing speaks against a rank."""
 MARGIN: Final = 4
 """Steps before the last calm one that are doubted too: a lie's first steps may look honest."""
-_PROOFS: Final = ("ST-GRAD-011", "ST-GRAD-012", "ST-GRAD-004", "ST-GRAD-003")
 _SILENT: Final = "ST-GRAD-010"
 
 
@@ -60,19 +59,31 @@ class Beginnings:
         self.calm = {int(rank): step for rank, step in calm.items() if rank.isdigit()}
 
     def state(self) -> dict[str, int]:
-        """What `restart` takes."""
+        """The record that `restart` takes."""
         return {str(rank): step for rank, step in sorted(self.calm.items())}
+
+
+def is_statistical(code: str) -> bool:
+    """Tell whether a finding rests on numbers that an honest rank may have by chance."""
+    match code:
+        case "ST-GRAD-001" | "ST-GRAD-002":
+            return True
+        case _:
+            return False
 
 
 def suspicions(verdict: Verdict, response: GuardResponse) -> Iterable[Suspicion]:
     """The ranks of a verdict that go to the rendezvous: those that were excluded in this step."""
     if response is not GuardResponse.EVICT_NODE:
         return
-    statistics = [code for code in verdict.codes if code in {"ST-GRAD-001", "ST-GRAD-002"}]
-    proofs = [code for code in _PROOFS if code in verdict.codes]
+    statistics = [code for code in verdict.codes if is_statistical(code)]
+    # The most telling last: a rank's own words, then what most say of it.
+    proofs = [code for code in verdict.codes if not is_statistical(code)]
     for rank in verdict.newly_excluded:
-        proven = rank in verdict.proven
-        code = (proofs or _PROOFS[-1:])[0] if proven else (statistics or ["ST-GRAD-002"])[0]
+        if rank in verdict.proven:
+            code = proofs[-1] if proofs else "ST-GRAD-003"
+        else:
+            code = statistics[0] if statistics else "ST-GRAD-002"
         what = f"step {verdict.step}: {verdict.reason}"
         yield Suspicion(rank=rank, code=code, what=what[:1000])
 

@@ -50,6 +50,7 @@ from securetrain.guard.rows import StepRows
 from securetrain.guard.settlement import Offences, Settlement, Settler
 from securetrain.guard.sketch import shape_for
 from securetrain.guard.statements import DIGEST, Table, decode, encode, first_moment
+from securetrain.guard.two_tales import changed_tales
 from securetrain.policy.schema import Gradients, GuardResponse
 
 _MEMORY: Final = 64
@@ -281,6 +282,10 @@ class GroupWatch:
         assessment = before.snapshot().observe(whole)
         found = Findings(excluded=set(out))
         found.add_assessment(assessment, range(len(self.ranks)), sorted(out))
+        if self.rows is not None:
+            told = self.rows.gradients.sum(axis=0)
+            changed = changed_tales(told, rows, most=self.exclusion.limit)
+            found.offences += [(index, Ground.GROSS) for index in changed if index not in out]
         return found.offences
 
     def _decide(self, findings: Findings, sketches: StepSketches, rows: list[bytes]) -> None:
@@ -292,6 +297,7 @@ class GroupWatch:
         if set(apart) & set(live):
             # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
             findings.add_disagreement()
+            self.rows = None
             return
         usable = table.finite
         usable[list(apart)] = False

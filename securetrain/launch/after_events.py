@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher does for what its workers say of gradients, after it has written it down.
+"""The launcher's acts on what its workers say of gradients, after it has written that down.
 
 Rules:
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What the guard saw, for the report: curves from the sketches file, exclusions from the ledger.
+"""The guard's part of the report: curves from the sketches file, exclusions from the ledger.
 
 Rules:
 
@@ -187,7 +187,7 @@ def _entry(event: LedgerEvent) -> TimelineEntry | None:
 
 
 def expected_false_alarms(view: GuardView) -> float | None:
-    """How many false exclusions the budget allowed at most, for the rank-steps that were judged."""
+    """The false exclusions that the budget allows, at most, for the rank-steps that were judged."""
     return None if view.budget is None else view.num_rank_steps * view.budget / 1e6
 
 

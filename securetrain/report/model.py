@@ -161,7 +161,7 @@ class ExclusionView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> str:
-        """What came of it."""
+        """The end of it, in words."""
         words = [] if self.rolled_back_to is None else [f"back to step {self.rolled_back_to}"]
         words += [f"reported as {self.reported}"] if self.reported else []
         over = "excluded to the end" if self.until is None else f"let in again at step {self.until}"

@@ -14,19 +14,16 @@ Rules:
 4. a suspicion is recorded and evicts nobody. More than half of the members of an epoch that name
    the same other member of it do; so does a transcript of an audit that the coordinator checks
    (`Suspicions.transcript`). A node's own voice against it counts once, and only in that epoch.
-   What statistics say of a gradient (`STATISTICAL`) is recorded and never counts, from however
+   What statistics say of a gradient (`is_statistical`) is recorded and never counts, from however
    many: honest ranks are off by chance too, and only an audit can tell.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from securetrain.core.vocabulary import CloseQuorum
 from securetrain.rendezvous.wire.membership import Membership
-
-STATISTICAL: Final = frozenset({"ST-GRAD-001", "ST-GRAD-002"})
-"""Causes of which no number of voices evicts."""
 
 CheckTranscript: TypeAlias = Callable[[bytes, str, Membership], bool]
 """Tells whether an audit's transcript proves that a node of an epoch is at fault."""
@@ -60,6 +57,15 @@ def is_over(
             return len(votes) == len(members)
 
 
+def is_statistical(code: str) -> bool:
+    """Tell whether a cause is one of which no number of voices evicts."""
+    match code:
+        case "ST-GRAD-001" | "ST-GRAD-002":
+            return True
+        case _:
+            return False
+
+
 def no_transcripts(_transcript: bytes, _node: str, _membership: Membership) -> bool:
     """No audit makes transcripts that a coordinator can check yet: none proves anything."""
     return False
@@ -81,7 +87,7 @@ class Suspicions:
             self._epoch = membership.epoch
             self._voices.clear()
             self._doubts.clear()
-        if code in STATISTICAL:
+        if is_statistical(code):
             doubts = self._doubts.setdefault(against, set())
             heard = by in doubts
             doubts.add(by)
