@@ -132,15 +132,21 @@ def test_self_asserted_needs_an_exception_that_has_not_ended(check, now, days, c
     assert check("dev", change=change, nodes=[node(NodeTier.SELF_ASSERTED)]) == codes
 
 
-def test_a_window_in_which_the_guard_found_nothing(check):
+@pytest.mark.parametrize(
+    ("steps", "step", "codes"),
+    [
+        (0, 9, ["ST-CKPT-121"]),
+        (2, 9, ["ST-CKPT-121"]),
+        (3, 9, []),
+        (9, 9, []),
+        (2, 2, []),  # there were no more
+        (0, 0, ["ST-CKPT-121"]),
+    ],
+)
+def test_a_window_in_which_the_guard_found_nothing(check, steps, step, codes):
     change = {"checkpoint": {"min_clean_steps": 3}}
-    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9)
-    for steps, codes in ((0, ["ST-CKPT-121"]), (2, ["ST-CKPT-121"]), (3, []), (9, [])):
-        gradients = msgspec.structs.replace(said, clean_steps=steps)
-        assert check(change=change, gradients=gradients, step=9) == codes
-    short = msgspec.structs.replace(said, clean_steps=2)
-    assert check(change=change, gradients=short, step=2) == [], "there were no more"
-    assert check(change=change, gradients=said, step=0) == ["ST-CKPT-121"], "nobody watched"
+    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9, clean_steps=steps)
+    assert check(change=change, gradients=said, step=step) == codes
 
 
 def test_a_record_without_the_window_is_refused(check):
@@ -150,9 +156,10 @@ def test_a_record_without_the_window_is_refused(check):
     assert check(change=change, gradients=said, step=9) == ["ST-CKPT-121"]
 
 
-def test_an_audit_that_is_not_too_old(check):
+@pytest.mark.parametrize(
+    ("audited", "codes"), [(None, ["ST-CKPT-121"]), (4, ["ST-CKPT-121"]), (5, []), (9, [])]
+)
+def test_an_audit_that_is_not_too_old(check, audited, codes):
     change = {"checkpoint": {"max_audit_age_steps": 4}}
-    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9)
-    for audited, codes in ((None, ["ST-CKPT-121"]), (4, ["ST-CKPT-121"]), (5, []), (9, [])):
-        gradients = msgspec.structs.replace(said, audited=audited)
-        assert check(change=change, gradients=gradients, step=9) == codes
+    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9, audited=audited)
+    assert check(change=change, gradients=said, step=9) == codes
