@@ -114,6 +114,11 @@ class Judge:
         self._ranks.clear()
         self._statement = Last()
 
+    def roll_back(self, step: int) -> None:
+        """The run goes back to a step, and does the later ones again; numbers still grow."""
+        self._ranks = {rank: min(last, step) for rank, last in self._ranks.items()}
+        self._statement = Last(min(self._statement.step, step), self._statement.seq)
+
     def admit(self, worker: Worker, ask: Ask) -> None:
         """Judge a question by its first letter, before its body is taken.
 
@@ -239,10 +244,14 @@ class Judge:
                 made = self._signed.get(said.digest)
                 if made is None or made.step != said.step:
                     raise RuntimeRefusal(NOT_OWN, "it is of a checkpoint that was not signed here")
-            case events.CheckpointSeen() if worker.local_rank != 0:
+            case events.CheckpointSeen() | events.RankSuspected() | events.RolledBack() if (
+                worker.local_rank != 0
+            ):
                 raise RuntimeRefusal(
-                    NOT_OWN, "only the first rank of a node tells what it has seen"
+                    NOT_OWN, f"only the first rank of a node asks for a {said.NAME}"
                 )
+            case events.RankSuspected() if said.rank not in range(worker.world_size):
+                raise RuntimeRefusal(NOT_OWN, f"there is no rank {said.rank}")
             case events.PickleLetThrough() if said.rank != worker.rank:
                 raise RuntimeRefusal(NOT_OWN, f"rank {worker.rank} speaks of rank {said.rank}")
             case _:

@@ -397,6 +397,21 @@ EVENT_LIES = {
         events.CheckpointSeen(step=1, digest="0"),
         "first rank of a node",
     ),
+    "a suspicion by another than a node's first rank": (
+        worker(3, 1),
+        events.RankSuspected(rank=0, cause="ST-GRAD-010", said=""),
+        "first rank of a node",
+    ),
+    "a suspicion of nobody": (
+        worker(0),
+        events.RankSuspected(rank=2, cause="ST-GRAD-010", said=""),
+        "no rank 2",
+    ),
+    "taken back by another than a node's first rank": (
+        worker(3, 1),
+        events.RolledBack(to=1, ranks="2", evidence=""),
+        "first rank of a node",
+    ),
     "another rank": (worker(1), events.PickleLetThrough(rank=0), "speaks of rank 0"),
 }
 
@@ -445,3 +460,19 @@ def test_the_clock_is_the_launchers(bench, judge):
     judge.statement(worker(), bench.statement())  # saved in the background for hours
     other = Judge(here=replace(bench.here), epoch=3)  # a round that begins now
     refused("ST-RUNT-033", "dated", other.statement, worker(), bench.statement())
+
+
+def test_a_run_that_goes_back_does_its_steps_again_under_new_numbers(bench):
+    judge = bench.judge()
+    judge.rank_file(worker(0), bench.rank_file(step=8))
+    judge.rank_file(worker(1), bench.rank_file(step=3, rank=1, file=bench.file(1)))
+    refused(
+        "ST-RUNT-033", "step 5 comes after", judge.rank_file, worker(0), bench.rank_file(step=5)
+    )
+    judge.roll_back(4)
+    judge.rank_file(worker(0), bench.rank_file(step=5))
+    refused(
+        "ST-RUNT-033", "step 2 comes after", judge.rank_file, worker(0), bench.rank_file(step=2)
+    )
+    again = bench.rank_file(step=2, rank=1, file=bench.file(1))
+    refused("ST-RUNT-033", "step 2 comes after step 3", judge.rank_file, worker(1), again)
