@@ -151,6 +151,10 @@ class GradientGuard:
         return self._parts
 
     @property
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for part in self._parts for parameter in part.parameters()]
+
+    @property
     def has_gradient(self) -> bool:
         """True when a gradient was reduced that `judge` has not seen. Equal on every rank."""
         return any(isinstance(w, GroupWatch) and w.collector.has_pieces for w in self._watches)
@@ -213,14 +217,13 @@ class GradientGuard:
         verdict, self._totals = findings.verdict(
             step, self._totals, self._settings.response, self._settings.max_refused_steps
         )
-        parameters = [parameter for part in self._parts for parameter in part.parameters()]
         if verdict.response is GuardResponse.CLIP:
-            self._norms.clip(parameters)
+            self._norms.clip(self._parameters)
         elif not verdict.proceed:
-            for parameter in parameters:
+            for parameter in self._parameters:
                 parameter.grad = None
         elif verdict.ok and self._settings.response is GuardResponse.CLIP:
-            self._norms.learn(parameters)
+            self._norms.learn(self._parameters)
         if self._on_record is not None:
             self._on_record(
                 StepRecord(

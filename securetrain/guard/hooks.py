@@ -221,7 +221,7 @@ class ShardedHook:
                 local_scale=1.0,
                 wait=_waiter(result.device),
                 segments=(Segment(group_of_module(self._chunk), 0, local.numel()),),
-                moment=lambda: self._moments.flat(self._chunk, self._slots(), result.numel()),
+                moment=lambda: self._moments.slices(self._slots(), result.numel()),
             )
         )
 
@@ -336,8 +336,8 @@ class BucketHook:
                 local_scale=1.0,
                 wait=wait,
                 segments=segments_of([(self._names[id(p)][1], p.numel()) for p in parameters]),
-                moment=lambda: self._moments.flat(
-                    chunk, [(p, p.numel()) for p in parameters], reduced.numel()
+                moment=lambda: self._moments.slices(
+                    [(p, p.numel()) for p in parameters], reduced.numel()
                 ),
                 wire=wire,
             )

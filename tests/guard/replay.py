@@ -9,6 +9,7 @@ attack holds what was reduced in its world, excluded ranks left out.
 """
 
 import argparse
+import hashlib
 import math
 import sys
 import sysconfig
@@ -25,7 +26,9 @@ from torch import nn
 from securetrain.guard.assessment import Assessment
 from securetrain.guard.detector import Detector
 from securetrain.guard.rows import StepRows
+from securetrain.guard.sketch import Run, SketchShape, derive, sketch_runs
 from securetrain.policy.schema import GradientData
+from tests.guard.reference_sketch import places
 
 Spans: TypeAlias = dict[str, list[tuple[int, int]]]
 
@@ -103,7 +106,9 @@ class Training:
         self.spans: Spans = {group: [] for group in self.groups}
         start = 0
         for part, size in zip(parts, sizes, strict=True):
-            self.spans[part].append((start, start + size))
+            spans = self.spans[part]
+            first = spans.pop()[0] if spans and spans[-1][1] == start else start
+            spans.append((first, start + size))
             start += size
         self.numel = start
 
@@ -233,11 +238,19 @@ def layer_flip(g, world, step):
 def null_space(g, world, step):
     """Own gradient and 1.5 sigma, without any part in the space that past seeds span."""
     push = 1.5 * others(g).std(axis=0)
-    for sign, k in world.get("past", ())[-8:]:
-        folded = fold(push * sign, k)
-        spread = np.resize(folded, len(push)) * sign / math.ceil(len(push) / k)
-        push = push - spread
+    for parameters in world.get("past", ())[-8:]:
+        for spans, p in zip(world["spans"].values(), parameters, strict=True):
+            ((start, end),) = spans
+            push[start:end] -= seen_part(push[start:end], p)
     g[GUILTY] = g[GUILTY] - push
+
+
+def seen_part(x, parameters):
+    """What a sketch sees of a vector: its projection on the first key's rows."""
+    index, sign = (found[0] for found in places(parameters))
+    index = index % parameters.shape.numbers
+    sums = np.bincount(index, weights=sign * x) / np.maximum(np.bincount(index), 1)
+    return sign * sums[index]
 
 
 def matched(g, world, step):
@@ -302,36 +315,43 @@ ATTACKS: dict[str, Callable[..., None]] = {
 BOTH = {"two": {GUILTY, 5}}
 
 
-def fold(flat, k):
-    """Fold a signed vector to k numbers."""
-    padded = np.pad(flat, (0, -len(flat) % k))
-    return padded.reshape(-1, k).sum(axis=0, dtype=np.float64)
-
-
 @dataclass
 class Sketcher:
-    """Fresh random signs for each step; k numbers a group."""
+    """The guard's own sketches, under a fresh seed for each step; k numbers a group."""
 
     spans: Spans
     k: int
     seed: int = 0
-    generator: np.random.Generator = field(init=False)
+    keys: int = 1
+    step: int = field(init=False, default=0)
 
-    def __post_init__(self):
-        self.generator = np.random.default_rng(self.seed)
-
-    def draw(self, numel):
-        self.sign = self.generator.integers(0, 2, numel, dtype=np.int8).astype(np.float32) * 2 - 1
+    def draw(self):
+        """Go on to the next seed."""
+        self.step += 1
+        self.parameters = [
+            derive(
+                hashlib.sha256(f"{self.seed}|{self.step}".encode()).digest(),
+                group,
+                numel=sum(b - a for a, b in spans),
+                parts=1,
+                shape=SketchShape(numbers=self.k, keys=self.keys),
+            )
+            for group, spans in self.spans.items()
+        ]
 
     def rows(self, vectors):
-        """(rows, numel) -> (groups, rows, k)"""
-        signed = vectors * self.sign
-        out = np.empty((len(self.spans), len(vectors), self.k))
-        for place, spans in enumerate(self.spans.values()):
-            flat = np.concatenate([signed[:, a:b] for a, b in spans], axis=1)
-            padded = np.pad(flat, ((0, 0), (0, -flat.shape[1] % self.k)))
-            out[place] = padded.reshape(len(flat), -1, self.k).sum(axis=1, dtype=np.float64)
-        return out.astype(np.float32).astype(np.float64)
+        """(rows, numel) -> (groups, rows, size)"""
+        flat = torch.from_numpy(np.ascontiguousarray(vectors))
+        out = np.empty((len(self.spans), len(vectors), self.k * self.keys))
+        for place, (spans, p) in enumerate(zip(self.spans.values(), self.parameters, strict=True)):
+            starts = np.cumsum([0, *(b - a for a, b in spans)])
+            runs = [
+                Run(vector[a:b], 0, int(start), row)
+                for row, vector in enumerate(flat)
+                for (a, b), start in zip(spans, starts, strict=False)
+            ]
+            out[place] = sketch_runs(runs, p, rows=len(vectors)).numpy()
+        return out.astype(np.float32).astype(np.float64)  # rows travel in fp32
 
 
 @dataclass
@@ -369,7 +389,7 @@ class World:
             momentum = None if momentum is None else momentum[keep]
         answer = self.detector.observe(StepRows(groups=names, gradients=rows, momentum=momentum))
         past = self.facts.setdefault("past", [])
-        past.append((sketcher.sign, sketcher.k))
+        past.append(sketcher.parameters)
         del past[:-8]
         self.seen.append(answer)
         use = [rank for rank in range(len(g)) if rank not in answer.excluded]
@@ -393,7 +413,7 @@ def replay(training, names, *, start=40, k=256, skip=None, detector=Detector):
     }
     sketcher = Sketcher(training.spans, k, seed=training.seed + 2)
     for step, honest in enumerate(training.gradients()):
-        sketcher.draw(training.numel)
+        sketcher.draw()
         base = sketcher.rows(honest)
         for world in worlds.values():
             world.step(honest, base, sketcher, step, skip)

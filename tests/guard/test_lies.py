@@ -181,7 +181,7 @@ def test_a_replica_whose_optimizer_differs_is_named_with_the_code_of_its_own(mon
 
     def other(piece):
         moment = piece.result * -1
-        deliver(dataclasses.replace(piece, moment=lambda: moment))
+        deliver(dataclasses.replace(piece, moment=lambda: [(0, moment)]))
 
     collector.add = other  # type: ignore[method-assign]
     found = group.step(sent)[0]
