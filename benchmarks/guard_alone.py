@@ -84,7 +84,7 @@ def _samples(wrapper: str, steps: int, cpu: bool, order: list[Side]) -> list[flo
 
 
 def _guard_alone(wrapper: str, rows: "Tensor") -> "Callable[[Callable[[], float]], float]":
-    """Hand over the pieces of a real step, with new numbers, and judge them: seconds; collective."""
+    """Hand over pieces as of a real step, with new numbers, and judge them: seconds; collective."""
     import torch.distributed as dist
 
     from securetrain.guard.watch import GroupWatch

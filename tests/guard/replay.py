@@ -75,10 +75,11 @@ class Model(nn.Module):
 
 
 @cache
-def corpus(domain=None):
-    """Bytes of Python sources; a domain is one part of them."""
+def corpus(domain=None, *, packages=False):
+    """Bytes of Python sources; a domain is one part of them. Packages: of other files."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    paths = sorted(folder.glob("*.py"))[:160]
+    found = folder.glob("[a-z]*/*.py" if packages else "*.py")
+    paths = sorted(path for path in found if path.parent.name != "site-packages")[:160]
     if domain is not None:
         paths = paths[domain % 8 :: 8]
     data = b"".join(path.read_bytes()[:60_000] for path in paths)
@@ -95,6 +96,8 @@ class Training:
     tokens: int = 256
     per_rank: bool = False
     lr: float = 3e-3
+    packages: bool = False
+    """Of other data."""
 
     def __post_init__(self):
         torch.manual_seed(self.seed)
@@ -123,7 +126,7 @@ class Training:
                 group["lr"] = self.lr * warm * (0.55 + 0.45 * math.cos(math.pi * step / self.steps))
             found = torch.empty(self.ranks, self.numel)
             for rank in range(self.ranks):
-                data = corpus(rank if self.per_rank else None)
+                data = corpus(rank if self.per_rank else None, packages=self.packages)
                 starts = torch.randint(len(data) - CONTEXT - 1, (rows,), generator=generator)
                 index = starts[:, None] + torch.arange(CONTEXT + 1)
                 batch = data[index].long()
@@ -397,7 +400,7 @@ class World:
             self.momentum = DECAY * self.momentum + (1 - DECAY) * g[use].mean(axis=0)
 
 
-def replay(training, names, *, start=40, k=256, skip=None, detector=Detector):
+def replay(training, names, *, start=40, k=256, keys=1, skip=None, detector=Detector):
     """Run attacks on one training; returns the worlds by name."""
     data = GradientData.PER_RANK if training.per_rank else GradientData.SHUFFLED
     budget = 100.0 if training.per_rank else 20.0
@@ -411,7 +414,7 @@ def replay(training, names, *, start=40, k=256, skip=None, detector=Detector):
         )
         for name in names
     }
-    sketcher = Sketcher(training.spans, k, seed=training.seed + 2)
+    sketcher = Sketcher(training.spans, k, seed=training.seed + 2, keys=keys)
     for step, honest in enumerate(training.gradients()):
         sketcher.draw()
         base = sketcher.rows(honest)
