@@ -299,7 +299,7 @@ def _sketch_piece(
 
 
 def _cut(slices: Slices, segments: tuple[Segment, ...]) -> Iterator[tuple[int, Tensor, int]]:
-    """Where each slice begins, the slice, and its segment; cut where a segment ends."""
+    """Slices, cut where a segment ends: begin, numbers and segment of each."""
     starts = [one.start for one in segments]
     for first, numbers in slices:
         at, end = first, first + numbers.numel()

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from securetrain.guard.assessment import Assessment
 from securetrain.guard.detector import Detector
@@ -49,10 +50,10 @@ class Block(nn.Module):
 
     def forward(self, x):
         q, k, v = self.mix(self.first(x)).view(*x.shape[:2], 3, 4, WIDTH // 4).unbind(2)
-        seen = nn.functional.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
-        )
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        near = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+        later = torch.ones(near.shape[-2:], dtype=torch.bool).triu(1)
+        seen = torch.einsum("bhqk,bkhd->bqhd", near.masked_fill(later, -1e9).softmax(-1), v)
+        x = x + self.out(seen.flatten(2))
         return x + self.down(nn.functional.gelu(self.up(self.second(x))))
 
 
@@ -115,25 +116,29 @@ class Training:
             start += size
         self.numel = start
 
+    def _loss(self, parameters: dict[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
+        logits = functional_call(self.model, parameters, (batch[:, :-1],))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
     def gradients(self) -> Iterator[np.ndarray]:
         """(ranks, numel) float32 of each step."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.lr)
+        gradient = vmap(grad(self._loss), in_dims=(None, 0))  # of all ranks at once
         rows = self.tokens // CONTEXT
         for step in range(self.steps):
             for group in optimizer.param_groups:
                 warm = min(1.0, (step + 1) / 20)
                 group["lr"] = self.lr * warm * (0.55 + 0.45 * math.cos(math.pi * step / self.steps))
-            found = torch.empty(self.ranks, self.numel)
+            batches = []
             for rank in range(self.ranks):
                 data = corpus(rank if self.per_rank else None, packages=self.packages)
                 starts = torch.randint(len(data) - CONTEXT - 1, (rows,), generator=generator)
                 index = starts[:, None] + torch.arange(CONTEXT + 1)
-                batch = data[index].long()
-                logits = self.model(batch[:, :-1])
-                loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-                grads = torch.autograd.grad(loss, list(self.model.parameters()))
-                torch.cat([g.flatten() for g in grads], out=found[rank])
+                batches.append(data[index].long())
+            now = {name: p.detach() for name, p in self.model.named_parameters()}
+            each = gradient(now, torch.stack(batches))
+            found = torch.cat([part.flatten(1) for part in each.values()], dim=1)
             yield found.numpy()
             start = 0
             mean = found.mean(dim=0)

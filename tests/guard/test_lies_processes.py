@@ -84,8 +84,6 @@ def test_two_liars_of_six_cannot_switch_the_check_off(large):
         verdicts = found["guarded"]["verdicts"]
         for verdict in verdicts:
             assert not named(verdict, PAIR, SIX), (rank, verdict["reason"])
-        applied = [
-            v for v in verdicts[lies.START :] if v["response"] != "skip-step" and not v["ok"]
-        ]
-        assert all(v["settled"] for v in applied), "what is refused is not used"
+        used = [v for v in verdicts[lies.START :] if v["response"] not in {"skip-step", "halt"}]
+        assert all(v["settled"] or v["excluded"] for v in used), "the lie is not used"
         assert found["guarded"]["held_out"] < 1.1 * found["clean"]["held_out"]
