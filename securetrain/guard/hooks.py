@@ -212,7 +212,7 @@ class ShardedHook:
             local=local,
             parts=self._shards,
             replace=None,
-            moment=lambda: self._moments.flat(self._chunk, self._slots(), result.numel()),
+            moment=lambda: self._moments.slices(self._slots(), result.numel()),
         )
         part = self._part if self._replicas > 1 else None
         self._open.fill(result, kept, group_of_module(self._chunk), scale=scale, part=part)

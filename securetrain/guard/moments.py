@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from securetrain.guard.kept import WIDE
-
 Slots: TypeAlias = Sequence[tuple[Tensor, int]]
 """Parameters in the order of a flat piece, and how many numbers of it each takes up."""
 Slices: TypeAlias = Sequence[tuple[int, Tensor]]
 """Flat numbers, and where in a piece the first of each is; in order, without overlap."""
+_SKETCHED: Final = frozenset({torch.float32, torch.bfloat16})
+"""Dtypes of which a sketch is one pass."""
 _NAMES: Final = ("exp_avg", "momentum_buffer")
 
 
@@ -44,7 +44,7 @@ class Moments:
             moment = self._of(parameter)
             if moment is not None and moment.numel() <= size:  # what is left over is padding
                 flat = moment.detach().reshape(-1)
-                found.append((start, flat if flat.dtype in WIDE else flat.float()))
+                found.append((start, flat if flat.dtype in _SKETCHED else flat.float()))
             start += size
         return found
 
