@@ -157,7 +157,7 @@ class Listener(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     process: Process | None
     """None when the owner's descriptors cannot be read."""
     kernel: bool | None = False
-    """Whether no process holds it, as with a tunnel of the kernel; None when not all were seen."""
+    """Whether no process shows it, as with a tunnel of the kernel; None when not all were seen."""
 
     @property
     def label(self) -> str:

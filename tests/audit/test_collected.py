@@ -16,10 +16,10 @@ from securetrain.audit.catalogue import load_checks
 from securetrain.audit.collect.node import collect_from
 from securetrain.audit.engine import audit, worst_states
 from securetrain.audit.facts import decode_facts
-from securetrain.core.vocabulary import State
+from securetrain.core.vocabulary import Severity, State
 from securetrain.policy.load import load_policy
 from tests.audit.conftest import NOW
-from tests.audit.hardened import BAD, GOOD, MOUNTS, Bad, Machine, hardened, mount
+from tests.audit.hardened import BAD, GOOD, MOUNTS, Bad, Machine, hardened, mount, plain_container
 
 CHECKS = load_checks()
 DEV = load_policy("dev").policy
@@ -58,6 +58,28 @@ def test_what_only_looks_wrong_is_not(name, tmp_path):
     machine = hardened(tmp_path)
     make(machine)
     assert states_of(machine)[check] is State.PASS
+
+
+def test_a_plain_container_of_one_user_has_nothing_high_and_passes_nothing_that_it_hides(tmp_path):
+    machine = plain_container(tmp_path)
+    facts = collect_from(machine.host(), now=NOW)
+    result = audit(facts, CHECKS, load_policy("baseline").policy, NOW)
+    heavy = [f for f in result.of(State.FAIL) if f.severity_in_context >= Severity.HIGH]
+    assert [(finding.check, finding.reason) for finding in heavy] == []
+    (cache,) = (f for f in result.of(State.FAIL) if f.check == "ST-SUP-013")
+    assert (cache.severity, cache.severity_in_context) == (Severity.CRITICAL, Severity.LOW)
+    unknown = {finding.check: finding.reason for finding in result.of(State.UNKNOWN)}
+    assert set(unknown) == {"ST-HST-002", "ST-HST-012", "ST-HST-015", "ST-IPC-002"}
+    assert "seen from inside a container" in unknown["ST-HST-015"] + unknown["ST-IPC-002"]
+
+
+def test_the_same_container_with_the_machines_tmp_is_not_alone(tmp_path):
+    machine = plain_container(tmp_path)
+    machine.append("/proc/self/mountinfo", mount("/tmp", "ext4"))
+    facts = collect_from(machine.host(), now=NOW)
+    result = audit(facts, CHECKS, load_policy("baseline").policy, NOW)
+    (cache,) = (f for f in result.of(State.FAIL) if f.check == "ST-SUP-013")
+    assert cache.severity_in_context is Severity.CRITICAL
 
 
 # --- the sweep: evidence that is unreadable, masked, emptied or missing ---------------------------

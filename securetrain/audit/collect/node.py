@@ -85,8 +85,6 @@ def root_files_variable(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: Path) -> Host:
-    from securetrain.network.rootless import is_inside  # noqa: PLC0415 - an audit needs no network
-
     return Host(
         environ=environ,
         search_path=tuple(sys.path if search_path is None else search_path),
@@ -96,8 +94,17 @@ def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: P
         home=Path(environ.get("HOME") or _home() or "/"),
         account_home=_home(),
         root=root,
-        root_owned=owners.decode_root_files(os.environ, inside=is_inside()),
+        root_owned=owners.decode_root_files(os.environ, inside=_is_inside()),
     )
+
+
+def _is_inside() -> bool:
+    from securetrain.network.rootless import is_inside  # noqa: PLC0415 - an audit needs no network
+
+    try:
+        return is_inside()
+    except OSError:
+        return False  # without /proc nothing that was told before is believed
 
 
 def _user() -> str:
