@@ -17,6 +17,7 @@ from securetrain.audit.facts import EVIDENCE, Node
 from securetrain.audit.fields import View, _open
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
+from tests.audit.conftest import view_of
 
 CHECKS = load_checks()
 IDS = [check.id for check in CHECKS]
@@ -34,7 +35,7 @@ ALSO = {
 
 
 def state_of(check, case, now):
-    findings = judge(check, View(facts=case.facts, policy=case.policy, now=now))
+    findings = judge(check, View(document=case.document, policy=case.policy, now=now))
     return worst_states(findings)[check.id]
 
 
@@ -86,24 +87,25 @@ def test_a_single_fault_flips_the_intended_check_only(check, case, now):
 
 @pytest.mark.parametrize("outcome", ["denied", "absent", "error", "timeout"])
 @pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_no_check_passes_when_any_declared_evidence_is_taken_away(check, outcome, fixtures, now):
+def test_no_check_passes_when_any_declared_evidence_is_taken_away(check, outcome, fixtures):
     for name in check.spec.evidence:
         document = copy.deepcopy(fixtures.reference)
         document["node"][name.removeprefix("node.")] = fixtures.gone(outcome)
-        view = View(facts=fixtures.facts_of(document), policy=fixtures.policy, now=now)
-        assert worst_states(judge(check, view))[check.id] is State.UNKNOWN, name
+        assert worst_states(judge(check, view_of(fixtures, document)))[check.id] is State.UNKNOWN, (
+            name
+        )
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_forgetting_a_value_never_turns_a_failure_into_a_pass(check, case, fixtures, now):
+def test_forgetting_a_value_never_turns_a_failure_into_a_pass(check, case, fixtures):
     """Sweep: in each failing fixture, make every nullable field unknown, one at a time."""
     for name in check.spec.tests.fail:
         failing = case(name)
-        plain = json.loads(failing.facts.to_json())
+        plain = json.loads(failing.document.body.to_json())
         for evidence in check.spec.evidence:
             section = evidence.removeprefix("node.")
             for mutated in forgotten(plain, section, fixtures):
-                view = View(facts=fixtures.facts_of(mutated), policy=failing.policy, now=now)
+                view = view_of(fixtures, mutated, failing.policy)
                 assert worst_states(judge(check, view))[check.id] is not State.PASS, evidence
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from securetrain.audit.catalogue import load_checks
 from securetrain.audit.collect.node import collect_from
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine import audit, worst_states
 from securetrain.audit.facts import decode_facts
 from securetrain.core.vocabulary import Severity, State
@@ -29,7 +30,7 @@ NOBODY = 65534
 def states_of(machine: Machine) -> dict[str, State]:
     facts = collect_from(machine.host(), now=NOW)
     assert decode_facts(facts.to_json(), "x") == facts
-    return worst_states(audit(facts, CHECKS, DEV, NOW).findings)
+    return worst_states(audit(facts_of([facts]), CHECKS, DEV, NOW).findings)
 
 
 def test_a_hardened_machine_passes_everything(tmp_path):
@@ -63,7 +64,7 @@ def test_what_only_looks_wrong_is_not(name, tmp_path):
 def test_a_plain_container_of_one_user_has_nothing_high_and_passes_nothing_that_it_hides(tmp_path):
     machine = plain_container(tmp_path)
     facts = collect_from(machine.host(), now=NOW)
-    result = audit(facts, CHECKS, load_policy("baseline").policy, NOW)
+    result = audit(facts_of([facts]), CHECKS, load_policy("baseline").policy, NOW)
     heavy = [f for f in result.of(State.FAIL) if f.severity_in_context >= Severity.HIGH]
     assert [(finding.check, finding.reason) for finding in heavy] == []
     (cache,) = (f for f in result.of(State.FAIL) if f.check == "ST-SUP-013")
@@ -77,7 +78,7 @@ def test_the_same_container_with_the_machines_tmp_is_not_alone(tmp_path):
     machine = plain_container(tmp_path)
     machine.append("/proc/self/mountinfo", mount("/tmp", "ext4"))
     facts = collect_from(machine.host(), now=NOW)
-    result = audit(facts, CHECKS, load_policy("baseline").policy, NOW)
+    result = audit(facts_of([facts]), CHECKS, load_policy("baseline").policy, NOW)
     (cache,) = (f for f in result.of(State.FAIL) if f.check == "ST-SUP-013")
     assert cache.severity_in_context is Severity.CRITICAL
 

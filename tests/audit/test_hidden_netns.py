@@ -19,6 +19,7 @@ import pytest
 
 from securetrain.audit.catalogue import load_checks
 from securetrain.audit.collect.node import collect_node
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine import audit, worst_states
 from securetrain.core.vocabulary import State
 from securetrain.policy.load import load_policy
@@ -95,7 +96,7 @@ def _audited() -> dict[str, State]:
     now = datetime.now(UTC)
     facts = collect_node({"PATH": "/usr/bin", "HOME": "/nonexistent"}, now=now)
     policy = load_policy("dev").policy
-    return worst_states(audit(facts, load_checks(), policy, now).findings)
+    return worst_states(audit(facts_of([facts]), load_checks(), policy, now).findings)
 
 
 def _cover(mask: str) -> None:

@@ -173,5 +173,5 @@ def test_this_node_without_torch_and_facts_that_are_judged_again(tmp_path):
         check=False,
     )
     second = json.loads(again.stdout)
-    assert second["facts_digest"] == first["facts_digest"]
+    assert second["assets"] == first["assets"]
     assert second["findings"] == first["findings"]

@@ -24,7 +24,7 @@ from securetrain.audit.collect import (
     system,
 )
 from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, section
-from securetrain.audit.facts import Collected, Facts, Job, Node
+from securetrain.audit.facts import Collected, Job, Node, NodeFacts
 
 
 def collect_node(
@@ -34,7 +34,7 @@ def collect_node(
     search_path: Sequence[str] | None = None,
     root: Path = Path("/"),
     seconds: float = 5.0,
-) -> Facts:
+) -> NodeFacts:
     """Collect the facts of this node for a job of this user.
 
     Args:
@@ -47,9 +47,9 @@ def collect_node(
     return collect_from(_host(environ, search_path, root), now=now, seconds=seconds)
 
 
-def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> Facts:
+def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFacts:
     """Collect the facts that a `Host` shows."""
-    return Facts(
+    return NodeFacts(
         collected=Collected(
             at=now,
             hostname=socket.gethostname(),
