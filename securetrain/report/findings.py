@@ -129,6 +129,8 @@ def _times(group: list[Finding], assets: int) -> str:
     if assets == 1:
         return f" ({len(group)} times)" if len(group) > 1 else ""
     worst = worst_states(group)[group[0].check]
+    if worst in {State.PASS, State.NOT_APPLICABLE}:
+        return ""
     return f" ({len({one.asset for one in group if one.state is worst})} of {assets})"
 
 
