@@ -49,7 +49,7 @@ class Document:
     at: datetime
     """The time of their collection."""
     digest: str
-    """SHA-256 of the document's canonical bytes."""
+    """SHA-256 of the document's bytes, as they were read or would be saved."""
     body: NodeFacts
 
     def root(self, name: str) -> Any:
@@ -106,4 +106,9 @@ def read_facts(path: Path) -> Facts:
     if not files or len(files) > MAX_DOCUMENTS:
         what = f"{len(files)} facts documents, expected 1 to {MAX_DOCUMENTS}"
         raise AuditError("ST-AUDT-002", what, str(path))
-    return facts_of(decode_facts(read_file(file, FACTS_LIMIT), str(file)) for file in files)
+    return Facts(tuple(_read(file) for file in files))
+
+
+def _read(file: Path) -> Document:
+    data = read_file(file, FACTS_LIMIT)
+    return _document(decode_facts(data, str(file)), data)

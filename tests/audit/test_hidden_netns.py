@@ -13,6 +13,7 @@ import socket
 import subprocess
 import traceback
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def root() -> list[str]:
     return [] if os.geteuid() == 0 else ["user id 0"]
 
 
+@cache
 def states_behind(mask: str, *, as_nobody: bool) -> dict[str, State]:
     """The states of all checks, seen by a child for which `mask` is mounted over."""
     _audited()  # a user without rights may not import from everywhere
