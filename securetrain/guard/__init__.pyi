@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 from .attachment import attach as attach
+from .bound_numbers import Aftermath as Aftermath
 from .entries import verdict_events as verdict_events
 from .guard import GradientGuard as GradientGuard
 from .kernel import sketch_backend as sketch_backend

@@ -37,6 +37,7 @@ from torch.optim import Optimizer
 from securetrain.core.errors import GuardError
 from securetrain.guard import slots
 from securetrain.guard.attachment import attach, seen_parameters
+from securetrain.guard.bound_numbers import Aftermath
 from securetrain.guard.guard import GUARDS, GradientGuard
 from securetrain.guard.verdict import StepRecord, Totals
 from securetrain.policy.schema import Gradients
@@ -189,6 +190,57 @@ class ScriptGuard:
         """
         if _is_distributed() and not _in_backward():
             self._judge(frozenset(map(id, parameters)), keep=True)
+
+    @slots.eager
+    def bind_norm(self, tensors: Iterable[Any], total: Any, order: float) -> Any:
+        """The norm of gradients by which the script is about to clip: `total`, or what was
+        delivered where that contradicts it. Collective where `total` is pending.
+
+        Raises:
+            GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-010, a rank did not speak.
+        """
+        if not _is_distributed() or _in_backward():
+            return total
+        ids = frozenset(map(id, tensors))
+        for one in self._models:
+            model = one.model()
+            grads = [] if model is None else [p.grad for p in model.parameters()]
+            held = [grad for grad in grads if grad is not None]
+            if held and any(id(grad) in ids for grad in held):
+                whole = all(id(grad) in ids for grad in held)
+                mine = [grad for grad in held if id(grad) in ids]
+                after = one.guard.bind_norm(total, mine, order, whole=whole)
+                self._take(one, after)
+                return after.value
+        return total
+
+    @slots.eager
+    def bind_flags(self, optimizer: Optimizer, flags: dict[Any, Tensor]) -> None:
+        """A loss scaler has looked for infinities in an optimizer's gradients: the flags by which
+        it skips the step. Collective where gradients are sharded.
+
+        Raises:
+            GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-010, a rank did not speak.
+        """
+        if not _is_distributed():
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for one in self._models:
+            mine = [p for p in parameters if id(p) in one.parameters and p.grad is not None]
+            for flag in flags.values() if mine else ():
+                after = one.guard.bind_flag(flag, mine)
+                flag.copy_(after.value)
+                self._take(one, after)
+
+    def _take(self, one: _Watched, after: Aftermath) -> None:
+        """Follow a second verdict."""
+        refused = after.verdict is not None and not after.verdict.proceed
+        one.refused = one.refused or refused or after.drop
+        model = one.model()
+        if after.verdict is not None:
+            after.verdict.raise_if_halted()
+        if (refused or after.drop) and model is not None:
+            _zero([(p, p.grad) for p in model.parameters() if p.grad is not None])
 
     @slots.eager
     def before_step(
