@@ -185,11 +185,16 @@ def _member(parent: Any, name: str) -> Any:
         return value
     if not (isinstance(parent, type) and issubclass(parent, msgspec.Struct)):
         raise UnknownFieldError(f"{name!r} is below something that has no fields")
-    hints = typing.get_type_hints(parent)
+    hints = _hints(parent)
     if name not in hints or (name in _HIDDEN and issubclass(parent, Observed)):
         shown = ", ".join(n for n in hints if not (n in _HIDDEN and issubclass(parent, Observed)))
         raise UnknownFieldError(f"{parent.__name__} has no field {name!r} (it has {shown})")
     return hints[name]
+
+
+@cache
+def _hints(record: type[object]) -> dict[str, Any]:
+    return typing.get_type_hints(record)
 
 
 def _open(hint: Any) -> Any:

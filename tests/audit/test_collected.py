@@ -74,9 +74,11 @@ def test_a_plain_container_of_one_user_has_nothing_high_and_passes_nothing_that_
     assert "seen from inside a container" in unknown["ST-HST-015"] + unknown["ST-IPC-002"]
 
 
-def test_the_same_container_with_the_machines_tmp_is_not_alone(tmp_path):
+@pytest.mark.parametrize("mounted", [mount("/tmp", "ext4"), mount("/", "ext4")])
+def test_the_same_container_with_the_machines_tmp_is_not_alone(mounted, tmp_path):
+    """A bind of the machine's /tmp, or a namespace of processes on the machine's own root."""
     machine = plain_container(tmp_path)
-    machine.append("/proc/self/mountinfo", mount("/tmp", "ext4"))
+    machine.append("/proc/self/mountinfo", mounted)
     facts = collect_from(machine.host(), now=NOW)
     result = audit(facts_of([facts]), CHECKS, load_policy("baseline").policy, NOW)
     (cache,) = (f for f in result.of(State.FAIL) if f.check == "ST-SUP-013")
