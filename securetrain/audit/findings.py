@@ -61,7 +61,7 @@ class PolicyRef(_Base, frozen=True, kw_only=True):
 
 
 class AssetRef(_Base, frozen=True, kw_only=True):
-    """What was audited."""
+    """One asset of an audit, and the facts about it."""
 
     asset: str
     kind: str

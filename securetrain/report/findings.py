@@ -125,7 +125,7 @@ def _table(console: Console, result: AuditResult) -> None:
 
 
 def _times(group: list[Finding], assets: int) -> str:
-    """How often, or on how many of several assets, a check says the worst that it says."""
+    """The number of findings, or of assets among several that say the worst of a check."""
     if assets == 1:
         return f" ({len(group)} times)" if len(group) > 1 else ""
     worst = worst_states(group)[group[0].check]
