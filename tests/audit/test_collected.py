@@ -6,6 +6,7 @@ hidden is never a pass.
 
 import os
 import shutil
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,16 +179,16 @@ def as_nobody(work: Callable[[], None]) -> None:
 
 
 @pytest.fixture
-def nobodys(tmp_path):
-    """A folder that an unprivileged user can reach and fill."""
+def nobodys():
+    """A folder that an unprivileged user can reach and fill; pytest keeps its own to itself."""
     if os.geteuid() != 0:
         pytest.skip("this is an unprivileged user already: the sweep above is the test")
-    (tmp_path / "before").mkdir()
-    states_of(hardened(tmp_path / "before"))  # a user without rights may not import everything
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(folder.stat().st_mode | 0o055)
-    os.chown(tmp_path, NOBODY, NOBODY)
-    return tmp_path
+    with tempfile.TemporaryDirectory(prefix="audit-") as name:
+        folder = Path(name)
+        (folder / "before").mkdir()
+        states_of(hardened(folder / "before"))  # without rights not everything can be imported
+        os.chown(folder, NOBODY, NOBODY)
+        yield folder
 
 
 @pytest.mark.parametrize("name", ["sshd-match", "tcp-service", "spectre", "no-lsm", "ptrace"])
