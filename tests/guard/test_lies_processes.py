@@ -25,8 +25,6 @@ def campaign(kind, seeds):
     for seed in seeds:
         name, lying = lies.drawn(seed, kind)
         found[f"{seed}: {name}"] = lies.train(kind, lies.SETTINGS, lie=lying)
-    for result in found.values():
-        del result["grads"]
     return found
 
 
@@ -63,14 +61,11 @@ def test_twenty_drawn_lies_neither_halt_a_run_nor_name_another(kind):
 def pair(large):
     lies.quiet()
     lying = lies.against_each_other(large)
-    found = {
+    return {
         "guarded": lies.train("fsdp", lies.SETTINGS, lie=lying, liars=PAIR),
         "observed": lies.train("fsdp", lies.OBSERVE, lie=lying, liars=PAIR),
         "clean": lies.train("fsdp", lies.SETTINGS),
     }
-    for result in found.values():
-        del result["grads"]
-    return found
 
 
 @pytest.mark.timeout(600)
