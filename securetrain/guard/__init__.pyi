@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from . import aggregate as aggregate
 from .attachment import attach as attach
 from .entries import verdict_events as verdict_events
 from .guard import GradientGuard as GradientGuard

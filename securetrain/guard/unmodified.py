@@ -22,6 +22,7 @@ Rules:
 3. what all ranks have to do together follows from the reductions alone, which all do together.
 """
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -30,14 +31,16 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from securetrain.core.errors import GuardError
 from securetrain.guard import slots
 from securetrain.guard.attachment import attach, seen_parameters
+from securetrain.guard.flat import flat_root, has_flat, release_flat, reserve_flat
 from securetrain.guard.guard import GUARDS, GradientGuard
+from securetrain.guard.probe import Probe
 from securetrain.guard.verdict import StepRecord, Totals
 from securetrain.policy.schema import Gradients
 
@@ -73,6 +76,8 @@ class _Watched:
     """Whether the gradients that are there now are to be dropped."""
     stepped: set[int] = field(default_factory=set)
     """The optimizers that have used the gradients that are there now."""
+    probe: "Probe | None" = None
+    """The weights when gradients that nobody has judged yet were reduced."""
 
 
 class ScriptGuard:
@@ -94,6 +99,8 @@ class ScriptGuard:
         """Wrappers of the script that are not watched."""
         self.unwatched_steps = 0
         """Steps of optimizers on gradients that nobody judged."""
+        self._scaled = False
+        """A loss scaler was used: it looks at all gradients first."""
         self._totals = Totals()
         self._counted: weakref.WeakKeyDictionary[GradientGuard, Totals] = (
             weakref.WeakKeyDictionary()
@@ -114,17 +121,41 @@ class ScriptGuard:
 
     def replicated(self, model: DistributedDataParallel) -> None:
         """DDP has wrapped a model."""
-        if model.process_group.size() > 1 and not slots.reserve_replicated(model, self._move_in):
+        self._forget(model)
+        if model.process_group.size() == 1:
+            self._explain(model, "its group has one rank: there is nothing to compare with")
+        elif not slots.reserve_replicated(model, self._move_in):
             self._explain(model, "DDP's mixed precision has a communication hook of its own")
 
     def sharded(self, module: nn.Module) -> None:
         """fully_shard has sharded a module."""
         if isinstance(module, FSDPModule):
+            self._forget(module)
             slots.reserve_sharded(module, self._move_in_root)
+
+    def flattened(self, module: FullyShardedDataParallel) -> None:
+        """FSDP1 has sharded a module."""
+        self._forget(module)
+        if reason := reserve_flat(module, lambda one: self._move_in(flat_root(one))):
+            self._explain(module, reason)
 
     def wrapped_otherwise(self, name: str) -> None:
         """A wrapper that is not watched was used."""
         self._elsewhere[name] = None
+
+    def stepped_otherwise(self, name: str) -> None:
+        """Something that is not watched is about to step.
+
+        Raises:
+            GuardError: ST-GRAD-020.
+        """
+        self.wrapped_otherwise(name)
+        if _is_distributed():
+            self._note(_not_watched(self._elsewhere))
+
+    def hook_otherwise(self, model: nn.Module) -> None:
+        """The script registers a communication hook where it has to be its own."""
+        self.give_up(model, _FOREIGN)
 
     def accept_hook(self, model: DistributedDataParallel, state: object, hook: Any) -> bool:
         """The script registers a communication hook: put it into the model's slot, if it has one.
@@ -144,6 +175,7 @@ class ScriptGuard:
     def give_up(self, model: nn.Module, reason: str) -> None:
         """The script does something with a model that cannot be watched."""
         slots.release(model)
+        release_flat(model)
         self._models = [one for one in self._models if one.model() is not model]
         self._explain(model, reason)
 
@@ -165,17 +197,50 @@ class ScriptGuard:
             # In a backward pass nothing may be raised: the others would wait.
             self.give_up(model, error.what)
             return
-        kind = "DDP" if isinstance(model, DistributedDataParallel) else "fully_shard"
+        kind = "FSDP1" if has_flat(model) else "fully_shard"
+        kind = "DDP" if isinstance(model, DistributedDataParallel) else kind
         seen = seen_parameters(model)
-        self._models.append(
-            _Watched(
-                model=weakref.ref(model),
-                guard=guard,
-                parameters=seen,
-                reductions=slots.installed_reductions(model),
-            )
+        watched = _Watched(
+            model=weakref.ref(model),
+            guard=guard,
+            parameters=seen,
+            reductions=slots.installed_reductions(model),
         )
-        self._listener.watched(f"{kind}, {len(seen)} parameters, {dist.get_world_size()} ranks")
+        self._models.append(watched)
+        self._counted[guard] = guard.totals
+        guard.on_reduction(lambda: self._reducing(watched))
+        count = len(list(model.parameters())) if kind == "FSDP1" else len(seen)
+        self._listener.watched(f"{kind}, {count} parameters, {guard.size} ranks")
+
+    def _reducing(self, one: _Watched) -> None:
+        """Gradients of a model are being reduced: were the last ones used unseen?
+
+        Raises:
+            GuardError: ST-GRAD-020. All ranks are in the same reduction, and none goes on.
+        """
+        task = torch._C._current_graph_task_id()  # noqa: SLF001 - there is no public question
+        model = one.model()
+        if model is None or (one.probe is not None and one.probe.task == task):
+            return
+        self._look_back(one)
+        one.probe = Probe.of(model, task)
+
+    def _look_back(self, one: _Watched) -> None:
+        probe, one.probe = one.probe, None
+        if probe is not None and probe.has_changed():
+            self._note(_PAST)
+
+    def look_back(self) -> None:
+        """The script ends, or says how far it is: were the last gradients used unseen?"""
+        for one in self._models:
+            if one.probe is not None and one.probe.has_changed():
+                one.probe = None
+                self._say(_PAST)
+
+    def _forget(self, model: nn.Module) -> None:
+        """A model is wrapped anew, or is another one where an old one was."""
+        for key in (id(model), *map(id, model.parameters())):
+            self._why.pop(key, None)
 
     def _explain(self, model: nn.Module, reason: str) -> None:
         self._why |= dict.fromkeys((id(model), *map(id, model.parameters())), reason)
@@ -183,10 +248,15 @@ class ScriptGuard:
     # -- steps -------------------------------------------------------------------------------------
 
     @slots.eager
-    def before_use(self, parameters: Iterable[Any]) -> None:
+    def before_use(self, parameters: Iterable[Any], *, scaled: bool = False) -> None:
         """The script is about to use the gradients of parameters, or gradients that it took.
         Collective where something was reduced.
+
+        Args:
+            parameters: Of one model or several.
+            scaled: A loss scaler is about to look at them.
         """
+        self._scaled = self._scaled or scaled
         if _is_distributed() and not _in_backward():
             self._judge(frozenset(map(id, parameters)), keep=True)
 
@@ -220,6 +290,8 @@ class ScriptGuard:
         return (args[0], judged_closure, *args[2:]), kwargs
 
     def _settle(self, optimizer: Optimizer) -> None:
+        if any(id(optimizer) in one.stepped for one in self._models) and _is_inner(optimizer):
+            return  # step of a subclass calls the one of its base
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if _in_backward():
             self._note("an optimizer steps inside of the backward pass")
@@ -237,6 +309,7 @@ class ScriptGuard:
             if not one.parameters.isdisjoint(ids):
                 one.stepped.add(id(optimizer))
                 if one.refused and (model := one.model()) is not None:
+                    one.refused = False  # what comes next may be reduced by another wrapper
                     for parameter in model.parameters():
                         parameter.grad = None
 
@@ -251,10 +324,11 @@ class ScriptGuard:
             ):
                 continue
             grads = [(p, p.grad) for p in model.parameters() if keep and p.grad is not None]
+            self._look_back(one)
             one.step += 1
             one.stepped.clear()
             try:
-                verdict = one.guard.judge(one.step)
+                verdict = one.guard.judge(one.step, scaled=self._scaled)
             except GuardError as error:
                 if error.code != _UNSEEN:
                     raise
@@ -262,7 +336,7 @@ class ScriptGuard:
                 continue
             one.refused = not verdict.proceed
             verdict.raise_if_halted()
-            if one.refused:
+            if one.refused and not verdict.overflow:
                 _zero(grads)
 
     def _count(self) -> None:
@@ -287,12 +361,15 @@ class ScriptGuard:
         """The reasons why gradients that the optimizer is about to use were not judged."""
         used = [p for p in parameters if p.grad is not None]
         seen: set[int] = set()
+        # A model may be wrapped twice: what the one has not reduced the other may have.
+        alive = [one for one in self._models if id(optimizer) not in one.stepped]
+        fresh = frozenset[int]().union(*(one.parameters for one in alive))
         for one in self._models:
             if (model := one.model()) is None:
                 continue
             seen |= one.parameters
             mine = any(id(p) in one.parameters for p in used)
-            if mine and id(optimizer) in one.stepped:
+            if any(id(p) in one.parameters - fresh for p in used):
                 yield f"an optimizer steps twice on gradients of {_name(model)} without a reduction"
             slot = slots.bucket_slot(model) if isinstance(model, DistributedDataParallel) else None
             if mine and not slots.are_installed(one.reductions):
@@ -321,24 +398,46 @@ class ScriptGuard:
                 )
             return f"a parameter ({shape}) lies outside of the model that is watched"
         if self._elsewhere:
-            return f"{' and '.join(self._elsewhere)} is not watched"
+            return _not_watched(self._elsewhere)
         return "no model was wrapped by DistributedDataParallel or fully_shard"
 
-    def _note(self, reason: str) -> None:
-        """A step is not watched."""
+    def _say(self, reason: str) -> None:
         self.unwatched_steps += 1
         if reason not in self._reasons:
             self._reasons[reason] = None
             self._listener.unwatched(reason)
+
+    def _note(self, reason: str) -> None:
+        """A step is not watched."""
+        self._say(reason)
         if self._settings.require_watched:
             raise GuardError(UNWATCHED, f"this step is not watched: {reason}", "gradients")
 
 
+_PAST: Final = "weights change without a step of an optimizer that torch knows"
 _FOREIGN: Final = "the script has registered a communication hook of its own"
+
+
+def _not_watched(names: Iterable[str]) -> str:
+    return f"{' and '.join(names)} is not watched"
 
 
 def _is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+_STEP: Final = Optimizer.profile_hook_step(lambda: None).__code__
+"""What torch puts around the step of each class of optimizers."""
+
+
+def _is_inner(optimizer: Optimizer) -> bool:
+    """True when one step of an optimizer is in another one."""
+    # Counted from the stack, because a step that raises says nothing afterwards.
+    frame, steps = inspect.currentframe(), 0
+    while frame is not None and steps < 2:
+        steps += frame.f_code is _STEP and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return steps == 2
 
 
 def _in_backward() -> bool:

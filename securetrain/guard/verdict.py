@@ -88,6 +88,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     about which of them is wrong, or whether the link between them is."""
     undecided: bool = False
     """More ranks are bad than may be excluded, or it is not known which."""
+    overflow: bool = False
+    """The gradients are not finite by the loss scale: they are left to the scaler, which skips."""
 
     @property
     def proceed(self) -> bool:

@@ -18,7 +18,13 @@ UNWATCHED = {
     "sparse": "gradients are sparse",
     "unwrapped": "no model was wrapped by DistributedDataParallel or fully_shard",
     "outside": "a parameter (scalar) lies outside of the model that is watched",
-    "fsdp1": "FullyShardedDataParallel (FSDP1) is not watched",
+    "fsdp1 not sharded": "FullyShardedDataParallel (FSDP1) with NO_SHARD is not watched",
+    "fsdp1 hooked": "the script has registered a communication hook of its own",
+    "power": "the script has registered a communication hook of its own",
+    "unknown ddp": "weights change without a step of an optimizer that torch knows",
+    "unknown fsdp": "weights change without a step of an optimizer that torch knows",
+    "detached": "weights change without a step of an optimizer that torch knows",
+    "unknown, once": "weights change without a step of an optimizer that torch knows",
     "by hand, forgotten": "the script attached a guard and did not call judge",
     "join": "the ranks have uneven inputs (join)",
     "in backward": "an optimizer steps inside of the backward pass",
@@ -29,20 +35,25 @@ UNWATCHED = {
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    return run_ranks(tmp_path_factory.mktemp("unmodified"), compiles=False)
+    return run_ranks(tmp_path_factory.mktemp("unmodified"), "first")
+
+
+@pytest.fixture(scope="module")
+def seen_more(tmp_path_factory):
+    return run_ranks(tmp_path_factory.mktemp("more"), "more")
 
 
 @pytest.fixture(scope="module")
 def seen_compiled(tmp_path_factory):
-    return run_ranks(tmp_path_factory.mktemp("compiled"), compiles=True)
+    return run_ranks(tmp_path_factory.mktemp("compiled"), "compiled")
 
 
-def run_ranks(out, *, compiles):
+def run_ranks(out, suite):
     # One server imports torch; the ranks are its forks.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "securetrain.guard.guard"])
     script = str(Path(__file__).with_name("ranks.py"))
-    shared = {"SIZE": SIZE, "INIT": str(out / "init"), "OUT": str(out), "COMPILES": compiles}
+    shared = {"SIZE": SIZE, "INIT": str(out / "init"), "OUT": str(out), "SUITE": suite}
     processes = [
         context.Process(
             target=runpy.run_path,
@@ -65,9 +76,9 @@ def run_ranks(out, *, compiles):
     return results
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_one_poisoned_rank_ruins_a_plain_script_without_the_seams(seen, kind):
-    for result in seen:
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp1"])
+def test_one_poisoned_rank_ruins_a_plain_script_without_the_seams(seen, seen_more, kind):
+    for result in seen_more if kind == "fsdp1" else seen:
         case = result[f"ruined {kind}"]
         assert not case["finite"]
         assert case["moved"] == [0, 1, 2, 3, 4, 5]
@@ -79,12 +90,13 @@ def test_one_poisoned_rank_ruins_a_plain_script_without_the_seams(seen, kind):
     [
         ("plain ddp", "equal ddp"),
         ("plain fsdp", "equal fsdp"),
+        ("plain fsdp1", "equal fsdp1"),
         ("plain fp16", "fp16"),
         ("plain halving", "halving"),
     ],
 )
-def test_a_clean_script_computes_the_same_bits(seen, plain, guarded):
-    for result in seen:
+def test_a_clean_script_computes_the_same_bits(seen, seen_more, plain, guarded):
+    for result in seen_more if plain == "plain fsdp1" else seen:
         assert result[guarded]["end"] == result[plain]["end"]
         assert result[guarded]["refused"] == 0
         assert (result[guarded]["judged"] == 6) == (guarded != "halving")
@@ -119,8 +131,94 @@ def test_the_poisoned_step_changes_nothing_and_its_rank_is_named(seen, script):
         assert_one_step_was_refused(result[script])
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "fsdp1",
+        "fsdp1 clipped",
+        "fsdp1 accumulated",
+        "fsdp1 flat",
+        "foreach",
+        "nested ddp",
+        "nested fsdp",
+        "several reductions",
+        "early optimizer",
+        "wrapped again",
+        "loading",
+        "initialized again",
+    ],
+)
+def test_so_it_is_in_scripts_of_other_kinds(seen_more, script):
+    for result in seen_more:
+        assert_one_step_was_refused(result[script])
+
+
+def test_two_models_that_train_each_other_are_judged_apart(seen_more):
+    for result in seen_more:
+        case = result["gan"]
+        assert case["finite"]
+        assert case["judged"] == 12
+        assert case["refused"] == 1, "the critic's step"
+        assert case["moved"] == [0, 1, 2, 3, 4, 5], "the maker's"
+        assert case["named"] == ["1"]
+        assert not case["reasons"]
+
+
+def test_a_model_of_some_of_the_ranks_is_watched_by_them(seen_more):
+    for result in seen_more[:2]:
+        case = result["subgroup"]
+        assert case["finite"]
+        assert case["moved"] == [0, 1, 2, 4, 5]
+        assert case["models"] == ["DDP, 6 parameters, 2 ranks"]
+        assert not case["reasons"]
+    assert seen_more[2]["subgroup"]["judged"] == 0
+    assert not seen_more[2]["subgroup"]["reasons"]
+
+
+def test_a_script_that_catches_what_a_step_raises_makes_no_step(seen_more):
+    for result in seen_more:
+        case = result["catching"]
+        assert case["codes"] == ["ST-GRAD-020"] * 6
+        assert case["moved"] == []
+
+
+def test_an_optimizer_that_nobody_knows_is_refused_before_the_second_step(seen_more):
+    for result in seen_more:
+        case = result["unknown, required"]
+        assert case["code"] == "ST-GRAD-020"
+        assert case["step"] == 1
+        assert case["events"] == ["UnwatchedStepRefused"]
+
+
+@pytest.mark.parametrize("script", ["tiny fp16", "tinier fp16"])
+def test_numbers_that_fp16_rounds_to_zero_are_not_refused(seen_more, script):
+    for result in seen_more:
+        case = result[script]
+        assert (case["judged"], case["refused"], case["settled"]) == (6, 0, 0)
+
+
+@pytest.mark.parametrize("script", ["overflow", "overflow of all"])
+def test_overflows_under_a_loss_scale_are_the_scalers_and_name_nobody(seen_more, script):
+    steps = {"overflow": {2, 5, 9}, "overflow of all": set(range(9))}[script]
+    for result in seen_more:
+        case = result[script]
+        assert case["moved"] == sorted(set(range(14)) - steps)
+        assert case["judged"] == 14
+        assert case["refused"] == len(steps)
+        assert case["named"] == []
+        assert case["scales"][-1] == 2.0 ** (16 - len(steps))
+
+
+def test_a_rank_that_overflows_at_every_scale_is_named(seen_more):
+    for result in seen_more:
+        case = result["overflow for ever"]
+        assert case["named"] == ["1"]
+        assert case["refused"] == 7
+        assert case["moved"] == [0, 1, *range(9, 14)]
+
+
 @pytest.mark.many
-@pytest.mark.parametrize("script", ["compiled ddp", "compiled fsdp"])
+@pytest.mark.parametrize("script", ["compiled ddp", "compiled fsdp", "compiled before"])
 def test_a_compiled_script_is_watched_too(seen_compiled, script):
     for result in seen_compiled:
         assert_one_step_was_refused(result[script])
@@ -145,8 +243,8 @@ def test_a_poison_that_spreads_by_accumulation_changes_nothing_either(seen):
 
 
 @pytest.mark.parametrize("script", UNWATCHED)
-def test_a_script_that_is_not_watched_is_told_at_its_first_step(seen, script):
-    for result in seen:
+def test_a_script_that_is_not_watched_is_told_at_its_first_step(seen, seen_more, script):
+    for result in seen if script in seen[0] else seen_more:
         case = result[script]
         assert case["reasons"] == [UNWATCHED[script]]
         assert case["said"] == [f"gradients: NOT WATCHED: {UNWATCHED[script]}"]
