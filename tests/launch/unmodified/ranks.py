@@ -65,8 +65,9 @@ WATCH = GradientWatch(
 
 def install():
     for name, patch in WATCH.patches().items():
-        __import__(name)
-        patch(sys.modules[name])
+        if name.startswith("torch."):
+            __import__(name)
+            patch(sys.modules[name])
 
 
 def fresh(**settings):

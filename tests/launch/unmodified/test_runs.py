@@ -152,6 +152,24 @@ def test_the_same_scripts_are_ruined_without_the_guard(start, script, framework,
         assert not losses[factor, "0"] < 1.03 * losses["1", "0"], factor
 
 
+@pytest.mark.many
+@pytest.mark.parametrize("required", [False, True])
+def test_deepspeed_is_said_not_to_be_watched_or_refused(start, required):
+    needed("deepspeed")
+    settings = "require_watched: true" if required else "mode: detect"
+    done = start("deepspeed_zero.py", 3, 1, ranks=2, settings=settings)
+    why = "DeepSpeed is not watched"
+    assert done.err.count(f"securetrain rank 0: {NOT_WATCHED}: {why}") == 1
+    if required:
+        assert done.code == 1
+        assert done.summary["code"] == "ST-GRAD-020"
+        assert "steps" not in done.out
+        return
+    assert done.code == 0, done.err
+    assert f"securetrain: {NOT_WATCHED}: {why}" in done.err
+    assert_unwatched(done, why)
+
+
 def assert_named(done, trainings=1):
     """Rank 1 and nobody else, everywhere."""
     assert list(done.summary["gradients"]["named"]) == ["1"]
