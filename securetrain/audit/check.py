@@ -10,7 +10,9 @@ Rules:
    errors, because the engine answers unknown for every declared section that is not there;
 3. a subject that ends in ``[*]`` gives one finding for each element that is not as it should be;
    then ``assert`` is ``none`` or ``every`` over that collection, or a ``call``;
-4. a check has a test for each of pass, fail and unknown.
+4. a check has a test for each of pass, fail and unknown;
+5. ``in_context`` lists where a failure weighs less or more, and the sentence that says why. The
+   first whose ``when`` is known to be true counts; what is not known changes nothing.
 """
 
 from collections.abc import Callable
@@ -23,8 +25,9 @@ from msgspec import Meta
 from packaging.version import InvalidVersion, Version
 
 from securetrain.audit.facts import EVIDENCE
-from securetrain.audit.fields import Missing, Path, View, resolve
-from securetrain.audit.functions import FUNCTIONS, Function, Judgement
+from securetrain.audit.fields import Missing, Path, View, evidence_name, resolve
+from securetrain.audit.functions.base import Function, Judgement
+from securetrain.audit.functions.registry import FUNCTIONS
 from securetrain.audit.predicates import Compiler, Predicate, missing_reasons, shown_values
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import Boundary, Severity
@@ -83,6 +86,14 @@ class Tests(_Base, frozen=True, kw_only=True):
     unknown: Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
+class InContext(_Base, frozen=True, kw_only=True):
+    """The weight of a failure in some surroundings."""
+
+    when: dict[str, Any]
+    severity: Severity
+    because: Sentence
+
+
 class FixedBy(StrEnum):
     """The party that can make the check pass."""
 
@@ -106,6 +117,7 @@ class CheckSpec(_Base, frozen=True, kw_only=True):
     params: dict[str, Param] = {}
     asserts: dict[str, Any] | None = msgspec.field(name="assert", default=None)
     call: Call | None = None
+    in_context: tuple[InContext, ...] = ()
     rationale: Sentence
     remediation: Sentence
     fixed_by: FixedBy
@@ -132,6 +144,15 @@ class CheckSet(_Base, frozen=True, kw_only=True):
 Judge: TypeAlias = Callable[[View], list[Judgement]]
 
 
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One compiled entry of ``in_context``."""
+
+    when: Predicate
+    severity: Severity
+    because: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A check ready to run."""
@@ -141,6 +162,9 @@ class Check:
     """The file that defines it."""
     applies: Predicate | None
     judge: Judge
+    weights: tuple[Weight, ...] = ()
+    reads: frozenset[Path] = frozenset()
+    """Every field of the facts that it looks at."""
 
     @property
     def id(self) -> str:
@@ -189,7 +213,19 @@ def compile_check(spec: CheckSpec, source: str) -> Check:
     unused = set(params) - compiler.used_params
     if unused:
         raise compiler.refuse(f"params {sorted(unused)} are not used", "params")
-    return Check(spec=spec, source=source, applies=applies, judge=judge)
+    surroundings = Compiler(where=where, params={})
+    weights = tuple(
+        Weight(surroundings.compile(one.when, f"in_context[{i}].when"), one.severity, one.because)
+        for i, one in enumerate(spec.in_context)
+    )
+    return Check(
+        spec=spec,
+        source=source,
+        applies=applies,
+        judge=judge,
+        weights=weights,
+        reads=frozenset(compiler.fields | surroundings.fields),
+    )
 
 
 def _judge_of_assert(spec: CheckSpec, predicate: dict[str, Any], compiler: Compiler) -> Judge:
@@ -212,7 +248,7 @@ def _judge_of_assert(spec: CheckSpec, predicate: dict[str, Any], compiler: Compi
     path, item = compiler.collection(predicate[quantifier], f"assert.{quantifier}")
     if path != collection:
         raise compiler.refuse("assert is over another collection than the subject", "assert")
-    where = compiler.element(predicate["where"], item, "assert.where")
+    where = compiler.element(predicate["where"], item, "assert.where", path)
     return _each(path, where, bad=quantifier == "none")
 
 
@@ -245,7 +281,8 @@ def _judge_of_call(spec: CheckSpec, call: Call, compiler: Compiler) -> Judge:
         args = msgspec.convert(arguments, function.args, strict=True)
     except msgspec.ValidationError as error:
         raise compiler.refuse(str(error), "call.args") from error
-    compiler.reads.update(function.reads)
+    compiler.fields.update(function.reads)
+    compiler.reads.update(name for path in function.reads if (name := evidence_name(path)))
     body = function.body
     return lambda view: body(view, args)
 

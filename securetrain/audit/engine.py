@@ -5,13 +5,15 @@
 Rules, in order:
 
 1. facts from the future or older than a day are an integrity problem (exit code 4);
-2. a check whose declared evidence is not all there is ``unknown``, whatever the rest says;
+2. a check whose declared evidence is not all there, or is empty where it never is, is ``unknown``,
+   whatever the rest says;
 3. then ``applies`` decides between judging and ``not-applicable``; if that is not known, the check
    is ``unknown``;
 4. a check passes when everything it judged is known to be good; an error inside a check is
    ``unknown``, never a pass;
 5. waivers come last and cover failures only; a waiver that does not count is a finding itself;
-6. exit code: 4 the facts cannot be relied on; 1 a failure at or above ``host.fail_on``; 3 more
+6. exit code: 4 the facts cannot be relied on; 1 a failure whose severity in context is at or above
+   ``host.fail_on``; 3 more
    checks unknown than ``host.max_unknown``; 0 otherwise. (2, a bad policy or waiver file, is raised
    before the audit.)
 """
@@ -24,10 +26,10 @@ from typing import Any, Final
 import msgspec
 
 from securetrain.audit.check import Check, FixedBy, Refs
-from securetrain.audit.facts import Facts, Outcome
-from securetrain.audit.fields import View
+from securetrain.audit.facts import Facts
+from securetrain.audit.fields import Missing, View, resolve
 from securetrain.audit.findings import AuditResult, Finding, PolicyRef, fingerprint
-from securetrain.audit.functions import Judgement
+from securetrain.audit.functions.base import Judgement
 from securetrain.audit.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
 from securetrain.core import ExitCode
 from securetrain.core.vocabulary import Boundary, Severity, State
@@ -86,12 +88,10 @@ def audit(
 
 def judge(check: Check, view: View) -> list[Finding]:
     """The findings of one check, before waivers."""
-    node = view.facts.node
     for name in check.spec.evidence:
-        section = getattr(node, name.removeprefix("node."))
-        if section.outcome is not Outcome.OK or section.value is None:
-            reason = f"{name}: {section.outcome.value}: {section.reason}"
-            return [_finding(check, State.UNKNOWN, reason=reason)]
+        section = resolve(view, tuple(name.split(".")))
+        if isinstance(section, Missing):
+            return [_finding(check, State.UNKNOWN, reason=section.reason)]
     try:
         if check.applies is not None:
             applies = check.applies(view)
@@ -103,8 +103,17 @@ def judge(check: Check, view: View) -> list[Finding]:
     except Exception as error:  # noqa: BLE001 - a broken check knows nothing, and says so
         reason = f"the check failed: {type(error).__name__}: {error}"
         return [_finding(check, State.UNKNOWN, reason=reason)]
-    bad = [_from_judgement(check, judgement) for judgement in judged if not judgement.good.value]
+    weight = _weight(check, view)
+    bad = [_from_judgement(check, one, weight) for one in judged if not one.good.value]
     return bad or [_finding(check, State.PASS)]
+
+
+def _weight(check: Check, view: View) -> tuple[Severity, str]:
+    """The severity of a failure here, and why it is not the check's own."""
+    for weight in check.weights:
+        if weight.when(view).value:
+            return weight.severity, weight.because
+    return check.severity, ""
 
 
 def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
@@ -116,7 +125,7 @@ def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
     return states
 
 
-def _from_judgement(check: Check, judgement: Judgement) -> Finding:
+def _from_judgement(check: Check, judgement: Judgement, weight: tuple[Severity, str]) -> Finding:
     failed = judgement.good.value is False
     collection = check.spec.subject.removesuffix("[*]")
     subject = f"{collection}[{judgement.label}]" if judgement.label else "node"
@@ -126,6 +135,7 @@ def _from_judgement(check: Check, judgement: Judgement) -> Finding:
         subject=subject,
         reason=judgement.why or "; ".join(judgement.good.reasons),
         evidence=judgement.evidence,
+        weight=weight,
     )
 
 
@@ -136,11 +146,15 @@ def _finding(
     subject: str = "node",
     reason: str = "",
     evidence: Mapping[str, Any] | None = None,
+    weight: tuple[Severity, str] | None = None,
 ) -> Finding:
+    severity, because = weight or (check.severity, "")
     return Finding(
         check=check.id,
         title=check.title,
         severity=check.severity,
+        severity_in_context=severity,
+        context=because,
         boundary=check.boundary,
         state=state,
         subject=subject,
@@ -208,6 +222,7 @@ def _about_waiver(use: WaiverUse) -> Finding:
         check=check,
         title=title,
         severity=Severity.HIGH,
+        severity_in_context=Severity.HIGH,
         boundary=Boundary.IDENTITY,
         state=State.FAIL,
         subject=subject,
@@ -238,7 +253,8 @@ def _problems(facts: Facts, now: datetime) -> tuple[str, ...]:
 def _exit_code(findings: Sequence[Finding], policy: Policy, problems: Sequence[str]) -> ExitCode:
     if problems:
         return ExitCode.INTEGRITY
-    if any(f.state is State.FAIL and f.severity >= policy.host.fail_on for f in findings):
+    failed = (f for f in findings if f.state is State.FAIL)
+    if any(finding.severity_in_context >= policy.host.fail_on for finding in failed):
         return ExitCode.FAILURE
     unknown = [s for s in worst_states(findings).values() if s is State.UNKNOWN]
     return ExitCode.INCOMPLETE if len(unknown) > policy.host.max_unknown else ExitCode.OK
@@ -247,7 +263,7 @@ def _exit_code(findings: Sequence[Finding], policy: Policy, problems: Sequence[s
 def _order(finding: Finding) -> tuple[int, int, str, str, int]:
     return (
         list(Boundary).index(finding.boundary),
-        -finding.severity.rank,
+        -finding.severity_in_context.rank,
         finding.check,
         finding.subject,
         _WORST.index(finding.state),

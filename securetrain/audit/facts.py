@@ -10,7 +10,9 @@ Rules:
 3. inside a section, a record that reads one thing has an outcome of its own: ``absent`` is a
    definite observation (the file does not exist), ``denied``, ``error`` and ``timeout`` are not;
 4. None means "not known"; it never means "no";
-5. secrets appear as names, owners and modes, never as values.
+5. a collection is empty only where its type says so (`MAY_BE_EMPTY`, and `ALWAYS_THERE` for the
+   roles of paths): elsewhere its collector always finds something, and nothing is missing evidence;
+6. secrets appear as names, owners and modes, never as values.
 """
 
 from datetime import datetime
@@ -25,11 +27,14 @@ from securetrain.core import canonical
 from securetrain.core.errors import AuditError, UsageError
 from securetrain.core.files import read_file
 
-SCHEMA: Final = "securetrain.facts/v1"
+SCHEMA: Final = "securetrain.facts/v2"
 FACTS_LIMIT: Final = 4 << 20
 """The largest facts document that is read, in bytes; one node makes about 50 KB."""
 
 T = TypeVar("T")
+
+MAY_BE_EMPTY: Final = Meta(extra={"may_be_empty": True})
+"""On the type of a collection: nothing in it is an answer (rule 5)."""
 
 Mode: TypeAlias = Annotated[str, Meta(pattern=r"^[0-7]{4}\Z")]
 """Permission bits with set-id and sticky, four octal digits."""
@@ -86,17 +91,20 @@ SysctlName: TypeAlias = Literal[
     "net.ipv4.conf.all.accept_redirects",
     "net.ipv4.conf.all.rp_filter",
     "net.ipv4.ip_forward",
-    "net.ipv6.conf.all.disable_ipv6",
 ]
 
 
 class Interface(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One network interface and its own settings (None: could not be read)."""
+    """One network interface and its own settings (None: the kernel did not say)."""
 
     name: str
+    kind: str = ""
+    """The kernel's name for its kind, as in ``bridge``; empty for hardware."""
     up: bool | None
     loopback: bool | None
     rp_filter: int | None
+    forwarding: int | None = None
+    accept_redirects: int | None = None
     ipv6: bool | None
     """Whether IPv6 runs on it; False when the kernel has no IPv6."""
     accept_ra: int | None
@@ -113,7 +121,7 @@ class Mount(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     target: str
     fstype: str
-    options: tuple[str, ...]
+    options: Annotated[tuple[str, ...], MAY_BE_EMPTY]
 
     @property
     def label(self) -> str:
@@ -139,23 +147,23 @@ class Scope(StrEnum):
 
 
 class Listener(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A listening TCP socket."""
+    """A socket that hears from anybody: listening TCP, or UDP without a peer."""
 
+    protocol: Literal["tcp", "udp"] = "tcp"
     address: str
     port: int
     scope: Scope
     uid: int
     process: Process | None
     """None when the owner's descriptors cannot be read."""
+    kernel: bool | None = False
+    """Whether no process holds it, as with a tunnel of the kernel; None when not all were seen."""
 
     @property
     def label(self) -> str:
-        """Address and port."""
-        return (
-            f"[{self.address}]:{self.port}"
-            if ":" in self.address
-            else (f"{self.address}:{self.port}")
-        )
+        """Address and port, and the protocol when it is not TCP."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}" + ("" if self.protocol == "tcp" else f"/{self.protocol}")
 
 
 class EnvKind(StrEnum):
@@ -185,18 +193,38 @@ class ConfVariable(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     name: str
     value: str
+    line: int = 0
+    """Its line, from 1; 0 when nobody counted."""
 
 
 class ConfFile(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A configuration file, reduced to the options that checks ask about."""
 
     path: str
-    options: tuple[ConfVariable, ...] | None = None
+    options: Annotated[tuple[ConfVariable, ...], MAY_BE_EMPTY] | None = None
 
     @property
     def label(self) -> str:
         """The file."""
         return self.path
+
+
+class SshdOption(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An option that sshd would use: the first of each name in its block."""
+
+    name: str
+    value: str
+    match: str = ""
+    """The criteria of the Match block that it stands in; empty for everybody."""
+    path: str
+    line: int
+
+
+class SshdConfig(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The configuration of sshd, its includes read where they stand."""
+
+    path: str
+    options: Annotated[tuple[SshdOption, ...], MAY_BE_EMPTY] | None = None
 
 
 class PathRole(StrEnum):
@@ -213,6 +241,19 @@ class PathRole(StrEnum):
     PYTHON_MODULES = "python-modules"
 
 
+ALWAYS_THERE: Final = frozenset(
+    {
+        PathRole.INDUCTOR_CACHE,
+        PathRole.TRITON_CACHE,
+        PathRole.TORCH_EXTENSIONS,
+        PathRole.NCCL_CONF,
+        PathRole.EXECUTABLES,
+        PathRole.PRELOAD,
+    }
+)
+"""Roles that have a path on every machine: a default of torch, NCCL or the loader."""
+
+
 class Link(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One component on the way to a path, in the order in which the kernel walks it."""
 
@@ -220,7 +261,7 @@ class Link(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kind: Literal["directory", "file", "link", "other"]
     uid: int
     mode: Mode
-    group_uids: tuple[int, ...] | None = ()
+    group_uids: Annotated[tuple[int, ...], MAY_BE_EMPTY] | None = ()
     """The members of its group, when the group may write; None when they are not known."""
 
 
@@ -288,17 +329,10 @@ class SecretFile(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Kernel(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The running kernel."""
 
-    release: str
-    cmdline: Reading[tuple[str, ...]]
-    """Security-relevant words of the command line only."""
+    cmdline: Reading[Annotated[tuple[str, ...], MAY_BE_EMPTY]]
+    """Words of the command line that switch protections, one for each comma."""
     lockdown: Reading[str]
     lsm: Reading[tuple[str, ...]]
-
-
-class Clock(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The services that keep time."""
-
-    source: Reading[str]
 
 
 class StartupFile(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -317,18 +351,30 @@ class StartupFile(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Python(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The interpreter that the job would use."""
 
-    version: str
-    startup_files: tuple[StartupFile, ...]
+    startup_files: Annotated[tuple[StartupFile, ...], MAY_BE_EMPTY]
 
 
 class Hardware(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Devices that decide which checks apply."""
 
     nvidia_driver: Reading[str]
-    infiniband: Reading[tuple[str, ...]]
+    infiniband: Reading[Annotated[tuple[str, ...], MAY_BE_EMPTY]]
     tpm: Reading[str]
     tee: Reading[str]
     """The guest device of a confidential machine (SEV-SNP, TDX)."""
+
+
+class Context(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The surroundings that decide how much a failure weighs here."""
+
+    container: Reading[str]
+    """The kind of container that this was seen from inside; ``none`` on the machine itself."""
+    private_tmp: Reading[bool]
+    """Whether /tmp is this user's or this container's own."""
+    logins: Reading[Annotated[tuple[str, ...], MAY_BE_EMPTY]]
+    """Accounts beside root and the job's user that can log in."""
+    services: Reading[Annotated[tuple[str, ...], MAY_BE_EMPTY]]
+    """Users beside root and the job's that processes run as now."""
 
 
 class Node(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -337,21 +383,20 @@ class Node(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sysctls: Section[dict[SysctlName, Reading[int]]]
     interfaces: Section[tuple[Interface, ...]]
     mounts: Section[tuple[Mount, ...]]
-    listeners: Section[tuple[Listener, ...]]
-    env: Section[tuple[EnvVariable, ...]]
+    listeners: Section[Annotated[tuple[Listener, ...], MAY_BE_EMPTY]]
+    env: Section[Annotated[tuple[EnvVariable, ...], MAY_BE_EMPTY]]
     nccl_conf: Section[tuple[ConfFile, ...]]
     paths: Section[tuple[PathFact, ...]]
-    shm: Section[tuple[SharedSegment, ...]]
+    shm: Section[Annotated[tuple[SharedSegment, ...], MAY_BE_EMPTY]]
     packages: Section[dict[str, Package]]
-    entry_points: Section[tuple[EntryPoint, ...]]
+    entry_points: Section[Annotated[tuple[EntryPoint, ...], MAY_BE_EMPTY]]
     secrets: Section[tuple[SecretFile, ...]]
     ssh: Section[tuple[ConfFile, ...]]
-    sshd: Section[ConfFile]
-    """Global options only, the first of each wins, as sshd itself reads them."""
+    sshd: Section[SshdConfig]
     kernel: Section[Kernel]
-    clock: Section[Clock]
     python: Section[Python]
     hardware: Section[Hardware]
+    context: Section[Context]
 
 
 class Job(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -375,7 +420,7 @@ class Collected(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Facts(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A facts document about one node."""
 
-    schema: Literal["securetrain.facts/v1"] = SCHEMA
+    schema: Literal["securetrain.facts/v2"] = SCHEMA
     collected: Collected
     job: Job
     node: Node

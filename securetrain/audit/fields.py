@@ -11,7 +11,8 @@ Rules, in order:
    themselves, so that a check cannot mistake "could not be read" for an answer;
 4. what is not known resolves to `Missing`. It is *definite* only where something looked and found
    that there is nothing: a reading that is ``absent``, a package that is not installed, an optional
-   policy field that is not set.
+   policy field that is not set;
+5. an empty collection is missing too, unless the schema says that it may be empty.
 """
 
 import types
@@ -19,11 +20,21 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from securetrain.audit.facts import Facts, Job, Node, Observed, Outcome, Reading, Section
+from securetrain.audit.facts import (
+    MAY_BE_EMPTY,
+    Facts,
+    Job,
+    Node,
+    Observed,
+    Outcome,
+    Reading,
+    Section,
+)
 from securetrain.policy.schema import Policy
 
 Path: TypeAlias = tuple[str, ...]
@@ -100,7 +111,7 @@ def _step(parent: Any, name: str, root: str, where: str) -> Any:
     match value:
         case Section() | Reading():
             if value.outcome is Outcome.OK and value.value is not None:
-                return value.value
+                return _filled(parent, name, value.value, where)
             definite = isinstance(value, Reading) and value.outcome is Outcome.ABSENT
             return Missing(f"{where}: {value.outcome.value}: {value.reason}", definite)
         case None if root == "policy":
@@ -110,8 +121,29 @@ def _step(parent: Any, name: str, root: str, where: str) -> Any:
             return Missing(f"{where}: {parent.outcome.value}: {parent.reason}", definite)
         case None:
             return Missing(f"{where}: not known")
+        case tuple() | dict() if root != "policy":
+            return _filled(parent, name, value, where)
         case _:
             return value
+
+
+def _filled(parent: Any, name: str, value: Any, where: str) -> Any:
+    """The value, unless it is a collection that its collector never leaves empty (rule 5)."""
+    if value or not isinstance(value, tuple | dict) or isinstance(parent, dict):
+        return value
+    return value if _may_be_empty(parent.__class__, name) else Missing(f"{where}: empty")
+
+
+@cache
+def _may_be_empty(parent: type[object], name: str) -> bool:
+    """Return whether the schema says so of a record type's field."""
+    return _is_marked(typing.get_type_hints(parent, include_extras=True)[name])
+
+
+def _is_marked(hint: Any) -> bool:
+    if typing.get_origin(hint) is typing.Annotated:
+        return MAY_BE_EMPTY in hint.__metadata__
+    return any(_is_marked(arg) for arg in typing.get_args(hint) if arg is not ...)
 
 
 # --- types: what a path may be -------------------------------------------------------------------

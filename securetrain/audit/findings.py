@@ -26,6 +26,11 @@ class Finding(_Base, frozen=True, kw_only=True):
     check: str
     title: str
     severity: Severity
+    """The check's own."""
+    severity_in_context: Severity
+    """What it weighs on this machine, which is what the policy's ``host.fail_on`` looks at."""
+    context: str = ""
+    """Why that is another weight."""
     boundary: Boundary
     state: State
     subject: str

@@ -68,6 +68,7 @@ _OPS: Final[Mapping[str, _Op]] = {
     "eq": _Op(lambda a, b: a == b),
     "ne": _Op(lambda a, b: a != b),
     "in": _Op(lambda a, b: a in b, many=True),
+    "in_any_case": _Op(lambda a, b: a.lower() in b, takes=(str,), many=True),
     "not_in": _Op(lambda a, b: a not in b, many=True),
     "lt": _Op(lambda a, b: a < b, takes=(int, float)),
     "le": _Op(lambda a, b: a <= b, takes=(int, float)),
@@ -95,8 +96,12 @@ class Compiler:
     params: Mapping[str, Any]
     item: Any = None
     """The record type in focus."""
+    item_at: Path = ()
+    """The collection that it stands in."""
     reads: set[str] = field(default_factory=set)
     """Evidence that absolute paths read."""
+    fields: set[Path] = field(default_factory=set)
+    """Every field that is read, with ``*`` for the elements of a collection."""
     shown: list[Path] = field(default_factory=list)
     """Paths that are compared, in order: what a finding shows."""
     used_params: set[str] = field(default_factory=set)
@@ -143,9 +148,9 @@ class Compiler:
             raise self.refuse(f"{'.'.join(path)} is not a collection of records", at)
         return path, shape.of
 
-    def element(self, node: Any, item: Any, at: str, depth: int = 0) -> Predicate:
-        """Compile a ``where`` with `item` in focus."""
-        return replace(self, item=item).compile(node, at, depth + 1)
+    def element(self, node: Any, item: Any, at: str, collection: Path) -> Predicate:
+        """Compile a ``where`` with `item`, an element of `collection`, in focus."""
+        return replace(self, item=item, item_at=collection).compile(node, at, 1)
 
     def _quantified(self, node: dict[str, Any], quantifier: str, at: str, depth: int) -> Predicate:
         if set(node) != {quantifier, "where"}:
@@ -153,7 +158,8 @@ class Compiler:
         path, item = self.collection(node[quantifier], f"{at}.{quantifier}")
         if not is_absolute(path):
             self.shown.append(path)
-        inner = replace(self, item=item, shown=[])  # shares `reads` and `used_params`
+        # shares `reads`, `fields` and `used_params`
+        inner = replace(self, item=item, item_at=self._whole(path), shown=[])
         where = inner.compile(node["where"], f"{at}.where", depth + 1)
 
         def evaluate(view: View) -> Truth:
@@ -238,7 +244,11 @@ class Compiler:
         evidence = evidence_name(path) if is_absolute(path) else None
         if evidence:
             self.reads.add(evidence)
+        self.fields.add(self._whole(path))
         return path, shape
+
+    def _whole(self, path: Path) -> Path:
+        return path if is_absolute(path) else (*self.item_at, "*", *path)
 
 
 def _is_struct(hint: Any) -> bool:

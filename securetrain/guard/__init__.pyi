@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from . import aggregate as aggregate
 from .attachment import attach as attach
+from .bound_numbers import Aftermath as Aftermath
 from .entries import verdict_events as verdict_events
 from .guard import GradientGuard as GradientGuard
 from .kernel import sketch_backend as sketch_backend

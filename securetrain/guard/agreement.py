@@ -26,7 +26,7 @@ from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.presence import Deadline
 from securetrain.guard.response import Findings
 
-_FOUND: Final = (1, 2, 3, 4, 11, 12)
+_FOUND: Final = (1, 2, 3, 4, 11, 12, 13)
 """Numbers of the codes that a group can find, one bit each. A row has one byte for them."""
 _NAMED: Final = 16
 """Ranks that one row can name; who names more names none that matter one by one."""

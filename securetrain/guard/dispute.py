@@ -63,6 +63,10 @@ class OpenTable:
     """Every rank gets every part, and not only its own."""
     roundoff: float
     """Of the reduction's dtype."""
+    own: Numbers = field(default_factory=lambda: np.zeros((0, 0)))
+    """(ranks, k): what each rank got of the shard that it holds."""
+    moments: Numbers = field(default_factory=lambda: np.zeros((0, 0)))
+    """(ranks, k): the optimizer's first moment of that shard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

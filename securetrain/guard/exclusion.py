@@ -128,8 +128,16 @@ class Exclusion:
         other._held, other._imposed = self._held, self._imposed
         return other.decide(offences, held=held)
 
+    def add(self, offences: Sequence[tuple[int, Ground]]) -> Decision:
+        """Judge what came to light after a step was judged; no time passes."""
+        return self.decide(offences, held=self._held, passes=0)
+
     def decide(
-        self, offences: Sequence[tuple[int, Ground]], *, held: Collection[int] = ()
+        self,
+        offences: Sequence[tuple[int, Ground]],
+        *,
+        held: Collection[int] = (),
+        passes: int = 1,
     ) -> Decision:
         """Judge one step; changes nothing but this record.
 
@@ -137,9 +145,10 @@ class Exclusion:
             offences: ranks and what is said against them in this step, excluded ones included.
             held: ranks that the detector keeps on probation; a rank that is not among them any more
                 is free as far as the detector is concerned.
+            passes: steps.
         """
         state, before = self._state, frozenset(self.excluded)
-        state.steps += 1
+        state.steps += passes
         state.recent = [(at, node) for at, node in state.recent if state.steps - at < WINDOW]
         grounds: dict[int, Ground] = {}
         for rank, ground in offences:
@@ -154,7 +163,7 @@ class Exclusion:
         self._held = held - kept_back
         for term in state.terms:
             if term.left and term.rank not in grounds:
-                term.left -= 1
+                term.left -= passes
         for rank, ground in grounds.items():
             if rank in admitted or (rank in before and self._term(rank).left):
                 self._sentence(rank, ground, again=rank in before)

@@ -53,7 +53,7 @@ class Flat:
         return group
 
     def slots(self, numel: int) -> list[tuple[Tensor, int]]:
-        """The parameters of an optimizer, in the order of this rank's shard, and the sizes there."""
+        """An optimizer's parameters in the order of this rank's shard, and the sizes there."""
         flat = self.parameter
         if not self.module._handle._use_orig_params:  # type: ignore[union-attr]  # noqa: SLF001
             return [(flat, numel)]

@@ -38,29 +38,31 @@ in step 4 can make ranks act differently in that step.
 import itertools
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard.agreement import JobAgreement
+from securetrain.guard.bound_numbers import Aftermath, Bound, bind_flag, bind_norm, watch_of
 from securetrain.guard.collect import RETAIN_BYTES
 from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.exclusion import ExclusionState
 from securetrain.guard.flat import flat_modules, has_flat
 from securetrain.guard.hooks import sharded_modules
+from securetrain.guard.lone_watch import LoneWatch
 from securetrain.guard.presence import Deadline, default_store
 from securetrain.guard.response import Findings
 from securetrain.guard.tensor_norms import TensorNorms
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
-from securetrain.guard.watch import GroupWatch, LoneWatch, Watch
+from securetrain.guard.watch import GroupWatch, Watch
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 
 _STATE_VERSION: Final = 3
@@ -140,6 +142,7 @@ class GradientGuard:
         self._loaded: list[PieceState] = []
         self._totals = Totals()
         self._norms = TensorNorms()
+        self._step = 0
 
     @property
     def totals(self) -> Totals:
@@ -159,7 +162,7 @@ class GradientGuard:
     @property
     def has_gradient(self) -> bool:
         """True when a gradient was reduced that `judge` has not seen. Equal on every rank."""
-        return any(isinstance(w, GroupWatch) and w.collector.has_pieces for w in self._watches)
+        return any(isinstance(w, GroupWatch) and w.has_pieces for w in self._watches)
 
     def use_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Compare gradients with this optimizer's first moment from now on. Without it, or where it
@@ -218,6 +221,7 @@ class GradientGuard:
         if not self._parts:
             raise _unseen("the guard is not attached to a model", "call attach first")
         findings, batches, sent_bytes = Findings(scaled=scaled), 0, 0
+        self._step = step
         self._deadline.step += 1
         elsewhere: set[int] = set()
         for watch in self._watches:
@@ -249,6 +253,68 @@ class GradientGuard:
                 )
             )
         return verdict
+
+    def bind_norm(
+        self, total: Tensor, grads: Sequence[Tensor], order: float = 2.0, *, whole: bool = True
+    ) -> Aftermath:
+        """Check the norm by which all ranks are about to clip against what was delivered; for
+        gradients that are sharded (bound_numbers.py). Collective.
+
+        Args:
+            total: torch's.
+            grads: of which it is the norm.
+            order: of the norm.
+            whole: all gradients of the model are among them.
+
+        Raises:
+            GuardError: ST-GRAD-010, a rank did not speak.
+        """
+        watch = None if self._job_group is not None else watch_of(self._watches, grads)
+        if watch is None or order <= 0:
+            return Aftermath(value=total)
+        bound = bind_norm(watch, total, grads, order, whole=whole)
+        return self._follow(watch, bound)
+
+    def bind_flag(self, found_inf: Tensor, parameters: Sequence[Tensor]) -> Aftermath:
+        """The same for the flag by which a loss scaler skips a step of sharded gradients.
+        Collective.
+
+        Args:
+            found_inf: the largest of all ranks' flags.
+            parameters: whose gradients were looked at.
+
+        Raises:
+            GuardError: ST-GRAD-010, a rank did not speak.
+        """
+        grads = [p.grad for p in parameters if p.grad is not None]
+        watch = None if self._job_group is not None else watch_of(self._watches, grads)
+        if watch is None:
+            return Aftermath(value=found_inf)
+        return self._follow(watch, bind_flag(watch, found_inf, grads))
+
+    def _follow(self, watch: GroupWatch, bound: Bound) -> Aftermath:
+        """Give a second verdict on the step that was judged last, where something is wrong."""
+        if bound.found is None:
+            return Aftermath(value=bound.said)
+        findings, before, settings = Findings(), self._totals, self._settings
+        watch.answer(findings, bound.found)
+        verdict, totals = findings.verdict(
+            self._step, before, settings.response, settings.max_refused_steps
+        )
+        self._totals = msgspec.structs.replace(
+            totals, judged=before.judged, calibrating=before.calibrating, without=before.without
+        )
+        if self._on_record is not None:
+            size = len(self._ranks)
+            self._on_record(
+                StepRecord(
+                    verdict=verdict, totals=self._totals, world_size=size, batches=0, sent_bytes=8
+                )
+            )
+        if settings.response is GuardResponse.OBSERVE:
+            return Aftermath(value=bound.said, verdict=verdict)
+        named = {watch.ranks[index] for index in bound.found.named}
+        return Aftermath(value=bound.bound, verdict=verdict, drop=self._rank in named)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain ints, floats, strings, lists and dicts; equal on every rank. Collective where the

@@ -54,8 +54,9 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import GuardError
 from securetrain.guard.blocks import group_of_module, segments_of
 from securetrain.guard.collect import Collector, Piece, Segment
-from securetrain.guard.kept import WIDE, Keeper, Weights, bucket_again, shard_again
+from securetrain.guard.kept import WIDE, Keeper, Kept, Weights, bucket_again, shard_again
 from securetrain.guard.moments import Moments
+from securetrain.guard.open_mode import OpenMode
 from securetrain.guard.slots import bucket_slot
 
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -109,6 +110,7 @@ class ShardedHook:
         moments: of the optimizer.
         weights: of all ranks that hold it, in order.
         keeper: takes what may have to be reduced again.
+        open_mode: reduces instead of torch while it is active.
     """
 
     def __init__(
@@ -121,7 +123,9 @@ class ShardedHook:
         *,
         weights: Weights,
         keeper: Keeper,
+        open_mode: OpenMode,
     ) -> None:
+        self._open = open_mode
         self._chunk = sharded.chunk
         self._moments = moments or Moments()
         self._collector = collector
@@ -159,6 +163,9 @@ class ShardedHook:
     ) -> None:
         """Reduce; without replicas hand the piece over."""
         del async_op  # torch's caller never asks for it and ignores the result
+        if self._open.active and self._replicas == 1 and (scale := self._scale_of(op)):
+            self._settle(input_tensor, output_tensor, scale)
+            return
         weights = self._weights
         counts = weights.values[self._place] != 0.0
         sent = input_tensor if counts else torch.zeros_like(input_tensor)
@@ -176,18 +183,16 @@ class ShardedHook:
         """The sum over the replicas is there: hand the piece over."""
         buffers, self._buffers = self._buffers, []
         if len(buffers) != 2 or buffers[1].data_ptr() != reduced.data_ptr():
-            self._report_error(
-                _refuse(
-                    f"{self._chunk} was reduced without its replicas",
-                    "leave set_requires_all_reduce alone",
-                )
-            )
+            what, fix = "was reduced without its replicas", "leave set_requires_all_reduce alone"
+            self._report_error(_refuse(f"{self._chunk} {what}", fix))
             return
-        scale = self._scale
-        if self._shards == 1:
-            scale = self._lone_shard_scale(reduced.dtype)
-            self._sum_live(buffers[0], reduced, scale)
-        self._deliver(buffers[0], reduced, scale)
+        scale = self._lone_shard_scale(reduced.dtype) if self._shards == 1 else self._scale
+        if self._open.active and scale:
+            self._settle(buffers[0], reduced, scale)
+        else:
+            if self._shards == 1:
+                self._sum_live(buffers[0], reduced, scale)
+            self._deliver(buffers[0], reduced, scale)
 
     def _sum_live(self, local: Tensor, reduced: Tensor, scale: float) -> None:
         """Torch copies a lone shard and sums it unasked: while a rank is excluded, sum again."""
@@ -200,15 +205,26 @@ class ShardedHook:
             reduced.zero_()
         dist.all_reduce(reduced, group=self._group.mesh_info.replicate_process_group)
 
+    def _settle(self, local: Tensor, result: Tensor, scale: float) -> None:
+        """Reduce in the open."""
+        kept = Kept(
+            chunk=self._chunk,
+            local=local,
+            parts=self._shards,
+            replace=None,
+            moment=lambda: self._moments.flat(self._chunk, self._slots(), result.numel()),
+        )
+        part = self._part if self._replicas > 1 else None
+        self._open.fill(result, kept, group_of_module(self._chunk), scale=scale, part=part)
+
     def _deliver(self, local: Tensor, result: Tensor, scale: float) -> None:
         if not scale:  # objected to already
             return
-        if self._replicas == 1:
-            params = self._group.fsdp_params
-            again = shard_again(self._chunk, local, result, params, scale * self._divisor)
-            self._keeper.add(again, extra=True)
-        else:
+        params, part = self._group.fsdp_params, self._part if self._replicas > 1 else None
+        if self._shards == 1 and scale != 1.0:
             self._keeper.give_up()
+        again = shard_again(self._chunk, local, result, params, scale * self._divisor, part=part)
+        self._keeper.add(again, extra=True)
         self._collector.add(
             Piece(
                 chunk=self._chunk,
@@ -400,12 +416,14 @@ def attach_sharded(
     *,
     weights: Weights,
     keeper: Keeper,
+    open_mode: OpenMode,
 ) -> None:
     """Hook modules."""
     for one in modules:
         hook = ShardedHook(
-            one, collector, report_error, reduction, moments, weights=weights, keeper=keeper
-        )
+            one, collector, report_error, reduction, moments,
+            weights=weights, keeper=keeper, open_mode=open_mode,
+        )  # fmt: skip
         one.module.set_custom_reduce_scatter(hook)  # type: ignore[arg-type]
         if len(one.grid) > 1:
             one.module.set_all_reduce_hook(hook.all_reduced)

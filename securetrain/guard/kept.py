@@ -47,10 +47,13 @@ class Kept:
     local: Tensor
     """This rank's flat gradient, unweighted; nobody changes it before the verdict."""
     parts: int
-    """Equal parts of it that belong to the ranks of the group in order; 1: it belongs to all."""
+    """Equal parts of it, each of which belongs to one rank or, with copies, to several; 1: all of
+    it belongs to all."""
     replace: Callable[[Tensor], None] | None
     """Puts another mean into the model's gradients: of the whole, or of this rank's part. None: it
     cannot be done again."""
+    moment: Callable[[], Tensor | None] = lambda: None
+    """The optimizer's first moment of this rank's part."""
 
 
 class Keeper:
@@ -126,7 +129,13 @@ def bucket_again(chunk: str, bucket: Any) -> Kept:
 
 
 def shard_again(
-    chunk: str, local: Tensor, result: Tensor, params: Sequence[Any], factor: float
+    chunk: str,
+    local: Tensor,
+    result: Tensor,
+    params: Sequence[Any],
+    factor: float,
+    *,
+    part: int | None = None,
 ) -> Kept:
     """A reduce-scatter of FSDP2's, to be done again.
 
@@ -136,11 +145,14 @@ def shard_again(
         result: this rank's shard, of which torch makes views that are the gradients.
         params: torch's records of the parameters in it.
         factor: makes a gradient the mean over the ranks.
+        part: this rank's, where shards have copies, so that all ranks get the whole.
     """
+    parts = local.numel() // result.numel()
     fresh = all(p.sharded_param.grad is None for p in params)
 
     def replace(mean: Tensor) -> None:
-        offset, flat = 0, mean / factor
+        own = mean if part is None else mean.view(parts, -1)[part]
+        offset, flat = 0, own / factor
         for parameter in params:
             grad = parameter.sharded_param.grad
             if grad is None:
@@ -151,5 +163,4 @@ def shard_again(
 
     # Otherwise it is added to an older gradient, or was divided before.
     can = fresh and result.dtype in WIDE
-    parts = local.numel() // result.numel()
     return Kept(chunk=chunk, local=local, parts=parts, replace=replace if can else None)

@@ -7,10 +7,11 @@ each part of the gradient has an **owner**:
 
 1. every rank sends every owner its part (one all-to-all; with the all-gather of 4 the bytes of a
    ring all-reduce). Ranks that are left out send too, which is evidence, and own nothing where
-   owners can be chosen;
+   owners can be chosen: all may own a part of what all hold, and of a shard with copies (HSDP) one
+   holder owns it;
 2. the owner adds up the parts of the ranks that count, in order of rank, each with weight one over
    their number. What it leaves out it does not multiply by zero: it does not touch it;
-3. a gradient of which everybody holds a copy (DDP) is gathered from the owners;
+3. a gradient of which several hold a copy (DDP, HSDP) is gathered from the owners;
 4. when all is delivered a fresh seed is drawn, and all ranks say in one table what they sent, heard
    and got (dispute.py reads it).
 """
@@ -69,13 +70,19 @@ class OpenReduction:
     """Reductions in the open over one group. Collective."""
 
     def __init__(
-        self, group: ProcessGroup, channel: Channel, beacon: Beacon, shape: SketchShape
+        self,
+        group: ProcessGroup,
+        channel: Channel,
+        beacon: Beacon,
+        shape: SketchShape,
+        shards: Sequence[int] = (),
     ) -> None:
         self._group = group
         self._channel = channel
         self._beacon = beacon
         self._shape = shape
         self._rank, self._size = group.rank(), group.size()
+        self._shards = tuple(shards) or (0,) * self._size
 
     def run(
         self, kept: Sequence[Kept], out: Collection[int], apart: Collection[tuple[int, int]]
@@ -88,11 +95,10 @@ class OpenReduction:
             apart: sender and owner of which the one's numbers are left out of the other's parts; a
                 rank twice does not own a part where owners can be chosen.
         """
-        shared = all(one.parts == 1 for one in kept)
         ranks = range(self._size)
-        owners = list(ranks)
-        if shared:
-            owners = [rank for rank in ranks if rank not in out and (rank, rank) not in apart]
+        owners = self._choose(kept[0].parts, out, apart)
+        shared = kept[0].parts != self._size
+        own = self._shards[self._rank]
         included = np.array(
             [[r not in out and (r, owner) not in apart for owner in owners] for r in ranks]
         )
@@ -103,6 +109,7 @@ class OpenReduction:
         sent = torch.zeros(parts, k, dtype=torch.float64)
         heard = torch.zeros(self._size, k, dtype=torch.float64)
         got = torch.zeros(parts if shared else 1, k, dtype=torch.float64)
+        mean, moment = torch.zeros(2, 1, k, dtype=torch.float64)
         for index, (one, found) in enumerate(zip(kept, delivered, strict=True)):
             parameters = derive(
                 draw.seed,
@@ -120,7 +127,14 @@ class OpenReduction:
                 got += sketch(found.result.flatten(), parameters).cpu()
             elif mine is not None:
                 got[0] += sketch_part(found.result, parameters, mine).cpu()
-        row = torch.cat([sent, heard, got]).float().numpy().astype(_ROW_TYPE).tobytes()
+            if one.parts > 1:
+                shard = found.result[own] if shared else found.result
+                mean[0] += sketch_part(shard, parameters, own).cpu()
+                if (first := one.moment()) is not None:
+                    moment[0] += sketch_part(first, parameters, own).cpu()
+        row = (
+            torch.cat([sent, heard, got, mean, moment]).float().numpy().astype(_ROW_TYPE).tobytes()
+        )
         rows = self._channel.all_gather(row)
         table = self._read(rows, owners, included, shared=shared, kept=kept)
         return Attempt(
@@ -133,6 +147,17 @@ class OpenReduction:
             sent_bytes=len(row),
         )
 
+    def _choose(
+        self, parts: int, out: Collection[int], apart: Collection[tuple[int, int]]
+    ) -> list[int]:
+        """The owner of each part."""
+        ranks = range(self._size)
+        may = [rank for rank in ranks if rank not in out and (rank, rank) not in apart]
+        if parts == 1:
+            return may
+        holders = [[r for r in ranks if self._shards[r] == part] for part in range(parts)]
+        return [next((r for r in held if r in may), held[0]) for held in holders]
+
     def _deliver(
         self, local: Tensor, owners: list[int], included: np.ndarray, *, shared: bool
     ) -> _Delivered:
@@ -142,9 +167,10 @@ class OpenReduction:
         padded.view(-1)[: local.numel()] = local.detach().flatten()
         owns = self._rank in owners
         heard = padded.new_empty(self._size, numel) if owns else None
+        by_rank = sorted(range(parts), key=owners.__getitem__)
         dist.all_to_all_single(
             padded.new_empty(0) if heard is None else heard.view(-1),
-            padded.view(-1),
+            padded[by_rank].view(-1) if by_rank != list(range(parts)) else padded.view(-1),
             [numel if owns else 0] * self._size,
             [numel if rank in owners else 0 for rank in range(self._size)],
             group=self._group,
@@ -175,7 +201,7 @@ class OpenReduction:
         parts, k = len(owners), self._shape.size
         said = np.stack([np.frombuffer(row, dtype=_ROW_TYPE) for row in rows]).astype(np.float64)
         said = said.reshape(self._size, -1, k)
-        got = said[:, parts + self._size :]
+        got = said[:, parts + self._size : -2]
         return OpenTable(
             owners=tuple(owners),
             sent=said[:, :parts],
@@ -184,4 +210,6 @@ class OpenReduction:
             included=included,
             shared=shared,
             roundoff=max(unit_roundoff(one.local.dtype) for one in kept),
+            own=said[:, -2],
+            moments=said[:, -1],
         )

@@ -64,6 +64,10 @@ class Settlement:
     undecided: bool
     out: tuple[int, ...]
     """Ranks that are not in the means."""
+    table: OpenTable | None = None
+    """The words of all ranks in the last attempt."""
+    apart: tuple[tuple[int, int], ...] = ()
+    """Senders and owners that are set apart."""
     sent_bytes: int
 
 
@@ -120,7 +124,12 @@ class Settler:
         self._standing = standing
 
     def settle(
-        self, kept: Sequence[Kept], offences: Offences, held: Collection[int], assess: Assess
+        self,
+        kept: Sequence[Kept],
+        offences: Offences,
+        held: Collection[int],
+        assess: Assess,
+        before: Collection[tuple[int, int]] = (),
     ) -> Settlement:
         """Reduce a step again.
 
@@ -129,10 +138,12 @@ class Settler:
             offences: what was found in it.
             held: ranks that the detector keeps on probation.
             assess: judges what is sent now.
+            before: senders and owners that are set apart already.
         """
         ranks = self._channel.size
         offences = list(offences)
-        apart: set[tuple[int, int]] = set()
+        apart: set[tuple[int, int]] = set(before)
+        table: OpenTable | None = None
         texts: dict[int, str] = {}
         sent_bytes = 0
         decision = self._consider(offences, held)
@@ -141,6 +152,7 @@ class Settler:
             if decision.undecided or all((rank, rank) in apart for rank in owners):
                 break
             attempt = self._reducer.run(kept, decision.excluded, apart)
+            table = attempt.table
             outcome, said = self._read(attempt, decision.excluded, assess)
             mine = hashlib.sha256(attempt.rows).digest() + outcome.encode(ranks)
             heard = self._channel.all_gather(mine)
@@ -160,12 +172,14 @@ class Settler:
                     texts=tuple(sorted(texts.items())),
                     undecided=False,
                     out=decision.excluded,
+                    table=table,
+                    apart=tuple(sorted(apart)),
                     sent_bytes=sent_bytes,
                 )
-            before = (decision.excluded, len(apart))
+            seen = (decision.excluded, len(apart))
             apart |= outcome.apart
             decision = self._consider(offences, held)
-            if (decision.excluded, len(apart)) == before:
+            if (decision.excluded, len(apart)) == seen:
                 break  # nothing that could be left out is left
         return Settlement(
             means=None,
@@ -174,6 +188,8 @@ class Settler:
             texts=tuple(sorted(texts.items())),
             undecided=bool(decision.undecided),
             out=decision.excluded,
+            table=table,
+            apart=tuple(sorted(apart)),
             sent_bytes=sent_bytes,
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 _WEIGHT: Final = 0.1
@@ -51,5 +51,19 @@ def _norm(parameter: nn.Parameter) -> float | None:
     grad = parameter.grad
     if grad is None:
         return None
-    local = grad.to_local() if isinstance(grad, DTensor) else grad
-    return float(torch.linalg.vector_norm(local, dtype=torch.float64))
+    return float(torch.linalg.vector_norm(local_of(grad), dtype=torch.float64))
+
+
+@torch.no_grad()
+def norm_of(tensors: Iterable[Tensor], order: float) -> float:
+    """The norm of several tensors together; some may be empty."""
+    held = [tensor for tensor in tensors if tensor.numel()]
+    if not held:
+        return 0.0
+    norms = [norm.double() for norm in torch._foreach_norm(held, order)]  # noqa: SLF001
+    return float(torch.linalg.vector_norm(torch.stack(norms), order))
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

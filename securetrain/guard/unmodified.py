@@ -22,14 +22,12 @@ Rules:
 3. what all ranks have to do together follows from the reductions alone, which all do together.
 """
 
-import inspect
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
@@ -38,10 +36,12 @@ from torch.optim import Optimizer
 from securetrain.core.errors import GuardError
 from securetrain.guard import slots
 from securetrain.guard.attachment import attach, seen_parameters
+from securetrain.guard.bound_numbers import Aftermath
 from securetrain.guard.flat import flat_root, has_flat, release_flat, reserve_flat
 from securetrain.guard.guard import GUARDS, GradientGuard
 from securetrain.guard.probe import Probe
 from securetrain.guard.verdict import StepRecord, Totals
+from securetrain.guard.whereabouts import backward_pass, in_backward, is_distributed, is_inner
 from securetrain.policy.schema import Gradients
 
 _UNSEEN: Final = "ST-GRAD-006"
@@ -150,7 +150,7 @@ class ScriptGuard:
             GuardError: ST-GRAD-020.
         """
         self.wrapped_otherwise(name)
-        if _is_distributed():
+        if is_distributed():
             self._note(_not_watched(self._elsewhere))
 
     def hook_otherwise(self, model: nn.Module) -> None:
@@ -218,7 +218,7 @@ class ScriptGuard:
         Raises:
             GuardError: ST-GRAD-020. All ranks are in the same reduction, and none goes on.
         """
-        task = torch._C._current_graph_task_id()  # noqa: SLF001 - there is no public question
+        task = backward_pass()
         model = one.model()
         if model is None or (one.probe is not None and one.probe.task == task):
             return
@@ -257,8 +257,59 @@ class ScriptGuard:
             scaled: A loss scaler is about to look at them.
         """
         self._scaled = self._scaled or scaled
-        if _is_distributed() and not _in_backward():
+        if is_distributed() and not in_backward():
             self._judge(frozenset(map(id, parameters)), keep=True)
+
+    @slots.eager
+    def bind_norm(self, tensors: Iterable[Any], total: Any, order: float) -> Any:
+        """The norm of gradients by which the script is about to clip: `total`, or what was
+        delivered where that contradicts it. Collective where `total` is pending.
+
+        Raises:
+            GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-010, a rank did not speak.
+        """
+        if not is_distributed() or in_backward():
+            return total
+        ids = frozenset(map(id, tensors))
+        for one in self._models:
+            model = one.model()
+            grads = [] if model is None else [p.grad for p in model.parameters()]
+            held = [grad for grad in grads if grad is not None]
+            if held and any(id(grad) in ids for grad in held):
+                whole = all(id(grad) in ids for grad in held)
+                mine = [grad for grad in held if id(grad) in ids]
+                after = one.guard.bind_norm(total, mine, order, whole=whole)
+                self._take(one, after)
+                return after.value
+        return total
+
+    @slots.eager
+    def bind_flags(self, optimizer: Optimizer, flags: dict[Any, Tensor]) -> None:
+        """A loss scaler has looked for infinities in an optimizer's gradients: the flags by which
+        it skips the step. Collective where gradients are sharded.
+
+        Raises:
+            GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-010, a rank did not speak.
+        """
+        if not is_distributed():
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for one in self._models:
+            mine = [p for p in parameters if id(p) in one.parameters and p.grad is not None]
+            for flag in flags.values() if mine else ():
+                after = one.guard.bind_flag(flag, mine)
+                flag.copy_(after.value)
+                self._take(one, after)
+
+    def _take(self, one: _Watched, after: Aftermath) -> None:
+        """Follow a second verdict."""
+        refused = after.verdict is not None and not after.verdict.proceed
+        one.refused = one.refused or refused or after.drop
+        model = one.model()
+        if after.verdict is not None:
+            after.verdict.raise_if_halted()
+        if (refused or after.drop) and model is not None:
+            _zero([(p, p.grad) for p in model.parameters() if p.grad is not None])
 
     @slots.eager
     def before_step(
@@ -273,7 +324,7 @@ class ScriptGuard:
             GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-020, it requires that
                 gradients are watched, and these are not.
         """
-        if not _is_distributed():
+        if not is_distributed():
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure):
@@ -290,10 +341,10 @@ class ScriptGuard:
         return (args[0], judged_closure, *args[2:]), kwargs
 
     def _settle(self, optimizer: Optimizer) -> None:
-        if any(id(optimizer) in one.stepped for one in self._models) and _is_inner(optimizer):
+        if any(id(optimizer) in one.stepped for one in self._models) and is_inner(optimizer):
             return  # step of a subclass calls the one of its base
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if _in_backward():
+        if in_backward():
             self._note("an optimizer steps inside of the backward pass")
             return
         ids = frozenset(map(id, parameters))
@@ -420,28 +471,6 @@ _FOREIGN: Final = "the script has registered a communication hook of its own"
 
 def _not_watched(names: Iterable[str]) -> str:
     return f"{' and '.join(names)} is not watched"
-
-
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-_STEP: Final = Optimizer.profile_hook_step(lambda: None).__code__
-"""What torch puts around the step of each class of optimizers."""
-
-
-def _is_inner(optimizer: Optimizer) -> bool:
-    """True when one step of an optimizer is in another one."""
-    # Counted from the stack, because a step that raises says nothing afterwards.
-    frame, steps = inspect.currentframe(), 0
-    while frame is not None and steps < 2:
-        steps += frame.f_code is _STEP and frame.f_locals.get("self") is optimizer
-        frame = frame.f_back
-    return steps == 2
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public question
 
 
 def _name(model: nn.Module) -> str:

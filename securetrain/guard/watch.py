@@ -18,25 +18,31 @@ Rules:
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 import numpy as np
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
+from securetrain.guard.after import (
+    CODE,
+    AfterVerdict,
+    Contradictions,
+    ShardLengths,
+    lengths_in_the_open,
+    lengths_of_table,
+)
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.collect import Collector, StepSketches
 from securetrain.guard.detector import Detector
 from securetrain.guard.detector_state import DetectorState
-from securetrain.guard.dispute import Numbers, Standing
+from securetrain.guard.dispute import Numbers, OpenTable, Standing
 from securetrain.guard.exclusion import Exclusion, ExclusionState, weights_of
 from securetrain.guard.flat import Flat, attach_flat, flat_names
 from securetrain.guard.group_channel import Channel, GroupChannel
@@ -45,6 +51,7 @@ from securetrain.guard.integrity import check, leaning, unequal
 from securetrain.guard.kept import Keeper, Weights
 from securetrain.guard.loss_scale import OVERFLOW, Overflows
 from securetrain.guard.moments import Moments
+from securetrain.guard.open_mode import NOT_AGREED, SET_APART, OpenMode
 from securetrain.guard.presence import Deadline
 from securetrain.guard.rereduction import OpenReduction
 from securetrain.guard.response import EXCLUDING, Findings
@@ -121,6 +128,11 @@ class GroupWatch:
         self._confirm = settings.confirm_tables
         self._group = group
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
+        self.after = AfterVerdict(self.channel, self.beacon)
+        self._table: Table | None = None
+        self._opened: list[OpenTable] = []
+        self._open = OpenMode(self._settler)
+        self._hooks_open = False
         self._before: Detector | None = None
         self._leaned: dict[int, int] = {}
         self._steps = 0
@@ -138,7 +150,8 @@ class GroupWatch:
                 "the model given to the guard",
                 "shard all of them over one mesh",
             )
-        self._owners = _owners(self.ranks, grids.pop())
+        self._owners = self.after.owners = _owners(self.ranks, grids.pop())
+        self._hooks_open = True
         attach_sharded(
             modules,
             self.collector,
@@ -146,6 +159,7 @@ class GroupWatch:
             weights=self.weights,
             keeper=self._keeper,
             moments=self.moments,
+            open_mode=self._open,
         )
         named = [(one.chunk, p.sharded_param) for one in modules for p in one.group.fsdp_params]
         self.piece = fingerprint(named)
@@ -177,6 +191,11 @@ class GroupWatch:
         self.piece = fingerprint(flat_names(modules))
         self.beacon.commit()
 
+    @property
+    def has_pieces(self) -> bool:
+        """True when anything was reduced since the last step."""
+        return self._open.has_pieces if self._open.active else self.collector.has_pieces
+
     def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
         """See `Watch`."""
         self.detector.restart(detector)
@@ -189,19 +208,20 @@ class GroupWatch:
         Raises:
             GuardError: ST-GRAD-006, no gradient was seen since the last call.
         """
+        if self._open.active:
+            return self._judge_open(findings, elsewhere)
         sketches = self.collector.end()
         if sketches is None:
-            raise GuardError(
-                "ST-GRAD-006",
-                "no gradient was reduced since the last step",
-                "the model given to the guard",
-            )
+            raise _nothing()
         row = encode(sketches)
         rows = self.channel.all_gather(row)
         uncounted = {self.ranks[index] for index in self._uncounted}
         mine = Findings(excluded=uncounted, scaled=findings.scaled)
         self._compare_told(mine, sketches)
         before = self._before = self.detector.snapshot()
+        self._table, self._opened = None, []
+        self.after.begin(None)
+        weights = self.weights.values
         self._standing.begin()
         if self._response in EXCLUDING:
             self._impose(mine, elsewhere)
@@ -217,10 +237,44 @@ class GroupWatch:
         sent = len(row) + sketches.batches * 2 * DIGEST + DIGEST * int(self._confirm)
         if self._response in EXCLUDING:
             sent += self._respond(mine, before)
+            if mine.refused and mine.contested and self._hooks_open and not self._keeper.complete:
+                self._open.start()
+        self._open.held = mine.held
         self._keeper.clear()
+        self.after.begin(None if mine.refused else lambda: self._lengths(weights))
         findings.merge(mine)
         self.collector.learn(applied=not mine.refused)
         return sketches.batches, sent
+
+    def _judge_open(self, findings: Findings, elsewhere: Collection[int]) -> tuple[int, int]:
+        """A step that was reduced in the open, module by module (open_mode.py)."""
+        step = self._open.end()
+        if step is None:
+            raise _nothing()
+        weights = self.weights.values
+        mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
+        self._before = self.detector.snapshot()
+        self._standing.begin()
+        self._impose(mine, elsewhere)
+        step.add_to(mine, self.ranks)
+        known = sorted({*self._known, *step.out})
+        with np.errstate(all="ignore"):
+            self.rows, odd = step.rows(self._owners)
+            if self.rows is not None:
+                self._compare_moments(mine, odd)
+                mine.add_assessment(self.detector.observe(self.rows), self.ranks, known)
+        agreed = msgspec.json.encode((mine.codes, sorted(mine.outliers)))
+        self.beacon.tell = hashlib.sha256(agreed).digest()
+        self._exclude(mine, mine.offences)
+        self._open.held = mine.held
+        self._opened = step.tables
+        self.after.begin(None if mine.refused else lambda: self._lengths(weights))
+        findings.merge(mine)
+        return len(step.groups), sum(one.sent_bytes for one in step.settlements)
+
+    def _settler(self) -> Settler:
+        reducer = OpenReduction(self._group, self.channel, self.beacon, self.shape, self._owners)
+        return Settler(reducer, self.channel, self.exclusion, self._standing)
 
     def _compare_told(self, findings: Findings, sketches: StepSketches) -> None:
         """Every rank has told with its first draw which table it had in the step before."""
@@ -257,17 +311,19 @@ class GroupWatch:
             def assess(rows: Numbers, out: Collection[int]) -> Offences:
                 return self._assess(before, rows, out)
 
-            reducer = OpenReduction(self._group, self.channel, self.beacon, self.shape)
-            settler = Settler(reducer, self.channel, self.exclusion, self._standing)
-            settlement = settler.settle(self._keeper.kept, offences, findings.held, assess)
+            settlement = self._settler().settle(self._keeper.kept, offences, findings.held, assess)
             offences, sent = settlement.offences, settlement.sent_bytes
             self._take(findings, settlement)
+        self._exclude(findings, offences)
+        return sent
+
+    def _exclude(self, findings: Findings, offences: Offences) -> None:
+        """Leave out who was found, from now on."""
         decision = self.exclusion.decide(offences, held=findings.held)
         findings.undecided = findings.undecided or bool(decision.undecided)
         findings.newly_excluded |= {self.ranks[index] for index in decision.newly}
         findings.readmitted |= {self.ranks[index] for index in decision.readmitted}
         self.weights.values = weights_of(len(self.ranks), decision.excluded)
-        return sent
 
     def _take(self, findings: Findings, settlement: Settlement) -> None:
         """Use what came of reducing a step again."""
@@ -275,22 +331,45 @@ class GroupWatch:
             findings.note(f"rank {self.ranks[index]} {text}")
         if settlement.disputes:
             findings.disputes |= {(self.ranks[a], self.ranks[b]) for a, b in settlement.disputes}
-            findings.note(
-                "two ranks contradict each other about what was sent between them: it is left out,"
-                " and neither is named"
-            )
+            findings.note(SET_APART)
         findings.outliers |= {
             self.ranks[index] for index, _ in settlement.offences if index in settlement.out
         } - findings.excluded
         if settlement.means is None:
-            findings.note("reduced again in the open, the step is still not agreed on")
+            findings.note(NOT_AGREED)
             return
         named = bool(settlement.offences) and self._response is GuardResponse.SKIP_STEP
         if named and set(settlement.out) != set(self.exclusion.excluded):
             return  # dropped, and without them from the next step on
         self._keeper.replace(settlement.means)
+        self._opened = [] if settlement.table is None else [settlement.table]
         findings.excluded |= {self.ranks[index] for index in settlement.out}
         findings.settle()
+
+    def _lengths(self, weights: Sequence[float]) -> ShardLengths | None:
+        """Of the shards that the optimizer is about to use."""
+        if self._opened:
+            return lengths_in_the_open(self._opened, self._owners)
+        if self._table is None:
+            return None
+        return lengths_of_table(self._table, weights, self._owners)
+
+    def answer(self, findings: Findings, found: Contradictions) -> None:
+        """Decide what follows from numbers after the verdict; nothing of them is used any more."""
+        places = self._uncounted
+        findings.excluded |= {self.ranks[index] for index in places}
+        for index in found.named:
+            text = f"rank {self.ranks[index]} {found.text}"
+            findings.accuse(CODE, text, index, self.ranks, self._known)
+        if found.note:
+            findings.add(CODE, found.note, attributed=False)
+        if self._response not in EXCLUDING:
+            return
+        decision = self.exclusion.add(findings.offences)
+        findings.newly_excluded |= {self.ranks[index] for index in decision.newly}
+        self.weights.values = weights_of(len(self.ranks), decision.excluded)
+        if not (decision.newly and self._response is GuardResponse.SKIP_STEP):
+            findings.settle()
 
     def _assess(self, before: Detector, rows: Numbers, out: Collection[int]) -> Offences:
         """Judge what was sent in the open, by what was known before this step."""
@@ -318,9 +397,7 @@ class GroupWatch:
         gradients = np.where(usable[:, None, None], table.groups, np.nan)
         self._check_words(findings, table, [rank for rank in live if usable[rank]])
         moment, odd = first_moment(table, self._owners)
-        for rank in odd:
-            text = f"rank {self.ranks[rank]}'s optimizer state is not the others'"
-            findings.accuse("ST-GRAD-012", text, rank, self.ranks, self._known)
+        self._compare_moments(findings, odd)
         self.rows = StepRows(
             groups=sketches.groups,
             gradients=gradients.transpose(1, 0, 2),
@@ -328,6 +405,7 @@ class GroupWatch:
         )
         findings.add_assessment(self.detector.observe(self.rows), self.ranks, self._known)
         if all(usable[rank] for rank in live):
+            self._table = table
             result = check(
                 table.parts,
                 table.received,
@@ -339,6 +417,11 @@ class GroupWatch:
                 rounding=sketches.near_zero,
             )
             findings.add_integrity(result, self.ranks)
+
+    def _compare_moments(self, findings: Findings, odd: Sequence[int]) -> None:
+        for rank in odd:
+            text = f"rank {self.ranks[rank]}'s optimizer state is not the others'"
+            findings.accuse("ST-GRAD-012", text, rank, self.ranks, self._known)
 
     def _check_words(self, findings: Findings, table: Table, speak: list[int]) -> None:
         """Name the ranks whose own rows do not describe one gradient."""
@@ -360,62 +443,6 @@ class GroupWatch:
             findings.accuse("ST-GRAD-011", text, rank, self.ranks, self._known)
 
 
-class LoneWatch:
-    """A rank that is alone with its piece: its own past is all that there is to compare with."""
-
-    def __init__(
-        self, parameters: Sequence[tuple[str, nn.Parameter]], rank: int, settings: Gradients
-    ) -> None:
-        self.ranks: tuple[int, ...] = (rank,)
-        self.piece = fingerprint(parameters)
-        self.detector = Detector.of(1, settings)
-        self.exclusion = Exclusion(1)
-        self._parameters = [parameter for _, parameter in parameters]
-
-    def restore(self, detector: DetectorState, exclusion: ExclusionState) -> None:
-        """See `Watch`; nobody is excluded from a group of one."""
-        del exclusion
-        self.detector.restart(detector)
-
-    def judge(self, findings: Findings, elsewhere: Collection[int] = ()) -> tuple[int, int]:
-        """See `Watch`.
-
-        Raises:
-            GuardError: ST-GRAD-006, there is no gradient.
-        """
-        gradients = [resolve_partial_grad(p) for p in self._parameters if p.grad is not None]
-        if not gradients:
-            raise GuardError(
-                "ST-GRAD-006", "no parameter has a gradient", "the model given to the guard"
-            )
-        if self.ranks[0] in elsewhere:
-            for gradient in gradients:
-                gradient.zero_()  # nobody else has this piece: it stays as it is
-            return 0, 0
-        square = sum(
-            float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients
-        )
-        row = np.full((1, 1, 1), math.sqrt(square))
-        rows = StepRows(groups=("(all)",), gradients=row, momentum=None)
-        findings.add_assessment(self.detector.observe(rows), self.ranks)
-        return 0, 0
-
-
-def resolve_partial_grad(parameter: nn.Parameter) -> Tensor:
-    """This rank's piece of a gradient, pending sums finished (collective where there are some).
-
-    The finished sum takes the gradient's place: whoever comes next need not do it again.
-    """
-    grad = parameter.grad
-    assert grad is not None
-    if not isinstance(grad, DTensor):
-        return grad
-    if any(isinstance(placement, Partial) for placement in grad.placements):
-        whole = [Replicate() if isinstance(p, Partial) else p for p in grad.placements]
-        grad = parameter.grad = grad.redistribute(placements=whole)
-    return grad.to_local()
-
-
 def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
     """Digest (hex) of a piece's names and local shapes: tells one piece of a model from another."""
     digest = hashlib.sha256(b"securetrain-piece-v1")
@@ -423,6 +450,12 @@ def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         digest.update(f"{name}|{tuple(local.shape)};".encode())
     return digest.hexdigest()
+
+
+def _nothing() -> GuardError:
+    return GuardError(
+        "ST-GRAD-006", "no gradient was reduced since the last step", "the model given to the guard"
+    )
 
 
 def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from .doctor import Diagnosis as Diagnosis
 from .doctor import diagnose as diagnose
 from .entrypoint import main as main
 from .node_services import this_node as this_node
+from .preflight import loopback_environment as loopback_environment
 from .preflight import run_preflight as run_preflight
 from .run_setup import node_name as node_name
 from .run_setup import prepare_run as prepare_run

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _NAMED: Final = 64
 """Ranks and reasons that a report holds."""
-_USES: Final = ("clip_grad_norm_", "clip_grad_value_", "_get_total_norm")
+_USES: Final = ("clip_grad_norm_", "clip_grad_value_")
 _FSDP2_BUFFERS: Final = ("set_allocate_memory_from_process_group_for_comm", "set_symm_mem_for_comm")
 
 
@@ -98,13 +98,21 @@ class GradientWatch:
             ),
             "torch.nn.utils.clip_grad": functools.partial(
                 seams.apply_all,
-                tuple(functools.partial(seams.wrap, self._before_use, name) for name in _USES),
+                (
+                    *(functools.partial(seams.wrap, self._before_use, name) for name in _USES),
+                    functools.partial(seams.wrap, self._total_norm, "_get_total_norm"),
+                ),
             ),
             "torch.amp.grad_scaler": functools.partial(
                 seams.apply_all,
-                tuple(
-                    functools.partial(_wrap_method, "GradScaler", name, self._before_scaler)
-                    for name in ("unscale_", "step")
+                (
+                    *(
+                        functools.partial(_wrap_method, "GradScaler", name, self._before_scaler)
+                        for name in ("unscale_", "step")
+                    ),
+                    functools.partial(
+                        _wrap_method, "GradScaler", "_unscale_grads_", self._after_unscale
+                    ),
                 ),
             ),
             "torch.optim.optimizer": self._hook_optimizers,
@@ -247,6 +255,40 @@ class GradientWatch:
             return method(scaler, optimizer, *args, **kwargs)
 
         return judged_first
+
+    def _total_norm(self, norm_of: Callable[..., Any]) -> Callable[..., Any]:
+        """Judge before a norm is computed, and let no rank's share of it ruin the others'."""
+
+        @functools.wraps(norm_of)
+        def bound(
+            tensors: Any,
+            norm_type: float = 2.0,
+            error_if_nonfinite: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+            foreach: bool | None = None,  # noqa: FBT001 - the same
+        ) -> Any:
+            given = [tensors] if hasattr(tensors, "grad") else list(tensors)
+            if self._guard is None:
+                return norm_of(given, norm_type, error_if_nonfinite, foreach)
+            self._guard.before_use(given)
+            total = norm_of(given, norm_type, False, foreach)
+            total = self._guard.bind_norm(given, total, float(norm_type))
+            if error_if_nonfinite and not bool(total.isfinite()):
+                norm_of(given, norm_type, True, foreach)
+            return total
+
+        return bound
+
+    def _after_unscale(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
+        """Let no rank's flag make the others skip a step, or not skip it."""
+
+        @functools.wraps(unscale)
+        def bound(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            flags = unscale(scaler, optimizer, *args, **kwargs)
+            if self._guard is not None:
+                self._guard.bind_flags(optimizer, flags)
+            return flags
+
+        return bound
 
     def _hook_optimizers(self, module: Any) -> None:
         seams.find(module, "register_optimizer_step_pre_hook")(self._before_step)

@@ -16,6 +16,7 @@ it names the job's own device, which is made later: it counts as an interface th
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 
@@ -31,8 +32,9 @@ from securetrain.audit import (
 from securetrain.core import ExitCode, RunDir
 from securetrain.core.errors import RuntimeRefusal
 from securetrain.core.files import write_atomic
-from securetrain.core.vocabulary import PreflightMode, Severity, State
+from securetrain.core.vocabulary import NetworkProfile, PreflightMode, Severity, State
 from securetrain.ledger import Ledger, events
+from securetrain.network.environment import worker_environment
 from securetrain.policy.schema import Policy
 
 
@@ -58,8 +60,9 @@ class Preflight:
         """List what failed, the worst first."""
         if self.result is None:
             return ()
-        failed = (f for f in self.result.of(State.FAIL) if f.severity >= at_least)
-        return tuple(sorted(failed, key=lambda f: (-f.severity.rank, f.check, f.subject)))
+        failed = (f for f in self.result.of(State.FAIL) if f.severity_in_context >= at_least)
+        order = sorted(failed, key=lambda f: (-f.severity_in_context.rank, f.check, f.subject))
+        return tuple(order)
 
     def warnings(self, at_least: Severity, limit: int = 5) -> tuple[str, ...]:
         """One line for each check that failed, with its fix."""
@@ -70,6 +73,14 @@ class Preflight:
         more = len(lines) - limit
         shown = tuple(lines.values())[:limit]
         return (*shown, f"{more} more checks failed: securetrain audit") if more > 0 else shown
+
+
+def loopback_environment(
+    run: RunDir, policy: Policy, environ: Mapping[str, str]
+) -> Mapping[str, str]:
+    """The environment of a job on this machine alone, as `run` will pin it."""
+    profile = NetworkProfile.LOOPBACK
+    return worker_environment(environ, policy, profile, run.root.absolute(), cwd=Path.cwd()).env
 
 
 def run_preflight(

@@ -130,7 +130,7 @@ whoever writes there first runs code in every job. Variable to directory below t
 run's key (`launch.compile_cache`)."""
 
 SECRET_NAME: Final = re.compile(
-    r"(?:^|_)(?:TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PWD|CREDENTIAL|CREDENTIALS|"
+    r"(?:^|_)(?:TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PWD|PAT|CREDENTIAL|CREDENTIALS|"
     r"APIKEY|COOKIE|JWT|AUTH_SOCK|AUTH_CONFIG|NETRC|"
     r"(?:API|ACCESS|PRIVATE|SECRET|SIGNING|ENCRYPTION|SERVICE|ACCOUNT|SSH|AUTH|LICENSE)_KEY)(?:_|$)"
     r"|^PGPASS|PASSWORD$|_KEY$",

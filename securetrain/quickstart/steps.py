@@ -22,7 +22,7 @@ from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import TEST_ONLY, UNATTESTED, State
 from securetrain.drills import DRILLS, run_drill
 from securetrain.identity.keys import PrivateKey
-from securetrain.launch import prepare_run, run_preflight
+from securetrain.launch import loopback_environment, prepare_run, run_preflight
 from securetrain.quickstart import corpus
 from securetrain.quickstart.story_state import Story
 from securetrain.report import DRILLS_FILE, VERIFY_FILE, VerificationView
@@ -83,7 +83,9 @@ def preflight(story: Story) -> str:
     """Step 3."""
     assert story.policy is not None, "step 1 came first"
     policy = story.policy.policy
-    done = run_preflight(story.run, policy, story.environ, story.ledger(), story.clock())
+    # What `run` takes out or pins a moment later is nothing to complain about.
+    environ = loopback_environment(story.run, policy, story.environ)
+    done = run_preflight(story.run, policy, environ, story.ledger(), story.clock())
     if done.result is None:
         story.screen.warn("this policy asks for no audit")
         return "not audited"
@@ -103,12 +105,12 @@ def _show_findings(story: Story, result: AuditResult) -> None:
         by_check.setdefault(finding.check, []).append(finding)
     groups = sorted(
         by_check.values(),
-        key=lambda group: (group[0].state is not State.FAIL, -group[0].severity.rank),
+        key=lambda group: (group[0].state is not State.FAIL, -group[0].severity_in_context.rank),
     )
     for group in groups[:MAX_FINDINGS]:
         first, times = group[0], f" ({len(group)} times)" if len(group) > 1 else ""
         story.screen.finding(
-            f"{first.check}  {first.state} ({first.severity})",
+            f"{first.check}  {first.state} ({first.severity_in_context})",
             first.title + times,
             " ".join(first.remediation.split()),
         )

@@ -113,7 +113,7 @@ def _table(console: Console, result: AuditResult) -> None:
         table.add_row(
             Text(f"  {state}", style=STYLES[state]),
             Text(finding.check),
-            Text(finding.severity.value),
+            Text(finding.severity_in_context.value),
             Text(what, style="dim" if state in {"pass", "not-applicable"} else ""),
         )
     console.print(table)
@@ -133,12 +133,15 @@ def _first(console: Console, failed: tuple[Finding, ...]) -> None:
         return
     order = sorted(
         _by_check(failed),
-        key=lambda g: (-g[0].severity.rank, g[0].fixed_by.value != "user", g[0].check),
+        key=lambda g: (-g[0].severity_in_context.rank, g[0].fixed_by.value != "user", g[0].check),
     )
     console.print("Fix first", style="bold")
     for number, group in enumerate(order[:MAX_FIRST], 1):
         finding = group[0]
-        console.print(f"  {number}. {finding.check} ({finding.severity.value}) {finding.title}")
+        severity = finding.severity_in_context.value
+        console.print(f"  {number}. {finding.check} ({severity}) {finding.title}")
+        if finding.context:
+            _indented(console, f"{severity}, not {finding.severity.value}: {finding.context}")
         for one in (g for g in group[:MAX_SEEN] if _seen(g) != g.title):
             _indented(console, f"seen: {_seen(one)}", style="dim")
         if len(group) > MAX_SEEN:

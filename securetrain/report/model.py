@@ -186,6 +186,7 @@ class FindingView(msgspec.Struct, frozen=True, kw_only=True):
     check: str
     title: str
     severity: Severity
+    """What it weighs on that machine."""
     boundary: Boundary
     state: State
     subject: str = ""

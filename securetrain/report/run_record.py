@@ -289,7 +289,8 @@ def _audit(reader: Reader, run: RunDir) -> AuditView | None:
     for raw in found.findings:
         try:
             texts = {name: _text(raw.get(name)) for name in ("subject", "evidence", "remediation")}
-            findings.append(msgspec.convert({**raw, **texts}, FindingView))
+            severity = raw.get("severity_in_context", raw.get("severity"))
+            findings.append(msgspec.convert({**raw, **texts, "severity": severity}, FindingView))
         except msgspec.ValidationError as error:
             reader.problem(run.audit, f"a finding is malformed: {error}")
     return AuditView(findings=tuple(findings), counts=found.counts, exit_code=found.exit_code)

@@ -18,7 +18,7 @@ A step, in this order:
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from securetrain.core.errors import GuardError
-from securetrain.guard import Verdict
+from securetrain.guard import Aftermath, Verdict
 from securetrain.parallel import ParallelModel, are_finite, clip_grads, grad_norm
 from securetrain.train.baseline import Baselines
 from securetrain.train.config import JobConfig
@@ -46,6 +46,10 @@ class Judge(Protocol):
 
     def judge(self, step: int) -> Verdict:
         """The group's decision about this step; collective."""
+        ...
+
+    def bind_norm(self, total: torch.Tensor, grads: Sequence[torch.Tensor]) -> Aftermath:
+        """Check the norm by which all are about to clip; collective."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -154,6 +158,9 @@ class Trainer:
         verdict = self.guard.judge(step) if self.guard is not None else None
         refusal, halt = _refusal(verdict)
         norm = self._norm() if refusal is None else None
+        if norm is not None and self.guard is not None:
+            norm, verdict = self._bind(norm, self.guard, verdict)
+            refusal, halt = _refusal(verdict)
         agreed = self._reduce_step(local_loss, norm)
         if refusal is None and not agreed.finite:
             # The guard names the rank where there is one; this is what stands without it.
@@ -249,6 +256,17 @@ class Trainer:
         mesh = self.model.mesh
         stages = mesh.pp.get_group() if mesh.degrees.pp > 1 else None
         return grad_norm(self.model.parameters(), stages)
+
+    def _bind(
+        self, norm: torch.Tensor, guard: Judge, verdict: Verdict | None
+    ) -> tuple[torch.Tensor, Verdict | None]:
+        """The norm that all may clip by, and the last verdict on this step."""
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        after = guard.bind_norm(norm, [p.grad for p in parameters if p.grad is not None])
+        if after.drop:
+            for parameter in parameters:
+                parameter.grad = None
+        return after.value, after.verdict or verdict
 
     def _reduce_step(self, local_loss: torch.Tensor, norm: torch.Tensor | None) -> ReducedStep:
         """Decide with all ranks: the only place where the host waits for the device."""

@@ -4,15 +4,17 @@
 
 import copy
 import json
+import typing
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from securetrain.audit.catalogue import load_check_file, load_checks
 from securetrain.audit.engine import audit, judge, worst_states
-from securetrain.audit.facts import EVIDENCE
-from securetrain.audit.fields import View
+from securetrain.audit.facts import EVIDENCE, Node
+from securetrain.audit.fields import View, _open
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 
@@ -24,6 +26,7 @@ ALSO = {
     "store-on-any-address": {"ST-NET-011"},
     "torch-on-any-address": {"ST-NET-011"},
     "nccl-comm-id-in-env": {"ST-FAB-021"},
+    "nccl-comm-id-in-file": {"ST-FAB-021"},
     "nccl-interface-unset": set(),
     "nccl-interface-absent": {"ST-FAB-001", "ST-FAB-002"},
     "nccl-interface-excluded": {"ST-FAB-002"},
@@ -146,6 +149,52 @@ def at(value: Any, way: tuple[Any, ...]) -> Any:
 def test_every_evidence_name_is_a_section():
     assert "node.listeners" in EVIDENCE
     assert {name for check in CHECKS for name in check.spec.evidence} <= set(EVIDENCE)
+
+
+# Shown in a finding to whoever reads it, and compared with nothing.
+SHOWN_ONLY = {
+    "node.listeners.*.address",
+    "node.listeners.*.process.pid",
+    "node.listeners.*.process.name",
+    "node.mounts.*.fstype",
+    "node.secrets.*.path",
+    "node.shm.*.name",
+    "node.shm.*.uid",
+    "node.entry_points.*.value",
+    "node.python.startup_files.*.path",
+    "node.ssh.*.path",
+    "node.ssh.*.options.*.line",
+    "node.sshd.path",
+    "node.context.services",
+}
+
+
+def leaves(path: tuple[str, ...], hint: Any) -> Iterator[tuple[str, ...]]:
+    """Every value that a facts document has a place for."""
+    hint = _open(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is dict:
+        names = typing.get_args(args[0]) if typing.get_origin(args[0]) is typing.Literal else ["*"]
+        for name in names:
+            yield from leaves((*path, name), args[1])
+    elif origin is tuple and isinstance(_open(args[0]), type(Node)):
+        yield from leaves((*path, "*"), args[0])
+    elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        for name, inner in typing.get_type_hints(hint).items():
+            if name not in {"outcome", "reason"}:
+                yield from leaves((*path, name), inner)
+    else:
+        yield path
+
+
+def test_no_evidence_is_collected_that_no_check_reads():
+    read = {".".join(path) for check in CHECKS for path in check.reads}
+    # A package is named by the check that asks for it.
+    read |= {"node.packages.*.version"} if "node.packages.torch.version" in read else set()
+    collected = {".".join(leaf) for leaf in leaves(("node",), Node)}
+    assert "node.hardware.tpm" in collected
+    assert sorted(collected - read - SHOWN_ONLY) == []
+    assert sorted(SHOWN_ONLY - collected) == []
 
 
 VALID = """\

@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+import json
 import random
 from dataclasses import replace
 from datetime import timedelta
@@ -52,7 +53,8 @@ def test_exit_codes_follow_the_policy(run):
     assert run("ptrace-open").exit_code == 0  # medium, and fail_on is high
     assert run("ptrace-open", host={"fail_on": Severity.MEDIUM}).exit_code == 1
     assert run("accept-ra").exit_code == 1
-    assert run("no-sysctls").exit_code == 0  # three unknown of five allowed
+    assert run("no-sysctls", host={"max_unknown": 6}).exit_code == 0  # six are unknown
+    assert run("no-sysctls", host={"max_unknown": 5}).exit_code == 3
     assert run("no-sysctls", host={"max_unknown": 0}).exit_code == 3
 
 
@@ -113,6 +115,32 @@ def test_one_finding_for_each_element_with_a_fingerprint_of_its_own(run, fixture
     assert result.counts["fail"] == 1
     later = audit(fixtures.facts_of(document), catalogue, fixtures.policy, now + timedelta(hours=1))
     assert [f.fingerprint for f in later.findings] == [f.fingerprint for f in result.findings]
+
+
+def test_a_failure_weighs_what_it_weighs_here_and_says_why(run, fixtures, catalogue, now):
+    import copy
+
+    def found(private_tmp, logins):
+        document = copy.deepcopy(fixtures.case("inductor-writable").facts.to_json())
+        plain = json.loads(document)
+        context = plain["node"]["context"]["value"]
+        context["private_tmp"] |= {"value": private_tmp}
+        context["logins"] |= {"value": logins}
+        if logins is None:
+            context["logins"] |= {"outcome": "error"}
+        result = audit(fixtures.facts_of(plain), catalogue, fixtures.policy, now)
+        (finding,) = result.of(State.FAIL)
+        return finding, result.exit_code
+
+    alone, code = found(private_tmp=True, logins=[])
+    assert (alone.severity, alone.severity_in_context) == ("critical", "low")
+    assert "Nobody else can log in" in alone.context
+    assert code == 0, "the policy's fail_on looks at what it weighs here"
+    for private_tmp, logins in ((True, ["eve"]), (False, []), (True, None)):
+        shared, code = found(private_tmp, logins)
+        assert shared.severity_in_context == "critical", (private_tmp, logins)
+        assert shared.context == ""
+        assert code == 1
 
 
 def test_findings_show_what_decided_and_never_a_secret(run):

@@ -19,7 +19,7 @@ def test_facts_survive_a_round_trip(case):
     "edit",
     [
         lambda d: d.update(extra=1),
-        lambda d: d.update(schema="securetrain.facts/v2"),
+        lambda d: d.update(schema="securetrain.facts/v9"),
         lambda d: d["node"].pop("env"),
         lambda d: d["node"]["env"].update(outcome="denied"),
         lambda d: d["node"]["env"].update(value=None),

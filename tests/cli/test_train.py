@@ -50,7 +50,7 @@ def test_the_launcher_gets_the_jobs_numbers_and_the_module(
         seen.append(argv)
         return 0
 
-    monkeypatch.setattr("securetrain.launch.entrypoint.main", main)
+    monkeypatch.setattr("securetrain.launch.main", main)
     arguments = [str(job), "--steps", "9", "--run-dir", "r"]
     assert command.main(arguments, standalone_mode=False) == 0
     assert seen == [

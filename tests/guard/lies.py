@@ -62,6 +62,7 @@ def train(
     views: bool = False,
     steps: int = STEPS,
     liars: Collection[int] = (LIAR,),
+    keep_grads: bool = False,
 ) -> dict[str, Any]:
     """Train, and say what came of it.
 
@@ -76,6 +77,7 @@ def train(
         views: of DDP's gradients into its buckets.
         steps: of the training.
         liars: the bad ranks.
+        keep_grads: whether to gather every step's whole gradients, which costs as much as a step.
     """
     rank = dist.get_rank()
     model = build(kind, views=views)
@@ -100,9 +102,10 @@ def train(
             loss.backward()
             if guard is not None:
                 verdicts.append(guard.judge(step))
-        grads.append(
-            [None if p.grad is None else _full(p.grad).clone() for p in model.parameters()]
-        )
+        if keep_grads:
+            grads.append(
+                [None if p.grad is None else _full(p.grad).clone() for p in model.parameters()]
+            )
         if step not in drop:  # the guard drops by itself
             optimizer.step()
         optimizer.zero_grad()
@@ -115,7 +118,7 @@ def train(
         "held_out": held_out,
         "finite": all(bool(torch.isfinite(p).all()) for p in parameters),
         "sum": float(sum(p.double().abs().sum() for p in parameters)),
-        "grads": grads,
+        **({"grads": grads} if keep_grads else {}),
         "state": None if guard is None else guard.state_dict(),
         "totals": None if guard is None else msgspec.to_builtins(guard.totals),
     }

@@ -52,6 +52,6 @@ def test_the_script_of_the_page_judges_every_step(tmp_path):
         if rank.is_alive():
             rank.kill()
         assert rank.exitcode == 0
-    for rank in range(SIZE):
-        told = json.loads((tmp_path / f"rank-{rank}.json").read_text())
+    for number in range(SIZE):
+        told = json.loads((tmp_path / f"rank-{number}.json").read_text())
         assert told == {"judged": 20, "ok": True, "step": 19}

@@ -35,14 +35,12 @@ def faults(kind):
         found[f"{name}, plain"] = lies.train(kind, None, factor=factor)
     found["exclude"] = lies.train(kind, lies.EXCLUDE, factor=FAULTS["nan"])
     found["views"] = lies.train(kind, lies.EXCLUDE, factor=FAULTS["nan"], views=kind == "ddp")
-    mean = [lies.train(kind, None, without=LIAR, steps=START + 1)["grads"][START]]
-    seen = [lies.train(kind, lies.EXCLUDE, factor=FAULTS["nan"], steps=START + 1)["grads"][START]]
+    short: Any = {"steps": START + 1, "keep_grads": True}
+    mean = lies.train(kind, None, without=LIAR, **short)["grads"][START]
+    seen = lies.train(kind, lies.EXCLUDE, factor=FAULTS["nan"], **short)["grads"][START]
     found["mean"] = [
-        float((a - b).abs().max() / a.abs().max()) for a, b in zip(mean[0], seen[0], strict=True)
+        float((a - b).abs().max() / a.abs().max()) for a, b in zip(mean, seen, strict=True)
     ]
-    for result in found.values():
-        if isinstance(result, dict):
-            del result["grads"]
     return found
 
 
@@ -133,8 +131,6 @@ def liars(kind):
         if kind in kinds:
             found[name] = lies.train(kind, lies.SETTINGS, lie=lie)
             found[f"{name}, observed"] = lies.train(kind, lies.OBSERVE, lie=lie, steps=START + 2)
-    for result in found.values():
-        del result["grads"]
     return found
 
 
@@ -166,11 +162,9 @@ def test_a_liar_neither_halts_the_run_nor_gets_another_named(lied, name):
 def everybody():
     """All ranks at once: nobody is named, and the cause is looked for upstream."""
     lies.quiet()
-    found = lies.train(
+    return lies.train(
         "ddp", lies.SETTINGS, factor=lambda step: math.nan, liars=range(SIZE), steps=START + 6
     )
-    del found["grads"]
-    return found
 
 
 def test_when_all_are_not_finite_nobody_is_named():

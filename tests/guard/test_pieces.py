@@ -23,16 +23,13 @@ from securetrain.testing.processes import run_ranks
 from securetrain.train.trainer import Trainer
 from tests.parallel.curves import Case, make_trainer
 
-FIRST = 24
-"""Two ranks have a past by then."""
-STEPS = FIRST + 3
 Poison = Callable[[torch.Tensor], object]
-POISONS: dict[int, Poison] = {
-    FIRST: lambda g: g.mul_(50.0),
-    FIRST + 1: lambda g: g.mul_(-20.0),
-    FIRST + 2: lambda g: g[3:4].fill_(float("nan")),
-}
-"""Steps in which the rank is poisoned, counted from 1."""
+POISONS: tuple[Poison, ...] = (
+    lambda g: g.mul_(50.0),
+    lambda g: g.mul_(-20.0),
+    lambda g: g[3:4].fill_(float("nan")),
+)
+"""One a step, in the last steps of a training."""
 SMALL = "{dim: 16, layers: 2, heads: 2, ffn: 32}"
 FOUR = (
     Case("hsdp 2x2", 4, "{dp_replicate: 2, dp_shard: 2}", SMALL),
@@ -49,7 +46,11 @@ EXPERTS = (
     Case("ep 4", 4, "{dp_shard: 4, ep: 4}", SPARSE),
 )
 ALIKE = {"hsdp 2x2", "fsdp 4, zero-2", "ep x fsdp", "ep 4"}
-"""Meshes on which all four ranks hold equal pieces."""
+"""Meshes on which all four ranks hold equal pieces: they are compared from the first step on."""
+ALIKE_FIRST, PAIRS_FIRST = 8, 24
+"""The first poisoned step, counted from 1. Two ranks have a past by the later one."""
+CONTROL_FIRST = 8
+"""The same without the guard, which needs no past."""
 
 
 @contextmanager
@@ -69,12 +70,17 @@ def poisoned(rank: int | None, poison: Poison) -> Iterator[None]:
         collectives.foreach_reduce_scatter_copy_in = real
 
 
-def train(case: Case, culprit: int, *, guard: bool) -> dict[str, Any]:
+def first_poison(case: Case) -> int:
+    return ALIKE_FIRST if case.name in ALIKE else PAIRS_FIRST
+
+
+def train(case: Case, culprit: int, first: int, *, guard: bool) -> dict[str, Any]:
     """Losses, and what was refused; one rank is poisoned at the end."""
     trainer = make_trainer(dataclasses.replace(case, guard=guard))
     losses, refused = [], {}
-    for step in range(1, STEPS + 1):
-        with poisoned(culprit if step in POISONS else None, POISONS.get(step, id)):
+    poisons = dict(enumerate(POISONS, first))
+    for step in range(1, first + len(POISONS)):
+        with poisoned(culprit if step in poisons else None, poisons.get(step, id)):
             result = trainer.train_step()
         losses.append(result.loss)
         if result.refusal is not None:
@@ -84,7 +90,10 @@ def train(case: Case, culprit: int, *, guard: bool) -> dict[str, Any]:
 
 def scenarios(cases: list[Case], culprit: int) -> dict[str, Any]:
     return {
-        case.name: [train(case, culprit, guard=False), train(case, culprit, guard=True)]
+        case.name: [
+            train(case, culprit, CONTROL_FIRST, guard=False),
+            train(case, culprit, first_poison(case), guard=True),
+        ]
         for case in cases
     }
 
@@ -99,19 +108,24 @@ def test_a_poisoned_rank_is_refused_by_all_and_named(cases):
         for rank, (plain, guarded) in enumerate(result[case.name] for result in seen):
             where = (case.name, rank, guarded["refused"])
             # The guard looks and does not touch: to the last bit, until there is something to see.
-            assert guarded["losses"][:FIRST] == plain["losses"][:FIRST], where
-            assert plain["losses"][FIRST] != guarded["losses"][FIRST], (
+            assert guarded["losses"][:CONTROL_FIRST] == plain["losses"][:CONTROL_FIRST], where
+            # The guard's run had no such step, or refused it.
+            assert guarded["losses"][CONTROL_FIRST] != plain["losses"][CONTROL_FIRST], (
                 "the control learned the poison"
             )
-            assert set(plain["refused"]) == {FIRST + 2}, "only what is not finite at all is noticed"
-            assert "(ranks:" not in plain["refused"][FIRST + 2][1], "and nobody is named"
+            nan = len(POISONS) - 1
+            assert set(plain["refused"]) == {CONTROL_FIRST + nan}, (
+                "only what is not finite at all is noticed"
+            )
+            assert "(ranks:" not in plain["refused"][CONTROL_FIRST + nan][1], "nobody is named"
             # Four ranks that can be compared go on without the one; of two nobody can be excluded
             # by statistics, and the steps are dropped.
-            refused = [FIRST] if case.name in ALIKE else sorted(POISONS)
+            first = first_poison(case)
+            refused = [first] if case.name in ALIKE else list(range(first, first + len(POISONS)))
             assert sorted(guarded["refused"]) == refused, where
             assert math.isfinite(guarded["losses"][-1])
             for step, (code, what) in guarded["refused"].items():
-                assert code == ("ST-GRAD-001" if step == FIRST + 2 else "ST-GRAD-002"), where
+                assert code == ("ST-GRAD-001" if step == first + nan else "ST-GRAD-002"), where
                 assert f"(ranks: {culprit})" in what, where
 
 

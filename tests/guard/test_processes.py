@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real ranks: four gloo processes are started once and run every scenario of workers.py."""
 
-import json
 import math
-import multiprocessing
-import runpy
 from pathlib import Path
 
 import msgspec
@@ -15,6 +12,7 @@ from torch import nn
 from securetrain.guard.guard import GradientGuard, GuardState
 from securetrain.guard.verdict import StepRecord
 from securetrain.policy.schema import Gradients
+from tests.scenarios import run_scenarios
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 SIZE = 4
@@ -22,35 +20,8 @@ ATTACK = [8, 9]
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    out = tmp_path_factory.mktemp("guard")
-    # One server imports torch; the ranks are its forks.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "securetrain.guard.guard"])
-    processes = [
-        context.Process(
-            target=runpy.run_path,
-            args=(
-                str(Path(__file__).with_name("workers.py")),
-                {"RANK": rank, "SIZE": SIZE, "INIT": str(out / "init"), "OUT": str(out)},
-                "worker",
-            ),
-        )
-        for rank in range(SIZE)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(250)
-        if process.is_alive():
-            process.kill()
-    results = [
-        json.loads(path.read_text()) if path.exists() else {"error": "no result"}
-        for path in (out / f"rank-{rank}.json" for rank in range(SIZE))
-    ]
-    for result in results:
-        assert "error" not in result, result["error"]
-    return results
+def seen():
+    return run_scenarios(Path(__file__).with_name("workers.py"), SIZE, timeout=250)
 
 
 def refused(verdicts):

@@ -1,17 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the process tests: runs every scenario in turn and writes what it saw.
+"""One rank of the process tests: runs every scenario in turn.
 
-Started by test_processes.py with `runpy`, so that all scenarios share one set of processes.
-Globals given by the starter: RANK, SIZE, INIT, OUT.
+Started by test_processes.py (tests/scenarios.py), so that all share one set of processes.
 """
 
 # mypy: disable-error-code="attr-defined,union-attr,assignment,method-assign,arg-type"
 
-import json
-import traceback
 import warnings
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,7 +24,7 @@ from securetrain.guard import hooks as hooks_module
 from securetrain.guard.group_channel import GroupChannel
 from securetrain.policy.schema import Gradients, GuardResponse
 
-RANK, SIZE, INIT, OUT = (globals()[name] for name in ("RANK", "SIZE", "INIT", "OUT"))
+RANK, SIZE = (globals()[name] for name in ("RANK", "SIZE"))
 SETTINGS = Gradients(warmup_steps=6)
 CULPRIT = 2
 ATTACK = range(8, 10)
@@ -376,19 +372,5 @@ SCENARIOS = {
 
 
 def main():
-    torch.set_num_threads(1)
     warnings.simplefilter("error")
-    dist.init_process_group("gloo", init_method=f"file://{INIT}", rank=RANK, world_size=SIZE)
-    seen = {}
-    try:
-        for name, scenario in SCENARIOS.items():
-            seen[name] = scenario()
-    except BaseException:
-        seen["error"] = traceback.format_exc()
-        raise
-    finally:
-        Path(OUT, f"rank-{RANK}.json").write_text(json.dumps(seen))
-    dist.destroy_process_group()
-
-
-main()
+    return {name: scenario() for name, scenario in SCENARIOS.items()}

@@ -4,7 +4,8 @@
 all layers, and a machine without a compiler.
 
 Graphs are handed to ``aot_eager``, which runs them as they are: what torch does wrong happens
-before a backend sees them, and generating C++ takes half a minute. One row uses Inductor.
+before a backend sees them, and generating C++ takes half a minute. One row uses Inductor, in
+``make test-slow``.
 """
 
 import pytest
@@ -94,7 +95,9 @@ def uncompiled() -> Curve:
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize(("cases", "backend"), [(TWO, EAGER), (INDUCTOR, "inductor")])
+@pytest.mark.parametrize(
+    ("cases", "backend"), [(TWO, EAGER), pytest.param(INDUCTOR, "inductor", marks=pytest.mark.many)]
+)
 def test_compiled_meshes_equal_one_process(cases, backend):
     want = run_ranks(uncompiled, 1)[0]
     for found, graphs in run_ranks(compiled, cases[0].ranks, list(cases), backend, timeout=240):

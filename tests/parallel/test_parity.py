@@ -41,7 +41,14 @@ def references() -> dict[str, Curve]:
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", sorted({case.ranks for case in MATRIX}))
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        # Four ranks show every pair of dimensions; eight show three at once.
+        pytest.param(ranks, marks=[pytest.mark.many] if ranks > 4 else [])
+        for ranks in sorted({case.ranks for case in MATRIX})
+    ],
+)
 def test_every_mesh_equals_one_process(ranks, references):
     compare([case for case in MATRIX if case.ranks == ranks], references)
 

@@ -126,6 +126,24 @@ def test_with_json_nothing_else_is_on_standard_output(tmp_path, monkeypatch, cap
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "ST-USAG-011"
 
 
+def test_what_run_sets_right_a_line_later_is_no_finding(tmp_path):
+    story = a_story(tmp_path / "run")
+    story.environ = dict(story.environ) | {
+        "GITHUB_PAT": "github_pat_x",
+        "NCCL_COMM_ID": "10.0.0.1:1",
+        "NCCL_NET_PLUGIN": "ofi",
+        "LD_PRELOAD": "./hook.so",
+        "PATH": f"{os.environ['PATH']}:.",
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",
+    }
+    steps.keys_and_policy(story)
+    steps.preflight(story)
+    found = json.loads(story.run.audit.read_text())["findings"]
+    wrong = {finding["check"] for finding in found if finding["state"] in {"fail", "unknown"}}
+    set_right = ("ST-SEC-001", "ST-CKP-005", "ST-SUP-013", "ST-SUP-014", "ST-SUP-015", "ST-FAB-")
+    assert [check for check in sorted(wrong) if check.startswith(set_right)] == []
+
+
 # --- one real story
 
 

@@ -40,7 +40,7 @@ def test_the_story_with_a_software_tpm(tmp_path):
     done = subprocess.run(
         [
             sys.executable, "-m", "securetrain", "quickstart", "--tpm", "--json", "--no-drills",
-            "--steps", "8", "--run-dir", str(run_dir),
+            "--steps", "4", "--nproc-per-node", "1", "--run-dir", str(run_dir),
         ],
         capture_output=True,
         text=True,

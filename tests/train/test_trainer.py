@@ -11,6 +11,7 @@ import torch
 
 from securetrain.artifacts.statement.statements import GradientVerdict
 from securetrain.core.rundir import RunDir
+from securetrain.guard.bound_numbers import Aftermath
 from securetrain.guard.verdict import Verdict
 from securetrain.parallel.mesh import make_mesh
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
@@ -43,6 +44,9 @@ class ScriptedGuard:
             step=step, ok=False, response=response, codes=("ST-GRAD-002",), outliers=(1,),
             reason="rank 1's gradient is an outlier",
         )  # fmt: skip
+
+    def bind_norm(self, total: torch.Tensor, grads: object) -> Aftermath:
+        return Aftermath(value=total)
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -1,24 +1,27 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about the network: interfaces and listening TCP sockets with their owners.
+"""Facts about the network: interfaces, and the sockets that hear from anybody, with their owners.
 
-The tables are those of the namespace that the collector runs in (/proc/self/net).
+The interfaces and tables are those of the namespace that the collector runs in. A table that is
+empty down to its header is not the kernel's own.
 """
 
 import ipaddress
 import os
 import re
 import sys
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from securetrain.audit.collect.host import Host, TooMuchError
+from securetrain.audit.collect.rtnetlink import Link, parse_links
+from securetrain.audit.collect.surroundings import first_pid_namespace
 from securetrain.audit.facts import Interface, Listener, Process, Scope
 
-_LISTEN: Final = "0A"
-_IFF_UP: Final = 0x1
-_IFF_LOOPBACK: Final = 0x8
+_TABLES: Final = ("tcp", "tcp6", "udp", "udp6")
+_OPEN: Final = {"tcp": "0A", "udp": "07"}
+"""States of net/tcp_states.h: LISTEN, and CLOSE, which a UDP socket without a peer has."""
 _TABLE_LIMIT: Final = 32 << 20
 _MAPS_LIMIT: Final = 4 << 20
 _MAX_LISTENERS: Final = 1024
@@ -30,67 +33,92 @@ _SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
 
 def interfaces(host: Host) -> tuple[Interface, ...]:
     """Every interface with its own settings."""
-    has_ipv6 = host.at("/proc/sys/net/ipv6").is_dir()
-    return tuple(_interface(host, name, has_ipv6) for name in host.names("/sys/class/net")
-                 if host.at(f"/sys/class/net/{name}").is_dir())  # fmt: skip
-
-
-def _interface(host: Host, name: str, has_ipv6: bool) -> Interface:  # noqa: FBT001 - a fact
-    flags: int | None
-    try:
-        flags = int(host.text(f"/sys/class/net/{name}/flags", 64), 16)
-    except (OSError, ValueError):
-        flags = None
-    six = f"/proc/sys/net/ipv6/conf/{name}"
-    disabled = _int(host, f"{six}/disable_ipv6")
-    return Interface(
-        name=name,
-        up=None if flags is None else bool(flags & _IFF_UP),
-        loopback=None if flags is None else bool(flags & _IFF_LOOPBACK),
-        rp_filter=_int(host, f"/proc/sys/net/ipv4/conf/{name}/rp_filter"),
-        ipv6=False if not has_ipv6 else (None if disabled is None else not disabled),
-        accept_ra=_int(host, f"{six}/accept_ra"),
-        forwarding6=_int(host, f"{six}/forwarding"),
+    return tuple(
+        Interface(
+            name=link.name,
+            kind=link.kind,
+            up=link.up,
+            loopback=link.loopback,
+            rp_filter=link.rp_filter,
+            forwarding=link.forwarding,
+            accept_redirects=link.accept_redirects,
+            ipv6=_ipv6(link),
+            accept_ra=link.accept_ra,
+            forwarding6=link.forwarding6,
+        )
+        for link in sorted(parse_links(host.links()), key=lambda link: link.name)
     )
 
 
-def _int(host: Host, path: str) -> int | None:
-    try:
-        return int(host.text(path, 64))
-    except (OSError, ValueError):
-        return None
+def _ipv6(link: Link) -> bool | None:
+    if link.has_ipv6 is False:
+        return False
+    return None if link.disable_ipv6 is None else not link.disable_ipv6
 
 
 def listeners(host: Host) -> tuple[Listener, ...]:
-    """Listening TCP sockets of this network namespace, with the process when it can be seen."""
-    rows = _rows(host, "/proc/self/net/tcp")
-    with suppress(FileNotFoundError):  # a kernel without IPv6
-        rows += _rows(host, "/proc/self/net/tcp6")
+    """Sockets of this network namespace that hear from anybody, with the process when it shows."""
+    rows = [row for table in _TABLES for row in _rows(host, table)]
     if len(rows) > _MAX_LISTENERS:
         raise TooMuchError(f"more than {_MAX_LISTENERS} listeners")
-    owners = _owners(host, {inode for *_, inode in rows}) if rows else {}
+    owners = _owners(host, {row.inode for row in rows})
     found = {
-        (address, port, uid): Listener(
-            address=address,
-            port=port,
-            scope=_scope(address),
-            uid=uid,
-            process=owners.get(inode),
+        (row.address, row.port, row.uid, row.protocol): Listener(
+            protocol=row.protocol,
+            address=row.address,
+            port=row.port,
+            scope=_scope(row.address),
+            uid=row.uid,
+            process=owners.of.get(row.inode),
+            kernel=_is_kernels(row, owners),
         )
-        for address, port, uid, inode in rows
+        for row in rows
     }
     return tuple(found[key] for key in sorted(found))
 
 
-def _rows(host: Host, path: str) -> list[tuple[str, int, int, int]]:
-    """Address, port, uid and inode of each listening socket (proc(5), net/tcp)."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    protocol: Literal["tcp", "udp"]
+    address: str
+    port: int
+    uid: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    of: dict[int, Process]
+    all_seen: bool
+    """Whether every process of the machine showed its descriptors."""
+
+
+def _is_kernels(row: _Row, owners: _Owners) -> bool | None:
+    if row.uid != 0 or row.inode in owners.of:
+        return False
+    return True if owners.all_seen else None
+
+
+def _rows(host: Host, table: str) -> list[_Row]:
+    """The open sockets of one table (proc(5), net/tcp and net/udp)."""
+    protocol: Literal["tcp", "udp"] = "tcp" if table.startswith("tcp") else "udp"
+    try:
+        header, *lines = host.text(f"/proc/self/net/{table}", _TABLE_LIMIT).splitlines() or [""]
+    except FileNotFoundError:
+        links = parse_links(host.links()) if table.endswith("6") else ()
+        if links and all(link.has_ipv6 is False for link in links):
+            return []  # a kernel without IPv6
+        raise
+    if not header.split()[:2] == ["sl", "local_address"]:
+        raise ValueError(f"/proc/self/net/{table} has no header: it is not the kernel's")
     rows = []
-    for line in host.text(path, _TABLE_LIMIT).splitlines()[1:]:
+    for line in lines:
         columns = line.split()
-        if columns[3] != _LISTEN:
+        peerless = columns[2].strip("0") == ":"
+        if columns[3] != _OPEN[protocol] or not peerless:
             continue
         raw, _, port = columns[1].partition(":")
-        rows.append((_address(raw), int(port, 16), int(columns[7]), int(columns[9])))
+        rows.append(_Row(protocol, _address(raw), int(port, 16), int(columns[7]), int(columns[9])))
     return rows
 
 
@@ -110,40 +138,48 @@ def _scope(address: str) -> Scope:
     return Scope.LOOPBACK if parsed.is_loopback else Scope.ADDRESS
 
 
-def _owners(host: Host, inodes: set[int]) -> dict[int, Process]:
+def _owners(host: Host, inodes: set[int]) -> _Owners:
     """Map sockets to the processes that hold them; without root, other users' stay unseen."""
-    owners: dict[int, Process] = {}
+    found: dict[int, Process] = {}
+    if not inodes:
+        return _Owners(found, all_seen=True)
     pids = [entry.name for entry in host.at("/proc").iterdir() if entry.name.isdigit()]
     if len(pids) > _MAX_PROCESSES:
         raise TooMuchError(f"more than {_MAX_PROCESSES} processes")
+    all_seen = first_pid_namespace(host)
     for pid in sorted(pids, key=int):
-        held = _sockets(host, pid) & inodes
+        sockets, complete = _sockets(host, pid)
+        all_seen = all_seen and complete
+        held = sockets & inodes
         if not held:
             continue
         process = Process(pid=int(pid), name=_name(host, pid), loads_torch=_loads_torch(host, pid))
         for inode in held:
-            owners.setdefault(inode, process)
-        if len(owners) == len(inodes):
+            found.setdefault(inode, process)
+        if len(found) == len(inodes):
             break
-    return owners
+    return _Owners(found, all_seen)
 
 
-def _sockets(host: Host, pid: str) -> set[int]:
+def _sockets(host: Host, pid: str) -> tuple[set[int], bool]:
+    """The sockets that a process holds, and whether these are all."""
     found: set[int] = set()
     try:
         with os.scandir(host.at(f"/proc/{pid}/fd")) as entries:
             for count, entry in enumerate(entries):
                 if count == _MAX_FDS:
-                    break
+                    return found, False
                 try:
                     match = _SOCKET.fullmatch(str(Path(entry.path).readlink()))
                 except OSError:
                     continue  # closed while we looked
                 if match:
                     found.add(int(match[1]))
+    except (FileNotFoundError, ProcessLookupError):
+        return found, True  # it has ended
     except OSError:
-        return found  # another user's process, or one that has ended
-    return found
+        return found, False  # another user's
+    return found, True
 
 
 def _name(host: Host, pid: str) -> str:

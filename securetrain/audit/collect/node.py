@@ -12,8 +12,18 @@ from datetime import datetime
 from pathlib import Path
 
 from securetrain import __version__
-from securetrain.audit.collect import accounts, network, owners, paths, software, system
-from securetrain.audit.collect.host import Host, section
+from securetrain.audit.collect import (
+    accounts,
+    nccl,
+    network,
+    owners,
+    paths,
+    software,
+    ssh,
+    surroundings,
+    system,
+)
+from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, section
 from securetrain.audit.facts import Collected, Facts, Job, Node
 
 
@@ -34,7 +44,11 @@ def collect_node(
         root: Where the machine's tree begins.
         seconds: The time limit of each collector.
     """
-    host = _host(environ, search_path, root)
+    return collect_from(_host(environ, search_path, root), now=now, seconds=seconds)
+
+
+def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> Facts:
+    """Collect the facts that a `Host` shows."""
     return Facts(
         collected=Collected(
             at=now,
@@ -49,18 +63,18 @@ def collect_node(
             mounts=section(system.mounts, host, seconds),
             listeners=section(network.listeners, host, seconds),
             env=section(accounts.env, host, seconds),
-            nccl_conf=section(accounts.nccl_conf, host, seconds),
+            nccl_conf=section(nccl.nccl_conf, host, seconds),
             paths=section(paths.paths, host, seconds),
             shm=section(system.shm, host, seconds),
             packages=section(software.packages, host, seconds),
             entry_points=section(software.entry_points, host, seconds),
             secrets=section(accounts.secrets, host, seconds),
-            ssh=section(accounts.ssh, host, seconds),
-            sshd=section(accounts.sshd, host, seconds),
+            ssh=section(ssh.ssh, host, seconds),
+            sshd=section(ssh.sshd, host, seconds),
             kernel=section(system.kernel, host, seconds),
-            clock=section(system.clock, host, seconds),
             python=section(software.python, host, seconds),
             hardware=section(system.hardware, host, seconds),
+            context=section(surroundings.context, host, seconds),
         ),
     )
 
@@ -79,7 +93,8 @@ def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: P
         uid=os.geteuid(),
         gid=os.getegid(),
         user=_user(),
-        home=Path(environ.get("HOME") or _home()),
+        home=Path(environ.get("HOME") or _home() or "/"),
+        account_home=_home(),
         root=root,
         root_owned=owners.decode_root_files(os.environ, inside=is_inside()),
     )
@@ -92,15 +107,16 @@ def _user() -> str:
         return f"uid_{os.geteuid()}"  # a uid without a name, as containers have
 
 
-def _home() -> str:
+def _home() -> Path | None:
+    """The home directory of the user database; a uid without a name has none."""
     try:
-        return pwd.getpwuid(os.geteuid()).pw_dir
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
     except KeyError:
-        return "/"  # what login(1) uses for a user without a home directory
+        return None
 
 
 def _boot_id(host: Host) -> str:
     try:
         return host.text("/proc/sys/kernel/random/boot_id", 64).strip()
-    except OSError:
+    except (OSError, TooMuchError, HiddenError):
         return ""

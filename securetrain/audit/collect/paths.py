@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from securetrain.audit.collect.host import Host, TooMuchError, outcome_of
+from securetrain.audit.collect import nccl
+from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, outcome_of, reading
 from securetrain.audit.collect.system import octal
 from securetrain.audit.facts import Link, Outcome, PathFact, PathRole
 
@@ -29,6 +30,7 @@ NCCL_PLUGIN_VARIABLES: Final = (
     "NCCL_GIN_PLUGIN",
     "NCCL_ENV_PLUGIN",
 )
+_PRELOADED: Final = "/etc/ld.so.preload"
 _LIST_VARIABLES: Final = (
     ("PATH", PathRole.EXECUTABLES),
     ("LD_LIBRARY_PATH", PathRole.LIBRARIES),
@@ -44,7 +46,7 @@ def paths(host: Host) -> tuple[PathFact, ...]:
     wanted = dict.fromkeys(_wanted(host))
     if len(wanted) > MAX_PATHS:
         raise TooMuchError(f"more than {MAX_PATHS} paths")
-    return tuple(_path_fact(host, groups, *item) for item in wanted)
+    return (*(_path_fact(host, groups, *item) for item in wanted), *_preload_list(host))
 
 
 def _wanted(host: Host) -> Iterator[tuple[PathRole, str, str]]:
@@ -64,17 +66,49 @@ def _wanted(host: Host) -> Iterator[tuple[PathRole, str, str]]:
     else:
         cache = env.get("XDG_CACHE_HOME") or f"{host.home}/.cache"
         yield PathRole.TORCH_EXTENSIONS, f"{cache}/torch_extensions", "default"
-    for path in nccl_conf_files(host):
-        yield PathRole.NCCL_CONF, path, "NCCL"
+    for path in nccl.conf_files(host):
+        if path != os.devnull:
+            yield PathRole.NCCL_CONF, path, "NCCL"
     for name in NCCL_PLUGIN_VARIABLES:
-        if env.get(name, "").startswith("/"):
-            yield PathRole.NCCL_PLUGIN, env[name], name
+        for value, origin in nccl.values(host, name):
+            for plugin in value.split(","):
+                if plugin.startswith("/"):
+                    yield PathRole.NCCL_PLUGIN, plugin, origin
+    yield from _searched(host)
+
+
+def _searched(host: Host) -> Iterator[tuple[PathRole, str, str]]:
+    """Places that the loader and Python search, and its list for every process (ld.so(8))."""
     for name, role in _LIST_VARIABLES:
+        value = host.environ.get(name)
+        if value is None and role is PathRole.EXECUTABLES:
+            value, name = os.defpath, "default"  # noqa: PLW2901 - as execvp(3) does without PATH
         separator = r"[:\s]+" if role is PathRole.PRELOAD else ":"
-        value = env.get(name)
         for entry in re.split(separator, value) if value else ():
             # an empty entry is the working directory, which is whatever the job starts in
-            yield role, entry or ".", name
+            if entry or role is not PathRole.PRELOAD:
+                yield role, entry or ".", name
+    yield PathRole.PRELOAD, _PRELOADED, "default"
+    with suppress(OSError, TooMuchError, HiddenError):  # `_preload_list` says so
+        for entry in re.split(r"[:\s]+", re.sub(r"#.*", "", host.text(_PRELOADED))):
+            if entry:
+                yield PathRole.PRELOAD, entry, _PRELOADED
+
+
+def _preload_list(host: Host) -> list[PathFact]:
+    """Say that what the loader's list names is not known, when it is not."""
+    found = reading(lambda: host.text(_PRELOADED))
+    if found.outcome in (Outcome.OK, Outcome.ABSENT):
+        return []
+    return [
+        PathFact(
+            outcome=found.outcome,
+            reason=found.reason,
+            role=PathRole.PRELOAD,
+            path=f"{_PRELOADED}: its entries",
+            origin=_PRELOADED,
+        )
+    ]
 
 
 def inductor_cache(host: Host) -> tuple[str, str]:
@@ -87,16 +121,13 @@ def inductor_cache(host: Host) -> tuple[str, str]:
     return f"{base}/torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user), "default"
 
 
-def nccl_conf_files(host: Host) -> tuple[str, ...]:
-    """The files that NCCL reads variables from."""
-    own = host.environ.get("NCCL_CONF_FILE") or f"{host.home}/.nccl.conf"
-    return (own.replace("~", str(host.home), 1) if own.startswith("~") else own, "/etc/nccl.conf")
-
-
 def seen(host: Host) -> Iterator[os.stat_result]:
     """The folders on the way to those paths, and to the working directory."""
     groups = _Groups(host)
-    for path in {*(path for _, path, _ in _wanted(host)), str(Path.cwd())}:
+    wanted: set[str] = set()
+    with suppress(OSError, TooMuchError, HiddenError):
+        wanted = {path for _, path, _ in _wanted(host)}
+    for path in {*wanted, str(Path.cwd())}:
         with suppress(OSError, TooMuchError):
             for link in _walk(host, groups, path) if path.startswith("/") else ():
                 yield host.at(link.path).lstat()
@@ -118,6 +149,13 @@ def _path_fact(host: Host, groups: "_Groups", role: PathRole, path: str, origin:
         outcome, reason = Outcome.OK, ""
     except (OSError, TooMuchError) as error:
         outcome, reason = outcome_of(error)
+        if outcome is Outcome.ABSENT:
+            hidden = reading(lambda: host.refuse_hidden(path))
+            outcome, reason = (
+                (outcome, reason)
+                if hidden.outcome is Outcome.OK
+                else (hidden.outcome, hidden.reason)
+            )
     return PathFact(
         outcome=outcome, reason=reason, role=role, path=path, origin=origin, chain=tuple(chain)
     )

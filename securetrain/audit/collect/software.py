@@ -5,7 +5,6 @@
 Only metadata is read; nothing is imported.
 """
 
-import platform
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Final
@@ -49,7 +48,7 @@ def entry_points(host: Host) -> tuple[EntryPoint, ...]:
 
 
 def python(host: Host) -> Python:
-    """The interpreter, and the files that it executes or reads at every start."""
+    """The files that the interpreter executes or reads at every start."""
     claims = _claims(host)
     files = []
     for path in _startup_files(host):
@@ -57,7 +56,7 @@ def python(host: Host) -> Python:
         if not owner and _system_package_owns(host, path):
             owner = "system"
         files.append(StartupFile(path=str(path), claimed_by=owner))
-    return Python(version=platform.python_version(), startup_files=tuple(files))
+    return Python(startup_files=tuple(files))
 
 
 def _installed(host: Host) -> list[Distribution]:

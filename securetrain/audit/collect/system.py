@@ -1,13 +1,18 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about the kernel and the machine: settings, mounts, shared memory, devices."""
+"""Facts about the kernel and the machine: settings, mounts, shared memory, devices.
+
+What a container merely does not show (securityfs, devices, settings of modules) is an error there,
+never absent.
+"""
 
 import stat
+from collections.abc import Iterator
 from typing import Final, get_args
 
-from securetrain.audit.collect.host import Host, TooMuchError, reading
+from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, reading
+from securetrain.audit.collect.surroundings import NOT_IN_A_CONTAINER, container
 from securetrain.audit.facts import (
-    Clock,
     Hardware,
     Kernel,
     Mount,
@@ -20,14 +25,20 @@ NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "beegfs", "wekafs", "ceph", "glusterfs",
      "fuse.sshfs", "fuse.s3fs", "fuse.juicefs", "9p", "afs", "panfs"}
 )  # fmt: skip
-_MOUNT_POINTS: Final = ("/", "/tmp", "/var/tmp", "/dev/shm", "/proc", "/home", "/run")  # noqa: S108
-_MAX_MOUNTS: Final = 4096
-_SEGMENT_PREFIXES: Final = ("nccl-", "torch_", "cuda.shm", "sem.nccl", "pym-")
-_CMDLINE_WORDS: Final = (
-    "mitigations=", "iommu=", "iommu.", "intel_iommu=", "amd_iommu=", "lockdown=", "lsm=",
-    "security=", "apparmor=", "selinux=", "enforcing=", "module.sig_enforce", "nokaslr", "nopti",
-    "pti=", "spectre_v2=", "nospectre", "kexec_load_disabled",
+_MOUNT_POINTS: Final = ("/", "/tmp", "/dev/shm")  # noqa: S108
+_SEGMENT_PREFIXES: Final = (
+    "nccl-", "torch_", "cuda.shm", "sem.nccl", "pym-", "psm_", "pymp-", "sem.mp-",
 )  # fmt: skip
+"""NCCL, torch and CUDA; psm_ is multiprocessing.shared_memory, pymp- and sem.mp- its kin."""
+_CMDLINE_WORDS: Final = frozenset(
+    {"mitigations", "iommu", "intel_iommu", "amd_iommu", "nokaslr", "nopti", "pti", "nospectre_v1",
+     "nospectre_v2", "spectre_v2", "spectre_v2_user", "spec_store_bypass_disable",
+     "nospec_store_bypass_disable", "l1tf", "mds", "tsx_async_abort", "mmio_stale_data", "retbleed",
+     "srbds", "spec_rstack_overflow", "gather_data_sampling", "reg_file_data_sampling",
+     "indirect_target_selection", "tsa", "spectre_bhi", "nosmep", "nosmap", "kvm.nx_huge_pages"}
+)  # fmt: skip
+"""What switches protections of the kernel (Documentation/admin-guide/kernel-parameters.txt)."""
+_NOT_HERE: Final = "not there, seen from inside a container: the machine may have it"
 
 
 def sysctls(host: Host) -> dict[SysctlName, Reading[int]]:
@@ -38,46 +49,48 @@ def sysctls(host: Host) -> dict[SysctlName, Reading[int]]:
 
 
 def _sysctl(host: Host, name: str) -> int:
-    return int(host.text(f"/proc/sys/{name.replace('.', '/')}", 64).split()[0])
+    try:
+        return int(host.text(f"/proc/sys/{name.replace('.', '/')}", 64).split()[0])
+    except FileNotFoundError:
+        if _in_container(host):
+            raise LookupError(f"{name}: {_NOT_HERE}") from None
+        raise
+
+
+def _in_container(host: Host) -> bool:
+    """Return whether this may be a container: when nothing says, it may."""
+    try:
+        return container(host) != NOT_IN_A_CONTAINER
+    except (OSError, ValueError, TooMuchError, HiddenError):
+        return True
 
 
 def mounts(host: Host) -> tuple[Mount, ...]:
-    """The mounts that checks ask about, and every network filesystem; the topmost of each."""
-    lines = host.text("/proc/self/mounts", 4 << 20).splitlines()
-    if len(lines) > _MAX_MOUNTS:
-        raise TooMuchError(f"more than {_MAX_MOUNTS} mounts")
+    """The mounts that checks ask about; the topmost of each."""
     found: dict[str, Mount] = {}
-    for line in lines:
-        _, target, fstype, options = line.split()[:4]
-        target = _unescape(target)
-        found.pop(target, None)
-        if target in _MOUNT_POINTS or fstype in NETWORK_FILESYSTEMS:
-            found[target] = Mount(
-                target=target, fstype=fstype, options=tuple(sorted(_flags(options)))
+    for mount in host.mounts():
+        found.pop(mount.target, None)
+        if mount.target in _MOUNT_POINTS:
+            found[mount.target] = Mount(
+                target=mount.target,
+                fstype=mount.fstype,
+                options=tuple(sorted(set(_flags(mount.options)))),
             )
     return tuple(found[target] for target in sorted(found))
 
 
 def _flags(options: str) -> list[str]:
-    """Mount options without their values, which may name hosts and keys; ``sec`` keeps its own."""
-    return [o if o.startswith("sec=") else o.partition("=")[0] for o in options.split(",")]
-
-
-def _unescape(field: str) -> str:
-    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        field = field.replace(code, char)
-    return field
+    """Mount options without their values, which may name hosts and keys."""
+    return [option.partition("=")[0] for option in options.split(",")]
 
 
 def filesystem_of(host: Host, path: str) -> str:
     """The type of the filesystem that holds `path` (the longest mount point before it)."""
     best, kind = "", ""
-    for line in host.text("/proc/self/mounts", 4 << 20).splitlines():
-        _, target, fstype = line.split()[:3]
-        target = _unescape(target)
-        inside = path == target or path.startswith(target.rstrip("/") + "/")
-        if inside and len(target) >= len(best):
-            best, kind = target, fstype
+    for mount in host.mounts():
+        inside = path == mount.target or path.startswith(mount.target.rstrip("/") + "/")
+        if inside and len(mount.target) >= len(best):
+            best, kind = mount.target, mount.fstype
     return kind
 
 
@@ -96,31 +109,43 @@ def shm(host: Host) -> tuple[SharedSegment, ...]:
 
 
 def kernel(host: Host) -> Kernel:
-    """Release, the security words of the command line, lockdown and security modules."""
-    security = "/sys/kernel/security"
+    """The security words of the command line, lockdown and security modules."""
     return Kernel(
-        release=host.text("/proc/sys/kernel/osrelease", 256).strip(),
-        cmdline=reading(
-            lambda: tuple(
-                word
-                for word in host.text("/proc/cmdline", 16384).split()
-                if word.startswith(_CMDLINE_WORDS)
-            )
+        cmdline=reading(lambda: tuple(_cmdline(host))),
+        lockdown=reading(lambda: _chosen(_security(host, "lockdown"))),
+        lsm=reading(
+            lambda: tuple(name for name in _security(host, "lsm").strip().split(",") if name)
         ),
-        lockdown=reading(lambda: _chosen(host.text(f"{security}/lockdown", 256))),
-        lsm=reading(lambda: tuple(host.text(f"{security}/lsm", 1024).strip().split(","))),
     )
+
+
+def _cmdline(host: Host) -> Iterator[str]:
+    """``name=value`` for each of the values that stand between commas."""
+    words = host.text("/proc/cmdline", 16384).split()
+    if not words:
+        raise ValueError("/proc/cmdline is empty")
+    for word in words:
+        name, equals, value = word.strip('"').partition("=")
+        if name.replace("-", "_") in _CMDLINE_WORDS:
+            yield from (f"{name}{equals}{part}" for part in value.split(","))
+
+
+def _security(host: Host, name: str) -> str:
+    """A file of securityfs.
+
+    Raises:
+        LookupError: when that is not mounted, as in most containers: then nothing is known.
+    """
+    folder = "/sys/kernel/security"
+    top = [mount.fstype for mount in host.mounts() if mount.target == folder][-1:]
+    if top != ["securityfs"]:
+        raise LookupError(f"securityfs is not mounted on {folder}")
+    return host.text(f"{folder}/{name}", 1024)
 
 
 def _chosen(text: str) -> str:
     """The word in brackets: ``none [integrity] confidentiality``."""
     return next((w.strip("[]") for w in text.split() if w.startswith("[")), text.strip())
-
-
-def clock(host: Host) -> Clock:
-    """The clock sources of the kernel."""
-    base = "/sys/devices/system/clocksource/clocksource0"
-    return Clock(source=reading(lambda: host.text(f"{base}/current_clocksource", 256).strip()))
 
 
 def hardware(host: Host) -> Hardware:
@@ -138,15 +163,22 @@ def _first_line(host: Host, path: str) -> str:
 
 
 def _first_device(host: Host, paths: tuple[str, ...]) -> str:
-    """The first that exists, whether or not this user may open it."""
-    for path in paths[:-1]:
+    """The first that exists, whether or not this user may open it.
+
+    Raises:
+        LookupError: when there is none and /dev is not the kernel's own, as in a container.
+        FileNotFoundError: when there is none.
+    """
+    for path in paths:
         try:
-            host.at(path).stat()
+            if stat.S_ISCHR(host.at(path).stat().st_mode):
+                return path
         except FileNotFoundError:
             continue
-        return path
+    if [mount.fstype for mount in host.mounts() if mount.target == "/dev"][-1:] != ["devtmpfs"]:
+        raise LookupError(f"{paths[-1]}: {_NOT_HERE}")
     host.at(paths[-1]).stat()
-    return paths[-1]
+    raise ValueError(f"{paths[-1]} is no device")
 
 
 def octal(mode: int) -> str:

@@ -110,6 +110,10 @@ ROWS: Final = (
     Code("ST-GRAD-012", X.FAILURE, "a rank's copy of the optimizer's state is not the others'",
          fix="look at the hardware of the rank that is named; restore its copy from a checkpoint",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-002"),
+    Code("ST-GRAD-013", X.FAILURE, "a number that a rank says after the verdict is not what it got",
+         fix="look at the process and hardware of the rank that is named; where none is, at code of"
+             " the script that changes gradients between the backward pass and the step",
+         severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-004"),
     Code("ST-GRAD-020", X.FAILURE, "a step was about to be made on gradients that nobody judged",
          fix="wrap the model with DistributedDataParallel or fully_shard and leave its reduction as"
              " it is; or allow it: gradients.require_watched: false in the policy",

@@ -787,6 +787,8 @@ BEFORE = {
     "plain ddp": lambda: equal("ddp"),
     "plain fsdp": lambda: equal("fsdp"),
     "plain fp16": lambda: compressed(default_hooks.fp16_compress_hook),
+    "plain fsdp1": lambda: by_fsdp1(clean=True),
+    "ruined fsdp1": by_fsdp1,
     "plain halving": lambda: compressed(halving),
     "ruined ddp": lambda: basic("ddp"),
     "ruined fsdp": lambda: basic("fsdp"),
@@ -829,42 +831,38 @@ SCENARIOS = {
     "in backward": in_backward,
     "own reduction": own_reduction,
     "other buffers": other_buffers,
-}
-
-MORE_BEFORE = {
-    "plain fsdp1": lambda: by_fsdp1(clean=True),
-    "ruined fsdp1": by_fsdp1,
-}
-MORE = {
     "equal fsdp1": lambda: by_fsdp1(clean=True),
     "fsdp1": by_fsdp1,
+    "fsdp1 not sharded": fsdp1_not_sharded,
+    "overflow": lambda: overflowing({1: (2, 9), 2: (5,)}),
+    "overflow for ever": lambda: overflowing({1: range(2, 14)}),
+    "nested ddp": lambda: nested("ddp"),
+    "wrapped again": wrapped_again,
+    "alone": alone,
+    "tiny fp16": lambda: tiny(default_hooks.fp16_compress_hook, 1e-6),
+    "unknown ddp": lambda: unknown(Unknown, "ddp"),
+    "unknown, required": lambda: unknown(Unknown, "ddp", require_watched=True),
+}
+
+MORE = {
     "fsdp1 clipped": lambda: by_fsdp1(clipped=True),
     "fsdp1 accumulated": lambda: by_fsdp1(micro=2, late=1),
     "fsdp1 flat": lambda: by_fsdp1(use_orig_params=False, wraps=False),
-    "fsdp1 not sharded": fsdp1_not_sharded,
     "fsdp1 hooked": fsdp1_hooked,
-    "overflow": lambda: overflowing({1: (2, 9), 2: (5,)}),
     "overflow of all": lambda: overflowing(dict.fromkeys(range(SIZE), range(9))),
-    "overflow for ever": lambda: overflowing({1: range(2, 14)}),
-    "nested ddp": lambda: nested("ddp"),
     "nested fsdp": lambda: nested("fsdp"),
     "several reductions": several_reductions,
     "gan": gan,
     "early optimizer": early_optimizer,
-    "wrapped again": wrapped_again,
     "subgroup": subgroup,
-    "alone": alone,
     "catching": catching,
     "loading": loading,
     "foreach": foreach,
     "power": power,
-    "tiny fp16": lambda: tiny(default_hooks.fp16_compress_hook, 1e-6),
     "tinier fp16": lambda: tiny(default_hooks.fp16_compress_hook, 1e-9),
-    "unknown ddp": lambda: unknown(Unknown, "ddp"),
     "unknown fsdp": lambda: unknown(Unknown, "fsdp"),
     "detached": lambda: unknown(Detached, "ddp"),
     "unknown, once": lambda: unknown(Unknown, "ddp", steps=1),
-    "unknown, required": lambda: unknown(Unknown, "ddp", require_watched=True),
     "initialized again": initialized_again,
 }
 COMPILED = {
@@ -872,7 +870,7 @@ COMPILED = {
     "compiled ddp": lambda: compiled("ddp"),
     "compiled fsdp": lambda: compiled("fsdp"),
 }
-SUITES = {"first": (BEFORE, SCENARIOS), "more": (MORE_BEFORE, MORE), "compiled": ({}, COMPILED)}
+SUITES = {"first": (BEFORE, SCENARIOS), "more": ({}, MORE), "compiled": ({}, COMPILED)}
 
 
 def main():

@@ -57,6 +57,23 @@ def test_a_poisoned_rank_of_a_plain_script_is_named(start, script):
 
 
 @pytest.mark.many
+@pytest.mark.parametrize("number", ["nan", "1e18"])
+def test_a_shard_that_changes_after_the_verdict_ruins_nobody_elses(start, number):
+    done = start("clipped_fsdp2.py", STEPS, 1, number)
+    assert done.code == 0, done.err
+    assert held_out(done) < 1.0
+    assert_named(done)
+    assert done.summary["gradients"]["named"] == {"1": ["ST-GRAD-013"]}
+
+
+@pytest.mark.many
+def test_it_ruins_all_weights_without_the_guard(start):
+    done = start("clipped_fsdp2.py", STEPS, 1, "nan", settings=OFF)
+    assert done.code == 0, done.err
+    assert not held_out(done) < 1000
+
+
+@pytest.mark.many
 def test_without_the_guard_it_ruins_the_run_which_says_that_nobody_watched(start):
     done = start("plain_ddp.py", STEPS, 1, -1000, 0, settings=OFF)
     assert done.code == 0
@@ -178,7 +195,7 @@ def assert_named(done, trainings=1):
     assert done.summary["gradients"]["refused"] <= 2 * trainings
     assert done.events("rank-excluded")
     [judged] = done.events("gradients-judged")
-    assert judged.details["named"].startswith("rank 1 (ST-GRAD-00")
+    assert judged.details["named"].startswith("rank 1 (ST-GRAD-0")
     assert "rank 0" not in judged.details["named"]
     assert done.events("gradients-watched")
     assert NOT_WATCHED not in done.err

@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Functions about who can log in."""
+
+from typing import TYPE_CHECKING, Final
+
+from securetrain.audit.fields import View, resolve
+from securetrain.audit.functions.base import Judgement, NoArgs
+from securetrain.audit.kleene import truth
+
+if TYPE_CHECKING:
+    from securetrain.audit.facts import SshdOption
+
+_DEFAULTS: Final = {
+    "permitrootlogin": "prohibit-password",
+    "passwordauthentication": "yes",
+    "kbdinteractiveauthentication": "yes",
+    "permitemptypasswords": "no",
+    "usepam": "no",
+}
+"""What sshd uses where its files are silent (sshd_config(5), 7.0 and later)."""
+_CLOSED: Final = {
+    "permitrootlogin": ("no", "prohibit-password", "without-password", "forced-commands-only"),
+    "passwordauthentication": ("no",),
+    "kbdinteractiveauthentication": ("no",),
+    "permitemptypasswords": ("no",),
+}
+
+
+def sshd_closed(view: View, _: NoArgs) -> list[Judgement]:
+    """For everybody, and in every Match block, root needs a key and nobody gets in by a password.
+
+    Keyboard-interactive is a password by another name where PAM answers it; where the files say
+    nothing of it, it counts only with PAM.
+    """
+    options: tuple[SshdOption, ...] = resolve(view, ("node", "sshd", "options"))
+    shared = {option.name: option for option in options if not option.match}
+    pam = shared["usepam"].value if "usepam" in shared else _DEFAULTS["usepam"]
+    found = []
+    for name, closed in _CLOSED.items():
+        option = shared.get(name)
+        value = option.value if option else _DEFAULTS[name]
+        silent = name == "kbdinteractiveauthentication" and option is None and pam != "yes"
+        place = f"{option.path}:{option.line}" if option else "sshd's default"
+        evidence = {name: value, "from": place}
+        good = truth(value in closed or silent)
+        found.append(Judgement(label=name, good=good, why=_said(value, place), evidence=evidence))
+    for option in options:
+        if option.match and option.name in _CLOSED:
+            place = f"{option.path}:{option.line}"
+            why = f"{_said(option.value, place)} for Match {option.match}"
+            good = truth(option.value in _CLOSED[option.name])
+            label = f"{option.name} of Match {option.match}"
+            evidence = {option.name: option.value, "from": place}
+            found.append(Judgement(label=label, good=good, why=why, evidence=evidence))
+    return found
+
+
+def _said(value: str, place: str) -> str:
+    return f"'{value}' ({place})"

@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The form of a named function that a check may ``call``.
+
+A function is there when its rule needs more than comparing fields: a walk along a path, the
+kernel's way of combining two settings. Each takes typed arguments, names the evidence that it
+reads, and returns one `Judgement` for each thing that it judged. It says unknown when it cannot
+know.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import msgspec
+
+from securetrain.audit.fields import Path, View, resolve
+from securetrain.audit.kleene import Truth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The judgement of one thing: true when it is as it should be, with what was seen."""
+
+    label: str
+    good: Truth
+    why: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+Body: TypeAlias = Callable[[View, Any], list[Judgement]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A registered function: its argument struct and the fields that it reads."""
+
+    name: str
+    body: Body
+    args: type[msgspec.Struct]
+    reads: tuple[Path, ...]
+    """Each field, with ``*`` for the elements of a collection."""
+
+
+class Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of argument structs."""
+
+
+class NoArgs(Args, frozen=True, kw_only=True):
+    """Nothing to say."""
+
+
+def records(view: View, name: str) -> tuple[Any, ...]:
+    """The records of a section; the engine calls a function only with its evidence at hand."""
+    value = resolve(view, ("node", name))
+    assert isinstance(value, tuple), name
+    return value
+
+
+def fields(*path: str, of: tuple[str, ...]) -> tuple[Path, ...]:
+    """The paths of several fields of one record."""
+    return tuple((*path, name) for name in of)

@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Norms and flags of sharded gradients, as torch computed them and as they may be used.
+
+Torch adds up what each rank says about its shard on the way. Here the same numbers are said one by
+one and compared with what was delivered (after.py); torch's own result stands where it is their
+sum, bit for bit. Only for a model that one group of ranks shards: where pieces differ from rank to
+rank nobody can say what the others' should be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate
+
+from securetrain.guard.after import Contradictions, is_sum
+from securetrain.guard.tensor_norms import local_of, norm_of
+from securetrain.guard.verdict import Verdict
+from securetrain.guard.watch import GroupWatch, Watch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aftermath:
+    """A number that was said after the verdict, as it may be used."""
+
+    value: Tensor
+    verdict: Verdict | None = None
+    """The second one on the step, where something is wrong."""
+    drop: bool = False
+    """This rank's gradients are not what it was delivered: they are not to be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A number as torch has it and as it was delivered."""
+
+    said: Tensor
+    bound: Tensor
+    found: Contradictions | None = None
+    """None: they are the same."""
+
+
+def watch_of(watches: Sequence[Watch], grads: Sequence[Tensor]) -> GroupWatch | None:
+    """The group over which all gradients are sharded, when it holds the whole model."""
+    [watch] = watches if len(watches) == 1 else [None]
+    if not isinstance(watch, GroupWatch) or watch.after.lengths is None or not grads:
+        return None
+    for grad in grads:
+        if not isinstance(grad, DTensor) or all(p.is_replicate() for p in grad.placements):
+            return None
+        if tuple(sorted(grad.device_mesh.mesh.flatten().tolist())) != watch.ranks:
+            return None
+    return watch
+
+
+def bind_norm(
+    watch: GroupWatch, total: Tensor, grads: Sequence[Tensor], order: float, *, whole: bool
+) -> Bound:
+    """Compare a norm with what was delivered. Collective."""
+    added = total.full_tensor() if isinstance(total, DTensor) else total
+    bound, found = watch.after.norm(
+        norm_of(map(local_of, grads), order),
+        order=order,
+        whole=whole,
+        numel=sum(grad.numel() for grad in grads),
+    )
+    if not found.corrected:
+        if is_sum(float(added), bound.total, len(watch.ranks), added.dtype):
+            return Bound(said=total, bound=total)
+        found = Contradictions(note="torch's norm is not that of the norms of all shards")
+    instead: Tensor = torch.full_like(added, bound.total)
+    if isinstance(total, DTensor):
+        places = [Replicate()] * total.device_mesh.ndim
+        instead = DTensor.from_local(instead, total.device_mesh, places, run_check=False)
+    return Bound(said=total, bound=instead, found=found)
+
+
+def bind_flag(watch: GroupWatch, flag: Tensor, grads: Sequence[Tensor]) -> Bound:
+    """Compare a flag that says whether any gradient is not finite. Collective."""
+    raised = bool(flag)
+    mine = raised and not all(bool(torch.isfinite(local_of(grad)).all()) for grad in grads)
+    found = watch.after.flag(mine)
+    if found.note:  # most ranks': the scale was too large
+        return Bound(said=flag, bound=flag)
+    if not found.named:
+        if not raised:
+            return Bound(said=flag, bound=flag)
+        found = Contradictions(note="a flag says that gradients are not finite, and no rank does")
+    return Bound(said=flag, bound=torch.zeros_like(flag), found=found)

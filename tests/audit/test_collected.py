@@ -1,0 +1,197 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Collectors and checks together, over machines made of files: what is wrong is found, what is
+hidden is never a pass.
+"""
+
+import os
+import shutil
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from securetrain.audit.catalogue import load_checks
+from securetrain.audit.collect.node import collect_from
+from securetrain.audit.engine import audit, worst_states
+from securetrain.audit.facts import decode_facts
+from securetrain.core.vocabulary import State
+from securetrain.policy.load import load_policy
+from tests.audit.conftest import NOW
+from tests.audit.hardened import BAD, GOOD, MOUNTS, Bad, Machine, hardened, mount
+
+CHECKS = load_checks()
+DEV = load_policy("dev").policy
+NOBODY = 65534
+
+
+def states_of(machine: Machine) -> dict[str, State]:
+    facts = collect_from(machine.host(), now=NOW)
+    assert decode_facts(facts.to_json(), "x") == facts
+    return worst_states(audit(facts, CHECKS, DEV, NOW).findings)
+
+
+def test_a_hardened_machine_passes_everything(tmp_path):
+    states = states_of(hardened(tmp_path))
+    assert {check: state for check, state in states.items() if state is not State.PASS} == {}
+
+
+def test_there_is_a_machine_that_fails_each_check():
+    elsewhere = {"ST-FAB-022", "ST-HST-015"}  # the policy's own words, and a device (test_collect)
+    assert {bad.check for bad in BAD.values()} == {check.id for check in CHECKS} - elsewhere
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_found_by_the_check_it_is_for(name, tmp_path):
+    bad, machine = BAD[name], hardened(tmp_path)
+    bad.make(machine)
+    states = states_of(machine)
+    assert states[bad.check] is State.FAIL
+    failed = {check for check, state in states.items() if state is State.FAIL}
+    assert failed - {bad.check} <= bad.also
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_only_looks_wrong_is_not(name, tmp_path):
+    check, make = GOOD[name]
+    machine = hardened(tmp_path)
+    make(machine)
+    assert states_of(machine)[check] is State.PASS
+
+
+# --- the sweep: evidence that is unreadable, masked, emptied or missing ---------------------------
+
+
+def unreadable(machine: Machine, path: Path) -> None:
+    path.chmod(0)
+
+
+def masked(machine: Machine, path: Path) -> None:
+    """A device or pipe over the file, as container engines hide files."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder_masked(machine: Machine, path: Path) -> None:
+    """An empty mount over its folder, as they hide directories."""
+    shutil.rmtree(path.parent)
+    path.parent.mkdir()
+    table = machine.root / "proc/self/mountinfo"
+    inside = "/" + str(path.parent.relative_to(machine.root))
+    if path != table and table.exists():
+        table.write_text(table.read_text() + mount(inside, "tmpfs"))
+
+
+def folder_unreadable(machine: Machine, path: Path) -> None:
+    path.parent.chmod(0)
+
+
+def emptied(machine: Machine, path: Path) -> None:
+    path.write_text("")
+
+
+def missing(machine: Machine, path: Path) -> None:
+    path.unlink()
+
+
+HIDDEN = (unreadable, masked, folder_unreadable)
+TAKEN = (emptied, missing)
+MOUNTED_OVER = ("/proc/", "/sys/", "/etc/")
+SHOWN = {name: bad for name, bad in BAD.items() if bad.evidence}
+
+
+def faults(bad: Bad) -> Iterator[Callable[[Machine, Path], None]]:
+    yield from HIDDEN
+    if not bad.is_subject:
+        yield from TAKEN
+    if bad.evidence.startswith(MOUNTED_OVER):
+        yield folder_masked
+
+
+def sweep(name: str, base: Path) -> None:
+    """Each fault on the evidence of one bad thing; the check that should see it may not pass."""
+    bad = BAD[name]
+    for fault in faults(bad):
+        folder = base / f"{name}-{fault.__name__}"
+        folder.mkdir()
+        machine = hardened(folder)
+        bad.make(machine)
+        path = machine.root / bad.evidence.lstrip("/")
+        try:
+            fault(machine, path)
+            state = states_of(machine)[bad.check]
+        finally:
+            if path.parent.exists():
+                path.parent.chmod(0o755)
+        assert state is not State.PASS, (name, fault.__name__)
+        assert state is not State.NOT_APPLICABLE or fault in {missing, folder_masked}, name
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_evidence_that_is_hidden_never_passes(name, tmp_path):
+    sweep(name, tmp_path)
+
+
+def as_nobody(work: Callable[[], None]) -> None:
+    """Run `work` in a child without privileges."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            work()
+            status = 0
+        except BaseException:  # noqa: BLE001 - the parent looks at the status
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    _, ended = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(ended) == 0
+
+
+@pytest.fixture
+def nobodys(tmp_path):
+    """A folder that an unprivileged user can reach and fill."""
+    if os.geteuid() != 0:
+        pytest.skip("this is an unprivileged user already: the sweep above is the test")
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    os.chown(tmp_path, NOBODY, NOBODY)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["sshd-match", "tcp-service", "spectre", "no-lsm", "ptrace"])
+def test_nor_does_it_pass_for_an_unprivileged_user(name, nobodys):
+    as_nobody(lambda: sweep(name, nobodys))
+
+
+@pytest.mark.many
+def test_nor_does_any_pass_for_an_unprivileged_user(nobodys):
+    def whole() -> None:
+        for name in SHOWN:
+            sweep(name, nobodys)
+
+    as_nobody(whole)
+
+
+@pytest.mark.parametrize(
+    "links",
+    [b"", b"\0" * 7, MOUNTS.encode()],
+    ids=["nothing", "cut off", "something else"],
+)
+def test_without_the_kernels_list_nothing_about_interfaces_passes(links, tmp_path):
+    machine = hardened(tmp_path)
+    machine.links = links
+    states = states_of(machine)
+    for check in ("ST-NET-001", "ST-NET-002", "ST-NET-004", "ST-FAB-001", "ST-FAB-002"):
+        assert states[check] is State.UNKNOWN, check
+
+
+def test_no_interface_at_all_is_unknown(tmp_path):
+    machine = hardened(tmp_path)
+    machine.links = machine.links[-20:]  # the end of the list only
+    states = states_of(machine)
+    assert states["ST-NET-001"] is states["ST-NET-002"] is State.UNKNOWN

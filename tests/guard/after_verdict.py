@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that change numbers after the verdict, in a script that clips and knows of no guard.
+
+Everything runs in the ranks of `securetrain.testing.processes.run_ranks`, with the seams of
+`securetrain run` in place or without.
+"""
+
+# mypy: ignore-errors
+
+import gc
+import math
+import sys
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from securetrain.guard.guard import GUARDS
+from securetrain.launch.gradients import GradientWatch
+from securetrain.policy.schema import Gradients, GuardResponse
+from tests.guard import lies
+
+LIAR, START, STEPS = 2, 5, 9
+RECORDS = []
+
+
+class Watch(GradientWatch):
+    def _judged(self, step):
+        RECORDS.append(step.verdict)
+        super()._judged(step)
+
+
+WATCH = Watch(
+    settings=Gradients(warmup_steps=4),
+    sketches=None,
+    say=lambda _line: None,
+    record=lambda _make: None,
+    changed=lambda: None,
+)
+
+
+def install():
+    for name, patch in WATCH.patches().items():
+        __import__(name)
+        patch(sys.modules[name])
+
+
+def fresh(response):
+    gc.collect()
+    GUARDS.clear()
+    RECORDS.clear()
+    WATCH.excluded.clear()
+    WATCH.named.clear()
+    WATCH._guard = None
+    WATCH.settings = Gradients(warmup_steps=4, response=response)
+
+
+def build(kind):
+    from torch.distributed.fsdp._fully_shard import _fully_shard
+
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(32, 96), nn.Tanh(), nn.Linear(96, 8))
+    if kind == "hsdp":
+        size = dist.get_world_size()
+        mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in (model[0], model[2]):
+        _fully_shard.fully_shard(layer, mesh=mesh)
+    return _fully_shard.fully_shard(model, mesh=mesh)
+
+
+def poison(value):
+    """Change a number of the liar's own shards."""
+
+    def change(grads):
+        for grad in grads:
+            local = grad.to_local()
+            if local.numel():
+                local.view(-1)[0] = value
+
+    return change
+
+
+def times(factor):
+    def change(grads):
+        for grad in grads:
+            grad.to_local().mul_(factor)
+
+    return change
+
+
+def train(
+    kind,
+    *,
+    change=None,
+    lie=None,
+    liars=(LIAR,),
+    response=GuardResponse.SKIP_STEP,
+    scaler=None,
+    order=2.0,
+    every=lambda _grads: None,
+    clips=0.05,
+):
+    """Train with the script's own clipping.
+
+    Args:
+        kind: fsdp or hsdp.
+        change: of the liar's gradients after the verdict.
+        lie: another norm, given the honest one, that it says of its shard.
+        scaler: of the loss, with its flags.
+        order: of the norm.
+        every: what every rank does to its gradients.
+    """
+    from torch.nn.utils import clip_grad
+
+    fresh(response)
+    model = build(kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    rank, losses, norms = dist.get_rank(), [], []
+    for step in range(STEPS):
+        x, y = lies.batch(step, rank)
+        loss = nn.functional.cross_entropy(model(x), y)
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        lying = rank in liars and step >= START
+        grads = [p.grad for p in model.parameters()]
+        if WATCH._guard is not None:
+            WATCH._guard.before_use(model.parameters())
+        if lying and change is not None:
+            change(grads)
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        every(grads)
+        with says(lie if lying else None):
+            norm = clip_grad.clip_grad_norm_(model.parameters(), clips, order)
+        norms.append(float(norm.full_tensor()))
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    with torch.no_grad():
+        x, y = lies.batch(10_000, 0, rows=2048)
+        held_out = float(nn.functional.cross_entropy(model(x), y))
+    return {
+        "losses": losses,
+        "norms": norms,
+        "held_out": held_out,
+        "finite": all(bool(torch.isfinite(p.full_tensor()).all()) for p in model.parameters()),
+        "scale": None if scaler is None else scaler.get_scale(),
+        "verdicts": [msgspec.json.decode(msgspec.json.encode(v)) for v in RECORDS],
+    }
+
+
+class says:  # noqa: N801 - it reads as a word
+    """A rank tells the guard another norm of its shard than it has."""
+
+    def __init__(self, lie):
+        self.lie = lie
+
+    def __enter__(self):
+        from securetrain.guard import after
+
+        self.module, self.real = after, after.AfterVerdict.norm
+        if self.lie is not None:
+            real, lie = self.real, self.lie
+            after.AfterVerdict.norm = lambda own, partial, **options: real(
+                own, lie(partial), **options
+            )
+
+    def __exit__(self, *_error):
+        self.module.AfterVerdict.norm = self.real
+
+
+def scaler():
+    return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
+
+
+ATTACKS = {
+    "nan": {"change": poison(math.nan)},
+    "inf": {"change": poison(math.inf)},
+    "huge": {"change": poison(1e18)},
+    "times 100": {"change": times(100.0)},
+    "says nan": {"lie": lambda _norm: math.nan},
+    "says 1e18": {"lie": lambda _norm: 1e18},
+    "says times 5": {"lie": lambda norm: 5.0 * norm},
+    "says nothing": {"lie": lambda _norm: 0.0},
+}
+
+
+SAMPLE = ("nan", "says times 5")
+
+
+def few():
+    """A control, clean runs with and without, and a sample of the attacks."""
+    lies.quiet()
+    found = {
+        "nan, plain": train("fsdp", **ATTACKS["nan"]),
+        "scaled, plain": train("fsdp", scaler=scaler()),
+    }
+    install()
+    found["scaled"] = train("fsdp", scaler=scaler())
+    for name in SAMPLE:
+        found[name] = train("fsdp", **ATTACKS[name])
+    found["exclude"] = train("fsdp", **ATTACKS["nan"], response=GuardResponse.EXCLUDE_RANK)
+    found["inf, scaled"] = train("fsdp", **ATTACKS["inf"], scaler=scaler())
+    return found
+
+
+def many(kind):
+    """All of them."""
+    lies.quiet()
+    found = {"huge, plain": train(kind, **ATTACKS["huge"]), "clean, plain": train(kind)}
+    orders = (1.0, 3.0, math.inf)
+    found |= {f"order {order}, plain": train(kind, order=order) for order in orders}
+    install()
+    found["clean"] = train(kind)
+    found |= {name: train(kind, **attack) for name, attack in ATTACKS.items()}
+    found["observe"] = train(kind, **ATTACKS["nan"], response=GuardResponse.OBSERVE)
+    found["all"] = train(kind, change=poison(math.nan), liars=range(4))
+    for order in orders:
+        found[f"order {order}"] = train(kind, order=order)
+        found[f"order {order}, nan"] = train(kind, order=order, **ATTACKS["nan"])
+    found["tokens"] = train(kind, every=times(1 / 64))
+    found["tokens, huge"] = train(kind, every=times(1 / 64), **ATTACKS["huge"])
+    return found
