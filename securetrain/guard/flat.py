@@ -191,6 +191,11 @@ def has_flat(model: nn.Module) -> bool:
     return any(True for _ in _wrapped(model))
 
 
+def flat_count(model: nn.Module) -> int:
+    """The number of parameters that an optimizer of the model knows."""
+    return sum(len(one.parameter._params or (None,)) for one in flat_modules(model))  # noqa: SLF001
+
+
 def flat_root(module: nn.Module) -> nn.Module:
     """The outermost wrapped module of the model of one that is being reduced."""
     for reference in _WRAPPED:

@@ -37,7 +37,7 @@ from securetrain.core.errors import GuardError
 from securetrain.guard import slots
 from securetrain.guard.attachment import attach, seen_parameters
 from securetrain.guard.bound_numbers import Aftermath
-from securetrain.guard.flat import flat_root, has_flat, release_flat, reserve_flat
+from securetrain.guard.flat import flat_count, flat_root, has_flat, release_flat, reserve_flat
 from securetrain.guard.guard import GUARDS, GradientGuard
 from securetrain.guard.probe import Probe
 from securetrain.guard.verdict import StepRecord, Totals
@@ -209,7 +209,7 @@ class ScriptGuard:
         self._models.append(watched)
         self._counted[guard] = guard.totals
         guard.on_reduction(lambda: self._reducing(watched))
-        count = len(list(model.parameters())) if kind == "FSDP1" else len(seen)
+        count = flat_count(model) if kind == "FSDP1" else len(seen)
         self._listener.watched(f"{kind}, {count} parameters, {guard.size} ranks")
 
     def _reducing(self, one: _Watched) -> None:
@@ -344,10 +344,10 @@ class ScriptGuard:
         if any(id(optimizer) in one.stepped for one in self._models) and is_inner(optimizer):
             return  # step of a subclass calls the one of its base
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if in_backward():
-            self._note("an optimizer steps inside of the backward pass")
-            return
         ids = frozenset(map(id, parameters))
+        if in_backward():
+            self._note_in_backward(ids)
+            return
         for one in self._models:
             if one.optimizer is None and not one.parameters.isdisjoint(ids):
                 one.optimizer = weakref.ref(optimizer)
@@ -363,6 +363,12 @@ class ScriptGuard:
                     one.refused = False  # what comes next may be reduced by another wrapper
                     for parameter in model.parameters():
                         parameter.grad = None
+
+    def _note_in_backward(self, ids: frozenset[int]) -> None:
+        for one in self._models:
+            if not one.parameters.isdisjoint(ids):
+                one.probe = None  # it is known who changes the weights
+        self._note("an optimizer steps inside of the backward pass")
 
     def _judge(self, ids: frozenset[int], *, keep: bool) -> None:
         """Judge what was reduced of the models that have one of these parameters."""

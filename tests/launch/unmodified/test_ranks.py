@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.dist, pytest.mark.slow]
+pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.timeout(900)]
 SIZE = 3
 UNWATCHED = {
     "halving": "the script has registered a communication hook of its own",
@@ -67,7 +67,7 @@ def run_ranks(out, suite):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(280)
+        process.join(800)
         if process.is_alive():
             process.kill()
     results = [
