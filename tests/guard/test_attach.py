@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from securetrain.testing.processes import PRELOAD
+
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "guard-your-script.md"
 SIZE = 2
@@ -41,7 +43,7 @@ def test_the_script_of_the_page_judges_every_step(tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "securetrain.guard.guard"])
+    context.set_forkserver_preload(list(PRELOAD))
     ranks = [
         context.Process(target=run_rank, args=(rank, port, str(tmp_path))) for rank in range(SIZE)
     ]
