@@ -26,7 +26,7 @@ def campaign(kind, seeds):
         name, lying = lies.drawn(seed, kind)
         found[f"{seed}: {name}"] = lies.train(kind, lies.SETTINGS, lie=lying)
     for result in found.values():
-        del result["grads"]
+        result.pop("grads", None)
     return found
 
 
@@ -69,7 +69,7 @@ def pair(large):
         "clean": lies.train("fsdp", lies.SETTINGS),
     }
     for result in found.values():
-        del result["grads"]
+        result.pop("grads", None)
     return found
 
 

@@ -77,7 +77,7 @@ class Two:
     def move(self, node):
         """The same, while the first one's machine takes no connections: it goes to the second."""
         member = self.members[node]
-        member._link._timeout = 0.5
+        patience, member._link._timeout = member._link._timeout, 0.5
         listener, gate = self.first._listener, threading.Event()
         begin = listener._begin
         listener._begin = lambda *given: gate.wait(self.tools.PATIENCE) and begin(*given)
@@ -85,6 +85,7 @@ class Two:
         self.tools.wait_until(lambda: node in self.at_second(), "it is at the second one")
         listener._begin = begin
         gate.set()
+        member._link._timeout = patience  # what comes next may be slow
 
     def at_second(self):
         return {node for node, session in self.second._nodes.items() if session.admitted}

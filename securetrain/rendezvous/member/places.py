@@ -104,10 +104,11 @@ class Herald:
     def go(self, places: Sequence[Place]) -> None:
         """Begin with these places, unless it is on its way."""
         if places and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, args=(list(places),), name="rendezvous-herald", daemon=True
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread  # one that runs: nobody can join what has not begun
 
     def stop(self) -> None:
         """Go nowhere any more."""
