@@ -58,6 +58,17 @@ def test_steps(wrapper):
 
 
 @pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", [True, False])
+def test_the_guard_alone(cpu):
+    from benchmarks.guard_alone import Alone
+
+    alone = Alone(wrapper="fsdp2", cpu=cpu, goal=ab.Goal(), steps=1)
+    ours, plain = alone.run([ab.Side.OURS, ab.Side.PLAIN])
+    assert 0 < ours < plain
+
+
+@pytest.mark.dist
 def test_startup():
     from benchmarks.startup import Startup
 
@@ -207,6 +218,7 @@ def test_bringing_up_and_evicting():
 @pytest.mark.dist
 @pytest.mark.netns
 @pytest.mark.slow
+@pytest.mark.many
 @needs_hosts
 def test_steps_of_two_nodes():
     assert len(job.NetworkStep(steps=1).run(BOTH)) == 2
