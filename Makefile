@@ -64,7 +64,7 @@ test-fast: $(VENV)/.dev  ## The tests that start no processes (under two minutes
 	$(BIN)/python -m pytest -n $(FAST_WORKERS) --dist worksteal -q \
 	  -m "not gpu and not dist and not slow and not netns and not tpm and not many"
 
-test-slow: $(VENV)/.frameworks  ## What make test leaves out: sixteen ranks, other frameworks, long campaigns
+test-slow: $(VENV)/.frameworks  ## What make test leaves out: eight ranks and more, other frameworks, long campaigns
 	$(BIN)/python -m pytest -m many
 
 durations: $(VENV)/.dev  ## Keep the CPU seconds of every file of tests (tests/durations.json)

@@ -103,7 +103,7 @@ def _timed(folder: Path, job: str, number: int, *arguments: Any) -> Callable[[],
 
 def engine_seconds(pid: int) -> float:
     """Processor seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

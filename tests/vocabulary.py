@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words that tests of all rooms share."""
 
+import random
+import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -26,6 +29,18 @@ def refused(
         call(*args, **named)
     assert caught.value.code == code, caught.value
     return caught.value
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has, to be bound later.
+
+    It lies below those that the kernel gives to connections: none takes it meanwhile, and who
+    connects to it in vain is never connected to itself.
+    """
+    for port in random.sample(range(10_000, 20_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("100 ports were tried, and all are in use")
 
 
 def is_running(pid: int) -> bool:

@@ -330,6 +330,9 @@ def torchrun_page() -> str:
         "\n`--master-port`, or the port of a `c10d` or `static` endpoint, is the store's in the"
         "\nfirst round. A round after a restart gets a free one, because the store before it may"
         "\nstill be open. A launcher that a signal ended exits with 130 in place of 1."
+        "\n\nA script that destroys its process group and makes it again works here. Under torchrun"
+        "\neach group meets the keys of the one before in the store: a rank that is early connects"
+        "\nto an address of the past, and fails or waits for its time-out."
     )
     return "\n".join(lines) + "\n"
 

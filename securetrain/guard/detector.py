@@ -56,6 +56,10 @@ _INFINITE: Final = 64.0
 """The residual of a row that is not finite: more than any number of the others."""
 _TINY: Final = 1e-300
 _GRID: Final = 1024.0
+_AUDIBLE: Final = 1.0
+"""ln E of a group from which on it is told."""
+_LAYERS: Final = 16
+"""Groups that one step tells of."""
 
 
 class Detector:
@@ -215,6 +219,7 @@ class Detector:
         self, found: Assessment, totals: Floats, gross: dict[int, tuple[int, int]]
     ) -> Assessment:
         evidence = tuple(rounded(math.log(max(one, 1.0))) for one in totals.tolist())
+        layers = self._layers()
         decision = self._probation.decide(evidence, self._limit)
         why = {}
         too_many = len(gross) > max(1, self._probation.most)
@@ -240,8 +245,18 @@ class Detector:
             newly_named=() if named is None else (named,),
             readmitted=decision.readmitted,
             why=MappingProxyType(why),
+            layers=layers,
             undecided=decision.undecided or too_many,
         )
+
+    def _layers(self) -> tuple[tuple[str, int, float], ...]:
+        """The rank that each group speaks against loudest, where it says anything."""
+        table = self._evidence.by_group()
+        loudest = table.argmax(axis=1).tolist()
+        rows = zip(self._evidence.groups, loudest, table.max(axis=1).tolist(), strict=True)
+        said = [(name, rank, rounded(math.log(max(one, 1.0)))) for name, rank, one in rows]
+        loud = sorted((one for one in said if one[2] >= _AUDIBLE), key=lambda one: -one[2])
+        return tuple(sorted(loud[:_LAYERS]))
 
     # -- two ranks, and one ------------------------------------------------------------------------
 

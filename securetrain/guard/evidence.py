@@ -165,6 +165,13 @@ class Evidence:
         total: Floats = shares.sum(axis=(0, 1, 2), dtype=np.float64)
         return total
 
+    def by_group(self) -> Floats:
+        """E of each rank if all were bet on one group, (groups, ranks)."""
+        weights = self._weights[:, SLOTS:]
+        shares = (self.memory.cusum[:, SLOTS:] * weights[..., None]).sum(axis=(0, 2))
+        whole: Floats = shares / weights.sum(axis=(0, 2), dtype=np.float64)[:, None]
+        return whole
+
     def reason(self, rank: int) -> Reason:
         """The stream that speaks loudest against a rank."""
         share = self.memory.cusum[..., rank] * self._weights

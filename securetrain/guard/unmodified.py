@@ -23,7 +23,7 @@ Rules:
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,8 +39,9 @@ from securetrain.guard import slots
 from securetrain.guard.attachment import attach, seen_parameters
 from securetrain.guard.bound_numbers import Aftermath
 from securetrain.guard.guard import GUARDS, GradientGuard
+from securetrain.guard.suspicions import OnSuspicion
 from securetrain.guard.verdict import StepRecord, Totals
-from securetrain.policy.schema import Gradients
+from securetrain.policy.schema import Gradients, GuardResponse
 
 _UNSEEN: Final = "ST-GRAD-006"
 UNWATCHED: Final = "ST-GRAD-020"
@@ -56,6 +57,10 @@ class Listener:
     """A step was made on gradients that nobody judged; the reason, each once."""
     judged: Callable[[StepRecord], None]
     """A step was judged."""
+    refused: Callable[[GuardError], None] = lambda _error: None
+    """No step can be made under this policy; why."""
+    suspected: OnSuspicion | None = None
+    """A rank is to be reported to the rendezvous."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,10 +87,15 @@ class ScriptGuard:
     Args:
         settings: The policy's section.
         listener: Hears what happens.
+        nodes: The node of each rank of the job; see `GradientGuard`.
     """
 
-    def __init__(self, settings: Gradients, listener: Listener) -> None:
+    def __init__(
+        self, settings: Gradients, listener: Listener, nodes: Sequence[int] | None = None
+    ) -> None:
         self._settings = settings
+        self._nodes = nodes
+        self._objection: GuardError | None = None
         self._listener = listener
         self._models: list[_Watched] = []
         self._reasons: dict[str, None] = {}
@@ -160,8 +170,19 @@ class ScriptGuard:
         if any(model in guard.parts for guard in GUARDS) or id(model) in self._why:
             return
         self._models = [one for one in self._models if one.model() is not None]
+        if self._settings.response is GuardResponse.ROLLBACK:
+            self._objection = _no_rollback()
+            self.give_up(model, self._objection.what)
+            return
         try:
-            guard = attach(model, None, self._settings, on_record=self._listener.judged)
+            guard = attach(
+                model,
+                None,
+                self._settings,
+                on_record=self._listener.judged,
+                nodes=self._nodes,
+                on_suspicion=self._listener.suspected,
+            )
         except GuardError as error:
             # In a backward pass nothing may be raised: the others would wait.
             self.give_up(model, error.what)
@@ -189,6 +210,7 @@ class ScriptGuard:
         Collective where something was reduced.
         """
         if _is_distributed() and not _in_backward():
+            self._object()
             self._judge(frozenset(map(id, parameters)), keep=True)
 
     @slots.eager
@@ -271,7 +293,13 @@ class ScriptGuard:
             return args, {**kwargs, "closure": judged_closure}
         return (args[0], judged_closure, *args[2:]), kwargs
 
+    def _object(self) -> None:
+        if self._objection is not None:
+            self._listener.refused(self._objection)
+            raise self._objection
+
     def _settle(self, optimizer: Optimizer) -> None:
+        self._object()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if _in_backward():
             self._note("an optimizer steps inside of the backward pass")
@@ -384,6 +412,16 @@ class ScriptGuard:
             self._listener.unwatched(reason)
         if self._settings.require_watched:
             raise GuardError(UNWATCHED, f"this step is not watched: {reason}", "gradients")
+
+
+def _no_rollback() -> GuardError:
+    return GuardError(
+        "ST-GRAD-021",
+        "the script keeps its own checkpoints, and a run can go back only to those of the built-in"
+        " trainer",
+        "gradients.response",
+        "use exclude-rank, which goes on without the rank; or train with securetrain train",
+    )
 
 
 _FOREIGN: Final = "the script has registered a communication hook of its own"

@@ -7,7 +7,8 @@ Each seam is closed when the module that has it is imported, and only then:
 =================================================  ===============================================
 torch.distributed.distributed_c10d                 object collectives unpickle under the allow-list;
                                                    sockets are checked when a group has been made,
-                                                   and on loopback who is connected to them
+                                                   and on loopback who is connected to them; a group
+                                                   that is made again has fresh keys (`fresh_keys`)
 torch                                              the job's key is given to its NCCL (nccl-tls)
 torch.distributed.rpc                              sockets are checked when RPC has started
 torch.distributed.rpc.internal                     RPC arguments, likewise
@@ -35,6 +36,7 @@ from securetrain.core import RUN_DIR_VARIABLE, SIGNER_VARIABLE, RunDir
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.core.vocabulary import NetworkProfile
 from securetrain.launch import loopback_peers, seams, sockets, workerlog
+from securetrain.launch.fresh_keys import FreshKeys
 from securetrain.launch.gradients import GradientWatch
 from securetrain.launch.import_hooks import Patch, PostImportFinder
 from securetrain.launch.unpickler import Rules, SafePickle, make_unpickler
@@ -56,6 +58,8 @@ class Shim:
     """The launcher's signing socket; empty without a launcher."""
     nccl_key: str = field(default="", repr=False)
     """The key of NCCL's TLS under ``nccl-tls``."""
+    is_node_leader: bool = False
+    """Whether this is the first worker of its node."""
     is_child: bool = False
     """A process that the script started: it is protected, and leaves the report to its parent."""
     protected: list[str] = field(default_factory=list)
@@ -74,6 +78,8 @@ class Shim:
             self.gradients = GradientWatch(
                 settings=settings,
                 sketches=self.run.sketches if self.rank == 0 else None,
+                signer=self.signer,
+                is_node_leader=self.is_node_leader,
                 say=self._say,
                 record=self._record,
                 changed=self.report,
@@ -108,6 +114,7 @@ class Shim:
             rank=rank,
             attempt=attempt,
             signer=environ.get(SIGNER_VARIABLE, ""),
+            is_node_leader=not is_child and environ.get("LOCAL_RANK") == "0",
             is_child=is_child,
         )
         if profile is NetworkProfile.NCCL_TLS and not is_child:
@@ -198,7 +205,10 @@ class Shim:
 
     def _patches(self) -> dict[str, Patch]:
         dist = "torch.distributed"
+        fresh = FreshKeys()
         c10d: list[Patch] = [
+            functools.partial(seams.wrap, fresh.rendezvous, "rendezvous"),
+            functools.partial(seams.wrap, fresh.group, "init_process_group"),
             functools.partial(seams.wrap, self._checking, "init_process_group"),
             functools.partial(seams.wrap, self._checking, "new_group"),
         ]

@@ -20,6 +20,7 @@ SIGKILL, which is all that a TPM hears of one.
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -279,7 +280,8 @@ def _is_running(pid: int) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that the kernel gives to no connection before swtpm has it."""
+    for port in random.sample(range(10_000, 20_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("100 ports were tried, and all are in use")

@@ -218,6 +218,7 @@ def test_bringing_up_and_evicting():
 @pytest.mark.dist
 @pytest.mark.netns
 @pytest.mark.slow
+@pytest.mark.many
 @needs_hosts
 def test_steps_of_two_nodes():
     assert len(job.NetworkStep(steps=1).run(BOTH)) == 2

@@ -35,11 +35,14 @@ FOUR = (
     Case("hsdp 2x2", 4, "{dp_replicate: 2, dp_shard: 2}", SMALL),
     Case("fsdp x tp", 4, "{dp_shard: 2, tp: 2}", SMALL),
     Case("pp x fsdp", 4, "{pp: 2, dp_shard: 2}", SMALL),
-    Case("replicas x tp", 4, "{dp_replicate: 2, tp: 2}", SMALL),
     Case("pp x replicas", 4, "{pp: 2, dp_replicate: 2, schedule: Interleaved1F1B}"),
-    Case("cp x tp, ring", 4, "{cp: 2, tp: 2, context: ring}", SMALL),
     Case("fsdp 4, zero-2", 4, "{dp_shard: 4, zero: 2, microbatches: 2}", SMALL),
 )
+WITH_TP = (
+    Case("replicas x tp", 4, "{dp_replicate: 2, tp: 2}", SMALL),
+    Case("cp x tp, ring", 4, "{cp: 2, tp: 2, context: ring}", SMALL),
+)
+"""Pieces of two ranks that a tensor dimension makes, as "fsdp x tp" has them."""
 SPARSE = SMALL.replace("}", ", experts: 4, experts_per_token: 2}")
 EXPERTS = (
     Case("ep x fsdp", 4, "{dp_shard: 4, ep: 2}", SPARSE),
@@ -47,9 +50,9 @@ EXPERTS = (
 )
 ALIKE = {"hsdp 2x2", "fsdp 4, zero-2", "ep x fsdp", "ep 4"}
 """Meshes on which all four ranks hold equal pieces: they are compared from the first step on."""
-ALIKE_FIRST, PAIRS_FIRST = 8, 24
+ALIKE_FIRST, PAIRS_FIRST = 5, 24
 """The first poisoned step, counted from 1. Two ranks have a past by the later one."""
-CONTROL_FIRST = 8
+CONTROL_FIRST = 5
 """The same without the guard, which needs no past."""
 
 
@@ -100,7 +103,14 @@ def scenarios(cases: list[Case], culprit: int) -> dict[str, Any]:
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", [FOUR, EXPERTS], ids=["dense", "experts"])
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(FOUR, id="dense"),
+        pytest.param(WITH_TP, id="with tp", marks=pytest.mark.many),
+        pytest.param(EXPERTS, id="experts"),
+    ],
+)
 def test_a_poisoned_rank_is_refused_by_all_and_named(cases):
     culprit = 3
     seen = run_ranks(scenarios, 4, list(cases), culprit, timeout=200)

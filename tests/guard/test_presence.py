@@ -54,14 +54,16 @@ def deadline(store, rank, **options):
 
 
 def wait_all(store, work, ranks, *, late=None, **options):
-    """What each of some ranks of four meets; `late` is one that comes when the rest nearly end."""
+    """What each of some ranks of four meets; `late` is one that comes half-way to the deadline."""
     errors: dict[int, Any] = {}
+    together = threading.Barrier(len(ranks))
 
     def one(rank):
+        together.wait(20)
         if rank == late:
-            time.sleep(0.5)
+            time.sleep(options["seconds"] / 2)
         try:
-            deadline(store, rank, **options).wait(work, "0,1,2,3", 5, range(4))
+            deadline(store, rank, **dict(options)).wait(work, "0,1,2,3", 5, range(4))
             errors[rank] = None
         except GuardError as error:
             errors[rank] = error
@@ -86,7 +88,7 @@ def test_a_rank_that_does_not_speak_is_named_at_the_deadline():
 
 
 def test_who_comes_late_but_before_the_end_is_not_named():
-    errors = wait_all(Store(), Work(), (0, 1, 3), late=3)
+    errors = wait_all(Store(), Work(), (0, 1, 3), late=3, seconds=2.0)
     assert all("rank 2 did not" in error.what for error in errors.values())
     assert not any("rank 3" in error.what for error in errors.values())
 

@@ -17,6 +17,9 @@ from securetrain.core.rundir import RunDir
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import VerifiedLedger, verify_ledger
 
+PATIENCE = 240.0
+"""Seconds that a launch may take on a busy machine."""
+
 
 @dataclass(frozen=True)
 class Launched:
@@ -71,13 +74,19 @@ def _run_command() -> Callable[..., list[str]]:
 
 @pytest.fixture(scope="session")
 def launch() -> Callable[..., Launched]:
-    def start(run_dir: Path, *arguments: str, cwd: Path | None = None, **env: str) -> Launched:
+    def start(
+        run_dir: Path,
+        *arguments: str,
+        cwd: Path | None = None,
+        patience: float = PATIENCE,
+        **env: str,
+    ) -> Launched:
         done = subprocess.run(
             run_command(run_dir, *arguments),
             env=clean_environment(**env),
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=patience,
             cwd=cwd,
             check=False,
         )

@@ -29,11 +29,12 @@ PATIENCE = 150
 # Says how far it is and in which world; ends when all see the file.
 TRAIN = """
 import os, sys, time
-import torch, torch.distributed as dist
 folder, node = sys.argv[1], sys.argv[4]
 def say(what):
     with open(f"{folder}/progress-{node}", "a") as file:
         file.write(f"{time.time()} {what} {os.environ['WORLD_SIZE']} {os.environ['RANK']}\\n")
+say("begun")
+import torch, torch.distributed as dist
 say("started")
 dist.init_process_group("gloo")
 say("joined")
@@ -116,7 +117,28 @@ class Trio(TwoNodes):
         self.inside = namespace_of(self.job, victim)
         BLOW[how](self.launchers[victim], self.host(victim))
         self.await_steps(others, at)
-        return max(min(self.steps(node, len(others), at)) for node in others) - at
+        return self.took(f"{how} {victim}", others, at)
+
+    def took(self, what: str, others: tuple[str, ...], at: float) -> float:
+        """Say how long it was until all of these trained again, and until their workers ran.
+
+        torch's import lies between the two: seconds on a busy machine, and nobody's of ours.
+        """
+        world = len(others)
+        ran = [
+            min(
+                (t for t, what, size, _ in self.progress(node) if t > at and what == "begun"),
+                default=at,
+            )
+            for node in others
+        ]
+        trained = max(min(self.steps(node, world, at)) for node in others) - at
+        load = os.getloadavg()[0]
+        print(  # noqa: T201 - measured
+            f"LOST {what}: workers after {max(ran) - at:.1f} s, trained after {trained:.1f} s,"
+            f" load {load:.0f}"
+        )
+        return trained
 
     def await_steps(self, nodes: tuple[str, ...], since: float) -> None:
         """Until all of these train, in a world of their own."""
@@ -213,8 +235,7 @@ def test_the_others_train_on(trio, victim, how):
     """node-a is rank 0: the store goes with it."""
     trio.begin()
     trio.poll(lambda: all(len(trio.steps(node, 3)) > 3 for node in NODES), "all train", NODES)
-    took = trio.strike(victim, how)
-    print(f"LOST {how} {victim}: trained again after {took:.1f} s")  # noqa: T201 - measured
+    trio.strike(victim, how)
     trio.finish(victim, how)
 
 
@@ -309,8 +330,7 @@ def die_at(trio, victim, point, nnodes="2:3"):
     at = time.time()
     others = tuple(node for node in NODES if node != victim)
     trio.await_steps(others, at)
-    took = max(min(trio.steps(node, 2, at)) for node in others) - at
-    print(f"LOST at {point}: trained after {took:.1f} s")  # noqa: T201 - measured
+    trio.took(f"at {point}", others, at)
 
 
 @pytest.mark.many
@@ -325,8 +345,7 @@ def test_a_member_that_dies_before_the_first_step_keeps_nobody(trio, victim, poi
 def test_one_dies_before_its_first_step_and_rank_0_is_told_to_end(trio, fewest):
     """A sample of the two campaigns in one job; with node-a goes the store."""
     die_at(trio, "node-c", f"{_AGENT}._start_workers after", nnodes="1:3")
-    took = trio.strike("node-a", "SIGTERM", gone=("node-c",))
-    print(f"LOST SIGTERM node-a: trained again after {took:.1f} s")  # noqa: T201 - measured
+    trio.strike("node-a", "SIGTERM", gone=("node-c",))
     trio.finish("node-a", "SIGTERM", gone=("node-c",))
 
 
@@ -339,6 +358,5 @@ def test_at_any_time(trio, seed):
     trio.begin()
     trio.poll(lambda: any(trio.progress(node) for node in NODES), "a worker starts", NODES)
     time.sleep(chance.uniform(0.0, 4.0))
-    took = trio.strike(victim, how)
-    print(f"LOST {how} {victim}: trained again after {took:.1f} s")  # noqa: T201 - measured
+    trio.strike(victim, how)
     trio.finish(victim, how)

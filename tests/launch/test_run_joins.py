@@ -9,7 +9,6 @@ control is `test_run.test_joining_a_coordinator_that_runs_elsewhere`.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,7 +26,7 @@ from securetrain.identity.keys import KeyKind, PrivateKey
 from securetrain.identity.register import How, Kind
 from securetrain.identity.spiffe import Role
 from securetrain.rendezvous.member.identity_dir import store_identity, write_identity
-from tests.vocabulary import outside
+from tests.vocabulary import free_port, outside
 
 pytestmark = pytest.mark.dist
 
@@ -175,8 +174,7 @@ def test_a_coordinator_that_is_killed_while_it_trains(cluster):
 
 
 def test_no_coordinator_at_all(cluster):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        cluster.endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    cluster.endpoint = f"127.0.0.1:{free_port()}"
     err = cluster.ended(cluster.run(cluster.identity()), "ST-ADMN-007", 1)
     assert "start the coordinator first" in err
 

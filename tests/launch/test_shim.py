@@ -59,7 +59,7 @@ def events(setup):
 def fake_c10d():
     module = types.ModuleType("torch.distributed.distributed_c10d")
     module._unpickler = pickle.Unpickler  # type: ignore[attr-defined]
-    for name in ("init_process_group", "new_group"):
+    for name in ("init_process_group", "new_group", "rendezvous"):
         setattr(module, name, lambda *a, name=name, **k: (name, a, k))
     return module
 

@@ -13,6 +13,7 @@ from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.statements import open_statement
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
+from securetrain.drills.worker_signs import ASK
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.run_setup import prepare_run
@@ -39,9 +40,12 @@ def opened(event, arguments):
 sys.addaudithook(opened)
 """
 
+# Rank 0 makes the second group late: without fresh keys, rank 1 meets its address of before.
 TRAINER = """
+import time
 from securetrain.train.__main__ import main
-sys.exit(int(main(sys.argv[1:], os.environ)))
+assert int(main(sys.argv[1:2], os.environ)) == 0
+time.sleep(0.0 if int(os.environ["RANK"]) else 1.0)
 """
 
 # A script of anybody: DDP, and our save in place of torch's.
@@ -51,16 +55,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from torch.nn.parallel import DistributedDataParallel
 import securetrain.artifacts as artifacts
-from securetrain.artifacts.statement import members
-from securetrain.core.errors import RuntimeRefusal
-from securetrain.core.hashtree import TreeParams
-from securetrain.artifacts.statement.statements import TreeInfo
 dist.init_process_group("gloo")
-rank, out, codes = dist.get_rank(), Path(sys.argv[1]), {}
+rank, out = dist.get_rank(), Path(sys.argv[2])
 run = artifacts.this_run()
 model = DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in (1, 2, 3):
+for step in (7, 8, 9):
     optimizer.zero_grad()
     model(torch.ones(2, 8)).sum().backward()
     optimizer.step()
@@ -68,13 +68,7 @@ for step in (1, 2, 3):
     context = artifacts.SaveContext(run_id=run.run_id, step=step, seq=step, created=now)
     artifacts.save({"model": model.state_dict()}, out / f"step-{step}", context=context)
 if rank == 1:
-    said = dict(run_id=run.run_id, step=9, save_id="ab" * 16, world_size=2, rank=1, file=None)
-    said["tree"] = TreeInfo.of(TreeParams())
-    for name, lie in {"rank": 0, "run_id": "job-other", "step": 1, "world_size": 1}.items():
-        try:
-            run.signer.sign(members.rank_message(**{**said, name: lie}))
-        except RuntimeRefusal as error:
-            codes[name] = error.code
+    codes = lie_to_the_socket(rank, 2)
     (out / "codes.json").write_text(json.dumps(codes))
 dist.barrier()
 dist.destroy_process_group()
@@ -92,7 +86,8 @@ def reading(run, trust):
     return found.recorded
 
 
-def test_the_trainer_saves_without_a_key(launch, tmp_path):
+def test_the_trainer_and_a_script_save_without_a_key_and_speak_for_nobody_else(launch, tmp_path):
+    """One job: the trainer first, then DDP in a group made anew, with our save; rank 1 lies."""
     made = prepare_run(tmp_path / "run", "dev", datetime.now(UTC))
     rows = [
         (split, f"{split}-{n}", text)
@@ -101,18 +96,19 @@ def test_the_trainer_saves_without_a_key(launch, tmp_path):
     ]
     key = PrivateKey.load(made.run.key("dataset"))
     sign_documents(rows, made.run.dataset, name="prose", key=key, now=datetime.now(UTC))
-    (tmp_path / "train.py").write_text(HIDE + TRAINER)
+    (tmp_path / "train.py").write_text(HIDE + TRAINER + ASK + SCRIPT)
     (tmp_path / "job.yaml").write_text(JOB)
     done = launch(
         made.run.root,
         *("--standalone", "--nproc-per-node", "2"),
-        *(str(tmp_path / "train.py"), str(tmp_path / "job.yaml")),
+        *(str(tmp_path / "train.py"), str(tmp_path / "job.yaml"), str(tmp_path / "out")),
     )
     assert done.code == 0, done.err
     trust = TrustRoot.load(made.run.trust, datetime.now(UTC))
-    saved = statements(made.run.checkpoints, trust)
-    assert [one.step for one in saved] == [3, 6]
-    for one in saved:
+
+    by_trainer = statements(made.run.checkpoints, trust)
+    assert [one.step for one in by_trainer] == [3, 6]
+    for one in by_trainer:
         assert members.check(one, trust, required=True) == []
         assert [signature.rank for signature in one.signatures] == [0, 1]
     newest = read_head(LocalStorage(made.run.checkpoints), trust)
@@ -124,19 +120,9 @@ def test_the_trainer_saves_without_a_key(launch, tmp_path):
     kinds = [type(line.event) for line in by_rank]
     assert kinds.count(events.CheckpointSigned) == 2
 
-
-def test_a_script_saves_without_a_key_and_speaks_for_nobody_else(launch, tmp_path):
-    (tmp_path / "train.py").write_text(HIDE + SCRIPT)
-    done = launch(
-        tmp_path / "run",
-        *("--standalone", "--nproc-per-node", "2"),
-        *(str(tmp_path / "train.py"), str(tmp_path / "out")),
-    )
-    assert done.code == 0, done.err
-    trust = TrustRoot.load(done.run.trust, datetime.now(UTC))
-    saved = statements(tmp_path / "out", trust)
-    assert [one.step for one in saved] == [1, 2, 3]
-    assert all(members.check(one, trust, required=True) == [] for one in saved)
+    by_script = statements(tmp_path / "out", trust)
+    assert [one.step for one in by_script] == [7, 8, 9]
+    assert all(members.check(one, trust, required=True) == [] for one in by_script)
     codes = json.loads((tmp_path / "out" / "codes.json").read_text())
     assert codes == {
         "rank": "ST-RUNT-031",
@@ -144,6 +130,6 @@ def test_a_script_saves_without_a_key_and_speaks_for_nobody_else(launch, tmp_pat
         "step": "ST-RUNT-033",
         "world_size": "ST-RUNT-031",
     }
-    refused = [e.event for e in reading(done.run, trust) if type(e.event) is events.SigningRefused]
+    refused = [e.event for e in reading(made.run, trust) if type(e.event) is events.SigningRefused]
     assert [event.code for event in refused] == list(codes.values())
     assert {event.subject for event in refused} == {"rank-1"}

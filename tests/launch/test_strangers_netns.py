@@ -392,7 +392,7 @@ def listeners(host: Host) -> dict[int, str]:
 def test_a_strangers_tensor(scene):
     """Attack 25: put one's own address in the place of rank 1's, be rank 1, send a tensor."""
     assert scene.stock.group(1, 0) == [42.0] * 8  # an honest group, whose keys are to be learnt
-    for number in range(2, 7):  # a race with the honest rank, which the stranger wins soon
+    for number in range(2, 22):  # a race with the honest rank, which the stranger wins soon
         victim = poison(scene, number)
         if victim == [-1337.0] * 8:
             break

@@ -5,7 +5,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.vocabulary import free_port
 from tools.torchrun_lines import COMMON, LINES, Line
 
 SCRIPT = """\
@@ -75,9 +75,7 @@ def tell(line: Line, command: list[str], folder: Path) -> Told:
         path.mkdir(parents=True)
     for path in (here / "probe.py", here / "pack" / "probe.py"):
         path.write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     given = [word.format(port=port, log=folder / "log") for word in line.argv]
     keep = {"HOME", "LANG", "PATH", "VIRTUAL_ENV"}
     env = {name: value for name, value in os.environ.items() if name in keep} | line.env

@@ -35,7 +35,7 @@ TWO = (
     Case("pp", 2, "{pp: 2, schedule: Interleaved1F1B}", extra=COMPILED),
 )
 INDUCTOR = (Case("fsdp, recompute", 2, "{dp_shard: 2}", extra=AGAIN),)
-SHAPE = ModelShape(dim=32, layers=2, heads=4, kv_heads=2, ffn=64)
+SHAPE = ModelShape(dim=32, layers=1, heads=4, kv_heads=2, ffn=64)
 
 
 def embedding_gradients(*, ours: bool) -> dict[str, float]:

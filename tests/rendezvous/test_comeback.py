@@ -33,6 +33,7 @@ from securetrain.rendezvous.member.client import Member
 from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.identity_dir import store_identity
 from securetrain.rendezvous.wire.protocol import Close, Done, Ready
+from tests.vocabulary import free_port
 
 NODES = ["node-0", "node-1", "node-2"]
 
@@ -149,11 +150,6 @@ class Cluster:
             member.leave()
         if self.process.poll() is None:
             self.kill()
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @pytest.fixture

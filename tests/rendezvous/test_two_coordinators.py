@@ -6,7 +6,6 @@ Also the way to a standby: a list of endpoints.
 """
 
 import shutil
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -28,6 +27,7 @@ from securetrain.rendezvous.member import places as places_module
 from securetrain.rendezvous.member.comeback import Comeback
 from securetrain.rendezvous.member.entry import parse_endpoints
 from securetrain.rendezvous.wire.generation import check_generation, sign_generation
+from tests.vocabulary import free_port
 
 NODES = ["node-0", "node-1", "node-2"]
 
@@ -40,8 +40,7 @@ class Two:
         self.memory = JobMemory(root / "one.json", job.ledger.key)
         self.first = job.start(2, 3, memory=self.memory, last_call=0.3)
         self.one = (job.host, job.port)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.two = ("127.0.0.1", int(server.getsockname()[1]))
+        self.two = ("127.0.0.1", free_port())
         self.members = {node: self.join(node) for node in NODES}
         self.meet(NODES)
 
@@ -286,8 +285,7 @@ def test_an_ordinary_change_to_a_standby(two):
 def test_a_node_joins_where_somebody_answers(two):
     two.members.pop("node-2").leave()
     member = two.job.make_member("node-7")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = ("127.0.0.1", int(server.getsockname()[1]))
+    nobody = ("127.0.0.1", free_port())
     member.connect(*nobody, two.one)
     assert member.connected
     alone = two.job.make_member("node-8")

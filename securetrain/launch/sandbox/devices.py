@@ -3,6 +3,7 @@
 """The devices that workers see, by name."""
 
 import os
+import resource
 import stat
 from pathlib import Path
 from typing import Final
@@ -22,8 +23,12 @@ GPU_DEVICES: Final = (
     "kfd",
     "dri/renderD*",
 )
-"""Of NVIDIA's and AMD's drivers. ``/dev/infiniband`` is shown under a profile for RDMA only."""
-RDMA_DEVICES: Final = "infiniband"
+"""Of NVIDIA's and AMD's drivers. MIG's own rights are modes of the files in ``nvidia-caps``."""
+RDMA_DEVICES: Final = ("infiniband/uverbs[0-9]*", "infiniband/rdma_cm")
+"""Under a profile for RDMA only; ``umad`` and ``issm``, which manage the fabric, never."""
+NCCL_TOPOLOGY: Final = "/run/nvidia-topologyd"
+"""NCCL reads the wiring of a virtual machine there, from what the cloud's image has put there."""
+NVIDIA_DRIVER: Final = "/proc/driver/nvidia/version"
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a private one stands there
 
 LINKS: Final = (
@@ -48,8 +53,37 @@ def device_groups(user: JobUser, *, rdma: bool, dev: Path = Path("/dev")) -> lis
 
 def shown_devices(*, rdma: bool, dev: Path = Path("/dev")) -> list[Path]:
     """The devices that workers see: the usual ones, GPUs, and for RDMA its own."""
-    patterns = [*DEVICES, *GPU_DEVICES, *([RDMA_DEVICES] if rdma else [])]
+    patterns = [*DEVICES, *GPU_DEVICES, *(RDMA_DEVICES if rdma else ())]
     return sorted(path for pattern in patterns for path in dev.glob(pattern))
+
+
+def lacking_devices(dev: Path = Path("/dev"), driver: Path = Path(NVIDIA_DRIVER)) -> str:
+    """Name devices that CUDA makes at its first call, with rights that no worker has.
+
+    Its helper, ``nvidia-modprobe``, is setuid root: in a sandbox it is a program like any other.
+    """
+    names = ("nvidiactl", "nvidia-uvm")
+    gone = [str(dev / name) for name in names if driver.exists() and not (dev / name).exists()]
+    if not gone:
+        return ""
+    return f"workers cannot make {' and '.join(gone)} for CUDA: run nvidia-modprobe -u -c=0 first"
+
+
+def memory_to_lock() -> str:
+    """Say how little memory RDMA may lock; empty where there is no limit.
+
+    Tried, because being root says little in a container.
+    """
+    kind = resource.RLIMIT_MEMLOCK
+    soft, most = resource.getrlimit(kind)
+    if most == resource.RLIM_INFINITY:
+        return ""
+    try:
+        resource.setrlimit(kind, (soft, resource.RLIM_INFINITY))
+    except (OSError, ValueError):
+        return f"RDMA may lock {most // 1024} KiB of memory only: raise the limit (ulimit -H -l)"
+    resource.setrlimit(kind, (soft, most))
+    return ""
 
 
 def shared_memory_size(place: str = SHARED_MEMORY) -> str:

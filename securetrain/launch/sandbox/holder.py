@@ -110,6 +110,12 @@ def limit(orders: Mapping[str, Any]) -> None:
         _, most = resource.getrlimit(name)
         high = hard if most == resource.RLIM_INFINITY else min(hard, most)
         resource.setrlimit(name, (min(soft, high), high))
+    for name in orders["raised"]:
+        _, most = resource.getrlimit(name)
+        try:
+            resource.setrlimit(name, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        except (OSError, ValueError):  # not root: as far as it goes
+            resource.setrlimit(name, (most, most))
     if orders["cgroup"]:
         try:
             write(orders["cgroup"], str(os.getpid()))

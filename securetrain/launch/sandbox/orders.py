@@ -29,8 +29,11 @@ from typing import Any, Final
 from securetrain.launch.sandbox import landlock, seccomp
 from securetrain.launch.sandbox.devices import (
     LINKS,
+    NCCL_TOPOLOGY,
     SHARED_MEMORY,
     device_groups,
+    lacking_devices,
+    memory_to_lock,
     shared_memory_size,
     shown_devices,
 )
@@ -61,8 +64,9 @@ RLIMITS: Final = (
 
 A core holds secrets, and the kernel hands it to a program outside; message queues are counted by
 user and not by job; a priority above others' takes the machine from them, for ever with real-time.
-All others stay the launcher's, because jobs need them: locked memory for RDMA, files for data
-loaders, address space for CUDA. Processes are counted by user, who may have several jobs: they are
+All others stay the launcher's, because jobs need them: files for data loaders, address space for
+CUDA. Under a profile for RDMA, which registers memory, it may be locked without a limit, as root
+may, who the workers are not. Processes are counted by user, who may have several jobs: they are
 limited for each job, by its group (`cgroup`).
 """
 
@@ -148,6 +152,12 @@ def _show_devices(seen: View, *, rdma: bool) -> None:
     for path in shown_devices(rdma=rdma):
         place, folder = str(path), path.is_dir()
         seen.bind(place, place, write=True, ids=None, folder=folder, device=True)
+    seen.show(Path(NCCL_TOPOLOGY), own=False)
+    seen.notes += _device_notes(rdma=rdma)
+
+
+def _device_notes(*, rdma: bool) -> list[str]:
+    return [said for said in (lacking_devices(), memory_to_lock() if rdma else "") if said]
 
 
 def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict[str, Any]:
@@ -168,6 +178,7 @@ def orders(scene: Scene, features: Features, numbers: Mapping[str, int]) -> dict
         "user": None,
         "maps": [],
         "limits": list(map(list, RLIMITS)),
+        "raised": [resource.RLIMIT_MEMLOCK] if scene.rdma else [],
         "cgroup": scene.cgroup if features.limits else "",
         "seccomp": seccomp.program().hex() if features.seccomp else "",
         "variables": {},
@@ -225,7 +236,7 @@ def _without_namespaces(scene: Scene, version: int) -> dict[str, Any]:
         if path.exists():
             readable += landlock.all_but(hidden, os.path.realpath(path))
     places = [*scene.outputs, *map(Path, (*TEMPORARY, SHARED_MEMORY))]
-    notes = []
+    notes = _device_notes(rdma=scene.rdma)
     if stops := obstacle_to_writing(scene.cwd, scene.all_homes):
         notes.append(f"the working directory {scene.cwd} is read-only: {stops}; --output DIR")
     else:

@@ -5,7 +5,8 @@
 In order: TLS handshake, and whether the peer is revoked; Hello, which must equal the certificate;
 Challenge and Proof, judged by the verifier; Admit. From then on the node asks for rounds, beats,
 and renews its lease. The connection ends, and the node is out, at the first message that has no
-place, when the node falls silent for three heart-beats, or when its lease ends.
+place, when the node falls silent for three heart-beats, when its machine answers nothing for two
+(`Channel.expect_answers`), or when its lease ends.
 """
 
 import hashlib
@@ -31,6 +32,7 @@ from securetrain.rendezvous.wire.channel import Channel, PeerClosedError, Wakeup
 from securetrain.rendezvous.wire.generation import Generation
 from securetrain.rendezvous.wire.meaning import check_address
 from securetrain.rendezvous.wire.protocol import (
+    ANSWER_HEARTBEATS,
     DOCUMENT_LIMIT,
     FRAME_LIMIT,
     MISSED_HEARTBEATS,
@@ -284,6 +286,7 @@ class Session:
         result = self._appraise(proof)
         self.hub.admitted(self, result)
         self.admitted = True
+        self.channel.expect_answers(ANSWER_HEARTBEATS * self.terms.heartbeat)
         self._send_admit(result)
         self._renewing = True
 

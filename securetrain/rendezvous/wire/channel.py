@@ -37,6 +37,7 @@ from securetrain.rendezvous.wire.protocol import (
 )
 
 _READ_SIZE: Final = 32 << 10
+_MIN_PATIENCE: Final = 2.0
 _LINGER_SECONDS: Final = 0.5
 _LINGER_BYTES: Final = 1 << 20
 
@@ -98,6 +99,21 @@ class Channel:
         self._open = True
         self._halted = False
         self._broken: PeerClosedError | None = None
+
+    def expect_answers(self, seconds: float) -> None:
+        """End the connection when the peer's machine has answered nothing for so long.
+
+        The kernels see to it: a machine answers while its processes are slow, stopped or starved.
+        """
+        patience = max(_MIN_PATIENCE, seconds)
+        with contextlib.suppress(OSError):  # a socket of another family: its owner's clock is left
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in (
+                (socket.TCP_KEEPIDLE, 1),
+                (socket.TCP_KEEPINTVL, 1),
+                (socket.TCP_USER_TIMEOUT, round(patience * 1000)),
+            ):
+                self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def handshake(self, deadline: float) -> SpiffeId:
         """Authenticate both sides; returns who the peer is.

@@ -51,6 +51,8 @@ from securetrain.evidence import AttestationKeys, Structure
 PROTOCOL: Final = "securetrain-rdzv/3"
 """Its number changes with any message: TLS (ALPN) and Hello refuse another one, before the rest."""
 HEADER_SIZE: Final = 4
+ANSWER_HEARTBEATS: Final = 2
+"""So long may a member's machine answer nothing at all: it is switched off, or cut off."""
 MISSED_HEARTBEATS: Final = 3
 """So many in a row, and either side takes the other for dead."""
 FRAME_LIMIT: Final = 64 << 10

@@ -1,9 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""What one of four ranks does in test_meshes.py: argv is rank, directory. Writes rank-N.json."""
+"""What one of four ranks does in test_meshes.py (tests/scenarios.py), with a directory, ROOT."""
 
-import json
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from securetrain.core.hashtree import TreeParams
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRoot
 
-RANK, ROOT = int(sys.argv[1]), Path(sys.argv[2])
+RANK, ROOT = int(globals()["RANK"]), Path(globals()["ROOT"])
 NOW = datetime.fromisoformat((ROOT / "now").read_text())
 KEY = PrivateKey.load(ROOT / "checkpoint.pem") if RANK == 0 else None
 TRUST = TrustRoot.load(ROOT / "trust.json", NOW)
@@ -185,13 +183,3 @@ def _checkpoint_keys() -> set[str]:
     from securetrain.identity.trust import TrustRole
 
     return set(TRUST.keys_for(TrustRole.CHECKPOINT))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{ROOT}/rendezvous", rank=RANK, world_size=4
-    )
-    (ROOT / f"rank-{RANK}.json").write_text(json.dumps(main()))
-    dist.barrier()
-    dist.destroy_process_group()

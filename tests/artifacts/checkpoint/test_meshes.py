@@ -2,10 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four ranks: DDP to FSDP2 x TP and back, in the background, with rank signatures and floors."""
 
-import json
-import os
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +12,7 @@ from securetrain.artifacts import verify_path
 from securetrain.artifacts.statement.members import issue
 from securetrain.artifacts.statement.statements import CheckpointPredicate
 from securetrain.policy.load import load_policy
+from tests.scenarios import run_scenarios
 
 pytestmark = pytest.mark.dist
 
@@ -33,19 +30,7 @@ def run(tmp_path_factory, keys, now):
     for number in range(2):
         signer = issue("run-1", f"node-{number}", term, keys.admitter)
         signer.store(root / f"node-{number}.pem", root / f"node-{number}.json")
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(root)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        assert [worker.wait(timeout=200) for worker in workers] == [0] * WORLD
-    finally:
-        for worker in workers:
-            worker.kill()
-    return root, [json.loads((root / f"rank-{rank}.json").read_text()) for rank in range(WORLD)]
+    return root, run_scenarios(WORKER, WORLD, timeout=200, ROOT=str(root))
 
 
 def test_ddp_to_fsdp2_with_tp_and_back_is_equal_bit_by_bit(run):

@@ -134,6 +134,9 @@ if __name__ == "__main__":
     main()
 """
 
+COMPILES = 1200.0
+"""Seconds: DeepSpeed compiles an extension in C++ at its first start."""
+
 
 @dataclass(frozen=True)
 class Framework:
@@ -156,6 +159,7 @@ FRAMEWORKS = [
 @pytest.mark.many
 @pytest.mark.dist
 @pytest.mark.netns
+@pytest.mark.timeout(COMPILES + 60)
 @needs(lacking)
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda one: one.package)
 def test_a_framework_trains_saves_and_resumes(launch, tmp_path, monkeypatch, framework):
@@ -165,7 +169,8 @@ def test_a_framework_trains_saves_and_resumes(launch, tmp_path, monkeypatch, fra
     work.mkdir()
     (work / "train.py").write_text(framework.script + TELL)
     monkeypatch.chdir(work)
-    done = launch(tmp_path / "run", "--standalone", "--nproc-per-node", "2", "train.py")
+    command = ("--standalone", "--nproc-per-node", "2", "train.py")
+    done = launch(tmp_path / "run", *command, patience=COMPILES)
     assert done.code == 0, done.err
     said = [json.loads((work / f"done-{rank}.json").read_text()) for rank in range(2)]
     assert {one["size"] for one in said} == {2}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from securetrain.testing.processes import PRELOAD
+
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 SIZE = 3
 UNWATCHED = {
@@ -40,7 +42,7 @@ def seen_compiled(tmp_path_factory):
 def run_ranks(out, *, compiles):
     # One server imports torch; the ranks are its forks.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "securetrain.guard.guard"])
+    context.set_forkserver_preload(list(PRELOAD))
     script = str(Path(__file__).with_name("ranks.py"))
     shared = {"SIZE": SIZE, "INIT": str(out / "init"), "OUT": str(out), "COMPILES": compiles}
     processes = [

@@ -47,7 +47,9 @@ def is_missing(framework):
     return importlib.util.find_spec(framework) is None
 
 
-@pytest.mark.parametrize("script", ["plain_ddp.py", "plain_fsdp2.py"])
+@pytest.mark.parametrize(
+    "script", ["plain_ddp.py", pytest.param("plain_fsdp2.py", marks=pytest.mark.many)]
+)
 def test_a_poisoned_rank_of_a_plain_script_is_named(start, script):
     done = start(script, STEPS, 1, -1000)
     assert done.code == 0, done.err

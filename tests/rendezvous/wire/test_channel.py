@@ -287,3 +287,25 @@ def test_a_peer_that_has_not_ended_yet_is_listened_to_for_a_moment(ends, tools, 
         node._socket.sendall(bytes(1000))
         node._socket.shutdown(socket.SHUT_WR)
         closing.result(tools.PATIENCE)
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(4.0, 4000), (0.1, 2000)])
+def test_a_machine_that_answers_nothing_is_noticed_by_the_kernel(ends, asked, kept):
+    """Never sooner than in two seconds: a busy network is no reason."""
+    _, coordinator = ends
+    coordinator.expect_answers(asked)
+    options = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT]
+    found = [coordinator._socket.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+    assert found == [1, 1, kept]
+    assert coordinator._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def test_a_connection_of_another_kind_is_left_to_its_owners_clock(ends):
+    """As in tests, where both ends are one process."""
+    _, coordinator = ends
+    ours, theirs = socket.socketpair()
+    with theirs:
+        Channel(ours, coordinator.connection).expect_answers(4.0)
+        ours.send(b"x")
+        assert theirs.recv(1) == b"x"
+        ours.close()
