@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
+from securetrain.guard.flat import flat_modules, has_flat, ids_of
 from securetrain.guard.guard import GradientGuard
 from securetrain.guard.hooks import Sharded, sharded_modules
 from securetrain.guard.slots import bucket_slot
@@ -38,7 +39,7 @@ def attach(
     """Attach a new guard to a wrapped model; the caller judges (collective).
 
     Args:
-        model: Wrapped by DDP, or by fully_shard.
+        model: Wrapped by DDP, fully_shard or FSDP1.
         mesh: All ranks that hold a part of it, where some hold other pieces (tensor or pipeline
             parallel); None takes the mesh that the model was sharded over.
         policy: The policy, or its section; its mode is not ``off``.
@@ -75,6 +76,8 @@ def groups_of(model: nn.Module) -> list[ProcessGroup]:
     """
     if isinstance(model, DistributedDataParallel):
         return [model.process_group]
+    if has_flat(model):
+        return [one.group for one in flat_modules(model)[:1]]
     if not any(isinstance(module, FSDPModule) for module in model.modules()):
         raise _unseen("it is wrapped neither by DistributedDataParallel nor by fully_shard")
     found: dict[tuple[int, ...], ProcessGroup] = {}
@@ -89,6 +92,8 @@ def seen_parameters(model: nn.Module) -> frozenset[int]:
     if isinstance(model, DistributedDataParallel):
         slot = bucket_slot(model)
         return frozenset(map(id, model.parameters())) if slot is None else slot.parameters
+    if has_flat(model):
+        return frozenset().union(*map(ids_of, flat_modules(model)))
     return frozenset(
         id(parameter.sharded_param)
         for module in model.modules()

@@ -75,7 +75,6 @@ def bind_norms(
     exact = whole and order == 2.0
     with np.errstate(all="ignore"):
         ratio = np.where(known > 0, partial / known, np.where(partial == 0, 1.0, math.inf))
-        ratio = np.where(np.isfinite(partial), ratio, math.inf)
     factor, outvoted = _factor(ratio, exact=exact)
     if not math.isfinite(factor):
         return BoundNorm(total=_add_up(partial, owners, order))

@@ -19,6 +19,7 @@ into the table, and ranks whose digests differ are ST-GRAD-004.
 """
 
 import hashlib
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from torch import Tensor
 
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
-from securetrain.guard.integrity import Rows, unit_roundoff
+from securetrain.guard.integrity import Rows, near_zero, unit_roundoff
 from securetrain.guard.moments import Slices
 from securetrain.guard.sketch import Run, SketchParameters, SketchShape, derive, sketch_runs
 
@@ -94,6 +95,8 @@ class StepSketches:
     weights: tuple[float, ...]
     roundoff: float
     """Of the coarsest reduction."""
+    near_zero: float
+    """The norm of what one rounding of all numbers can change near zero."""
     digest: bytes
     unopened: tuple[int, ...]
     told: tuple[bytes, ...]
@@ -110,6 +113,7 @@ class _Step:
     parts: Rows | None = None
     weights: tuple[float, ...] = ()
     roundoff: float = 0.0
+    near_zero: float = 0.0
     unopened: set[int] = field(default_factory=set)
     told: tuple[bytes, ...] = ()
     batches: int = 0
@@ -143,9 +147,12 @@ class Collector:
         self._unlearned: list[tuple[str, Tensor, float]] = []
         self._means: dict[str, Tensor] = {}
         self._learned = 0
+        self.on_add: Callable[[], None] = _nothing
+        """Called before each piece."""
 
     def add(self, piece: Piece) -> None:
         """Take a piece over; draws and sketches when enough of them wait. Collective."""
+        self.on_add()
         self._waiting.append(piece)
         self._waiting_bytes += piece.local.numel() * piece.local.element_size()
         if self._waiting_bytes >= self._retain:
@@ -204,6 +211,7 @@ class Collector:
             parts=step.parts,
             weights=step.weights,
             roundoff=step.roundoff,
+            near_zero=step.near_zero,
             digest=step.digest.digest(),
             unopened=tuple(sorted(step.unopened)),
             told=step.told,
@@ -230,7 +238,9 @@ class Collector:
         if step.pieces and step.weights != piece.weights:
             step.objection = f"{piece.chunk} is reduced with other weights than the rest"
         step.weights = piece.weights
-        step.roundoff = max(step.roundoff, unit_roundoff(piece.wire or piece.result.dtype))
+        dtype = piece.wire or piece.result.dtype
+        step.roundoff = max(step.roundoff, unit_roundoff(dtype))
+        step.near_zero = math.hypot(step.near_zero, near_zero(dtype, piece.local.numel()))
         # A chunk delivered twice in a step has two names.
         name, numel = f"{step.pieces}|{piece.chunk}", piece.local.numel() // piece.parts
         fresh = derive(
@@ -270,6 +280,10 @@ class Collector:
         mean = self._means.get(piece.chunk)
         # A module whose parameters were thawed meanwhile sends other numbers than before.
         return ((0, mean),) if mean is not None and mean.shape == piece.result.shape else ()
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _segments(piece: Piece) -> tuple[Segment, ...]:

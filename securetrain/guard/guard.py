@@ -55,6 +55,7 @@ from securetrain.guard.bound_numbers import Aftermath, Bound, bind_flag, bind_no
 from securetrain.guard.collect import RETAIN_BYTES
 from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.exclusion import ExclusionState
+from securetrain.guard.flat import flat_modules, has_flat
 from securetrain.guard.hooks import sharded_modules
 from securetrain.guard.lone_watch import LoneWatch
 from securetrain.guard.presence import Deadline, default_store
@@ -168,6 +169,11 @@ class GradientGuard:
         return self._totals
 
     @property
+    def size(self) -> int:
+        """The number of ranks that compare their gradients."""
+        return len(self._ranks)
+
+    @property
     def parts(self) -> tuple[nn.Module, ...]:
         """The model, or the stages of a pipeline; empty before `attach`."""
         return self._parts
@@ -189,6 +195,12 @@ class GradientGuard:
         for watch in self._watches:
             if isinstance(watch, GroupWatch):
                 watch.moments.use(optimizer)
+
+    def on_reduction(self, callback: Callable[[], None]) -> None:
+        """Have something called at each reduction from now on, after `attach`."""
+        for watch in self._watches:
+            if isinstance(watch, GroupWatch):
+                watch.collector.on_add = callback
 
     def attach(self, *parts: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Hook what this rank holds, already wrapped by fully_shard or DDP: the model, or the
@@ -213,10 +225,15 @@ class GradientGuard:
             self._agreement = JobAgreement(self._job_group, self._ranks, self._deadline)
         return self._agreement
 
-    def judge(self, step: int) -> Verdict:
+    def judge(self, step: int, *, scaled: bool = False) -> Verdict:
         """Judge the gradients of the backward pass that just ended. Collective.
 
-        Call it before clipping and before the optimizer steps.
+        Call it before clipping, before a loss scaler and before the optimizer steps.
+
+        Args:
+            step: its number.
+            scaled: whether a loss scaler looks at the gradients next. Overflows are left to it, and
+                to their gradients, as long as a scale can be the cause.
 
         Raises:
             GuardError: ST-GRAD-006, no gradient was seen since the last call; ST-GRAD-010, a rank
@@ -226,7 +243,7 @@ class GradientGuard:
             raise self._objection
         if not self._parts:
             raise _unseen("the guard is not attached to a model", "call attach first")
-        findings, batches, sent_bytes = Findings(), 0, 0
+        findings, batches, sent_bytes = Findings(scaled=scaled), 0, 0
         self._step = step
         self._deadline.step += 1
         elsewhere: set[int] = set()
@@ -259,7 +276,7 @@ class GradientGuard:
         """Clip the gradients, or drop those of a refused step."""
         if verdict.response is GuardResponse.CLIP:
             self._norms.clip(self._parameters)
-        elif not verdict.proceed:
+        elif not verdict.proceed and not verdict.overflow:
             for parameter in self._parameters:
                 parameter.grad = None
         elif verdict.ok and self._settings.response is GuardResponse.CLIP:
@@ -382,6 +399,12 @@ class GradientGuard:
                 raise _unseen("DDP replicates a model that is in one piece", "use fully_shard")
             whole = self._group_watch(self._groups[0])
             whole.watch_replicated(parts[0])
+            return [whole]
+        if has_flat(parts[0]):
+            if len(parts) > 1 or len(self._groups) != 1:
+                raise _unseen("FSDP1 shards a model that is in one piece", "use fully_shard")
+            whole = self._group_watch(self._groups[0])
+            whole.watch_flat(flat_modules(parts[0]))
             return [whole]
         if not any(isinstance(m, FSDPModule) for part in parts for m in part.modules()):
             if self._groups:

@@ -16,7 +16,7 @@ under one seed that was drawn after delivery (beacon.py), so sums of vectors are
 
 Rules 1 and 2 have a limit for each number:
 
-    limit = (u * 2 * (1 + growth(n)) + 16 * v) * length / sqrt(keys)
+    limit = (u * 2 * (1 + growth(n)) + 16 * v) * length / sqrt(keys) + floor
     length = max(norm(received), median_i norm(sent, rank i))
     growth(n) = min((n + 1) / 2, 2 * sqrt(n))
 
@@ -26,6 +26,9 @@ coordinate, and 16 v the rounding of two sketches of such a gradient: the worst 
 number. A dense gradient is far below, so a clean reduction does not alarm, whatever the shape of
 its gradient. No number that one rank says moves the limit: the median needs
 half of them, and whoever claims to have received much claims a difference of the same size.
+`floor` is for fp16, whose smallest numbers are 2^-24 apart: what is smaller rounds to zero, so a
+gradient of tiny numbers arrives as another one, and nobody has lied. Each number may be off by half
+of that for each rank and once more; other types have numbers that are smaller than any gradient.
 
 Catches: corruption in flight (any fabric, without encryption), by the NIC, by the collective
 library, and a rank that sketches something else than it sends. In fp32 a single element that is
@@ -65,6 +68,8 @@ roundoff for one huge coordinate among small ones, 10 for a gradient that is mad
 unit in each addition, 0.4 for a dense one. Sketches made by torch have none."""
 _WIRE_ROUNDING: Final = 16 * 2.0**-24
 """Rows travel in fp32; a sum of some of them is off by no more than this of their lengths."""
+_SPACING: Final = {torch.float16: 2.0**-24}
+"""Of numbers near zero, where that matters."""
 _ORTHOGONAL: Final = 6.0
 """Standard deviations of the cosine of two independent rows, 1 / sqrt(numbers)."""
 
@@ -78,6 +83,13 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     if dtype not in _UNIT_ROUNDOFF:
         raise ValueError(f"gradients reduced in {dtype} cannot be checked")
     return _UNIT_ROUNDOFF[dtype]
+
+
+def near_zero(dtype: torch.dtype, numel: int) -> float:
+    """The norm of what rounding can change in so many numbers, each by half of the distance from
+    zero to the next number.
+    """
+    return _SPACING.get(dtype, 0.0) / 2 * math.sqrt(numel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +119,7 @@ def check(
     owners: Sequence[int] | None = None,
     weights: Sequence[float] | None = None,
     keys: int = 1,
+    rounding: float = 0.0,
 ) -> IntegrityResult:
     """Compare what was received with the mean of what was sent (rules 1 and 2).
 
@@ -121,6 +134,7 @@ def check(
         weights: of each rank in the mean; all 1 by default. A rank without weight is not believed
             about what it received either.
         keys: of the sketches. A number of one key is divided by the root of it.
+        rounding: what a number near zero can lose in one rounding, over all numbers (`near_zero`).
     """
     ranks, count, _ = parts.shape
     if owners is None and count in (1, ranks):
@@ -131,6 +145,7 @@ def check(
     live = np.flatnonzero(share)
     mean_weights = share[live] / ranks
     relative = _relative(ranks, roundoff) / math.sqrt(keys) * max(1.0, float(share.max(initial=0)))
+    floor = rounding * (ranks + 1) / math.sqrt(keys) * max(1.0, float(share.max(initial=0)))
     place = np.asarray(owners)
     with np.errstate(all="ignore"):
         ratios = _ratios(
@@ -138,6 +153,7 @@ def check(
             np.tensordot(mean_weights, parts[live], axes=1)[place[live]],
             np.median(_norms(parts[live]), axis=0)[place[live]],
             relative,
+            floor,
         )
         holders = tuple(int(live[i]) for i in np.flatnonzero(~(ratios <= 1)))
         worst, wrong = float(ratios.max(initial=0.0)), tuple[int, ...]()
@@ -148,6 +164,7 @@ def check(
                     np.tensordot(mean_weights, groups[live], axes=1),
                     np.median(_norms(groups[live]), axis=0),
                     relative * count,
+                    floor * count,
                 )
                 worst = max(worst, float(ratios.max(initial=0.0)))
                 wrong += tuple(int(i) for i in np.flatnonzero(~(ratios <= 1)))
@@ -211,10 +228,10 @@ def _replicas(place: NDArray[Any], live: NDArray[Any], count: int) -> list[list[
     return [list(row) for row in zip(*holders, strict=False)]
 
 
-def _ratios(got: Rows, mean: Rows, robust: Rows, relative: float) -> Rows:
+def _ratios(got: Rows, mean: Rows, robust: Rows, relative: float, floor: float) -> Rows:
     """Largest difference of each row as a multiple of its limit; NaN is infinitely wrong."""
     worst = np.abs(got - mean).max(axis=-1)
-    limit = relative * np.maximum(_norms(got), robust)
+    limit = relative * np.maximum(_norms(got), robust) + floor
     ratio = np.where(worst == 0, 0.0, worst / limit)
     return np.nan_to_num(ratio, nan=math.inf, posinf=math.inf)
 

@@ -93,6 +93,10 @@ class Findings:
     """The last step before that, where this rank's group knows it."""
     disputes: set[tuple[int, int]] = field(default_factory=set)
     """Pairs that contradict each other; no word against either."""
+    scaled: bool = False
+    """A loss scaler looks at the gradients before they are used."""
+    overflow: bool = False
+    """They are not finite, and the scaler skips the step."""
     offences: list[tuple[int, Ground]] = field(default_factory=list)
     """Of this group, by place in it."""
 
@@ -114,6 +118,11 @@ class Findings:
         self.attributed = self.attributed and attributed
         self.refused = True
         self.contested = self.contested or not (attributed or hopeless)
+
+    def leave_to_scaler(self, reason: str) -> None:
+        """Refuse a step that a loss scaler skips by itself: nobody is named, nothing halts."""
+        self.overflow = True
+        self.add("ST-GRAD-001", reason, attributed=False, hopeless=True)
 
     def note(self, reason: str) -> None:
         """Note what happened, without refusing."""
@@ -146,6 +155,7 @@ class Findings:
             self.integrity = max(other.integrity, self.integrity or 0.0)
         self.refused = self.refused or other.refused
         self.contested = self.contested or other.contested
+        self.overflow = self.overflow or other.overflow
         self.undecided = self.undecided or other.undecided
         self.upstream = self.upstream or other.upstream
         self.excluded |= other.excluded
@@ -337,6 +347,7 @@ class Findings:
             newly_excluded=tuple(sorted(self.newly_excluded)),
             readmitted=tuple(sorted(self.readmitted)),
             undecided=self.undecided,
+            overflow=self.overflow,
             disputes=tuple(sorted(self.disputes)),
             proven=tuple(sorted(self.proven)),
             roll_back_to=since,
@@ -348,6 +359,8 @@ class Findings:
         match response:
             case GuardResponse.OBSERVE:
                 return response
+            case _ if self.overflow and len(self.codes) == 1:
+                return GuardResponse.SKIP_STEP
             case GuardResponse.HALT:
                 return response if self.codes else GuardResponse.OBSERVE
             case GuardResponse.ROLLBACK if self.newly_excluded and self.reaches_back:

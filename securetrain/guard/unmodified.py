@@ -23,14 +23,13 @@ Rules:
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -38,29 +37,17 @@ from securetrain.core.errors import GuardError
 from securetrain.guard import slots
 from securetrain.guard.attachment import attach, seen_parameters
 from securetrain.guard.bound_numbers import Aftermath
+from securetrain.guard.flat import flat_count, flat_root, has_flat, release_flat, reserve_flat
 from securetrain.guard.guard import GUARDS, GradientGuard
-from securetrain.guard.suspicions import OnSuspicion
-from securetrain.guard.verdict import StepRecord, Totals
+from securetrain.guard.listening import Listener
+from securetrain.guard.not_watched import FOREIGN, PAST, name_of, no_rollback, not_watched
+from securetrain.guard.probe import Probe
+from securetrain.guard.verdict import Totals
+from securetrain.guard.whereabouts import backward_pass, in_backward, is_distributed, is_inner
 from securetrain.policy.schema import Gradients, GuardResponse
 
 _UNSEEN: Final = "ST-GRAD-006"
 UNWATCHED: Final = "ST-GRAD-020"
-
-
-@dataclass(slots=True, kw_only=True)
-class Listener:
-    """Hears what happens. Called on every rank."""
-
-    watched: Callable[[str], None]
-    """A guard has moved into a model; its description."""
-    unwatched: Callable[[str], None]
-    """A step was made on gradients that nobody judged; the reason, each once."""
-    judged: Callable[[StepRecord], None]
-    """A step was judged."""
-    refused: Callable[[GuardError], None] = lambda _error: None
-    """No step can be made under this policy; why."""
-    suspected: OnSuspicion | None = None
-    """A rank is to be reported to the rendezvous."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +66,8 @@ class _Watched:
     """Whether the gradients that are there now are to be dropped."""
     stepped: set[int] = field(default_factory=set)
     """The optimizers that have used the gradients that are there now."""
+    probe: "Probe | None" = None
+    """The weights when gradients that nobody has judged yet were reduced."""
 
 
 class ScriptGuard:
@@ -105,6 +94,8 @@ class ScriptGuard:
         """Wrappers of the script that are not watched."""
         self.unwatched_steps = 0
         """Steps of optimizers on gradients that nobody judged."""
+        self._scaled = False
+        """A loss scaler was used: it looks at all gradients first."""
         self._totals = Totals()
         self._counted: weakref.WeakKeyDictionary[GradientGuard, Totals] = (
             weakref.WeakKeyDictionary()
@@ -125,17 +116,41 @@ class ScriptGuard:
 
     def replicated(self, model: DistributedDataParallel) -> None:
         """DDP has wrapped a model."""
-        if model.process_group.size() > 1 and not slots.reserve_replicated(model, self._move_in):
+        self._forget(model)
+        if model.process_group.size() == 1:
+            self._explain(model, "its group has one rank: there is nothing to compare with")
+        elif not slots.reserve_replicated(model, self._move_in):
             self._explain(model, "DDP's mixed precision has a communication hook of its own")
 
     def sharded(self, module: nn.Module) -> None:
         """fully_shard has sharded a module."""
         if isinstance(module, FSDPModule):
+            self._forget(module)
             slots.reserve_sharded(module, self._move_in_root)
+
+    def flattened(self, module: FullyShardedDataParallel) -> None:
+        """FSDP1 has sharded a module."""
+        self._forget(module)
+        if reason := reserve_flat(module, lambda one: self._move_in(flat_root(one))):
+            self._explain(module, reason)
 
     def wrapped_otherwise(self, name: str) -> None:
         """A wrapper that is not watched was used."""
         self._elsewhere[name] = None
+
+    def stepped_otherwise(self, name: str) -> None:
+        """Something that is not watched is about to step.
+
+        Raises:
+            GuardError: ST-GRAD-020.
+        """
+        self.wrapped_otherwise(name)
+        if is_distributed():
+            self._note(not_watched(self._elsewhere))
+
+    def hook_otherwise(self, model: nn.Module) -> None:
+        """The script registers a communication hook where it has to be its own."""
+        self.give_up(model, FOREIGN)
 
     def accept_hook(self, model: DistributedDataParallel, state: object, hook: Any) -> bool:
         """The script registers a communication hook: put it into the model's slot, if it has one.
@@ -149,12 +164,13 @@ class ScriptGuard:
         model._check_comm_hook(hook)  # noqa: SLF001 - what register_comm_hook does first
         slot.take(state, hook)
         if slot.foreign is not None:
-            self.give_up(model, _FOREIGN)
+            self.give_up(model, FOREIGN)
         return True
 
     def give_up(self, model: nn.Module, reason: str) -> None:
         """The script does something with a model that cannot be watched."""
         slots.release(model)
+        release_flat(model)
         self._models = [one for one in self._models if one.model() is not model]
         self._explain(model, reason)
 
@@ -171,7 +187,7 @@ class ScriptGuard:
             return
         self._models = [one for one in self._models if one.model() is not None]
         if self._settings.response is GuardResponse.ROLLBACK:
-            self._objection = _no_rollback()
+            self._objection = no_rollback()
             self.give_up(model, self._objection.what)
             return
         try:
@@ -187,17 +203,50 @@ class ScriptGuard:
             # In a backward pass nothing may be raised: the others would wait.
             self.give_up(model, error.what)
             return
-        kind = "DDP" if isinstance(model, DistributedDataParallel) else "fully_shard"
+        kind = "FSDP1" if has_flat(model) else "fully_shard"
+        kind = "DDP" if isinstance(model, DistributedDataParallel) else kind
         seen = seen_parameters(model)
-        self._models.append(
-            _Watched(
-                model=weakref.ref(model),
-                guard=guard,
-                parameters=seen,
-                reductions=slots.installed_reductions(model),
-            )
+        watched = _Watched(
+            model=weakref.ref(model),
+            guard=guard,
+            parameters=seen,
+            reductions=slots.installed_reductions(model),
         )
-        self._listener.watched(f"{kind}, {len(seen)} parameters, {dist.get_world_size()} ranks")
+        self._models.append(watched)
+        self._counted[guard] = guard.totals
+        guard.on_reduction(lambda: self._reducing(watched))
+        count = flat_count(model) if kind == "FSDP1" else len(seen)
+        self._listener.watched(f"{kind}, {count} parameters, {guard.size} ranks")
+
+    def _reducing(self, one: _Watched) -> None:
+        """Gradients of a model are being reduced: were the last ones used unseen?
+
+        Raises:
+            GuardError: ST-GRAD-020. All ranks are in the same reduction, and none goes on.
+        """
+        task = backward_pass()
+        model = one.model()
+        if model is None or (one.probe is not None and one.probe.task == task):
+            return
+        self._look_back(one)
+        one.probe = Probe.of(model, task)
+
+    def _look_back(self, one: _Watched) -> None:
+        probe, one.probe = one.probe, None
+        if probe is not None and probe.has_changed():
+            self._note(PAST)
+
+    def look_back(self) -> None:
+        """The script ends, or says how far it is: were the last gradients used unseen?"""
+        for one in self._models:
+            if one.probe is not None and one.probe.has_changed():
+                one.probe = None
+                self._say(PAST)
+
+    def _forget(self, model: nn.Module) -> None:
+        """A model is wrapped anew, or is another one where an old one was."""
+        for key in (id(model), *map(id, model.parameters())):
+            self._why.pop(key, None)
 
     def _explain(self, model: nn.Module, reason: str) -> None:
         self._why |= dict.fromkeys((id(model), *map(id, model.parameters())), reason)
@@ -205,11 +254,16 @@ class ScriptGuard:
     # -- steps -------------------------------------------------------------------------------------
 
     @slots.eager
-    def before_use(self, parameters: Iterable[Any]) -> None:
+    def before_use(self, parameters: Iterable[Any], *, scaled: bool = False) -> None:
         """The script is about to use the gradients of parameters, or gradients that it took.
         Collective where something was reduced.
+
+        Args:
+            parameters: Of one model or several.
+            scaled: A loss scaler is about to look at them.
         """
-        if _is_distributed() and not _in_backward():
+        self._scaled = self._scaled or scaled
+        if is_distributed() and not in_backward():
             self._object()
             self._judge(frozenset(map(id, parameters)), keep=True)
 
@@ -221,7 +275,7 @@ class ScriptGuard:
         Raises:
             GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-010, a rank did not speak.
         """
-        if not _is_distributed() or _in_backward():
+        if not is_distributed() or in_backward():
             return total
         ids = frozenset(map(id, tensors))
         for one in self._models:
@@ -244,7 +298,7 @@ class ScriptGuard:
         Raises:
             GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-010, a rank did not speak.
         """
-        if not _is_distributed():
+        if not is_distributed():
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for one in self._models:
@@ -277,7 +331,7 @@ class ScriptGuard:
             GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-020, it requires that
                 gradients are watched, and these are not.
         """
-        if not _is_distributed():
+        if not is_distributed():
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure):
@@ -300,11 +354,13 @@ class ScriptGuard:
 
     def _settle(self, optimizer: Optimizer) -> None:
         self._object()
+        if any(id(optimizer) in one.stepped for one in self._models) and is_inner(optimizer):
+            return  # step of a subclass calls the one of its base
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if _in_backward():
-            self._note("an optimizer steps inside of the backward pass")
-            return
         ids = frozenset(map(id, parameters))
+        if in_backward():
+            self._note_in_backward(ids)
+            return
         for one in self._models:
             if one.optimizer is None and not one.parameters.isdisjoint(ids):
                 one.optimizer = weakref.ref(optimizer)
@@ -317,8 +373,15 @@ class ScriptGuard:
             if not one.parameters.isdisjoint(ids):
                 one.stepped.add(id(optimizer))
                 if one.refused and (model := one.model()) is not None:
+                    one.refused = False  # what comes next may be reduced by another wrapper
                     for parameter in model.parameters():
                         parameter.grad = None
+
+    def _note_in_backward(self, ids: frozenset[int]) -> None:
+        for one in self._models:
+            if not one.parameters.isdisjoint(ids):
+                one.probe = None  # it is known who changes the weights
+        self._note("an optimizer steps inside of the backward pass")
 
     def _judge(self, ids: frozenset[int], *, keep: bool) -> None:
         """Judge what was reduced of the models that have one of these parameters."""
@@ -331,10 +394,11 @@ class ScriptGuard:
             ):
                 continue
             grads = [(p, p.grad) for p in model.parameters() if keep and p.grad is not None]
+            self._look_back(one)
             one.step += 1
             one.stepped.clear()
             try:
-                verdict = one.guard.judge(one.step)
+                verdict = one.guard.judge(one.step, scaled=self._scaled)
             except GuardError as error:
                 if error.code != _UNSEEN:
                     raise
@@ -342,7 +406,7 @@ class ScriptGuard:
                 continue
             one.refused = not verdict.proceed
             verdict.raise_if_halted()
-            if one.refused:
+            if one.refused and not verdict.overflow:
                 _zero(grads)
 
     def _count(self) -> None:
@@ -367,18 +431,22 @@ class ScriptGuard:
         """The reasons why gradients that the optimizer is about to use were not judged."""
         used = [p for p in parameters if p.grad is not None]
         seen: set[int] = set()
+        # A model may be wrapped twice: what the one has not reduced the other may have.
+        alive = [one for one in self._models if id(optimizer) not in one.stepped]
+        fresh = frozenset[int]().union(*(one.parameters for one in alive))
         for one in self._models:
             if (model := one.model()) is None:
                 continue
             seen |= one.parameters
             mine = any(id(p) in one.parameters for p in used)
-            if mine and id(optimizer) in one.stepped:
-                yield f"an optimizer steps twice on gradients of {_name(model)} without a reduction"
+            if any(id(p) in one.parameters - fresh for p in used):
+                name = name_of(model)
+                yield f"an optimizer steps twice on gradients of {name} without a reduction"
             slot = slots.bucket_slot(model) if isinstance(model, DistributedDataParallel) else None
             if mine and not slots.are_installed(one.reductions):
                 yield "the script has put another reduce-scatter in place of the guard's"
             if mine and slot is not None and (slot.sparse or slot.foreign is not None):
-                yield "gradients are sparse" if slot.sparse else _FOREIGN
+                yield "gradients are sparse" if slot.sparse else FOREIGN
         for guard in GUARDS:
             parts = guard.parts
             if all(guard is not one.guard for one in self._models):
@@ -401,43 +469,20 @@ class ScriptGuard:
                 )
             return f"a parameter ({shape}) lies outside of the model that is watched"
         if self._elsewhere:
-            return f"{' and '.join(self._elsewhere)} is not watched"
+            return not_watched(self._elsewhere)
         return "no model was wrapped by DistributedDataParallel or fully_shard"
 
-    def _note(self, reason: str) -> None:
-        """A step is not watched."""
+    def _say(self, reason: str) -> None:
         self.unwatched_steps += 1
         if reason not in self._reasons:
             self._reasons[reason] = None
             self._listener.unwatched(reason)
+
+    def _note(self, reason: str) -> None:
+        """A step is not watched."""
+        self._say(reason)
         if self._settings.require_watched:
             raise GuardError(UNWATCHED, f"this step is not watched: {reason}", "gradients")
-
-
-def _no_rollback() -> GuardError:
-    return GuardError(
-        "ST-GRAD-021",
-        "the script keeps its own checkpoints, and a run can go back only to those of the built-in"
-        " trainer",
-        "gradients.response",
-        "use exclude-rank, which goes on without the rank; or train with securetrain train",
-    )
-
-
-_FOREIGN: Final = "the script has registered a communication hook of its own"
-
-
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public question
-
-
-def _name(model: nn.Module) -> str:
-    inner = model.module if isinstance(model, DistributedDataParallel) else model
-    return type(inner).__name__
 
 
 @torch.no_grad()

@@ -107,6 +107,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     roll_back_to: int | None = None
     """For the response `rollback`: the last step before what a rank is named for began, as far as
     this rank's group knows. The state after it, or an older one, is to be taken."""
+    overflow: bool = False
+    """The gradients are not finite by the loss scale: they are left to the scaler, which skips."""
 
     @property
     def proceed(self) -> bool:

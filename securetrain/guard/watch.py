@@ -44,10 +44,12 @@ from securetrain.guard.detector import Detector
 from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.dispute import Numbers, OpenTable, Standing
 from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weights_of
+from securetrain.guard.flat import Flat, attach_flat, flat_names
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check, leaning, unequal
 from securetrain.guard.kept import Keeper, Weights
+from securetrain.guard.loss_scale import OVERFLOW, Overflows
 from securetrain.guard.moments import Moments
 from securetrain.guard.open_mode import NOT_AGREED, SET_APART, OpenMode
 from securetrain.guard.presence import Deadline
@@ -135,6 +137,7 @@ class GroupWatch:
         self._before: Detector | None = None
         self._leaned: dict[int, int] = {}
         self._steps = 0
+        self._overflows = Overflows(len(self.ranks))
 
     def watch_sharded(
         self, modules: Sequence[Sharded], report_error: Callable[[GuardError], None]
@@ -176,6 +179,19 @@ class GroupWatch:
         self.piece = fingerprint(model.named_parameters())
         self.beacon.commit()
 
+    def watch_flat(self, modules: Sequence[Flat]) -> None:
+        """Hook modules that FSDP1 shards over these ranks. Collective."""
+        self._owners = tuple(range(len(self.ranks)))
+        attach_flat(
+            modules,
+            self.collector,
+            weights=self.weights,
+            keeper=self._keeper,
+            moments=self.moments,
+        )
+        self.piece = fingerprint(flat_names(modules))
+        self.beacon.commit()
+
     @property
     def has_pieces(self) -> bool:
         """True when anything was reduced since the last step."""
@@ -200,7 +216,8 @@ class GroupWatch:
             raise _nothing()
         row = encode(sketches)
         rows = self.channel.all_gather(row)
-        mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
+        uncounted = {self.ranks[index] for index in self._uncounted}
+        mine = Findings(excluded=uncounted, scaled=findings.scaled)
         self._compare_told(mine, sketches)
         before = self._before = self.detector.snapshot()
         self._table, self._opened = None, []
@@ -289,7 +306,7 @@ class GroupWatch:
         """Exclude who was named, and reduce the step again where that helps; returns bytes sent."""
         offences, sent = list(findings.offences), 0
         drops = self._response is GuardResponse.SKIP_STEP and not findings.contested
-        known = not (findings.undecided or findings.upstream)
+        known = not (findings.undecided or findings.upstream or findings.overflow)
         if findings.refused and known and not drops and self._keeper.complete:
 
             def assess(rows: Numbers, out: Collection[int]) -> Offences:
@@ -379,6 +396,10 @@ class GroupWatch:
             self.rows = None
             return
         usable = table.finite
+        if findings.scaled and self._overflows.forgive([r for r in live if not usable[r]]):
+            findings.leave_to_scaler(OVERFLOW)
+            self.rows = None
+            return
         usable[list(apart)] = False
         gradients = np.where(usable[:, None, None], table.groups, np.nan)
         self._check_words(findings, table, [rank for rank in live if usable[rank]])
@@ -400,6 +421,7 @@ class GroupWatch:
                 owners=self._owners,
                 weights=self.weights.values,
                 keys=self.shape.keys,
+                rounding=sketches.near_zero,
             )
             findings.add_integrity(result, self.ranks)
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients that were watched or not: from the workers' reports to one sentence."""
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, TypeVar
 
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.launch.elastic_agent import Plan
@@ -17,6 +18,7 @@ NOT_YET: Final = "gradients: not watched yet"
 """Known when a model is wrapped."""
 OFF: Final = "the policy turns the guard off (gradients.mode)"
 WITHOUT_SHIM: Final = "the workers run without the shim"
+_Word = TypeVar("_Word")
 _SHOWN: Final = 3
 """Reasons in the sentence."""
 
@@ -51,10 +53,10 @@ def at_end(
     judged = min((one.judged for one in said), default=0)
     refused = max((one.refused for one in said), default=0)
     settled = max((one.settled for one in said), default=0)
-    excluded = sorted({rank for one in said for rank in one.excluded})
+    excluded = sorted(_most(said, lambda one: one.excluded))
     named: dict[str, tuple[str, ...]] = {}
-    for rank in sorted({rank for one in said for rank in one.named}, key=lambda r: (len(r), r)):
-        codes = {code for one in said for code in one.named.get(rank, ())}
+    for rank in sorted(_most(said, lambda one: one.named), key=lambda r: (len(r), r)):
+        codes = _most(said, lambda one, rank=rank: one.named.get(rank, ()))  # type: ignore[misc]
         named[rank] = tuple(sorted(codes))
     reasons = [reason for one in said for reason in one.reasons]
     steps = max((one.judged + one.unwatched_steps for one in said), default=0)
@@ -79,6 +81,14 @@ def at_end(
         excluded=tuple(excluded),
         reasons=tuple(reasons),
     )
+
+
+def _most(
+    said: Collection[GradientReport], words: Callable[[GradientReport], Iterable[_Word]]
+) -> set[_Word]:
+    """Words of more than half of the ranks: one rank can have no other one named."""
+    counts = Counter(word for one in said for word in set(words(one)))
+    return {word for word, count in counts.items() if 2 * count > len(said)}
 
 
 def _figures(

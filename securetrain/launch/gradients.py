@@ -6,7 +6,8 @@
 torch.nn.parallel.distributed                       a model was wrapped by DDP; a communication hook
                                                     of the script goes through the guard's; ``join``
 torch.distributed.fsdp._fully_shard._fully_shard    a module was sharded; buffers that allow no hook
-torch.distributed.fsdp.fully_sharded_data_parallel  FSDP1, which is not watched
+torch.distributed.fsdp.fully_sharded_data_parallel  the same by FSDP1
+deepspeed.runtime.engine                            DeepSpeed, which is not watched
 torch.nn.utils.clip_grad, torch.amp.grad_scaler     gradients are about to be used
 torch.optim.optimizer                               an optimizer is about to step
 ==================================================  ==============================================
@@ -66,7 +67,7 @@ class GradientWatch:
 
     def patches(self) -> dict[str, Patch]:
         """The seams, by module."""
-        ddp, fsdp = "DistributedDataParallel", "fully_shard"
+        ddp, fsdp, fsdp1 = "DistributedDataParallel", "fully_shard", "FullyShardedDataParallel"
         return {
             "torch.nn.parallel.distributed": functools.partial(
                 seams.apply_all,
@@ -87,7 +88,18 @@ class GradientWatch:
                 ),
             ),
             "torch.distributed.fsdp.fully_sharded_data_parallel": functools.partial(
-                _wrap_method, "FullyShardedDataParallel", "__init__", self._after_fsdp1
+                seams.apply_all,
+                (
+                    functools.partial(_wrap_method, fsdp1, "__init__", self._after_fsdp1),
+                    functools.partial(_wrap_method, fsdp1, "register_comm_hook", self._hook_fsdp1),
+                    functools.partial(_wrap_method, fsdp1, "clip_grad_norm_", self._before_own_use),
+                ),
+            ),
+            "torch.distributed.fsdp.sharded_grad_scaler": functools.partial(
+                _wrap_method, "ShardedGradScaler", "unscale_", self._before_scaler
+            ),
+            "deepspeed.runtime.engine": functools.partial(
+                _wrap_method, "DeepSpeedEngine", "step", self._before_deepspeed
             ),
             "torch.nn.utils.clip_grad": functools.partial(
                 seams.apply_all,
@@ -116,6 +128,7 @@ class GradientWatch:
         guard = self._guard
         if guard is None:
             return GradientReport()
+        guard.look_back()
         totals = guard.totals
         return GradientReport(
             models=tuple(self.models[:_NAMED]),
@@ -211,9 +224,34 @@ class GradientWatch:
         @functools.wraps(init)
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
             init(model, *args, **kwargs)
-            self.guard.wrapped_otherwise("FullyShardedDataParallel (FSDP1)")
+            self.guard.flattened(model)
 
         return __init__
+
+    def _hook_fsdp1(self, register: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(register)
+        def register_comm_hook(model: Any, state: object, hook: Any) -> None:
+            self.guard.hook_otherwise(model)
+            register(model, state, hook)
+
+        return register_comm_hook
+
+    def _before_own_use(self, use: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(use)
+        def judged_first(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._guard is not None:
+                self._guard.before_use(model.parameters())
+            return use(model, *args, **kwargs)
+
+        return judged_first
+
+    def _before_deepspeed(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(step)
+        def step_of_engine(*args: Any, **kwargs: Any) -> Any:
+            self.guard.stepped_otherwise("DeepSpeed")
+            return step(*args, **kwargs)
+
+        return step_of_engine
 
     def _before_use(self, use: Callable[..., Any]) -> Callable[..., Any]:
         """Judge before gradients are clipped, or their norm is asked for."""
@@ -236,7 +274,8 @@ class GradientWatch:
         def judged_first(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self._guard is not None and scaler.is_enabled():
                 groups = optimizer.param_groups
-                self._guard.before_use([p for group in groups for p in group["params"]])
+                parameters = [p for group in groups for p in group["params"]]
+                self._guard.before_use(parameters, scaled=True)
             return method(scaler, optimizer, *args, **kwargs)
 
         return judged_first
@@ -282,8 +321,6 @@ class GradientWatch:
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized():
             return None
-        if "deepspeed" in sys.modules:
-            self.guard.wrapped_otherwise("DeepSpeed")
         return self.guard.before_step(optimizer, args, kwargs)
 
     # -- what is heard -----------------------------------------------------------------------------

@@ -130,9 +130,10 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
     world = dist.get_world_size()
     policy = load_resolved(run.resolved_policy)
     check_guard(job, policy.policy.gradients.mode, where)
-    check_rollback(policy.policy.gradients, has_launcher=bool(worker.signer))
     trust = TrustRoot.load(run.trust, worker.clock())
     ledger = open_worker_ledger(run, worker.signer, WriterRole.RANK, dist.get_rank(), worker.clock)
+    with recording_refusals(ledger, events.RunHalted, "gradients.response"):
+        check_rollback(policy.policy.gradients, has_launcher=bool(worker.signer))
     signing = _signing(worker)
     with recording_refusals(ledger, events.InputsRefused, str(job.trust)):
         inputs = trust_of_inputs(job, trust, worker.clock())

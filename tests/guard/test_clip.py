@@ -19,7 +19,7 @@ def test_honest_norms_are_added_up_as_they_are():
     assert bound.wrong == bound.gross == ()
 
 
-@pytest.mark.parametrize("lie", [math.nan, math.inf, -math.inf, 1e18, 3e38, 40.0])
+@pytest.mark.parametrize("lie", [math.nan, math.inf, -math.inf, -0.5, 1e18, 3e38, 40.0])
 def test_a_norm_beyond_all_bounds_is_not_used_and_names_its_rank(lie):
     bound = bind_norms([1.0, lie, 0.9, 1.1], FOUR, range(4))
     assert bound.wrong == bound.gross == (1,)
@@ -80,11 +80,21 @@ def test_other_orders_are_bounded(order):
     assert math.isfinite(bound.total)
 
 
+def test_a_spread_shard_has_a_longer_norm_of_low_order_than_a_narrow_one():
+    assert bind_norms([8.0, 1.0, 1.0, 1.0], [1.0] * 4, range(4), order=1.0, numel=256).wrong == ()
+
+
+def test_a_sketch_that_is_short_by_accident_names_nobody():
+    bound = bind_norms([1.0, 1.0, 1.0, 0.5], [1.0, 1.0, 1.0, 0.01], range(4))
+    assert bound.wrong == (3,)
+    assert bound.gross == ()
+
+
 def test_copies_of_a_shard_count_once_and_the_right_one_counts():
     owners = (0, 1, 0, 1)
-    bound = bind_norms([1.0, 2.0, 1.0, math.nan], [1.0, 2.0, 1.0, 2.0], owners)
+    bound = bind_norms([1.0, 2.1, 1.0, math.nan], [1.0, 2.0, 1.0, 2.0], owners)
     assert bound.gross == (3,)
-    assert bound.total == pytest.approx(math.hypot(1.0, 2.0))
+    assert bound.total == pytest.approx(math.hypot(1.0, 2.1))
 
 
 def test_two_ranks_are_no_majority():

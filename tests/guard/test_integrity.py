@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from securetrain.guard.integrity import check, unit_roundoff
+from securetrain.guard.integrity import check, near_zero, unit_roundoff
 from securetrain.guard.sketch import SketchShape, derive, shape_for, sketch, sketch_part
 
 D = 4096
@@ -201,3 +201,29 @@ def test_an_owner_that_lies_twice_about_its_own_shard_is_the_stated_limit():
     assert check(sent, received, roundoff=2.0**-24).ok  # documented
     sent[1, 2] += 400.0  # any other owner's shard: found
     assert check(sent, received, roundoff=2.0**-24).holders == (2,)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-5, 1e-7, 1e-9])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_numbers_that_fp16_rounds_to_zero_raise_no_alarm(ranks, size):
+    half, generator = torch.float16, torch.Generator().manual_seed(6)
+    for seed in range(8):
+        x = torch.randn(ranks, D, generator=generator) * size
+        # As torch's compression hook does: to fp16, divided, added up.
+        mean = sum((row.to(half).div(ranks) for row in x), torch.zeros(D, dtype=half))
+        sent, received = tables(x, mean.float(), 1, bytes([seed]) * 32, shape_for(ranks))
+        coarse = unit_roundoff(half)
+        assert check(sent, received, roundoff=coarse, rounding=near_zero(half, D)).ratio < 0.9
+        if size < 1e-6:
+            assert not check(sent, received, roundoff=coarse).ok, "the control"
+
+
+def test_what_fp16_can_hold_is_checked_as_before():
+    half, ranks = torch.float16, 4
+    x = torch.randn(ranks, D, generator=torch.Generator().manual_seed(7)).to(half)
+    lie = reduce(x, half)
+    lie[5] += 2.0
+    sent, received = tables(x, lie, 1, bytes(32), shape_for(ranks))
+    rounding = near_zero(half, D)
+    assert not check(sent, received, roundoff=unit_roundoff(half), rounding=rounding).ok
+    assert near_zero(torch.float32, D) == near_zero(torch.bfloat16, D) == 0.0

@@ -23,6 +23,7 @@ from securetrain.artifacts.statement.statements import CheckpointPredicate, open
 from securetrain.artifacts.tree.encryption import DecryptionKey
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.verify import verify_path
+from securetrain.core import canonical
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import GuardError, IntegrityError, SecureTrainError
 from securetrain.core.files import write_atomic
@@ -32,7 +33,7 @@ from securetrain.guard import Verdict
 from securetrain.guard.verdict import StepRecord
 from securetrain.identity.trust import TrustRole
 from securetrain.ledger import events, read_ledger, verify_ledger
-from securetrain.policy.load import bundled_dir
+from securetrain.policy.load import bundled_dir, load_resolved
 from securetrain.policy.schema import GuardResponse
 from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun
@@ -451,3 +452,29 @@ def test_what_the_guard_refuses_is_recorded(new_run: NewRun):
         ),
         events.RankReadmitted(subject="step 3", rank=2),
     )
+
+
+def test_a_run_without_a_checkpoint_from_before_goes_on_and_says_so(new_run: NewRun):
+    made = new_run()
+    session = open_session(parse_job(JOB, "job.yaml"), "job.yaml", worker(made.run_dir))
+    verdict = Verdict(
+        step=9, ok=False, response=GuardResponse.ROLLBACK, newly_excluded=(2,), roll_back_to=3
+    )
+    try:
+        session.trainer.progress.step = 6
+        session.checkpoints.save(session.trainer)
+        assert session.checkpoints.roll_back(session.trainer, verdict) is None
+        assert session.trainer.progress.step == 6, "as it was"
+    finally:
+        session.close()
+    said = read_ledger(made.run_dir.ledger.read_bytes(), made.trust).events[-1]
+    assert said == events.RollbackImpossible(subject="step 9", since=3, ranks="2")
+
+
+def test_a_rollback_without_a_launcher_is_refused(new_run: NewRun):
+    made = new_run()
+    policy = load_resolved(made.run_dir.resolved_policy).policy
+    gradients = msgspec.structs.replace(policy.gradients, response=GuardResponse.ROLLBACK)
+    changed = msgspec.structs.replace(policy, gradients=gradients)
+    write_atomic(made.run_dir.resolved_policy, canonical.encode(changed))
+    assert refused(made) == "ST-GRAD-021"

@@ -3,7 +3,7 @@
 """One rank: scripts of every kind in turn, first as they are and then under the seams.
 
 Started by test_ranks.py with `runpy`. Globals given by the starter: RANK, SIZE, INIT, OUT,
-COMPILES (only the scripts that are compiled).
+SUITE (which scripts).
 """
 
 # mypy: ignore-errors
@@ -26,8 +26,8 @@ from securetrain.guard.guard import GUARDS
 from securetrain.launch.gradients import GradientWatch
 from securetrain.policy.schema import Gradients
 
-RANK, SIZE, INIT, OUT, COMPILES = (
-    globals()[name] for name in ("RANK", "SIZE", "INIT", "OUT", "COMPILES")
+RANK, SIZE, INIT, OUT, SUITE = (
+    globals()[name] for name in ("RANK", "SIZE", "INIT", "OUT", "SUITE")
 )
 CULPRIT = 1
 BAD = 3
@@ -65,8 +65,9 @@ WATCH = GradientWatch(
 
 def install():
     for name, patch in WATCH.patches().items():
-        __import__(name)
-        patch(sys.modules[name])
+        if name.startswith("torch."):
+            __import__(name)
+            patch(sys.modules[name])
 
 
 def fresh(**settings):
@@ -194,6 +195,7 @@ def told():
     return {
         "judged": report.judged,
         "refused": report.refused,
+        "settled": report.settled,
         "named": sorted(report.named),
         "reasons": list(report.reasons),
         "unwatched steps": report.unwatched_steps,
@@ -408,19 +410,304 @@ def outside():
     return told()
 
 
-def first_fsdp():
-    fresh()
+def fsdp1(*, wraps=True, **options):
     from torch.distributed.fsdp import fully_sharded_data_parallel as module
 
-    model = module.FullyShardedDataParallel(
-        nn.Linear(8, 4), device_id=torch.device("cpu"), use_orig_params=True
-    )
+    torch.manual_seed(0)
+    model = Net()
+    settings = {"device_id": torch.device("cpu"), "use_orig_params": True, **options}
+    if wraps:
+        for name in ("first", "second"):
+            layer = getattr(model, name)
+            setattr(model, name, module.FullyShardedDataParallel(layer, **settings))
+    return module.FullyShardedDataParallel(model, **settings)
+
+
+def flat_weights(model):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with FullyShardedDataParallel.summon_full_params(model):
+        return torch.cat([p.detach().clone().flatten() for p in model.parameters()])
+
+
+def by_fsdp1(*, bad=(BAD,), clipped=False, micro=1, late=0, clean=False, **options):
+    fresh()
+    model = fsdp1(**options)
     optimizer = adamw(model.parameters())
-    for step in range(2):
-        loss_of(model, step).backward()
+    moved = []
+    for step in range(STEPS):
+        before = flat_weights(model)
+        for part in range(micro):
+            places = [] if clean else [b * micro + late for b in bad]
+            loss_of(model, step * micro + part, places).backward()
+        if clipped:
+            model.clip_grad_norm_(1e3)
         optimizer.step()
         optimizer.zero_grad()
+        if not torch.equal(before, flat_weights(model)):
+            moved.append(step)
+    end = flat_weights(model)
+    return {"moved": moved, "finite": bool(end.isfinite().all()), "end": end.tolist(), **told()}
+
+
+def fsdp1_not_sharded():
+    fresh()
+    from torch.distributed.fsdp import ShardingStrategy
+
+    model = fsdp1(sharding_strategy=ShardingStrategy.NO_SHARD, wraps=False)
+    plain(model)(0, ())
     return told()
+
+
+def fsdp1_hooked():
+    fresh()
+    from torch.distributed.algorithms._comm_hooks import default_hooks as sharded_hooks
+
+    model = fsdp1()
+    state = sharded_hooks.DefaultState(dist.group.WORLD)
+    model.register_comm_hook(state, sharded_hooks.reduce_scatter_hook)
+    plain(model)(0, ())
+    return told()
+
+
+def overflowing(who):
+    """Some ranks overflow fp16 in some steps, as they do while a scaler finds its scale."""
+    fresh()
+    model = build("ddp")
+    optimizer = adamw(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    scales = []
+
+    def once(step, _bad):
+        loss = loss_of(model, step, ())
+        if step in who.get(RANK, ()):
+            loss = loss * 1e38
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip(model.parameters())
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        optimizer.zero_grad()
+
+    return {**outcome(model, once, steps=14), "scales": scales}
+
+
+class Nested(torch.optim.AdamW):
+    """A step around the one of its base."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class Unknown:
+    """An optimizer that torch does not know: no hook of torch's is called in its step."""
+
+    def __init__(self, parameters):
+        self.param_groups = [{"params": list(parameters)}]
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter.data.add_(parameter.grad, alpha=-0.1)
+
+
+class Detached(torch.optim.Optimizer):
+    """A subclass that does not call what it inherits."""
+
+    def __init__(self, parameters):
+        self.param_groups = [{"params": list(parameters)}]
+
+    step = Unknown.step
+
+
+def nested(kind):
+    fresh()
+    model = build(kind)
+    adamw(model.parameters())  # torch has put its hook around the base's step too
+    return outcome(model, plain(model, Nested(model.parameters(), lr=0.01)))
+
+
+def unknown(optimizer, kind, steps=3, **settings):
+    fresh(**settings)
+    model = build(kind)
+    optimizer = optimizer(model.parameters())
+    try:
+        for step in range(steps):
+            loss_of(model, step, ()).backward()
+            optimizer.step()
+            model.zero_grad()
+    except GuardError as error:
+        return {"code": error.code, "step": step, **told()}
+    return told()
+
+
+def several_reductions():
+    """Reductions that nobody uses yet are no step."""
+    fresh()
+    model = build("fsdp")
+    optimizer = adamw(model.parameters())
+
+    def once(step, bad):
+        for part in range(3):
+            loss_of(model, 3 * step + part, [3 * b + 2 for b in bad]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return outcome(model, once)
+
+
+def foreach():
+    fresh()
+    model = build("ddp")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, foreach=True)
+    return outcome(model, plain(model, optimizer))
+
+
+def gan():
+    """Two models that train each other: gradients of one pass through the other."""
+    fresh()
+    torch.manual_seed(0)
+    maker = DistributedDataParallel(nn.Linear(4, 8))
+    critic = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)))
+    makes, judges = adamw(maker.parameters()), adamw(critic.parameters())
+
+    def once(step, bad):
+        generator = torch.Generator().manual_seed(100 * step + RANK)
+        noise = torch.randn(16, 4, generator=generator)
+        real = batch(step)[0]
+        if step in bad and RANK == CULPRIT:
+            real[0, 0] = float("nan")
+        judges.zero_grad()
+        loss = critic(maker(noise).detach()).square().mean() + (critic(real) - 1).square().mean()
+        loss.backward()
+        judges.step()
+        makes.zero_grad()
+        critic.requires_grad_(requires_grad=False)
+        (critic(maker(noise)) - 1).square().mean().backward()
+        critic.requires_grad_(requires_grad=True)
+        makes.step()
+
+    return outcome(nn.ModuleList([maker.module, critic.module]), once, bad=(BAD,))
+
+
+def early_optimizer():
+    fresh()
+    torch.manual_seed(0)
+    inner = Net()
+    optimizer = adamw(inner.parameters())
+    model = DistributedDataParallel(inner, find_unused_parameters=True)
+    return outcome(model, plain(model, optimizer))
+
+
+def wrapped_again():
+    """A checkpoint is loaded, and the model is wrapped anew."""
+    fresh()
+    model = build("ddp")
+    optimizer = adamw(model.parameters())
+    plain(model, optimizer)(0, ())
+    saved = model.state_dict()
+    again = DistributedDataParallel(model.module, find_unused_parameters=True)
+    again.load_state_dict(saved)
+    del model
+    return outcome(again, plain(again, optimizer))
+
+
+def subgroup():
+    """A model of two of the three ranks; the third trains nothing."""
+    fresh()
+    group = dist.new_group([0, 1])
+    found = told()
+    if RANK < 2:
+        model = build("ddp", process_group=group)
+        found = outcome(model, plain(model))
+    dist.barrier()
+    return found
+
+
+def alone():
+    """A group of one: nothing is averaged, and nothing is said."""
+    fresh()
+    groups = [dist.new_group([rank]) for rank in range(SIZE)]
+    model = build("ddp", process_group=groups[RANK])
+    return outcome(model, plain(model), bad=())
+
+
+def catching():
+    """A script that goes on whatever a step raises."""
+    fresh(require_watched=True)
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = adamw(model.parameters())
+    codes = []
+
+    def once(step, bad):
+        loss_of(model, step, ()).backward()
+        try:
+            optimizer.step()
+        except Exception as error:  # noqa: BLE001 - such a script
+            codes.append(getattr(error, "code", repr(error)))
+
+    return {**outcome(model, once), "codes": codes}
+
+
+def loading():
+    """Workers of a loader are forks of a process whose model is watched."""
+    fresh()
+    model = build("ddp")
+    run = plain(model)
+    run(0, ())
+    rows = torch.utils.data.TensorDataset(torch.arange(8.0))
+    context = {"num_workers": 2, "multiprocessing_context": "fork"}
+    total = sum(float(x.sum()) for [x] in torch.utils.data.DataLoader(rows, 4, **context))
+    return {**outcome(model, run), "total": total}
+
+
+def compiled_before():
+    fresh()
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    fast = torch.compile(Net(), backend="eager")
+    model = DistributedDataParallel(fast, find_unused_parameters=True)
+    return outcome(model, plain(model))
+
+
+def power():
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    # Its first iterations reduce as torch does; the later ones need an accelerator.
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=100)
+    return compressed(powerSGD_hook.powerSGD_hook, state)
+
+
+def tiny(hook, size):
+    """Gradients that are subnormal in fp16, from honest ranks."""
+    fresh()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(8, 4))
+    model.register_comm_hook(None, hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def once(step, _bad):
+        (loss_of(model, step, ()) * size).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return outcome(model, once)
+
+
+def initialized_again():
+    """The group is destroyed and made again; a new model is watched there."""
+    fresh()
+    model = build("ddp")
+    plain(model)(0, ())
+    del model
+    gc.collect()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{INIT}-2", rank=RANK, world_size=SIZE)
+    model = build("ddp")
+    return outcome(model, plain(model))
 
 
 def by_hand(*, judges):
@@ -500,6 +787,8 @@ BEFORE = {
     "plain ddp": lambda: equal("ddp"),
     "plain fsdp": lambda: equal("fsdp"),
     "plain fp16": lambda: compressed(default_hooks.fp16_compress_hook),
+    "plain fsdp1": lambda: by_fsdp1(clean=True),
+    "ruined fsdp1": by_fsdp1,
     "plain halving": lambda: compressed(halving),
     "ruined ddp": lambda: basic("ddp"),
     "ruined fsdp": lambda: basic("fsdp"),
@@ -536,19 +825,52 @@ SCENARIOS = {
     "unwrapped": unwrapped,
     "unwrapped, required": lambda: unwrapped(require_watched=True),
     "outside": outside,
-    "fsdp1": first_fsdp,
     "by hand": lambda: by_hand(judges=True),
     "by hand, forgotten": lambda: by_hand(judges=False),
     "join": joined,
     "in backward": in_backward,
     "own reduction": own_reduction,
     "other buffers": other_buffers,
+    "equal fsdp1": lambda: by_fsdp1(clean=True),
+    "fsdp1": by_fsdp1,
+    "fsdp1 not sharded": fsdp1_not_sharded,
+    "overflow": lambda: overflowing({1: (2, 9), 2: (5,)}),
+    "overflow for ever": lambda: overflowing({1: range(2, 14)}),
+    "nested ddp": lambda: nested("ddp"),
+    "wrapped again": wrapped_again,
+    "alone": alone,
+    "tiny fp16": lambda: tiny(default_hooks.fp16_compress_hook, 1e-6),
+    "unknown ddp": lambda: unknown(Unknown, "ddp"),
+    "unknown, required": lambda: unknown(Unknown, "ddp", require_watched=True),
 }
 
+MORE = {
+    "fsdp1 clipped": lambda: by_fsdp1(clipped=True),
+    "fsdp1 accumulated": lambda: by_fsdp1(micro=2, late=1),
+    "fsdp1 flat": lambda: by_fsdp1(use_orig_params=False, wraps=False),
+    "fsdp1 hooked": fsdp1_hooked,
+    "overflow of all": lambda: overflowing(dict.fromkeys(range(SIZE), range(9))),
+    "nested fsdp": lambda: nested("fsdp"),
+    "several reductions": several_reductions,
+    "gan": gan,
+    "early optimizer": early_optimizer,
+    "subgroup": subgroup,
+    "catching": catching,
+    "loading": loading,
+    "foreach": foreach,
+    "power": power,
+    "tinier fp16": lambda: tiny(default_hooks.fp16_compress_hook, 1e-9),
+    "unknown fsdp": lambda: unknown(Unknown, "fsdp"),
+    "detached": lambda: unknown(Detached, "ddp"),
+    "unknown, once": lambda: unknown(Unknown, "ddp", steps=1),
+    "initialized again": initialized_again,
+}
 COMPILED = {
+    "compiled before": compiled_before,
     "compiled ddp": lambda: compiled("ddp"),
     "compiled fsdp": lambda: compiled("fsdp"),
 }
+SUITES = {"first": (BEFORE, SCENARIOS), "more": ({}, MORE), "compiled": ({}, COMPILED)}
 
 
 def main():
@@ -556,10 +878,11 @@ def main():
     dist.init_process_group("gloo", init_method=f"file://{INIT}", rank=RANK, world_size=SIZE)
     seen = {}
     try:
-        for name, scenario in () if COMPILES else BEFORE.items():
+        before, scenarios = SUITES[SUITE]
+        for name, scenario in before.items():
             seen[name] = scenario()
         install()
-        for name, scenario in (COMPILED if COMPILES else SCENARIOS).items():
+        for name, scenario in scenarios.items():
             seen[name] = scenario()
     except BaseException:
         seen["error"] = f"{name}: {traceback.format_exc()}"

@@ -27,11 +27,11 @@ gradients: {{{settings}}}
 
 @pytest.fixture
 def start(launch, tmp_path):
-    def start(script, *arguments, settings="mode: detect", ranks=4, flags=()):
+    def start(script, *arguments, settings="mode: detect", ranks=4, flags=(), run="run"):
         policy = tmp_path / "policy.yaml"
         policy.write_text(POLICY.format(settings=settings))
         return launch(
-            *(tmp_path / "run", "--standalone", "--policy", str(policy), *flags),
+            *(tmp_path / run, "--standalone", "--policy", str(policy), *flags),
             *("--nproc-per-node", str(ranks), str(SCRIPTS / script), *map(str, arguments)),
         )
 
@@ -39,8 +39,9 @@ def start(launch, tmp_path):
 
 
 def held_out(done):
-    [line] = [line for line in done.out.splitlines() if line.startswith("held-out")]
-    return float(line.split()[1])
+    """The loss after each training, by factor and seed."""
+    lines = [line.split() for line in done.out.splitlines() if line.startswith("held-out")]
+    return {(factor, seed): float(loss) for _, factor, seed, loss in lines}
 
 
 def is_missing(framework):
@@ -51,9 +52,9 @@ def is_missing(framework):
     "script", ["plain_ddp.py", pytest.param("plain_fsdp2.py", marks=pytest.mark.many)]
 )
 def test_a_poisoned_rank_of_a_plain_script_is_named(start, script):
-    done = start(script, STEPS, 1, -1000)
+    done = start(script, STEPS, 1, -1000, 0)
     assert done.code == 0, done.err
-    assert held_out(done) < 0.5
+    assert held_out(done)["-1000", "0"] < 1.3
     assert_named(done)
 
 
@@ -76,9 +77,9 @@ def test_it_ruins_all_weights_without_the_guard(start):
 
 @pytest.mark.many
 def test_without_the_guard_it_ruins_the_run_which_says_that_nobody_watched(start):
-    done = start("plain_ddp.py", STEPS, 1, -1000, settings=OFF)
+    done = start("plain_ddp.py", STEPS, 1, -1000, 0, settings=OFF)
     assert done.code == 0
-    assert not held_out(done) < 1000
+    assert not held_out(done)["-1000", "0"] < 1000
     off = f"{NOT_WATCHED}: the policy turns the guard off (gradients.mode)"
     assert done.err.count(off) == 2, "at the start and at the end"
     assert_unwatched(done, "the policy turns the guard off (gradients.mode)")
@@ -107,55 +108,93 @@ def test_a_policy_that_requires_the_guard_refuses_its_first_step(start):
 
 @pytest.mark.many
 def test_the_option_turns_the_guard_on_that_the_policy_turns_off(start):
-    done = start("plain_ddp.py", 4, -1, 1, settings=OFF, flags=["--guard"], ranks=2)
+    done = start("plain_ddp.py", 4, -1, 1, 0, settings=OFF, flags=["--guard"], ranks=2)
     assert done.code == 0, done.err
     assert "gradients: watched; 4 steps judged, 0 refused" in done.err
     assert done.summary["gradients"]["judged"] == 4
 
 
-@pytest.mark.many
-@pytest.mark.parametrize("factor", [-1000, -5])
-@pytest.mark.parametrize(
-    ("script", "framework"),
-    [
-        ("plain_ddp.py", "torch"),
-        ("plain_fsdp2.py", "torch"),
-        ("accelerated.py", "accelerate"),
-        ("lightning_fit.py", "lightning"),
-    ],
-)
-def test_foreign_scripts_survive_and_name_the_rank(start, script, framework, factor, tmp_path):
+FOREIGN = [
+    ("plain_ddp.py", "torch"),
+    ("plain_fsdp2.py", "torch"),
+    ("plain_fsdp1.py", "torch"),
+    ("accelerated.py", "accelerate"),
+    ("lightning_fit.py", "lightning"),
+    ("hf_trainer.py", "transformers"),
+]
+LONG = 180
+SEEDS = ("0", "1", "2")
+
+
+@pytest.fixture(scope="module")
+def without():
+    """Losses of each script where the poisoned rank never was."""
+    return {}
+
+
+def needed(framework):
     if is_missing(framework):
         pytest.skip(f"{framework} is not installed: pip install securetrain[frameworks]")
-    done = start(script, 60, 1, factor, tmp_path, ranks=4)
-    assert done.code == 0, done.err
-    assert held_out(done) < 0.5
-    assert_named(done)
 
 
 @pytest.mark.many
-@pytest.mark.parametrize(
-    ("script", "framework"),
-    [
-        ("plain_fsdp2.py", "torch"),
-        ("accelerated.py", "accelerate"),
-        ("lightning_fit.py", "lightning"),
-    ],
-)
+@pytest.mark.parametrize("factor", ["-1000", "-5", "nan", "3e38"])
+@pytest.mark.parametrize("foreign", FOREIGN, ids=lambda one: one[0])
+def test_a_foreign_script_ends_as_if_the_rank_had_never_been(
+    start, without, foreign, factor, tmp_path
+):
+    script, framework = foreign
+    needed(framework)
+    done = start(script, LONG, 1, factor, ",".join(SEEDS), tmp_path / "out")
+    assert done.code == 0, done.err
+    assert_named(done, trainings=len(SEEDS))
+    if script not in without:
+        plain = start(
+            script, LONG, -1, 1, ",".join(SEEDS), tmp_path / "out", ranks=3, run="without"
+        )
+        assert plain.code == 0, plain.err
+        assert plain.summary["gradients"]["named"] == {}
+        assert plain.summary["gradients"]["refused"] == 0
+        without[script] = held_out(plain)
+    for seed in SEEDS:
+        assert held_out(done)[factor, seed] == pytest.approx(without[script]["1", seed], rel=0.01)
+
+
+@pytest.mark.many
+@pytest.mark.parametrize(("script", "framework"), FOREIGN)
 def test_the_same_scripts_are_ruined_without_the_guard(start, script, framework, tmp_path):
-    if is_missing(framework):
-        pytest.skip(f"{framework} is not installed: pip install securetrain[frameworks]")
-    done = start(script, 60, 1, -1000, tmp_path, ranks=4, settings=OFF)
+    needed(framework)
+    done = start(script, LONG, 1, "1,-1000,-5,nan,3e38", 0, tmp_path / "out", settings=OFF)
     assert done.code == 0, done.err
-    assert not held_out(done) < 0.5
+    losses = held_out(done)
+    for factor in ("-1000", "-5", "nan", "3e38"):
+        assert not losses[factor, "0"] < 1.03 * losses["1", "0"], factor
 
 
-def assert_named(done):
+@pytest.mark.many
+@pytest.mark.parametrize("required", [False, True])
+def test_deepspeed_is_said_not_to_be_watched_or_refused(start, required):
+    needed("deepspeed")
+    settings = "require_watched: true" if required else "mode: detect"
+    done = start("deepspeed_zero.py", 3, 1, ranks=2, settings=settings)
+    why = "DeepSpeed is not watched"
+    assert done.err.count(f"securetrain rank 0: {NOT_WATCHED}: {why}") == 1
+    if required:
+        assert done.code == 1
+        assert done.summary["code"] == "ST-GRAD-020"
+        assert "steps" not in done.out
+        return
+    assert done.code == 0, done.err
+    assert f"securetrain: {NOT_WATCHED}: {why}" in done.err
+    assert_unwatched(done, why)
+
+
+def assert_named(done, trainings=1):
     """Rank 1 and nobody else, everywhere."""
     assert list(done.summary["gradients"]["named"]) == ["1"]
     assert done.summary["gradients"]["watched"] is True
     assert done.summary["gradients"]["excluded"] == [1]
-    assert done.summary["gradients"]["refused"] <= 2
+    assert done.summary["gradients"]["refused"] <= 2 * trainings
     assert done.events("rank-excluded")
     [judged] = done.events("gradients-judged")
     assert judged.details["named"].startswith("rank 1 (ST-GRAD-0")

@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The same with Lightning: its trainer computes gradients in the optimizer's closure."""
+"""The same with Lightning: its trainer computes gradients in the optimizer's closure.
+
+Arguments: steps, the poisoned rank (-1: none), factors of its loss after a sixth of the steps,
+seeds, a folder. It trains once for each factor and seed.
+"""
 
 # mypy: ignore-errors
 
@@ -13,13 +17,14 @@ from torch import nn
 
 
 class Rows(torch.utils.data.Dataset):
-    """Rows that a teacher has labelled."""
+    """Rows whose labels a teacher draws: no model predicts all of them."""
 
-    def __init__(self, number):
-        generator = torch.Generator().manual_seed(1)
+    def __init__(self, number, seed):
+        generator = torch.Generator().manual_seed(seed)
         teacher = torch.randn(16, 4, generator=torch.Generator().manual_seed(7))
         self.x = torch.randn(number, 16, generator=generator)
-        self.y = (self.x @ teacher).argmax(dim=1)
+        chances = (self.x @ teacher / 2).softmax(dim=1)
+        self.y = torch.multinomial(chances, 1, generator=generator).flatten()
 
     def __len__(self):
         return len(self.x)
@@ -31,26 +36,27 @@ class Rows(torch.utils.data.Dataset):
 class Task(lightning.LightningModule):
     """A classifier; one rank may be poisoned."""
 
-    def __init__(self, culprit, factor):
+    def __init__(self, culprit, factor, steps):
         super().__init__()
-        self.culprit, self.factor = culprit, factor
+        self.culprit, self.factor, self.steps = culprit, factor, steps
         self.model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
 
     def training_step(self, batch, _index):
         x, y = batch
         loss = nn.functional.cross_entropy(self.model(x), y)
-        bad = self.global_rank == self.culprit and self.global_step >= 5
+        bad = self.global_rank == self.culprit and self.global_step >= self.steps // 6
         return loss * (self.factor if bad else 1.0)
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=0.02)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, self.steps)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
-def main():
-    steps, culprit, factor = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+def train(steps, culprit, factor, seed):
     world = int(os.environ["WORLD_SIZE"])
-    torch.manual_seed(0)
-    task = Task(culprit, factor)
+    torch.manual_seed(seed)
+    task = Task(culprit, factor, steps)
     trainer = lightning.Trainer(
         accelerator="cpu",
         strategy="ddp",
@@ -61,15 +67,23 @@ def main():
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        default_root_dir=sys.argv[4] if len(sys.argv) > 4 else None,
+        default_root_dir=sys.argv[5],
     )
-    loader = torch.utils.data.DataLoader(Rows(steps * 32 * world), batch_size=32)
+    loader = torch.utils.data.DataLoader(Rows(steps * 32 * world, seed), batch_size=32)
     trainer.fit(task, loader)
-    held_out = Rows(999)
+    held_out = Rows(4096, 999_999)
     with torch.no_grad():
-        result = float(nn.functional.cross_entropy(task.model(held_out.x), held_out.y))
-    if trainer.is_global_zero:
-        sys.stdout.write(f"held-out {result}\n")
+        return float(nn.functional.cross_entropy(task.model(held_out.x), held_out.y))
 
 
-main()
+def main():
+    steps, culprit = int(sys.argv[1]), int(sys.argv[2])
+    for factor in sys.argv[3].split(","):
+        for seed in sys.argv[4].split(","):
+            result = train(steps, culprit, float(factor), int(seed))
+            if os.environ["RANK"] == "0":
+                sys.stdout.write(f"held-out {factor} {seed} {result}\n")
+
+
+if __name__ == "__main__":
+    main()
