@@ -141,7 +141,7 @@ class Detector:
             steps=self._steps,
             peak=self._peak,
             probation=[self._probation.record(rank) for rank in known],
-            series=copy.deepcopy(self._series),
+            series={name: one.copy() for name, one in self._series.items()},
             evidence=evidence,
         )
 
@@ -161,14 +161,17 @@ class Detector:
         slots = SLOTS + len(self._evidence.groups)
         self._gross.largest = unpacked(state.evidence.largest, (slots, 2))
         self._probation.restart(state.probation, self._ranks)
-        self._series = copy.deepcopy(state.series)
+        self._series = {name: one.copy() for name, one in state.series.items()}
         self._steps, self._peak = state.steps, state.peak
         return True
 
     def snapshot(self) -> "Detector":
         """A twin with the same memory, quarantine included: what `rewind` takes. Cheap."""
-        shared = (self._evidence.bets, self._pair_bets)
-        return copy.deepcopy(self, {id(one): one for one in shared})
+        twin = copy.copy(self)
+        for name in ("_evidence", "_gross", "_somebody", "_probation"):
+            setattr(twin, name, getattr(self, name).copy())
+        twin._series = {name: one.copy() for name, one in self._series.items()}  # noqa: SLF001
+        return twin
 
     def rewind(self, before: "Detector") -> None:
         """Forget what was observed since `before`: ranks did not agree on it."""

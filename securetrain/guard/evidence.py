@@ -25,9 +25,10 @@ least `L` steps (e-detectors: Shin, Ramdas, Rinaldo, NEJSDS 2023; conformal e-va
   to the same evidence.
 """
 
+import copy
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -101,6 +102,19 @@ class Evidence:
             spread=np.full((WINDOW, SLOTS, len(STATISTICS)), np.nan),
         )
         self._weights = self.bets.weights(0)
+
+    def copy(self) -> "Evidence":
+        """A twin: what is written in place is copied, the rest is shared."""
+        twin, memory = copy.copy(self), self.memory
+        twin.groups = [*self.groups]
+        twin._own = None if self._own is None else self._own.copy()  # noqa: SLF001
+        twin.memory = replace(
+            memory,
+            cusum=memory.cusum.copy(),
+            spread=memory.spread.copy(),
+            queue=deque(replace(one, good=one.good.copy()) for one in memory.queue),
+        )
+        return twin
 
     @property
     def warming_up(self) -> bool:

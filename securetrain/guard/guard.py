@@ -173,6 +173,10 @@ class GradientGuard:
         return self._parts
 
     @property
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for part in self._parts for parameter in part.parameters()]
+
+    @property
     def has_gradient(self) -> bool:
         """True when a gradient was reduced that `judge` has not seen. Equal on every rank."""
         return any(isinstance(w, GroupWatch) and w.has_pieces for w in self._watches)
@@ -253,14 +257,13 @@ class GradientGuard:
 
     def _use(self, verdict: Verdict) -> None:
         """Clip the gradients, or drop those of a refused step."""
-        parameters = [parameter for part in self._parts for parameter in part.parameters()]
         if verdict.response is GuardResponse.CLIP:
-            self._norms.clip(parameters)
+            self._norms.clip(self._parameters)
         elif not verdict.proceed:
-            for parameter in parameters:
+            for parameter in self._parameters:
                 parameter.grad = None
         elif verdict.ok and self._settings.response is GuardResponse.CLIP:
-            self._norms.learn(parameters)
+            self._norms.learn(self._parameters)
 
     def _report_silent(self, missing: tuple[int, ...]) -> None:
         self._report(silent_ones(missing, self._settings.deadline_seconds))
