@@ -23,7 +23,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import ab
 
 MODULES: Final = (
-    *("step", "guard", "checkpoint", "dataset", "verify", "startup", "sandbox", "attest"),
+    *(
+        "step",
+        "guard",
+        "guard_alone",
+        "checkpoint",
+        "dataset",
+        "verify",
+        "startup",
+        "sandbox",
+        "attest",
+    ),
     *("hardware", "join", "link", "job", "trainer"),
 )
 FIGURES: Final = (

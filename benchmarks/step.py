@@ -20,6 +20,8 @@ from securetrain.testing.processes import run_ranks
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from securetrain.guard import GradientGuard
+
 RANKS: Final = 2
 _ROWS: Final = 8
 _LENGTH: Final = 128
@@ -61,7 +63,7 @@ def _blocks(wrapper: str, steps: int, order: list[Side]) -> list[float]:
     import torch.distributed as dist
 
     rank = dist.get_rank()
-    trainers = {side: _trainer(wrapper, guarded=side is Side.OURS) for side in Side}
+    trainers = {side: trainer(wrapper, guarded=side is Side.OURS)[0] for side in Side}
     source = torch.Generator().manual_seed(_SEED + rank)
     rows = torch.randint(256, (_ROWS, _LENGTH + 1), generator=source)
     seconds = []
@@ -75,8 +77,10 @@ def _blocks(wrapper: str, steps: int, order: list[Side]) -> list[float]:
     return seconds
 
 
-def _trainer(wrapper: str, *, guarded: bool) -> "Callable[[Tensor], None]":
-    """A function that takes one step; collective."""
+def trainer(
+    wrapper: str, *, guarded: bool
+) -> "tuple[Callable[[Tensor], None], GradientGuard | None]":
+    """A function that takes one step, and the guard that watches it; collective."""
     import itertools
 
     import torch
@@ -98,6 +102,8 @@ def _trainer(wrapper: str, *, guarded: bool) -> "Callable[[Tensor], None]":
         guard = GradientGuard(dist.group.WORLD, Gradients())
         guard.attach(wrapped)
     optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3, fused=True)
+    if guard is not None:
+        guard.use_optimizer(optimizer)
     positions = torch.arange(_LENGTH)
     numbers = itertools.count()
 
@@ -111,7 +117,7 @@ def _trainer(wrapper: str, *, guarded: bool) -> "Callable[[Tensor], None]":
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    return step, guard
 
 
 def _wrap(model: "nn.Module", wrapper: str) -> "nn.Module":

@@ -116,7 +116,7 @@ def test_the_check_of_the_recipe_is_accepted(tmp_path, monkeypatch):
     ):
         for name in names:
             case = fixtures.case(name)
-            view = View(facts=case.facts, policy=case.policy, now=audit.NOW)
+            view = View(document=case.document, policy=case.policy, now=audit.NOW)
             assert {finding.state for finding in judge(check, view)} == {state}, name
 
 

@@ -7,11 +7,13 @@ from .check import Refs as Refs
 from .collect.node import collect_node as collect_node
 from .collect.node import root_files_variable as root_files_variable
 from .document import read_document as read_document
+from .documents import Facts as Facts
+from .documents import facts_of as facts_of
+from .documents import read_facts as read_facts
 from .engine import audit as audit
 from .engine import worst_states as worst_states
-from .facts import Facts as Facts
 from .facts import Interface as Interface
-from .facts import read_facts as read_facts
+from .facts import NodeFacts as NodeFacts
 from .findings import AuditResult as AuditResult
 from .findings import Finding as Finding
 from .waivers import read_waivers as read_waivers

@@ -24,8 +24,9 @@ import msgspec
 from msgspec import Meta
 from packaging.version import InvalidVersion, Version
 
+from securetrain.audit.documents import Kind
 from securetrain.audit.facts import EVIDENCE
-from securetrain.audit.fields import Missing, Path, View, evidence_name, resolve
+from securetrain.audit.fields import Missing, Path, View, evidence_name, kind_of, resolve
 from securetrain.audit.functions.base import Function, Judgement
 from securetrain.audit.functions.registry import FUNCTIONS
 from securetrain.audit.predicates import Compiler, Predicate, missing_reasons, shown_values
@@ -172,6 +173,13 @@ class Check:
         return self.spec.id
 
     @property
+    def kind(self) -> Kind:
+        """The kind of asset that it is about."""
+        kind = kind_of(self.spec.subject.partition(".")[0])
+        assert kind is not None, "it was checked when the check was compiled"
+        return kind
+
+    @property
     def title(self) -> str:
         """The message of a failure, in a line."""
         return self.spec.title
@@ -263,7 +271,9 @@ def _each(path: Path, where: Predicate, *, bad: bool) -> Judge:
             holds = where(there)
             good = ~holds if bad else holds
             evidence = {} if good.value else msgspec.to_builtins(item)
-            judged.append(Judgement(label=item.label, good=good, evidence=evidence))
+            judged.append(
+                Judgement(label=item.label, good=good, location=item.location, evidence=evidence)
+            )
         return judged
 
     return judge

@@ -13,22 +13,22 @@ Rules, in order:
    ``unknown``, never a pass;
 5. waivers come last and cover failures only; a waiver that does not count is a finding itself;
 6. exit code: 4 the facts cannot be relied on; 1 a failure whose severity in context is at or above
-   ``host.fail_on``; 3 more
+   ``host.fail_on``; 3 one asset with more
    checks unknown than ``host.max_unknown``; 0 otherwise. (2, a bad policy or waiver file, is raised
    before the audit.)
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from securetrain.audit.check import Check, FixedBy, Refs
-from securetrain.audit.facts import Facts
+from securetrain.audit.documents import Document, Facts
+from securetrain.audit.facts import Location
 from securetrain.audit.fields import Missing, View, resolve
-from securetrain.audit.findings import AuditResult, Finding, PolicyRef, fingerprint
+from securetrain.audit.findings import AssetRef, AuditResult, Finding, PolicyRef, fingerprint
 from securetrain.audit.functions.base import Judgement
 from securetrain.audit.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
 from securetrain.core import ExitCode
@@ -52,28 +52,33 @@ def audit(
     *,
     waivers: Waivers | None = None,
 ) -> AuditResult:
-    """Judge one node.
+    """Judge every document, each by the checks of its kind.
 
     Args:
-        facts: The facts of the node.
+        facts: The documents.
         checks: The catalogue.
         policy: Which checks count and what they compare with.
         now: The time of the audit, with its zone.
         waivers: Failures that are accepted.
     """
-    view = View(facts=facts, policy=policy, now=now)
     skip = set(policy.host.skip_checks)
     wanted = [check for check in checks if check.id not in skip]
-    findings = [finding for check in wanted for finding in judge(check, view)]
-    states = worst_states(findings)
+    by_asset: dict[str, list[Finding]] = {}
+    for document in facts.documents:
+        view = View(document=document, policy=policy, now=now)
+        mine = (check for check in wanted if check.kind == document.kind)
+        by_asset[document.asset] = [finding for check in mine for finding in judge(check, view)]
+    states = {asset: worst_states(found) for asset, found in by_asset.items()}
+    findings = [finding for found in by_asset.values() for finding in found]
     findings, uses = _waive(findings, waivers or Waivers(), checks, states, now)
     findings.sort(key=_order)
-    problems = _problems(facts, now)
+    problems = tuple(problem for one in facts.documents for problem in _problems(one, now))
     return AuditResult(
         at=now,
-        node=facts.collected.hostname,
-        facts_digest=hashlib.sha256(facts.to_json()).hexdigest(),
-        collected_at=facts.collected.at,
+        assets=tuple(
+            AssetRef(asset=one.asset, kind=one.kind, collected_at=one.at, digest=one.digest)
+            for one in facts.documents
+        ),
         policy=PolicyRef(
             id=policy.metadata.id, version=policy.metadata.version, digest=digest_of(policy)
         ),
@@ -91,21 +96,21 @@ def judge(check: Check, view: View) -> list[Finding]:
     for name in check.spec.evidence:
         section = resolve(view, tuple(name.split(".")))
         if isinstance(section, Missing):
-            return [_finding(check, State.UNKNOWN, reason=section.reason)]
+            return [_finding(check, view, State.UNKNOWN, reason=section.reason)]
     try:
         if check.applies is not None:
             applies = check.applies(view)
             if applies.value is None:
-                return [_finding(check, State.UNKNOWN, reason="; ".join(applies.reasons))]
+                return [_finding(check, view, State.UNKNOWN, reason="; ".join(applies.reasons))]
             if not applies.value:
-                return [_finding(check, State.NOT_APPLICABLE)]
+                return [_finding(check, view, State.NOT_APPLICABLE)]
         judged = check.judge(view)
     except Exception as error:  # noqa: BLE001 - a broken check knows nothing, and says so
         reason = f"the check failed: {type(error).__name__}: {error}"
-        return [_finding(check, State.UNKNOWN, reason=reason)]
+        return [_finding(check, view, State.UNKNOWN, reason=reason)]
     weight = _weight(check, view)
-    bad = [_from_judgement(check, one, weight) for one in judged if not one.good.value]
-    return bad or [_finding(check, State.PASS)]
+    bad = [_from_judgement(check, view, one, weight) for one in judged if not one.good.value]
+    return bad or [_finding(check, view, State.PASS)]
 
 
 def _weight(check: Check, view: View) -> tuple[Severity, str]:
@@ -125,15 +130,19 @@ def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
     return states
 
 
-def _from_judgement(check: Check, judgement: Judgement, weight: tuple[Severity, str]) -> Finding:
+def _from_judgement(
+    check: Check, view: View, judgement: Judgement, weight: tuple[Severity, str]
+) -> Finding:
     failed = judgement.good.value is False
     collection = check.spec.subject.removesuffix("[*]")
-    subject = f"{collection}[{judgement.label}]" if judgement.label else "node"
+    whole = collection.partition(".")[0]
     return _finding(
         check,
+        view,
         State.FAIL if failed else State.UNKNOWN,
-        subject=subject,
+        subject=f"{collection}[{judgement.label}]" if judgement.label else whole,
         reason=judgement.why or "; ".join(judgement.good.reasons),
+        location=judgement.location,
         evidence=judgement.evidence,
         weight=weight,
     )
@@ -141,14 +150,18 @@ def _from_judgement(check: Check, judgement: Judgement, weight: tuple[Severity, 
 
 def _finding(
     check: Check,
+    view: View,
     state: State,
     *,
-    subject: str = "node",
+    subject: str = "",
     reason: str = "",
+    location: Location | None = None,
     evidence: Mapping[str, Any] | None = None,
     weight: tuple[Severity, str] | None = None,
 ) -> Finding:
     severity, because = weight or (check.severity, "")
+    asset = view.document.asset
+    subject = subject or check.spec.subject.partition(".")[0]
     return Finding(
         check=check.id,
         title=check.title,
@@ -157,13 +170,15 @@ def _finding(
         context=because,
         boundary=check.boundary,
         state=state,
+        asset=asset,
         subject=subject,
         reason=reason,
+        location=location,
         evidence=dict(evidence or {}),
         remediation=check.remediation,
         fixed_by=check.spec.fixed_by,
         refs=check.spec.refs,
-        fingerprint=fingerprint(check.id, check.boundary, subject),
+        fingerprint=fingerprint(check.id, asset, subject),
     )
 
 
@@ -171,7 +186,7 @@ def _waive(
     findings: list[Finding],
     waivers: Waivers,
     checks: Sequence[Check],
-    states: Mapping[str, State],
+    states: Mapping[str, Mapping[str, State]],
     now: datetime,
 ) -> tuple[list[Finding], list[WaiverUse]]:
     """Cover failures, and report every waiver that does not count."""
@@ -186,7 +201,9 @@ def _waive(
         status, reason = refused or (WaiverStatus.UNUSED, "no finding of this audit is covered")
         if refused is None:
             for i, finding in enumerate(result):
-                if finding.state is State.FAIL and covers(waiver, finding.check, finding.subject):
+                if finding.state is State.FAIL and covers(
+                    waiver, finding.check, finding.asset, finding.subject
+                ):
                     status, reason = WaiverStatus.APPLIED, ""
                     result[i] = _waived(finding, waiver.id)
         uses.append(
@@ -232,7 +249,7 @@ def _about_waiver(use: WaiverUse) -> Finding:
         " by somebody other than its owner.",
         fixed_by=FixedBy.USER,
         refs=Refs(nist=("CA-5", "AC-5")),
-        fingerprint=fingerprint(check, Boundary.IDENTITY, subject),
+        fingerprint=fingerprint(check, "", subject),
     )
 
 
@@ -241,13 +258,12 @@ def _counts(findings: Iterable[Finding]) -> dict[str, int]:
     return {state.value: states.count(state) for state in State}
 
 
-def _problems(facts: Facts, now: datetime) -> tuple[str, ...]:
-    at = facts.collected.at
-    if at > now + MAX_SKEW:
-        return (f"the facts are from the future: {at.isoformat()}",)
-    if now - at > MAX_AGE:
-        return (f"the facts are older than {MAX_AGE.total_seconds() / 3600:g} hours",)
-    return ()
+def _problems(document: Document, now: datetime) -> Iterator[str]:
+    if document.at > now + MAX_SKEW:
+        yield f"the facts about {document.asset} are from the future: {document.at.isoformat()}"
+    elif now - document.at > MAX_AGE:
+        hours = MAX_AGE.total_seconds() / 3600
+        yield f"the facts about {document.asset} are older than {hours:g} hours"
 
 
 def _exit_code(findings: Sequence[Finding], policy: Policy, problems: Sequence[str]) -> ExitCode:
@@ -256,15 +272,20 @@ def _exit_code(findings: Sequence[Finding], policy: Policy, problems: Sequence[s
     failed = (f for f in findings if f.state is State.FAIL)
     if any(finding.severity_in_context >= policy.host.fail_on for finding in failed):
         return ExitCode.FAILURE
-    unknown = [s for s in worst_states(findings).values() if s is State.UNKNOWN]
-    return ExitCode.INCOMPLETE if len(unknown) > policy.host.max_unknown else ExitCode.OK
+    by_asset: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_asset.setdefault(finding.asset, []).append(finding)
+    states = (list(worst_states(mine).values()) for mine in by_asset.values())
+    unknown = max((mine.count(State.UNKNOWN) for mine in states), default=0)
+    return ExitCode.INCOMPLETE if unknown > policy.host.max_unknown else ExitCode.OK
 
 
-def _order(finding: Finding) -> tuple[int, int, str, str, int]:
+def _order(finding: Finding) -> tuple[int, int, str, str, str, int]:
     return (
         list(Boundary).index(finding.boundary),
         -finding.severity_in_context.rank,
         finding.check,
+        finding.asset,
         finding.subject,
         _WORST.index(finding.state),
     )

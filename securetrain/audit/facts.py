@@ -17,7 +17,6 @@ Rules:
 
 from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -25,7 +24,6 @@ from msgspec import Meta
 
 from securetrain.core import canonical
 from securetrain.core.errors import AuditError, UsageError
-from securetrain.core.files import read_file
 
 SCHEMA: Final = "securetrain.facts/v2"
 FACTS_LIMIT: Final = 4 << 20
@@ -50,6 +48,13 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
 
 
+class Location(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The place that a fact was read from; lines begin with 1, and 0 is not known."""
+
+    path: str
+    line: int = 0
+
+
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The base of every record."""
 
@@ -57,6 +62,11 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def label(self) -> str:
         """The name of this record in a finding's subject."""
         return ""
+
+    @property
+    def location(self) -> Location | None:
+        """The place that it was read from; None when that is the kernel and no file."""
+        return None
 
 
 class Observed(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -157,7 +167,7 @@ class Listener(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     process: Process | None
     """None when the owner's descriptors cannot be read."""
     kernel: bool | None = False
-    """Whether no process holds it, as with a tunnel of the kernel; None when not all were seen."""
+    """Whether no process shows it, as with a tunnel of the kernel; None when not all were seen."""
 
     @property
     def label(self) -> str:
@@ -208,6 +218,11 @@ class ConfFile(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The file."""
         return self.path
 
+    @property
+    def location(self) -> Location:
+        """The file."""
+        return Location(path=self.path)
+
 
 class SshdOption(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An option that sshd would use: the first of each name in its block."""
@@ -218,6 +233,11 @@ class SshdOption(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The criteria of the Match block that it stands in; empty for everybody."""
     path: str
     line: int
+
+    @property
+    def location(self) -> Location:
+        """The file and the line."""
+        return Location(path=self.path, line=self.line)
 
 
 class SshdConfig(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -279,6 +299,11 @@ class PathFact(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The path."""
         return self.path
 
+    @property
+    def location(self) -> Location:
+        """The path."""
+        return Location(path=self.path)
+
 
 class SharedSegment(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A shared-memory file of NCCL, CUDA or torch."""
@@ -325,6 +350,11 @@ class SecretFile(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True
         """The file."""
         return self.path
 
+    @property
+    def location(self) -> Location:
+        """The file."""
+        return Location(path=self.path)
+
 
 class Kernel(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The running kernel."""
@@ -346,6 +376,11 @@ class StartupFile(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def label(self) -> str:
         """The file."""
         return self.path
+
+    @property
+    def location(self) -> Location:
+        """The file."""
+        return Location(path=self.path)
 
 
 class Python(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -417,13 +452,18 @@ class Collected(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     boot_id: str = ""
 
 
-class Facts(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NodeFacts(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A facts document about one node."""
 
     schema: Literal["securetrain.facts/v2"] = SCHEMA
     collected: Collected
     job: Job
     node: Node
+
+    @property
+    def asset(self) -> str:
+        """The node, by its name."""
+        return f"node:{self.collected.hostname}"
 
     def to_json(self) -> bytes:
         """Canonical JSON."""
@@ -434,14 +474,14 @@ EVIDENCE: Final = tuple(f"node.{field.name}" for field in msgspec.structs.fields
 """The names that a check may list under ``evidence``."""
 
 
-def decode_facts(data: bytes, where: str) -> Facts:
+def decode_facts(data: bytes, where: str) -> NodeFacts:
     """Parse a facts document.
 
     Raises:
         AuditError: ST-AUDT-002 when it is malformed, or a section's value contradicts its outcome.
     """
     try:
-        facts = canonical.decode(data, Facts, limit=FACTS_LIMIT, where=where)
+        facts = canonical.decode(data, NodeFacts, limit=FACTS_LIMIT, where=where)
     except UsageError as error:
         raise _malformed(error.what, where) from error
     for field in msgspec.structs.fields(Node):
@@ -454,16 +494,6 @@ def decode_facts(data: bytes, where: str) -> Facts:
     if facts.collected.at.tzinfo is None:
         raise _malformed("a time without a zone", f"{where}: collected.at")
     return facts
-
-
-def read_facts(path: Path) -> Facts:
-    """Read a facts document from a file.
-
-    Raises:
-        AuditError: ST-AUDT-002 when it is malformed.
-        UsageError: ST-USAG-002 when it cannot be read.
-    """
-    return decode_facts(read_file(path, FACTS_LIMIT), str(path))
 
 
 def _malformed(what: str, where: str) -> AuditError:

@@ -4,8 +4,8 @@
 
 Rules, in order:
 
-1. a list that starts with ``node``, ``job`` or ``policy`` is absolute; any other is a field of the
-   element that a quantifier looks at;
+1. a list that starts with a root of some kind of document or with ``policy`` is absolute; any other
+   is a field of the element that a quantifier looks at;
 2. a name that the schema does not have is an error when the check is loaded, never at run time;
 3. ``outcome``, ``reason`` and ``value`` cannot be addressed: sections and readings open by
    themselves, so that a check cannot mistake "could not be read" for an answer;
@@ -25,21 +25,16 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from securetrain.audit.facts import (
-    MAY_BE_EMPTY,
-    Facts,
-    Job,
-    Node,
-    Observed,
-    Outcome,
-    Reading,
-    Section,
-)
+from securetrain.audit.documents import EVERYWHERE, ROOTS, Document, Kind
+from securetrain.audit.facts import MAY_BE_EMPTY, Node, Observed, Outcome, Reading, Section
 from securetrain.policy.schema import Policy
 
 Path: TypeAlias = tuple[str, ...]
 
-ROOTS: Final[Mapping[str, type]] = {"node": Node, "job": Job, "policy": Policy}
+_ROOTS: Final[Mapping[str, type]] = {
+    **EVERYWHERE,
+    **{name: kind for roots in ROOTS.values() for name, kind in roots.items()},
+}
 _HIDDEN: Final = frozenset({"outcome", "reason", "value"})
 
 
@@ -57,9 +52,9 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The inputs of a predicate: facts, policy, the time, and the element of a quantifier."""
+    """The inputs of a predicate: one document, policy, the time, and a quantifier's element."""
 
-    facts: Facts
+    document: Document
     policy: Policy
     now: datetime
     item: Any = None
@@ -72,7 +67,12 @@ class View:
 
 def is_absolute(path: Path) -> bool:
     """Return whether a path starts at a root."""
-    return path[0] in ROOTS
+    return path[0] in _ROOTS
+
+
+def kind_of(root: str) -> Kind | None:
+    """The kind of document that has this root; None for a root of every kind, and for no root."""
+    return next((kind for kind, roots in ROOTS.items() if root in roots), None)
 
 
 def evidence_name(path: Path) -> str | None:
@@ -82,16 +82,14 @@ def evidence_name(path: Path) -> str | None:
 
 def resolve(view: View, path: Path) -> Any:
     """The value at `path`, or `Missing`."""
-    match path[0]:
-        case "node":
-            value: Any = view.facts.node
-            rest = path[1:]
-        case "job":
-            value, rest = view.facts.job, path[1:]
-        case "policy":
-            value, rest = view.policy, path[1:]
-        case _:
-            value, rest = view.item, path
+    rest = path[1:]
+    value: Any
+    if path[0] in EVERYWHERE:
+        value = view.policy
+    elif is_absolute(path):
+        value = view.document.root(path[0])
+    else:
+        value, rest = view.item, path
     walked = list(path[: len(path) - len(rest)])
     for name in rest:
         walked.append(name)
@@ -166,10 +164,10 @@ def shape_at(path: Path, item: Any) -> Shape:
     if not path:
         raise UnknownFieldError("an empty path")
     if is_absolute(path):
-        current: Any = ROOTS[path[0]]
+        current: Any = _ROOTS[path[0]]
         rest: Sequence[str] = path[1:]
     elif item is None:
-        raise UnknownFieldError(f"{path[0]!r} is not one of {', '.join(ROOTS)}")
+        raise UnknownFieldError(f"{path[0]!r} is not one of {', '.join(_ROOTS)}")
     else:
         current, rest = item, path
     for name in rest:
@@ -187,11 +185,16 @@ def _member(parent: Any, name: str) -> Any:
         return value
     if not (isinstance(parent, type) and issubclass(parent, msgspec.Struct)):
         raise UnknownFieldError(f"{name!r} is below something that has no fields")
-    hints = typing.get_type_hints(parent)
+    hints = _hints(parent)
     if name not in hints or (name in _HIDDEN and issubclass(parent, Observed)):
         shown = ", ".join(n for n in hints if not (n in _HIDDEN and issubclass(parent, Observed)))
         raise UnknownFieldError(f"{parent.__name__} has no field {name!r} (it has {shown})")
     return hints[name]
+
+
+@cache
+def _hints(record: type[object]) -> dict[str, Any]:
+    return typing.get_type_hints(record)
 
 
 def _open(hint: Any) -> Any:

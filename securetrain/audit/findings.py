@@ -9,11 +9,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from securetrain.audit.check import FixedBy, Refs
+from securetrain.audit.facts import Location
 from securetrain.audit.waivers import WaiverUse
 from securetrain.core import canonical
 from securetrain.core.vocabulary import Boundary, Severity, State
 
-RESULT_SCHEMA: Final = "securetrain.audit/v1"
+RESULT_SCHEMA: Final = "securetrain.audit/v2"
 
 
 class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,10 +34,14 @@ class Finding(_Base, frozen=True, kw_only=True):
     """Why that is another weight."""
     boundary: Boundary
     state: State
+    asset: str = ""
+    """What it is about: ``node:gpu-17``; empty for a waiver."""
     subject: str
     """``node``, or the element of a collection: ``node.listeners[0.0.0.0:29500]``."""
     reason: str = ""
     """The fault, or the reason why it is not known."""
+    location: Location | None = None
+    """The file and line that it was read from, on that asset."""
     evidence: dict[str, Any] = {}
     """The fields that decided, as they were collected."""
     remediation: str
@@ -44,7 +49,7 @@ class Finding(_Base, frozen=True, kw_only=True):
     refs: Refs
     waiver: str = ""
     fingerprint: str
-    """SHA-256 of check, boundary and subject: the same finding in another audit."""
+    """SHA-256 of check, asset and subject: the same finding in another audit."""
 
 
 class PolicyRef(_Base, frozen=True, kw_only=True):
@@ -55,14 +60,22 @@ class PolicyRef(_Base, frozen=True, kw_only=True):
     digest: str
 
 
+class AssetRef(_Base, frozen=True, kw_only=True):
+    """One asset of an audit, and the facts about it."""
+
+    asset: str
+    kind: str
+    collected_at: datetime
+    digest: str
+    """SHA-256 of its facts."""
+
+
 class AuditResult(_Base, frozen=True, kw_only=True):
     """The outcome of one audit."""
 
-    schema: Literal["securetrain.audit/v1"] = RESULT_SCHEMA
+    schema: Literal["securetrain.audit/v2"] = RESULT_SCHEMA
     at: datetime
-    node: str
-    facts_digest: str
-    collected_at: datetime
+    assets: tuple[AssetRef, ...]
     policy: PolicyRef
     findings: tuple[Finding, ...]
     counts: dict[str, int]
@@ -78,11 +91,18 @@ class AuditResult(_Base, frozen=True, kw_only=True):
         """Canonical JSON."""
         return canonical.encode(self)
 
+    @property
+    def about(self) -> str:
+        """The name of the one asset, or how many there are."""
+        if len(self.assets) == 1:
+            return self.assets[0].asset.partition(":")[2]
+        return f"{len(self.assets)} assets"
+
     def of(self, *states: State) -> tuple[Finding, ...]:
         """The findings in these states."""
         return tuple(finding for finding in self.findings if finding.state in states)
 
 
-def fingerprint(check: str, boundary: Boundary, subject: str) -> str:
+def fingerprint(check: str, asset: str, subject: str) -> str:
     """Digest what stays the same between audits: never a line number, never a name alone."""
-    return hashlib.sha256(canonical.dumps([check, boundary.value, subject])).hexdigest()
+    return hashlib.sha256(canonical.dumps([check, asset, subject])).hexdigest()

@@ -4,8 +4,9 @@
 
 Rules:
 
-1. a waiver names a check, a glob of subjects, why, who owns it, who else approved it, a ticket, and
-   its first and last day; the last day is inclusive and ``now`` is a parameter;
+1. a waiver names a check, globs of assets and subjects, why, who owns it, who else approved it, a
+   ticket, and its first and last day; the last day is inclusive and ``now`` is a parameter. It may
+   leave the asset out where an audit is about one only;
 2. it lives at most 180 days, for a critical check at most 30;
 3. the checks that it names as compensating must pass in the same audit;
 4. one that is malformed, expired or rejected covers nothing: the finding comes back, and the result
@@ -47,6 +48,8 @@ class Waiver(_Base, frozen=True, kw_only=True):
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     check: CheckId
+    asset: Annotated[str, Meta(min_length=1, max_length=400)] = ""
+    """A glob over assets, as in 'node:gpu-*'; needed where an audit is about more than one."""
     subject: Annotated[str, Meta(min_length=1, max_length=400)]
     """A glob over the finding's subject; '[' of a subject is written '[[]'."""
     justification: Annotated[str, Meta(min_length=10, max_length=2000)]
@@ -136,14 +139,17 @@ def parse_waivers(data: bytes, where: str) -> Waivers:
 
 
 def refusal(
-    waiver: Waiver, severity: Severity | None, states: Mapping[str, State], now: datetime
+    waiver: Waiver,
+    severity: Severity | None,
+    states: Mapping[str, Mapping[str, State]],
+    now: datetime,
 ) -> tuple[WaiverStatus, str] | None:
     """Explain why a waiver does not count today; None when it does.
 
     Args:
         waiver: The waiver.
         severity: That of its check; None when there is no such check.
-        states: Check id to its state in this audit, before waivers.
+        states: For each asset, check id to its state in this audit, before waivers.
         now: The time of the audit.
     """
     today = now.date()
@@ -161,13 +167,32 @@ def refusal(
         return rejected, f"it begins on {waiver.created}"
     if waiver.expires < today:
         return WaiverStatus.EXPIRED, f"its last day was {waiver.expires}"
-    for check in waiver.compensating:
-        state = states.get(check)
-        if state is not State.PASS:
-            return rejected, f"its compensating check {check} is {state or 'not there'}, not pass"
+    if not waiver.asset and len(states) > 1:
+        return rejected, f"it names no asset, and this audit is about {len(states)}"
+    return _uncompensated(waiver, states)
+
+
+def _uncompensated(
+    waiver: Waiver, states: Mapping[str, Mapping[str, State]]
+) -> tuple[WaiverStatus, str] | None:
+    """Rule 3, on every asset that the waiver is about."""
+    for asset in (asset for asset in states if is_about(waiver, asset)):
+        for check in waiver.compensating:
+            state = states[asset].get(check)
+            if state is not State.PASS:
+                on = f" on {asset}" if len(states) > 1 else ""
+                why = f"its compensating check {check} is {state or 'not there'}{on}, not pass"
+                return WaiverStatus.REJECTED, why
     return None
 
 
-def covers(waiver: Waiver, check: str, subject: str) -> bool:
+def is_about(waiver: Waiver, asset: str) -> bool:
+    """Return whether a waiver is about this asset."""
+    return not waiver.asset or fnmatchcase(asset, waiver.asset)
+
+
+def covers(waiver: Waiver, check: str, asset: str, subject: str) -> bool:
     """Return whether a waiver is about this finding."""
-    return waiver.check == check and fnmatchcase(subject, waiver.subject)
+    return (
+        waiver.check == check and is_about(waiver, asset) and fnmatchcase(subject, waiver.subject)
+    )

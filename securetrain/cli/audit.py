@@ -26,6 +26,7 @@ Examples:
   securetrain audit --node --policy dev
   securetrain audit --node --save-facts node-a.json
   securetrain audit --facts node-a.json --policy hardened --waivers waivers.yaml --json
+  securetrain audit --facts nodes/
   securetrain audit --list
 
 \b
@@ -33,15 +34,19 @@ States: pass, fail, unknown (evidence missing: never a pass), not-applicable, wa
 
 \b
 Exit codes: 0 clean; 1 a finding at or above host.fail_on of the policy; 2 bad policy, waiver file
-or command line; 3 more checks unknown than host.max_unknown; 4 the facts cannot be relied on
+or command line; 3 more checks of one node unknown than host.max_unknown; 4 facts not to rely on
 (malformed, from the future, older than a day). The first that holds of 4, 2, 1, 3 counts.
 """
 
 
 @click.command(name="audit", epilog=EPILOG)
 @click.option("--node", is_flag=True, help="Collect facts about this node and judge them.")
-@file_option(
-    "--facts", "facts_file", help="Judge facts that were saved before, on this or another node."
+@click.option(
+    "--facts",
+    "facts_path",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="Judge facts that were saved before, here or elsewhere: a file, or a folder's *.json.",
 )
 @file_option(
     "--save-facts",
@@ -60,7 +65,7 @@ or command line; 3 more checks unknown than host.max_unknown; 4 the facts cannot
 def command(
     *,
     node: bool,
-    facts_file: Path | None,
+    facts_path: Path | None,
     save_facts: Path | None,
     policy_name: str,
     waivers_file: Path | None,
@@ -75,31 +80,29 @@ def command(
     checks = load_checks()
     if list_only:
         return emit(findings.catalogue(checks), output)
-    if node == (facts_file is not None):
-        raise click.UsageError("give either --node or --facts FILE")
+    if node == (facts_path is not None):
+        raise click.UsageError("give either --node or --facts PATH")
     if save_facts is not None and not node:
         raise click.UsageError("--save-facts needs --node")
     policy = load_policy(policy_name).policy
     waivers = read_waivers(waivers_file) if waivers_file else None
     now = datetime.now(UTC)
-    facts = _facts(facts_file, save_facts, now)
+    facts = _facts(facts_path, save_facts, now)
     result = audit(facts, checks, policy, now, waivers=waivers)
     unknown_skips = set(policy.host.skip_checks) - {check.id for check in checks}
     return emit(findings.findings(result, unknown_skips), output)
 
 
-def _facts(facts_file: Path | None, save: Path | None, now: datetime) -> "Facts":
-    from securetrain.audit import read_facts
+def _facts(given: Path | None, save: Path | None, now: datetime) -> "Facts":
+    from securetrain.audit import collect_node, facts_of, read_facts
     from securetrain.core.files import PRIVATE_FILE, write_atomic
 
-    if facts_file is not None:
-        return read_facts(facts_file)
-    from securetrain.audit import collect_node
-
+    if given is not None:
+        return read_facts(given)
     facts = collect_node(os.environ, now=now, search_path=_job_search_path())
     if save is not None:
         write_atomic(save, facts.to_json(), mode=PRIVATE_FILE)
-    return facts
+    return facts_of([facts])
 
 
 def _job_search_path() -> list[str]:

@@ -1,5 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
+from . import exposition as exposition
 from . import text as text
 from .codes import CODES as CODES
 from .codes import ExitCode as ExitCode

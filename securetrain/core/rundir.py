@@ -19,6 +19,7 @@
       attestation.sqlite what the verifier must not forget: clocks of TPMs, revocations
       metrics.jsonl      one line a step, written by rank 0
       metrics.prom       the last of them, for Prometheus
+      guard.prom         what the guard says of the last step, for Prometheus
       sketches.jsonl     one line a step: what the guard saw of every rank
       audit.json         the preflight audit
       run.json           what happened, for the report
@@ -141,6 +142,11 @@ class RunDir:
         return self.root / "flight-recorder"
 
     @property
+    def guard_metrics(self) -> Path:
+        """The guard's word on the last step, in Prometheus' text format."""
+        return self.root / "guard.prom"
+
+    @property
     def sketches(self) -> Path:
         """The guard's observations, one line a step."""
         return self.root / "sketches.jsonl"
@@ -210,7 +216,7 @@ class RunDir:
     @property
     def worker_files(self) -> tuple[Path, ...]:
         """The files among `worker_writable`."""
-        return (self.metrics, self.prometheus, self.sketches)
+        return (self.metrics, self.prometheus, self.guard_metrics, self.sketches)
 
     def checkpoint(self, step: int) -> Path:
         """The directory of the checkpoint after `step` optimizer steps."""

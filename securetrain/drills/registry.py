@@ -179,6 +179,59 @@ DRILLS: Final[Mapping[str, Drill]] = _table(
         in_quickstart=True,
     ),
     Drill(
+        id="D-GRAD-NAN",
+        title="Put NaN into every weight from one rank",
+        boundary=Boundary.GRADIENTS,
+        summary=(
+            "One rank's gradient is NaN or infinite from one step on, in a replicated and"
+            " in a sharded model."
+        ),
+        expected_code="ST-GRAD-001",
+        module="securetrain.drills.gradient_not_finite",
+    ),
+    Drill(
+        id="D-GRAD-LIES",
+        title="Lie to whoever compares gradients",
+        boundary=Boundary.GRADIENTS,
+        summary=(
+            "One rank says the honest sketch of what it sends times -5, scales or bends its"
+            " rows, shifts two parts by +V and -V, or accuses the others of having told it"
+            " another table."
+        ),
+        expected_code="ST-GRAD-011",
+        module="securetrain.drills.gradient_lies",
+    ),
+    Drill(
+        id="D-GRAD-DRIFT",
+        title="Bend the model a little in every step",
+        boundary=Boundary.GRADIENTS,
+        summary=(
+            "One rank drifts by its own length, flips its sign (also where a module is skipped"
+            " in every second step), or copies its neighbour."
+        ),
+        expected_code="ST-GRAD-002",
+        module="securetrain.drills.gradient_drift",
+    ),
+    Drill(
+        id="D-GRAD-SILENT",
+        title="Stop all ranks by saying nothing",
+        boundary=Boundary.GRADIENTS,
+        summary=("One rank sends its gradient and is silent from then on; the others wait for it."),
+        expected_code="ST-GRAD-010",
+        module="securetrain.drills.gradient_silent",
+    ),
+    Drill(
+        id="D-GRAD-SCRIPT",
+        title="Poison one rank of a script that knows of no guard",
+        boundary=Boundary.GRADIENTS,
+        summary=(
+            "A plain DistributedDataParallel script, started as it is; one of four ranks sends"
+            " its gradient times -1000."
+        ),
+        expected_code="ST-GRAD-002",
+        module="securetrain.drills.gradient_script",
+    ),
+    Drill(
         id="D-MBR-CLOSE",
         title="End the job for everybody from one member",
         boundary=Boundary.RENDEZVOUS,

@@ -31,9 +31,9 @@ _FOUND: Final = (1, 2, 3, 4, 11, 12, 13)
 _NAMED: Final = 16
 """Ranks that one row can name; who names more names none that matter one by one."""
 _NOBODY: Final = (1 << 32) - 1
-_FLAGS: Final = ("refused", "contested", "undecided", "upstream")
+_FLAGS: Final = ("refused", "contested", "undecided", "upstream", "reaches_back")
 """Of `Findings`: what one group finds, all have."""
-_LISTS: Final = ("outliers", "excluded", "newly_excluded", "readmitted")
+_LISTS: Final = ("outliers", "excluded", "newly_excluded", "readmitted", "proven")
 """Of `Findings`: ranks that a majority of their own group names."""
 _LIMIT: Final = 64 << 20
 

@@ -87,6 +87,8 @@ class Assessment:
     newly_named: tuple[int, ...] = ()
     readmitted: tuple[int, ...] = ()
     """Back after a probation without new evidence."""
+    layers: tuple[tuple[str, int, float], ...] = ()
+    """Groups with what they say about the rank they speak against loudest: its ln E there."""
     why: Mapping[int, Reason] = field(default_factory=lambda: MappingProxyType({}))
     """For ranks that are gross or newly named."""
     copies: tuple[tuple[int, int], ...] = ()

@@ -7,7 +7,7 @@ shards (and replicates) a module. No group is made here, because making one is c
 ranks of the job: a layout for whose ranks there is no group yet is refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from securetrain.guard.flat import flat_modules, has_flat, ids_of
 from securetrain.guard.guard import GradientGuard
 from securetrain.guard.hooks import Sharded, sharded_modules
 from securetrain.guard.slots import bucket_slot
+from securetrain.guard.suspicions import OnSuspicion
 from securetrain.guard.verdict import StepRecord
 from securetrain.policy.schema import Gradients, Policy
 
@@ -32,6 +33,8 @@ def attach(
     policy: Policy | Gradients,
     *,
     on_record: Callable[[StepRecord], None] | None = None,
+    nodes: Sequence[int] | None = None,
+    on_suspicion: OnSuspicion | None = None,
 ) -> GradientGuard:
     """Attach a new guard to a wrapped model; the caller judges (collective).
 
@@ -41,6 +44,8 @@ def attach(
             parallel); None takes the mesh that the model was sharded over.
         policy: The policy, or its section; its mode is not ``off``.
         on_record: Called once a step with the record, on every rank.
+        nodes: The node of each rank of the job; see `GradientGuard`.
+        on_suspicion: Told whom to report to the rendezvous; see `GradientGuard`.
 
     Raises:
         GuardError: ST-GRAD-006, a gradient of the model would not be seen.
@@ -56,6 +61,8 @@ def attach(
         experts=groups[1] if len(groups) > 1 else None,
         on_record=on_record,
         job_group=dist.group.WORLD if pieces else None,
+        nodes=nodes,
+        on_suspicion=on_suspicion,
     )
     guard.attach(model)
     return guard

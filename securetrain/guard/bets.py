@@ -6,6 +6,10 @@ A bet says: in a fraction `eps` of the steps a rank is shifted by about `lambda`
 mean over honest ranks (evidence.py) its expectation is one for an honest rank, whatever the
 distribution of `z` is: there is no table of normal quantiles that could be wrong.
 
+Honest `z` have heavy tails, and then `exp(lambda z)` has a mean that a few steps make: a bet that
+wins little. So some bets do not grow beyond a `reach`: what a rank that is off by one deviation in
+every step wins is more by half (measured: one layer flipped, four ranks).
+
 `z` has steps of 1/256, so that the powers are looked up, and the table is made by multiplications
 alone: the same on every processor.
 """
@@ -30,7 +34,14 @@ MISSING: Final = 2 * _MIDDLE + 1
 """The index of a value that is not there: its power is one."""
 _ROOT: Final = float.fromhex("0x1.0080200556001p+0")
 """exp(1 / 512): the power of lambda 1/2 and one step."""
-_BETS: Final = ((0.5, 1.0), (1.0, 1.0), (2.0, 1.0), (2.0, 0.1), (3.0, 0.1))
+_BETS: Final = (
+    (0.5, 1.0, CLIP),
+    (1.0, 1.0, 2.0),
+    (1.5, 1.0, 1.5),
+    (2.0, 1.0, CLIP),
+    (3.0, 0.1, CLIP),
+)
+"""Lambda, eps and reach."""
 _LEAST_PER_RANK: Final = 1.0
 
 
@@ -39,7 +50,7 @@ class Bets:
     """All bets, both signs of each; `P` of them."""
 
     tables: Powers
-    """(P, 2 * MIDDLE + 2): exp(lambda z) by index."""
+    """(P, 2 * MIDDLE + 2): exp(lambda z) by index, z within reach."""
     epsilon: Powers
     """(P,)"""
     high: NDArray[np.bool_]
@@ -88,10 +99,12 @@ def bets_for(data: GradientData) -> Bets:
     up = np.cumprod(np.full(_MIDDLE, _ROOT))
     half = np.concatenate([1.0 / up[::-1], [1.0], up])
     tables, epsilon, high = [], [], []
-    for strength, share in bets:
+    steps = np.arange(-_MIDDLE, _MIDDLE + 1)
+    for strength, share, reach in bets:
         power = np.ones_like(half)
         for _ in range(int(2 * strength)):
             power *= half
+        power = power[np.clip(steps, -reach * _STEPS, reach * _STEPS).astype(int) + _MIDDLE]
         for sign in (1, -1):
             tables.append([*power[::sign], 1.0])
             epsilon.append(share)

@@ -20,7 +20,8 @@ into the table, and ranks whose digests differ are ST-GRAD-004.
 
 import hashlib
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,12 +32,8 @@ from torch import Tensor
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.integrity import Rows, near_zero, unit_roundoff
-from securetrain.guard.sketch import (
-    SketchShape,
-    derive,
-    sketch,
-    sketch_part,
-)
+from securetrain.guard.moments import Slices
+from securetrain.guard.sketch import Run, SketchParameters, SketchShape, derive, sketch_runs
 
 RETAIN_BYTES: Final = 64 << 20
 _MEAN_WEIGHT: Final = 0.1
@@ -75,8 +72,8 @@ class Piece:
     """The groups in it, without gaps; none: the chunk is one. A piece in parts is of one group."""
     weights: tuple[float, ...] = ()
     """Each rank's in the mean, the same for all pieces of a step; none: all 1."""
-    moment: Callable[[], Tensor | None] = lambda: None
-    """The optimizer's first moment, laid out like the result."""
+    moment: Callable[[], Slices] = tuple
+    """The optimizer's first moment, by where its slices are in the result."""
     wire: torch.dtype | None = None
     """The type in which the numbers travelled; None for the result's."""
 
@@ -185,9 +182,7 @@ class Collector:
         step.batches += 1
         step.unopened.update(draw.unopened)
         step.digest.update(draw.seed + bytes(len(draw.unopened)))
-        rows: list[Tensor] = []
-        for piece in batch:
-            rows += self._sketch(piece, draw.seed)
+        rows = [self._sketch(piece, draw.seed) for piece in batch]
         # One copy from the device for the whole batch.
         self._add_up(batch, torch.cat(rows).cpu().numpy())
 
@@ -237,7 +232,7 @@ class Collector:
             else:
                 mean.lerp_(result.float() * scale, _MEAN_WEIGHT)
 
-    def _sketch(self, piece: Piece, seed: bytes) -> list[Tensor]:
+    def _sketch(self, piece: Piece, seed: bytes) -> Tensor:
         """Rows of one piece: for each segment its parts, then received and moment."""
         step = self._step
         if step.pieces and step.weights != piece.weights:
@@ -246,53 +241,45 @@ class Collector:
         dtype = piece.wire or piece.result.dtype
         step.roundoff = max(step.roundoff, unit_roundoff(dtype))
         step.near_zero = math.hypot(step.near_zero, near_zero(dtype, piece.local.numel()))
-        moment = self._moment(piece)
-        rows: list[Tensor] = []
-        for segment in _segments(piece):
-            numel = (segment.stop - segment.start) // piece.parts
-            # A chunk delivered twice in a step has two names.
-            name = f"{step.pieces}|{piece.chunk}|{segment.start}"
-            shape, device = self._shape, piece.local.device
-            fresh = derive(seed, name, numel=numel, parts=piece.parts, shape=shape, device=device)
-            cut = slice(segment.start, segment.stop)
-            own = cut if piece.parts == 1 else slice(None)
-            local = piece.local[cut]
-            rows.append(sketch(local, fresh).flatten() * piece.local_scale)
-            rows.append(sketch_part(piece.result[own], fresh, piece.part) * piece.result_scale)
-            rows.append(
-                torch.zeros_like(rows[-1])
-                if moment is None
-                else sketch_part(moment[own], fresh, piece.part)
-            )
-            step.digest.update(
-                f"{name}|{numel}|{piece.parts}|{piece.result.dtype}|{segment.group};".encode()
-            )
-        step.digest.update(repr(piece.weights).encode())
+        # A chunk delivered twice in a step has two names.
+        name, numel = f"{step.pieces}|{piece.chunk}", piece.local.numel() // piece.parts
+        fresh = derive(
+            *(seed, name),
+            numel=numel,
+            parts=piece.parts,
+            shape=self._shape,
+            device=piece.local.device,
+        )
+        segments = _segments(piece)
+        rows = _sketch_piece(piece, segments, self._moment(piece), fresh)
+        told = ",".join(f"{one.group}:{one.start}" for one in segments)
+        step.digest.update(
+            f"{name}|{numel}|{piece.parts}|{piece.result.dtype}|{piece.weights!r}|{told};".encode()
+        )
         step.pieces += 1
         return rows
 
     def _add_up(self, batch: list[Piece], flat: Rows) -> None:
-        step, k, start = self._step, self._shape.size, 0
+        step, start = self._step, 0
         for piece in batch:
             for segment in _segments(piece):
-                stop = start + (piece.parts + 2) * k
-                rows = flat[start:stop].reshape(piece.parts + 2, k)
-                start = stop
+                stop = start + piece.parts + 2
+                rows, start = flat[start:stop], stop
                 parts, received, moment = rows[: piece.parts], *rows[piece.parts :]
                 three = np.stack([parts.sum(axis=0), received, moment])
                 step.groups[segment.group] = step.groups.get(segment.group, 0.0) + three
                 step.parts = parts if step.parts is None else step.parts + parts
 
-    def _moment(self, piece: Piece) -> Tensor | None:
-        """The optimizer's, or the running mean; None in the first steps."""
+    def _moment(self, piece: Piece) -> Slices:
+        """The optimizer's, or the running mean; none in the first steps."""
         moment = piece.moment()
-        if moment is not None:
+        if moment:
             return moment
         if self._learned:  # an optimizer has stepped, and left no moment
             self._step.unlearned.append((piece.chunk, piece.result, piece.result_scale))
         mean = self._means.get(piece.chunk)
         # A module whose parameters were thawed meanwhile sends other numbers than before.
-        return mean if mean is not None and mean.shape == piece.result.shape else None
+        return ((0, mean),) if mean is not None and mean.shape == piece.result.shape else ()
 
 
 def _nothing() -> None:
@@ -301,3 +288,38 @@ def _nothing() -> None:
 
 def _segments(piece: Piece) -> tuple[Segment, ...]:
     return piece.segments or (Segment(piece.chunk, 0, piece.local.numel()),)
+
+
+def _sketch_piece(
+    piece: Piece, segments: tuple[Segment, ...], moment: Slices, fresh: SketchParameters
+) -> Tensor:
+    """(segments * (parts + 2), size), all in one call: a call costs as much as many numbers."""
+    height = piece.parts + 2
+    runs: list[Run] = []
+    if piece.parts > 1:  # of one group
+        parts = piece.local.view(piece.parts, fresh.numel)
+        runs += [Run(part, index, 0, index) for index, part in enumerate(parts)]
+    else:
+        runs += [Run(x, 0, at, row * height) for at, x, row in _cut([(0, piece.local)], segments)]
+    own = segments if piece.parts == 1 else (Segment(segments[0].group, 0, fresh.numel),)
+    for slices, place in (([(0, piece.result)], piece.parts), (moment, piece.parts + 1)):
+        runs += [Run(x, piece.part, at, row * height + place) for at, x, row in _cut(slices, own)]
+    rows = sketch_runs(runs, fresh, rows=height * len(segments))
+    if piece.local_scale != 1.0 or piece.result_scale != 1.0:
+        by_segment = rows.view(len(segments), height, -1)
+        by_segment[:, : piece.parts] *= piece.local_scale
+        by_segment[:, piece.parts] *= piece.result_scale
+    return rows
+
+
+def _cut(slices: Slices, segments: tuple[Segment, ...]) -> Iterator[tuple[int, Tensor, int]]:
+    """Slices, cut where a segment ends: begin, numbers and segment of each."""
+    starts = [one.start for one in segments]
+    for first, numbers in slices:
+        at, end = first, first + numbers.numel()
+        while at < end:
+            row = bisect_right(starts, at) - 1
+            stop = end if row + 1 == len(segments) else min(end, segments[row].stop)
+            whole = stop - at == numbers.numel()
+            yield at, numbers if whole else numbers[at - first : stop - first], row
+            at = stop

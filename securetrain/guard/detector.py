@@ -56,6 +56,10 @@ _INFINITE: Final = 64.0
 """The residual of a row that is not finite: more than any number of the others."""
 _TINY: Final = 1e-300
 _GRID: Final = 1024.0
+_AUDIBLE: Final = 1.0
+"""ln E of a group from which on it is told."""
+_LAYERS: Final = 16
+"""Groups that one step tells of."""
 
 
 class Detector:
@@ -137,7 +141,7 @@ class Detector:
             steps=self._steps,
             peak=self._peak,
             probation=[self._probation.record(rank) for rank in known],
-            series=copy.deepcopy(self._series),
+            series={name: one.copy() for name, one in self._series.items()},
             evidence=evidence,
         )
 
@@ -157,14 +161,17 @@ class Detector:
         slots = SLOTS + len(self._evidence.groups)
         self._gross.largest = unpacked(state.evidence.largest, (slots, 2))
         self._probation.restart(state.probation, self._ranks)
-        self._series = copy.deepcopy(state.series)
+        self._series = {name: one.copy() for name, one in state.series.items()}
         self._steps, self._peak = state.steps, state.peak
         return True
 
     def snapshot(self) -> "Detector":
         """A twin with the same memory, quarantine included: what `rewind` takes. Cheap."""
-        shared = (self._evidence.bets, self._pair_bets)
-        return copy.deepcopy(self, {id(one): one for one in shared})
+        twin = copy.copy(self)
+        for name in ("_evidence", "_gross", "_somebody", "_probation"):
+            setattr(twin, name, getattr(self, name).copy())
+        twin._series = {name: one.copy() for name, one in self._series.items()}  # noqa: SLF001
+        return twin
 
     def rewind(self, before: "Detector") -> None:
         """Forget what was observed since `before`: ranks did not agree on it."""
@@ -212,6 +219,7 @@ class Detector:
         self, found: Assessment, totals: Floats, gross: dict[int, tuple[int, int]]
     ) -> Assessment:
         evidence = tuple(rounded(math.log(max(one, 1.0))) for one in totals.tolist())
+        layers = self._layers()
         decision = self._probation.decide(evidence, self._limit)
         why = {}
         too_many = len(gross) > max(1, self._probation.most)
@@ -237,8 +245,18 @@ class Detector:
             newly_named=() if named is None else (named,),
             readmitted=decision.readmitted,
             why=MappingProxyType(why),
+            layers=layers,
             undecided=decision.undecided or too_many,
         )
+
+    def _layers(self) -> tuple[tuple[str, int, float], ...]:
+        """The rank that each group speaks against loudest, where it says anything."""
+        table = self._evidence.by_group()
+        loudest = table.argmax(axis=1).tolist()
+        rows = zip(self._evidence.groups, loudest, table.max(axis=1).tolist(), strict=True)
+        said = [(name, rank, rounded(math.log(max(one, 1.0)))) for name, rank, one in rows]
+        loud = sorted((one for one in said if one[2] >= _AUDIBLE), key=lambda one: -one[2])
+        return tuple(sorted(loud[:_LAYERS]))
 
     # -- two ranks, and one ------------------------------------------------------------------------
 

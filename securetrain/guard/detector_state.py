@@ -4,7 +4,7 @@
 
 Tables are 32-bit numbers, little-endian, in base64: a model of 32 groups on 8 ranks has 40,000 of
 them. What waits in quarantine is not kept: the past begins again 16 steps later. A state of another
-group size, or of the tests that came before these (version 1), is learned anew.
+group size, or of tests or bets before these (versions 1 and 2), is learned anew.
 """
 
 import base64
@@ -19,7 +19,7 @@ from securetrain.guard.medians import Floats
 from securetrain.guard.own_past import Series
 from securetrain.policy.schema import GradientData
 
-VERSION: Final = 2
+VERSION: Final = 3
 MOST_GROUPS: Final = 4096
 _MOST_CHARACTERS: Final = 48 << 20
 

@@ -25,9 +25,10 @@ least `L` steps (e-detectors: Shin, Ramdas, Rinaldo, NEJSDS 2023; conformal e-va
   to the same evidence.
 """
 
+import copy
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -102,6 +103,19 @@ class Evidence:
         )
         self._weights = self.bets.weights(0)
 
+    def copy(self) -> "Evidence":
+        """A twin: what is written in place is copied, the rest is shared."""
+        twin, memory = copy.copy(self), self.memory
+        twin.groups = [*self.groups]
+        twin._own = None if self._own is None else self._own.copy()  # noqa: SLF001
+        twin.memory = replace(
+            memory,
+            cusum=memory.cusum.copy(),
+            spread=memory.spread.copy(),
+            queue=deque(replace(one, good=one.good.copy()) for one in memory.queue),
+        )
+        return twin
+
     @property
     def warming_up(self) -> bool:
         """True while there is no past to measure a rank's own offsets with."""
@@ -150,6 +164,13 @@ class Evidence:
         shares = self.memory.cusum * self._weights[..., None]
         total: Floats = shares.sum(axis=(0, 1, 2), dtype=np.float64)
         return total
+
+    def by_group(self) -> Floats:
+        """E of each rank if all were bet on one group, (groups, ranks)."""
+        weights = self._weights[:, SLOTS:]
+        shares = (self.memory.cusum[:, SLOTS:] * weights[..., None]).sum(axis=(0, 2))
+        whole: Floats = shares / weights.sum(axis=(0, 2), dtype=np.float64)[:, None]
+        return whole
 
     def reason(self, rank: int) -> Reason:
         """The stream that speaks loudest against a rank."""

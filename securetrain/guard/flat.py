@@ -146,9 +146,7 @@ class FlatHook:
                 local_scale=1.0,
                 wait=_waiter(result.device),
                 segments=(Segment(group_of_module(self._chunk), 0, unsharded.numel()),),
-                moment=lambda: self._moments.flat(
-                    self._chunk, flat.slots(result.numel()), result.numel()
-                ),
+                moment=lambda: self._moments.slices(flat.slots(result.numel()), result.numel()),
             )
         )
 

@@ -7,6 +7,7 @@ that), four times as much in the first steps, and never less than twice the larg
 rank that was not gross, which is forgotten slowly.
 """
 
+import copy
 import math
 from typing import Final
 
@@ -31,6 +32,10 @@ class Gross:
     def widen(self, slots: int) -> None:
         """Make room for groups."""
         self.largest = widened(self.largest, 0, slots - len(self.largest), 0.0)
+
+    def copy(self) -> "Gross":
+        """A twin; the table is never written in place."""
+        return copy.copy(self)
 
     def find(self, raw: Floats, live: Mask, steps: int) -> dict[int, tuple[int, int]]:
         """Live ranks beyond the bound, and the slot and statistic that is farthest beyond.

@@ -38,7 +38,7 @@ in step 4 can make ranks act differently in that step.
 import itertools
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -60,6 +60,13 @@ from securetrain.guard.hooks import sharded_modules
 from securetrain.guard.lone_watch import LoneWatch
 from securetrain.guard.presence import Deadline, default_store
 from securetrain.guard.response import Findings
+from securetrain.guard.suspicions import (
+    Beginnings,
+    OnSuspicion,
+    Suspicion,
+    silent_ones,
+    suspicions,
+)
 from securetrain.guard.tensor_norms import TensorNorms
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
 from securetrain.guard.watch import GroupWatch, Watch
@@ -83,6 +90,8 @@ class GuardState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     version: int = _STATE_VERSION
     totals: Totals
     pieces: list[PieceState]
+    calm: dict[str, int] = {}
+    """The last step in which nothing spoke against a rank (`suspicions.Beginnings`)."""
 
 
 class GradientGuard:
@@ -96,6 +105,10 @@ class GradientGuard:
         on_record: called once a step with the record, on every rank that passes one.
         job_group: all ranks of the job, where some hold other pieces of the model (tensor or
             pipeline parallel): a step that one of them refuses is refused by all.
+        nodes: the node of each rank of the job, by number: what statistics say excludes ranks of
+            one node in a window. None: all count as one node's.
+        on_suspicion: told whom to report to the rendezvous: who is silent, and under the response
+            `evict-node` who is excluded.
         randomness: gives n unpredictable bytes.
         retain_bytes: local gradient bytes that may wait for a seed.
     """
@@ -108,6 +121,8 @@ class GradientGuard:
         experts: ProcessGroup | None = None,
         on_record: Callable[[StepRecord], None] | None = None,
         job_group: ProcessGroup | None = None,
+        nodes: Sequence[int] | None = None,
+        on_suspicion: OnSuspicion | None = None,
         randomness: Callable[[int], bytes] = secrets.token_bytes,
         retain_bytes: int = RETAIN_BYTES,
     ) -> None:
@@ -125,6 +140,9 @@ class GradientGuard:
         self._ranks = (self._rank,) if group is None else _ranks_of(group)
         self._settings = settings
         self._on_record = on_record
+        self._nodes = tuple(nodes) if nodes else None
+        self._on_suspicion = on_suspicion
+        self._beginnings = Beginnings()
         self._job_group = job_group if job_group is not None and job_group.size() > 1 else None
         self._agreement: JobAgreement | None = None
         self._randomness = randomness
@@ -138,6 +156,7 @@ class GradientGuard:
             rank=self._rank,
             name=str(next(_NUMBERS)),
             seconds=settings.deadline_seconds,
+            report=self._report_silent,
         )
         self._loaded: list[PieceState] = []
         self._totals = Totals()
@@ -158,6 +177,10 @@ class GradientGuard:
     def parts(self) -> tuple[nn.Module, ...]:
         """The model, or the stages of a pipeline; empty before `attach`."""
         return self._parts
+
+    @property
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for part in self._parts for parameter in part.parameters()]
 
     @property
     def has_gradient(self) -> bool:
@@ -228,20 +251,14 @@ class GradientGuard:
             drawn, sent = watch.judge(findings, elsewhere)
             elsewhere |= {watch.ranks[index] for index in watch.exclusion.excluded}
             batches, sent_bytes = batches + drawn, sent_bytes + sent
+        self._beginnings.look(step, findings)
         agreement = self._agree()
         if agreement is not None:
             sent_bytes += agreement.exchange(findings)
         verdict, self._totals = findings.verdict(
             step, self._totals, self._settings.response, self._settings.max_refused_steps
         )
-        parameters = [parameter for part in self._parts for parameter in part.parameters()]
-        if verdict.response is GuardResponse.CLIP:
-            self._norms.clip(parameters)
-        elif not verdict.proceed and not verdict.overflow:
-            for parameter in parameters:
-                parameter.grad = None
-        elif verdict.ok and self._settings.response is GuardResponse.CLIP:
-            self._norms.learn(parameters)
+        self._use(verdict)
         if self._on_record is not None:
             self._on_record(
                 StepRecord(
@@ -252,7 +269,26 @@ class GradientGuard:
                     sent_bytes=sent_bytes,
                 )
             )
+        self._report(suspicions(verdict, self._settings.response))
         return verdict
+
+    def _use(self, verdict: Verdict) -> None:
+        """Clip the gradients, or drop those of a refused step."""
+        if verdict.response is GuardResponse.CLIP:
+            self._norms.clip(self._parameters)
+        elif not verdict.proceed and not verdict.overflow:
+            for parameter in self._parameters:
+                parameter.grad = None
+        elif verdict.ok and self._settings.response is GuardResponse.CLIP:
+            self._norms.learn(self._parameters)
+
+    def _report_silent(self, missing: tuple[int, ...]) -> None:
+        self._report(silent_ones(missing, self._settings.deadline_seconds))
+
+    def _report(self, found: Iterable[Suspicion]) -> None:
+        if self._on_suspicion is not None:
+            for one in found:
+                self._on_suspicion(one)
 
     def bind_norm(
         self, total: Tensor, grads: Sequence[Tensor], order: float = 2.0, *, whole: bool = True
@@ -333,7 +369,7 @@ class GradientGuard:
         if agreement is not None:
             told = agreement.gather_from_leaders(msgspec.json.encode(pieces))
             pieces = [one for data in told for one in msgspec.json.decode(data, type=_PIECES)]
-        state = GuardState(totals=self._totals, pieces=pieces)
+        state = GuardState(totals=self._totals, pieces=pieces, calm=self._beginnings.state())
         result: dict[str, Any] = msgspec.to_builtins(state)
         return result
 
@@ -352,6 +388,7 @@ class GradientGuard:
             raise _bad_state(f"version {loaded.version} is not {_STATE_VERSION}")
         self._totals = loaded.totals
         self._loaded = loaded.pieces
+        self._beginnings.restart(loaded.calm)
         self._restore_pieces()
 
     # -- what there is to watch --------------------------------------------------------------------
@@ -406,8 +443,14 @@ class GradientGuard:
         return watches
 
     def _group_watch(self, group: ProcessGroup) -> GroupWatch:
+        nodes = self._nodes
         watch = GroupWatch(
-            group, self._settings, self._randomness, self._retain_bytes, deadline=self._deadline
+            group,
+            self._settings,
+            self._randomness,
+            self._retain_bytes,
+            deadline=self._deadline,
+            nodes=None if nodes is None else [nodes[rank] for rank in _ranks_of(group)],
         )
         if self._optimizer is not None:
             watch.moments.use(self._optimizer)

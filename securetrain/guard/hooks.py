@@ -212,7 +212,7 @@ class ShardedHook:
             local=local,
             parts=self._shards,
             replace=None,
-            moment=lambda: self._moments.flat(self._chunk, self._slots(), result.numel()),
+            moment=lambda: self._moments.slices(self._slots(), result.numel()),
         )
         part = self._part if self._replicas > 1 else None
         self._open.fill(result, kept, group_of_module(self._chunk), scale=scale, part=part)
@@ -237,7 +237,7 @@ class ShardedHook:
                 local_scale=1.0,
                 wait=_waiter(result.device),
                 segments=(Segment(group_of_module(self._chunk), 0, local.numel()),),
-                moment=lambda: self._moments.flat(self._chunk, self._slots(), result.numel()),
+                moment=lambda: self._moments.slices(self._slots(), result.numel()),
             )
         )
 
@@ -352,8 +352,8 @@ class BucketHook:
                 local_scale=1.0,
                 wait=wait,
                 segments=segments_of([(self._names[id(p)][1], p.numel()) for p in parameters]),
-                moment=lambda: self._moments.flat(
-                    chunk, [(p, p.numel()) for p in parameters], reduced.numel()
+                moment=lambda: self._moments.slices(
+                    [(p, p.numel()) for p in parameters], reduced.numel()
                 ),
                 wire=wire,
             )

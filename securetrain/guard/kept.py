@@ -18,6 +18,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from securetrain.guard.moments import Slices
+
 WIDE: Final = frozenset({torch.float32, torch.bfloat16})
 """Dtypes that torch reduces without dividing before."""
 
@@ -52,7 +54,7 @@ class Kept:
     replace: Callable[[Tensor], None] | None
     """Puts another mean into the model's gradients: of the whole, or of this rank's part. None: it
     cannot be done again."""
-    moment: Callable[[], Tensor | None] = lambda: None
+    moment: Callable[[], Slices] = tuple
     """The optimizer's first moment of this rank's part."""
 
 

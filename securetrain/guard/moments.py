@@ -17,6 +17,10 @@ from torch.distributed.tensor import DTensor
 
 Slots: TypeAlias = Sequence[tuple[Tensor, int]]
 """Parameters in the order of a flat piece, and how many numbers of it each takes up."""
+Slices: TypeAlias = Sequence[tuple[int, Tensor]]
+"""Flat numbers, and where in a piece the first of each is; in order, without overlap."""
+_SKETCHED: Final = frozenset({torch.float32, torch.bfloat16})
+"""Dtypes of which a sketch is one pass."""
 _NAMES: Final = ("exp_avg", "momentum_buffer")
 
 
@@ -25,35 +29,24 @@ class Moments:
 
     def __init__(self) -> None:
         self._optimizer: torch.optim.Optimizer | None = None
-        self._flat: dict[str, Tensor] = {}
 
     def use(self, optimizer: torch.optim.Optimizer) -> None:
         """Read this optimizer from now on."""
         self._optimizer = optimizer
 
-    def flat(self, chunk: str, slots: Slots, numel: int) -> Tensor | None:
-        """The moment of a piece, fp32; valid until the next call for the same piece. None where it
-        has none.
-        """
+    def slices(self, slots: Slots, numel: int) -> Slices:
+        """The moment of a piece, one slice for each parameter that has one; none where none has."""
         if self._optimizer is None or sum(size for _, size in slots) != numel:
-            return None
-        found = [self._of(parameter) for parameter, _ in slots]
-        if all(moment is None for moment in found):
-            return None
-        device = next(moment.device for moment in found if moment is not None)
-        flat = self._flat.get(chunk)
-        if flat is None or flat.numel() != numel or flat.device != device:
-            flat = self._flat[chunk] = torch.zeros(numel, device=device)
-        views, values, start = [], [], 0
-        for (_, size), moment in zip(slots, found, strict=True):
+            return ()
+        found: list[tuple[int, Tensor]] = []
+        start = 0
+        for parameter, size in slots:
+            moment = self._of(parameter)
             if moment is not None and moment.numel() <= size:  # what is left over is padding
-                views.append(flat[start : start + moment.numel()])
-                values.append(moment.detach().reshape(-1))
-            else:
-                flat[start : start + size].zero_()
+                flat = moment.detach().reshape(-1)
+                found.append((start, flat if flat.dtype in _SKETCHED else flat.float()))
             start += size
-        torch._foreach_copy_(views, values)
-        return flat
+        return found
 
     def _of(self, parameter: Tensor) -> Tensor | None:
         assert self._optimizer is not None

@@ -76,11 +76,10 @@ class OpenStep:
         """
         out, known = self.out, set(findings.excluded)
         findings.offences += self.settlements[-1].offences
-        for index, ground in self.settlements[-1].offences:
-            if ranks[index] in known:
-                continue
-            if index in out:
-                findings.outliers.add(ranks[index])
+        new = [one for one in self.settlements[-1].offences if ranks[one[0]] not in known]
+        findings.outliers |= {ranks[index] for index, _ in new if index in out}
+        findings.proven |= {ranks[i] for i, ground in new if i in out and ground is Ground.PROOF}
+        for index, ground in new:
             if ground is Ground.NOT_FINITE:
                 findings.add("ST-GRAD-001", f"rank {ranks[index]}'s gradient is not finite")
         for one in self.settlements:

@@ -77,6 +77,10 @@ class Series(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         self._keep(value - residual + clipped)
         return leaps, self.evidence
 
+    def copy(self) -> "Series":
+        """A twin; lists are replaced when they change, but for these two."""
+        return msgspec.structs.replace(self, cusum=[*self.cusum], pool=[*self.pool])
+
     @property
     def evidence(self) -> float:
         """Ln E, at least zero."""

@@ -8,7 +8,8 @@ lurch, and domains differ for good). The first standard deviation is not evidenc
 Offsets that are there from the first step, or slower than 64 steps, are learned and not accused.
 """
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -73,6 +74,12 @@ class OwnScale:
         """Residuals (slots, 4, ranks) of a step become the past."""
         place = self.memory.steps % WINDOW
         self.memory.past[place] = np.where(good, raw, np.nan)
+
+    def copy(self) -> "OwnScale":
+        """A twin."""
+        twin = copy.copy(self)
+        twin.memory = replace(self.memory, past=self.memory.past.copy())
+        return twin
 
     def restart(self, past: Floats, steps: int) -> None:
         """Go on from residuals (WINDOW, slots, 4, ranks) of the last steps."""

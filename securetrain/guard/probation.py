@@ -74,6 +74,11 @@ class Probation:
                 decision.readmitted += (rank,)
         return decision
 
+    def copy(self) -> "Probation":
+        """A twin."""
+        out = {rank: Sentence(one.served, one.term) for rank, one in self.out.items()}
+        return Probation(self.most, out, dict(self.offences))
+
     def record(self, rank: int) -> Served:
         """One rank's part of a checkpoint."""
         sentence = self.out.get(rank, Sentence(0, 0))

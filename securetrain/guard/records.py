@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""sketches.jsonl: what the guard saw of every rank, one line a step, written by rank 0."""
+"""sketches.jsonl: what the guard saw of every rank, one line a step, written by rank 0.
+
+The last one is in guard.prom, too (exporter.py).
+"""
 
 from pathlib import Path
 from typing import TextIO
@@ -9,14 +12,21 @@ import msgspec
 
 from securetrain.core.errors import os_error
 from securetrain.core.files import drop_lines_after
+from securetrain.guard.exporter import GuardTextfile
 from securetrain.guard.verdict import StepRecord
 
 
 class SketchWriter:
-    """Opened at the first record, after the resumed step is known."""
+    """Opened at the first record, after the resumed step is known.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: sketches.jsonl.
+        textfile: Takes every record as well, or None.
+    """
+
+    def __init__(self, path: Path, textfile: GuardTextfile | None = None) -> None:
         self._path = path
+        self._textfile = textfile
         self._file: TextIO | None = None
 
     def write(self, record: StepRecord) -> None:
@@ -28,9 +38,13 @@ class SketchWriter:
             self._file.write(msgspec.json.encode(record).decode() + "\n")
         except OSError as error:
             raise os_error(error, str(self._path)) from error
+        if self._textfile is not None:
+            self._textfile.write(record)
 
     def close(self) -> None:
-        """Close the file, if there is one."""
+        """Close the file, if there is one, and write what the other held back."""
+        if self._textfile is not None:
+            self._textfile.close()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -32,12 +32,7 @@ from securetrain.guard.dispute import OpenTable
 from securetrain.guard.group_channel import Channel
 from securetrain.guard.integrity import unit_roundoff
 from securetrain.guard.kept import Kept
-from securetrain.guard.sketch import (
-    SketchShape,
-    derive,
-    sketch,
-    sketch_part,
-)
+from securetrain.guard.sketch import Run, SketchShape, derive, sketch, sketch_part, sketch_runs
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The name since torch 2.13, or the one before."""
@@ -130,8 +125,8 @@ class OpenReduction:
             if one.parts > 1:
                 shard = found.result[own] if shared else found.result
                 mean[0] += sketch_part(shard, parameters, own).cpu()
-                if (first := one.moment()) is not None:
-                    moment[0] += sketch_part(first, parameters, own).cpu()
+                first = [Run(numbers, own, at, 0) for at, numbers in one.moment()]
+                moment[0] += sketch_runs(first, parameters, rows=1)[0].cpu()
         row = (
             torch.cat([sent, heard, got, mean, moment]).float().numpy().astype(_ROW_TYPE).tobytes()
         )

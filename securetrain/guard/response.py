@@ -15,7 +15,10 @@ of the job. Rules:
    ``observe``      it is applied all the same, and only recorded; nobody is excluded
    ``skip-step``    it is dropped; who was named is excluded from the next step on
    ``exclude-rank`` the same, but a step that can be reduced again within itself is not dropped
-   ``evict-node``   as ``exclude-rank``: statistics exclude, only an audit's evidence evicts
+   ``rollback``     as ``exclude-rank``; where earlier steps were applied with what the rank is
+                    named for, the run also goes back to the state before them
+   ``evict-node``   as ``exclude-rank``, and the rank is reported to the rendezvous, which evicts
+                    its node for proof alone: what statistics say is recorded and not counted
    ``clip``         as ``exclude-rank``, and a step that nobody can be excluded for is clipped
                     tensor by tensor to what accepted steps had, if its numbers are finite
    ``halt``         the run ends at once
@@ -36,7 +39,7 @@ import msgspec
 from securetrain.guard.assessment import Assessment
 from securetrain.guard.exclusion import Ground
 from securetrain.guard.integrity import IntegrityResult
-from securetrain.guard.verdict import RankScore, Totals, Verdict, finite_or_none
+from securetrain.guard.verdict import LayerScore, RankScore, Totals, Verdict, finite_or_none
 from securetrain.policy.schema import GuardResponse
 
 _UPSTREAM = "no rank is named, look upstream: at the parameters, the loss scale and the data"
@@ -47,6 +50,7 @@ EXCLUDING = frozenset(
         GuardResponse.SKIP_STEP,
         GuardResponse.CLIP,
         GuardResponse.EXCLUDE_RANK,
+        GuardResponse.ROLLBACK,
         GuardResponse.EVICT_NODE,
     }
 )
@@ -62,6 +66,7 @@ class Findings:
     outliers: set[int] = field(default_factory=set)
     attributed: bool = True
     table: tuple[RankScore, ...] = ()
+    layers: tuple[LayerScore, ...] = ()
     calibrating: bool = False
     integrity: float | None = None
     peak: float = 0.0
@@ -80,6 +85,12 @@ class Findings:
     """Ranks whose gradients count zero in this step's result."""
     newly_excluded: set[int] = field(default_factory=set)
     readmitted: set[int] = field(default_factory=set)
+    proven: set[int] = field(default_factory=set)
+    """Ranks that the protocol has caught, in front of a majority."""
+    reaches_back: bool = False
+    """Earlier steps were applied with what a newly excluded rank is named for."""
+    since: int | None = None
+    """The last step before that, where this rank's group knows it."""
     disputes: set[tuple[int, int]] = field(default_factory=set)
     """Pairs that contradict each other; no word against either."""
     scaled: bool = False
@@ -122,6 +133,8 @@ class Findings:
         """Note what a rank of the group has done."""
         self.offences.append((index, ground))
         self.outliers.add(ranks[index])
+        if ground is Ground.PROOF:
+            self.proven.add(ranks[index])
 
     def settle(self) -> None:
         """The step was reduced again: nothing of what was found is in it."""
@@ -134,6 +147,7 @@ class Findings:
         self.outliers |= other.outliers
         self.attributed = self.attributed and other.attributed
         self.table += other.table
+        self.layers += other.layers
         self.disputed |= other.disputed
         self.peak = max(self.peak, other.peak)
         self.calibrating = self.calibrating or other.calibrating
@@ -147,6 +161,7 @@ class Findings:
         self.excluded |= other.excluded
         self.newly_excluded |= other.newly_excluded
         self.readmitted |= other.readmitted
+        self.proven |= other.proven
         self.disputes |= other.disputes
 
     def add_disagreement(self) -> None:
@@ -198,6 +213,10 @@ class Findings:
         self.table += tuple(_score(assessment, index, rank) for index, rank in enumerate(ranks))
         self.calibrating = assessment.learning
         self.peak = max(self.peak, assessment.peak)
+        self.layers += tuple(
+            LayerScore(group=group, rank=ranks[place], evidence=evidence)
+            for group, place, evidence in assessment.layers
+        )
         self.held = assessment.named
         live = [index for index in range(len(ranks)) if index not in excluded]
         self._add_not_finite(assessment.not_finite, live, ranks)
@@ -297,6 +316,8 @@ class Findings:
         act = self._act(response, ends=hopeless_in_a_row >= max_refused_steps)
         if act is GuardResponse.HALT:
             codes.append("ST-GRAD-005")
+        back = act is GuardResponse.ROLLBACK
+        since = None if not back else step - 1 if self.since is None else self.since
         totals = msgspec.structs.replace(
             totals,
             judged=totals.judged + 1,
@@ -306,6 +327,7 @@ class Findings:
             hopeless_in_a_row=hopeless_in_a_row,
             settled=totals.settled + int(bool(self.codes) and not self.refused),
             without=totals.without + int(bool(self.excluded) and not self.refused),
+            rolled_back=totals.rolled_back + int(back),
         )
         verdict = Verdict(
             step=step,
@@ -318,6 +340,8 @@ class Findings:
             integrity=self.integrity,
             reason="; ".join(self.reasons),
             table=self.table,
+            layers=self.layers,
+            peak=self.peak,
             settled=bool(self.codes) and not self.refused,
             excluded=tuple(sorted(self.excluded)),
             newly_excluded=tuple(sorted(self.newly_excluded)),
@@ -325,6 +349,8 @@ class Findings:
             undecided=self.undecided,
             overflow=self.overflow,
             disputes=tuple(sorted(self.disputes)),
+            proven=tuple(sorted(self.proven)),
+            roll_back_to=since,
         )
         return verdict, totals
 
@@ -337,6 +363,8 @@ class Findings:
                 return GuardResponse.SKIP_STEP
             case GuardResponse.HALT:
                 return response if self.codes else GuardResponse.OBSERVE
+            case GuardResponse.ROLLBACK if self.newly_excluded and self.reaches_back:
+                return response
             case _ if not self.refused:
                 # Nothing of what was found is in the gradients.
                 return GuardResponse.EXCLUDE_RANK if self.codes else GuardResponse.OBSERVE
@@ -348,6 +376,7 @@ class Findings:
                 GuardResponse.SKIP_STEP
                 | GuardResponse.CLIP
                 | GuardResponse.EXCLUDE_RANK
+                | GuardResponse.ROLLBACK
                 | GuardResponse.EVICT_NODE
             ):
                 return GuardResponse.SKIP_STEP

@@ -252,15 +252,19 @@ def _check(run: Run, p: SketchParameters, rows: int) -> Tensor:
 def _addresses(p: SketchParameters) -> NDArray[np.int64]:
     """The three tables of each key, as the kernel takes them."""
     assert p.tables.is_contiguous(), "made by derive"
-    assert p.tables.shape == (p.shape.keys, 2 * (p.columns + p.parts * p.rows)), "made by derive"
-    return np.array([[table[key].data_ptr() for table in p.split()] for key in range(p.shape.keys)])
+    first, second = p.columns, p.columns + p.parts * p.rows
+    assert p.tables.shape == (p.shape.keys, 2 * second), "made by derive"
+    begin = p.tables.data_ptr() + 8 * 2 * second * np.arange(p.shape.keys)[:, None]
+    addresses: NDArray[np.int64] = begin + 8 * np.array([0, first, second])
+    return addresses
 
 
 def _fold(out: Tensor, shape: SketchShape) -> Tensor:
     """(rows, keys, 256) -> (rows, size), of the vectors' lengths on average."""
     if shape.numbers < _MOST:  # fewer accumulators: those that are equal in their lower bits
         out = out.unflatten(-1, (-1, shape.numbers)).sum(dim=-2)
-    return out.flatten(1) / math.sqrt(shape.keys)
+    flat = out.flatten(1)
+    return flat if shape.keys == 1 else flat / math.sqrt(shape.keys)
 
 
 def _add_by_torch(numbers: Tensor, first: int, p: SketchParameters, out: Tensor) -> None:

@@ -133,6 +133,11 @@ class ShardSlot:
         """Reduce; torch took hold of the slot before a guard moved in."""
         return self._now(*args, **kwargs)
 
+    def all_reduced(self, reduced: Tensor) -> None:
+        """Replicas were summed; torch took hold of this, too, before a guard moved in."""
+        if (guard := getattr(self._now, "all_reduced", None)) is not None:
+            guard(reduced)
+
     @property
     def _now(self) -> Any:
         module = self._module()
@@ -175,6 +180,8 @@ def reserve_sharded(module: FSDPModule, on_first: OnFirst) -> bool:
         return False
     slot = _SHARDS[module] = ShardSlot(module, on_first)
     module.set_custom_reduce_scatter(slot)  # type: ignore[arg-type]
+    if groups[0].mesh_info.mesh.ndim > 1:
+        module.set_all_reduce_hook(slot.all_reduced)
     return True
 
 

@@ -15,6 +15,7 @@ so from the first step on is not seen, in the first 64 steps nothing is said, an
 nothing of it.
 """
 
+import copy
 import math
 from collections import deque
 from typing import Final
@@ -62,6 +63,12 @@ class Somebody:
             self.past[self.learned % _WINDOW] = self.waiting.popleft()
             self.learned += 1
         return float(self.cusum.mean(dtype=np.float64))
+
+    def copy(self) -> "Somebody":
+        """A twin."""
+        twin = copy.copy(self)
+        twin.waiting, twin.past, twin.cusum = self.waiting.copy(), self.past.copy(), +self.cusum
+        return twin
 
     def scale(self, factor: float) -> None:
         """Multiply the evidence."""

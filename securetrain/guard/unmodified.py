@@ -23,11 +23,10 @@ Rules:
 """
 
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
@@ -40,9 +39,11 @@ from securetrain.guard.bound_numbers import Aftermath
 from securetrain.guard.flat import flat_count, flat_root, has_flat, release_flat, reserve_flat
 from securetrain.guard.guard import GUARDS, GradientGuard
 from securetrain.guard.probe import Probe
+from securetrain.guard.suspicions import OnSuspicion
 from securetrain.guard.verdict import StepRecord, Totals
+from securetrain.guard.watched import Watched, no_rollback, zero
 from securetrain.guard.whereabouts import backward_pass, in_backward, is_distributed, is_inner
-from securetrain.policy.schema import Gradients
+from securetrain.policy.schema import Gradients, GuardResponse
 
 _UNSEEN: Final = "ST-GRAD-006"
 UNWATCHED: Final = "ST-GRAD-020"
@@ -58,26 +59,10 @@ class Listener:
     """A step was made on gradients that nobody judged; the reason, each once."""
     judged: Callable[[StepRecord], None]
     """A step was judged."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Watched:
-    """A model and its guard."""
-
-    model: weakref.ref[nn.Module]
-    guard: GradientGuard
-    parameters: frozenset[int]
-    reductions: list[tuple[Any, Any]]
-    """What reduces it, if it is sharded."""
-    optimizer: weakref.ref[Optimizer] | None = None
-    """The first that stepped on it: the guard reads its first moment."""
-    step: int = 0
-    refused: bool = False
-    """Whether the gradients that are there now are to be dropped."""
-    stepped: set[int] = field(default_factory=set)
-    """The optimizers that have used the gradients that are there now."""
-    probe: "Probe | None" = None
-    """The weights when gradients that nobody has judged yet were reduced."""
+    refused: Callable[[GuardError], None] = lambda _error: None
+    """No step can be made under this policy; why."""
+    suspected: OnSuspicion | None = None
+    """A rank is to be reported to the rendezvous."""
 
 
 class ScriptGuard:
@@ -86,12 +71,17 @@ class ScriptGuard:
     Args:
         settings: The policy's section.
         listener: Hears what happens.
+        nodes: The node of each rank of the job; see `GradientGuard`.
     """
 
-    def __init__(self, settings: Gradients, listener: Listener) -> None:
+    def __init__(
+        self, settings: Gradients, listener: Listener, nodes: Sequence[int] | None = None
+    ) -> None:
         self._settings = settings
+        self._nodes = nodes
+        self._objection: GuardError | None = None
         self._listener = listener
-        self._models: list[_Watched] = []
+        self._models: list[Watched] = []
         self._reasons: dict[str, None] = {}
         self._why: dict[int, str] = {}
         """Why a model is not watched, by the ids of its parameters."""
@@ -191,8 +181,19 @@ class ScriptGuard:
         if any(model in guard.parts for guard in GUARDS) or id(model) in self._why:
             return
         self._models = [one for one in self._models if one.model() is not None]
+        if self._settings.response is GuardResponse.ROLLBACK:
+            self._objection = no_rollback()
+            self.give_up(model, self._objection.what)
+            return
         try:
-            guard = attach(model, None, self._settings, on_record=self._listener.judged)
+            guard = attach(
+                model,
+                None,
+                self._settings,
+                on_record=self._listener.judged,
+                nodes=self._nodes,
+                on_suspicion=self._listener.suspected,
+            )
         except GuardError as error:
             # In a backward pass nothing may be raised: the others would wait.
             self.give_up(model, error.what)
@@ -200,7 +201,7 @@ class ScriptGuard:
         kind = "FSDP1" if has_flat(model) else "fully_shard"
         kind = "DDP" if isinstance(model, DistributedDataParallel) else kind
         seen = seen_parameters(model)
-        watched = _Watched(
+        watched = Watched(
             model=weakref.ref(model),
             guard=guard,
             parameters=seen,
@@ -212,7 +213,7 @@ class ScriptGuard:
         count = flat_count(model) if kind == "FSDP1" else len(seen)
         self._listener.watched(f"{kind}, {count} parameters, {guard.size} ranks")
 
-    def _reducing(self, one: _Watched) -> None:
+    def _reducing(self, one: Watched) -> None:
         """Gradients of a model are being reduced: were the last ones used unseen?
 
         Raises:
@@ -225,7 +226,7 @@ class ScriptGuard:
         self._look_back(one)
         one.probe = Probe.of(model, task)
 
-    def _look_back(self, one: _Watched) -> None:
+    def _look_back(self, one: Watched) -> None:
         probe, one.probe = one.probe, None
         if probe is not None and probe.has_changed():
             self._note(_PAST)
@@ -258,6 +259,7 @@ class ScriptGuard:
         """
         self._scaled = self._scaled or scaled
         if is_distributed() and not in_backward():
+            self._object()
             self._judge(frozenset(map(id, parameters)), keep=True)
 
     @slots.eager
@@ -301,7 +303,7 @@ class ScriptGuard:
                 flag.copy_(after.value)
                 self._take(one, after)
 
-    def _take(self, one: _Watched, after: Aftermath) -> None:
+    def _take(self, one: Watched, after: Aftermath) -> None:
         """Follow a second verdict."""
         refused = after.verdict is not None and not after.verdict.proceed
         one.refused = one.refused or refused or after.drop
@@ -309,7 +311,7 @@ class ScriptGuard:
         if after.verdict is not None:
             after.verdict.raise_if_halted()
         if (refused or after.drop) and model is not None:
-            _zero([(p, p.grad) for p in model.parameters() if p.grad is not None])
+            zero([(p, p.grad) for p in model.parameters() if p.grad is not None])
 
     @slots.eager
     def before_step(
@@ -340,9 +342,15 @@ class ScriptGuard:
             return args, {**kwargs, "closure": judged_closure}
         return (args[0], judged_closure, *args[2:]), kwargs
 
+    def _object(self) -> None:
+        if self._objection is not None:
+            self._listener.refused(self._objection)
+            raise self._objection
+
     def _settle(self, optimizer: Optimizer) -> None:
         if any(id(optimizer) in one.stepped for one in self._models) and is_inner(optimizer):
             return  # step of a subclass calls the one of its base
+        self._object()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         ids = frozenset(map(id, parameters))
         if in_backward():
@@ -394,7 +402,7 @@ class ScriptGuard:
             one.refused = not verdict.proceed
             verdict.raise_if_halted()
             if one.refused and not verdict.overflow:
-                _zero(grads)
+                zero(grads)
 
     def _count(self) -> None:
         for guard in list(GUARDS):
@@ -472,6 +480,8 @@ class ScriptGuard:
 
 
 _PAST: Final = "weights change without a step of an optimizer that torch knows"
+
+
 _FOREIGN: Final = "the script has registered a communication hook of its own"
 
 
@@ -482,9 +492,3 @@ def _not_watched(names: Iterable[str]) -> str:
 def _name(model: nn.Module) -> str:
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     return type(inner).__name__
-
-
-@torch.no_grad()
-def _zero(grads: list[tuple[nn.Parameter, Tensor]]) -> None:
-    for parameter, grad in grads:
-        parameter.grad = grad.zero_()

@@ -40,6 +40,15 @@ class RankScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The statistic that speaks loudest, for a rank that was named in this step."""
 
 
+class LayerScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A group of parameters that speaks against a rank."""
+
+    group: str
+    rank: int
+    evidence: float
+    """ln E as if only this group had been looked at; below 1 nothing is told."""
+
+
 class Totals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Counts since the run began; they survive checkpoints."""
 
@@ -54,6 +63,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Steps that were reduced again without whoever spoiled them."""
     without: int = 0
     """Steps that were applied without at least one rank."""
+    rolled_back: int = 0
+    """Times that the run was to go back to an earlier state."""
 
 
 _GO_ON: Final = frozenset({GuardResponse.OBSERVE, GuardResponse.EXCLUDE_RANK, GuardResponse.CLIP})
@@ -75,6 +86,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Largest difference of the reduction as a multiple of its limit; null when not comparable."""
     reason: str = ""
     table: tuple[RankScore, ...] = ()
+    layers: tuple[LayerScore, ...] = ()
+    peak: float = 0.0
+    """The largest evidence so far of a rank that was not named, as a share of its limit."""
     settled: bool = False
     """Something was found, and nothing of it is in the gradients: they were reduced again."""
     excluded: tuple[int, ...] = ()
@@ -90,6 +104,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """More ranks are bad than may be excluded, or it is not known which."""
     overflow: bool = False
     """The gradients are not finite by the loss scale: they are left to the scaler, which skips."""
+    proven: tuple[int, ...] = ()
+    """Ranks that the protocol has caught: no chance is in it, as there is in statistics."""
+    roll_back_to: int | None = None
+    """For the response `rollback`: the last step before what a rank is named for began, as far as
+    this rank's group knows. The state after it, or an older one, is to be taken."""
 
     @property
     def proceed(self) -> bool:

@@ -43,7 +43,7 @@ from securetrain.guard.collect import Collector, StepSketches
 from securetrain.guard.detector import Detector
 from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.dispute import Numbers, OpenTable, Standing
-from securetrain.guard.exclusion import Exclusion, ExclusionState, weights_of
+from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weights_of
 from securetrain.guard.flat import Flat, attach_flat, flat_names
 from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
@@ -59,6 +59,7 @@ from securetrain.guard.rows import StepRows
 from securetrain.guard.settlement import Offences, Settlement, Settler
 from securetrain.guard.sketch import shape_for
 from securetrain.guard.statements import DIGEST, Table, decode, encode, first_moment
+from securetrain.guard.two_tales import changed_tales
 from securetrain.policy.schema import Gradients, GuardResponse
 
 _MEMORY: Final = 64
@@ -332,9 +333,9 @@ class GroupWatch:
         if settlement.disputes:
             findings.disputes |= {(self.ranks[a], self.ranks[b]) for a, b in settlement.disputes}
             findings.note(SET_APART)
-        findings.outliers |= {
-            self.ranks[index] for index, _ in settlement.offences if index in settlement.out
-        } - findings.excluded
+        caught = [one for one in settlement.offences if one[0] in settlement.out]
+        findings.outliers |= {self.ranks[index] for index, _ in caught} - findings.excluded
+        findings.proven |= {self.ranks[i] for i, ground in caught if ground is Ground.PROOF}
         if settlement.means is None:
             findings.note(NOT_AGREED)
             return
@@ -377,6 +378,10 @@ class GroupWatch:
         assessment = before.snapshot().observe(whole)
         found = Findings(excluded=set(out))
         found.add_assessment(assessment, range(len(self.ranks)), sorted(out))
+        if self.rows is not None:
+            told = self.rows.gradients.sum(axis=0)
+            changed = changed_tales(told, rows, most=self.exclusion.limit)
+            found.offences += [(index, Ground.GROSS) for index in changed if index not in out]
         return found.offences
 
     def _decide(self, findings: Findings, sketches: StepSketches, rows: list[bytes]) -> None:
@@ -388,6 +393,7 @@ class GroupWatch:
         if set(apart) & set(live):
             # Other seeds or other pieces: the sketches cannot be compared, nothing is learned.
             findings.add_disagreement()
+            self.rows = None
             return
         usable = table.finite
         if findings.scaled and self._overflows.forgive([r for r in live if not usable[r]]):

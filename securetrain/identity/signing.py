@@ -98,6 +98,8 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The same of the key for this rank's files; empty when nobody has certified one."""
     rank_certificate: str = ""
     """Its certificate (`artifacts.statement.members`)."""
+    nodes: tuple[int, ...] = ()
+    """The number of workers of each node, in order of rank; empty before an epoch is known."""
 
 
 class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,6 +122,13 @@ class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     code: Annotated[str, Meta(max_length=32)]
     what: Annotated[str, Meta(max_length=1000)]
     fix: Annotated[str, Meta(max_length=1000)] = ""
+
+
+def nodes_of(said: Welcome) -> tuple[int, ...]:
+    """The node of each rank, counted from 0; empty unless it is said of all of them."""
+    if sum(said.nodes) != said.world_size:
+        return ()
+    return tuple(node for node, workers in enumerate(said.nodes) for _ in range(workers))
 
 
 def frame(kind: Ask | Reply, body: bytes) -> bytes:

@@ -22,11 +22,25 @@ from typing import Any, Final, Protocol, TypeAlias
 from securetrain.core.errors import RuntimeRefusal, SecureTrainError, UsageError
 from securetrain.launch.dropin import BACKEND, without_no_python
 from securetrain.launch.options import RunOptions
-from securetrain.policy.schema import Policy, UnpickleMode
-from securetrain.rendezvous.member import CARRIER, FLOORS, ON_EPOCH, STORE_PORT, TUNNEL, Carrier
+from securetrain.policy.schema import GuardMode, GuardResponse, Policy, UnpickleMode
+from securetrain.rendezvous.member import (
+    CARRIER,
+    FLOORS,
+    ON_EPOCH,
+    ON_JOIN,
+    STORE_PORT,
+    TUNNEL,
+    Carrier,
+    Member,
+)
 from securetrain.rendezvous.wire import Membership, Tunnel
 
 WORKER: Final = "securetrain.launch.worker"
+TRAINER: Final = "securetrain.train"
+ROLLBACK: Final = (
+    "gradients.response: rollback goes back to checkpoints of the built-in trainer; the first step"
+    " of a model of any other script is refused (ST-GRAD-021): use exclude-rank there"
+)
 
 OnEpoch: TypeAlias = Callable[[Membership, Callable[[datetime], datetime]], None]
 """See `rendezvous.member.handler.SecureRendezvousHandler`."""
@@ -129,6 +143,10 @@ def make_plan(options: RunOptions, policy: Policy, log_dir: Path) -> Plan:
     )
 
     notes = _notes(options)
+    gradients = policy.gradients
+    goes_back = gradients.mode is not GuardMode.OFF and gradients.response is GuardResponse.ROLLBACK
+    if goes_back and not (options.torch.module and options.script == TRAINER):
+        notes.append(ROLLBACK)
     arguments = argparse.Namespace(**vars(options.torch))
     protected = not arguments.no_python or bool(arguments.run_path)
     if not protected and policy.checkpoint.unpickle is UnpickleMode.ENFORCE:
@@ -174,6 +192,7 @@ def run_agent(
     tunnel: Tunnel | None = None,
     carrier: Carrier | None = None,
     on_epoch: OnEpoch | None = None,
+    on_join: Callable[[Member], None] | None = None,
     floors: Callable[[], Sequence[bytes]] | None = None,
     watcher: WatchesWorkers | None = None,
 ) -> AgentResult:
@@ -189,6 +208,7 @@ def run_agent(
         tunnel: This node's end of the job network, when the job has one.
         carrier: Carries the store over TLS, when several nodes have none (store-tls).
         on_epoch: Hears of every epoch before its workers start.
+        on_join: Is given this node's connection to the job.
         floors: Gives the heads to show the other nodes before every round.
         watcher: Hears which processes are the workers.
 
@@ -216,7 +236,13 @@ def run_agent(
         config.rdzv_configs[STORE_PORT] = store_port
     if attester:
         config.rdzv_configs["attester"] = attester
-    objects = {TUNNEL: tunnel, CARRIER: carrier, ON_EPOCH: on_epoch, FLOORS: floors}
+    objects = {
+        TUNNEL: tunnel,
+        CARRIER: carrier,
+        ON_EPOCH: on_epoch,
+        ON_JOIN: on_join,
+        FLOORS: floors,
+    }
     config.rdzv_configs |= {name: given for name, given in objects.items() if given is not None}
     try:
         with member_agent.in_place(), _watched(watcher):

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from securetrain.core import RunDir
 from securetrain.core.errors import GuardError, SecureTrainError
 from securetrain.core.vocabulary import NOT_WATCHED
 from securetrain.launch import seams
@@ -31,7 +32,7 @@ from securetrain.launch.workerlog import GradientReport
 from securetrain.policy.schema import Gradients
 
 if TYPE_CHECKING:
-    from securetrain.guard import ScriptGuard, SketchWriter, StepRecord, Verdict
+    from securetrain.guard import ScriptGuard, SketchWriter, StepRecord, Suspicion, Verdict
 
 _NAMED: Final = 64
 """Ranks and reasons that a report holds."""
@@ -50,6 +51,10 @@ class GradientWatch:
     """Write an event, made from `ledger.events`."""
     sketches: Path | None
     """The file of steps' records; None but on rank 0."""
+    signer: str = ""
+    """The launcher's socket, which says which node each rank is on."""
+    is_node_leader: bool = False
+    """Whether this is the first rank of its node, which reports others to the rendezvous."""
     changed: Callable[[], None]
     """The report has something new."""
     models: list[str] = field(default_factory=list)
@@ -143,14 +148,33 @@ class GradientWatch:
         """The guard, made when it is first needed."""
         if self._guard is None:
             # Imports torch and numpy.
-            from securetrain.guard import Listener, ScriptGuard, SketchWriter  # noqa: PLC0415
-
-            self._writer = SketchWriter(self.sketches) if self.sketches is not None else None
-            listener = Listener(
-                watched=self._watched, unwatched=self._unwatched, judged=self._judged
+            from securetrain.guard import (  # noqa: PLC0415
+                GuardTextfile,
+                Listener,
+                ScriptGuard,
+                SketchWriter,
             )
-            self._guard = ScriptGuard(self.settings, listener)
+
+            if self.sketches is not None:
+                run = RunDir(self.sketches.parent)
+                textfile = GuardTextfile(run.guard_metrics, {"run": run.root.name})
+                self._writer = SketchWriter(self.sketches, textfile)
+            listener = Listener(
+                watched=self._watched,
+                unwatched=self._unwatched,
+                judged=self._judged,
+                refused=self._refused,
+                suspected=self._suspected if self.is_node_leader else None,
+            )
+            self._guard = ScriptGuard(self.settings, listener, self._nodes())
         return self._guard
+
+    def _nodes(self) -> tuple[int, ...]:
+        if not self.signer:
+            return ()
+        from securetrain.identity.signing import nodes_of, shared_socket  # noqa: PLC0415 - slow
+
+        return nodes_of(shared_socket(Path(self.signer)).welcome())
 
     # -- seams -------------------------------------------------------------------------------------
 
@@ -316,6 +340,16 @@ class GradientWatch:
         else:
             self.record(lambda events: events.GradientsNotWatched(reason=reason[:500]))
         self.changed()
+
+    def _refused(self, error: GuardError) -> None:
+        self.record(lambda events: events.UnwatchedStepRefused.of(error))
+
+    def _suspected(self, one: "Suspicion") -> None:
+        self.record(
+            lambda events: events.RankSuspected(
+                subject=f"rank {one.rank}", rank=one.rank, cause=one.code, said=one.what
+            )
+        )
 
     def _judged(self, step: "StepRecord") -> None:
         verdict = step.verdict

@@ -28,6 +28,7 @@ from securetrain.core.vocabulary import NetworkProfile, degraded_label
 from securetrain.identity import JobCA, certificate_pem
 from securetrain.launch import elastic_agent, failures, recording, run_summary, workerlog
 from securetrain.launch.address import announced_address
+from securetrain.launch.after_events import AfterEvents
 from securetrain.launch.announcement import announcement, logged, reminders
 from securetrain.launch.background import BackgroundTasks
 from securetrain.launch.compile_cache import Cache, key_of, open_cache
@@ -209,6 +210,16 @@ class Session:
             self.plan = plan = self._confined(plan, state)
             self.signing.stands_in = bool(self.confinement and self.confinement.sandbox)
             self.gradients = gradients_of(self.setup, plan, None)
+            restart = Restart(
+                run=run,
+                ledger=self.ledger,
+                clock=self.clock,
+                say=self._say,
+                head_tracker=self.services.head_tracker,
+                background=self.services.background,
+            )
+            after = AfterEvents(restart)
+            self.signing.act = after.act
             self._announce(endpoint)
             self._write_summary(run_summary.Outcome.RUNNING)
             with interruptible():  # torch leaves its own handlers behind
@@ -221,16 +232,8 @@ class Session:
                     attester=self._attester(),
                     tunnel=self.network.tunnel if self.network else None,
                     carrier=self._carrier(endpoint),
-                    on_epoch=self.signing.hearing(
-                        Restart(
-                            run=run,
-                            ledger=self.ledger,
-                            clock=self.clock,
-                            say=self._say,
-                            head_tracker=self.services.head_tracker,
-                            background=self.services.background,
-                        ).begin
-                    ),
+                    on_epoch=self.signing.hearing(after.begin),
+                    on_join=after.joined,
                     floors=self.services.head_tracker.advertise,
                     watcher=self.signing,
                 )

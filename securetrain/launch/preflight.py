@@ -22,11 +22,12 @@ import msgspec
 
 from securetrain.audit import (
     AuditResult,
-    Facts,
     Finding,
     Interface,
+    NodeFacts,
     audit,
     collect_node,
+    facts_of,
     load_checks,
 )
 from securetrain.core import ExitCode, RunDir
@@ -110,7 +111,7 @@ def run_preflight(
         ledger.write(events.PreflightSkipped(mode=mode.value))
         return Preflight(mode=mode, result=None)
     facts = with_device(collect_node(environ, now=now), tunnel)
-    result = audit(facts, load_checks(), policy, now)
+    result = audit(facts_of([facts]), load_checks(), policy, now)
     write_atomic(run.audit, result.to_json(), mode=0o600)
     preflight = Preflight(mode=mode, result=result)
     if result.exit_code == ExitCode.OK:
@@ -119,7 +120,7 @@ def run_preflight(
         ledger.write(_counted(events.PreflightWarned, result))
     else:
         error = _refusal(preflight, run, policy.host.fail_on)
-        ledger.write(events.PreflightRefused.of(error, result.node))
+        ledger.write(events.PreflightRefused.of(error, result.about))
         raise error
     return preflight
 
@@ -129,7 +130,7 @@ def _counted(
 ) -> events.LedgerEvent:
     counts = result.counts
     return kind(
-        subject=result.node,
+        subject=result.about,
         passed=counts.get(State.PASS, 0),
         fail=counts.get(State.FAIL, 0),
         unknown=counts.get(State.UNKNOWN, 0),
@@ -138,7 +139,7 @@ def _counted(
     )
 
 
-def with_device(facts: Facts, name: str) -> Facts:
+def with_device(facts: NodeFacts, name: str) -> NodeFacts:
     """The facts with one more interface, which is still down; unchanged without a name."""
     found = facts.node.interfaces.value
     if not name or found is None or any(interface.name == name for interface in found):

@@ -93,6 +93,47 @@ class Restart:
             )
         )
 
+    def roll_back(self, said: events.RolledBack) -> None:
+        """The guard takes the run back to a step: what was made after it is set aside, and this
+        node's memory of the newest checkpoint allows it.
+
+        Raises:
+            SecureTrainError: the ledger, the trust root or the disk does not allow it.
+        """
+        epoch = self._past().epoch
+        for found in self._found():
+            if found.checkpoint.step <= said.to:
+                continue
+            why = Quarantine(
+                node="",
+                code="ST-GRAD-002",
+                last_good=self.clock(),
+                epoch=max(0, epoch),
+                created=self.clock(),
+                ranks=said.ranks[:200],
+                to=said.to,
+            )
+            name = found.path.name
+            error = IntegrityError(
+                "ST-CKPT-160",
+                f"the gradients of rank {said.ranks} may be in it: the run goes back to {said.to}",
+                name,
+            )
+            self.ledger.write(
+                events.CheckpointQuarantined(
+                    subject=name,
+                    step=found.checkpoint.step,
+                    digest=found.digest,
+                    **events.because(error),
+                )
+            )
+            key = PrivateKey.load(self.run.key("checkpoint"))
+            moved = set_aside(found.path, found, why, key)
+            self.say(f"rank {said.ranks} is excluded: {name} is set aside as {moved.name}")
+        self._point()
+        if self.head_tracker is not None:
+            self.head_tracker.excuse_rollback(self._past)
+
     def _judge(
         self,
         news: Sequence[Evicted],

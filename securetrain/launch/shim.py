@@ -58,6 +58,8 @@ class Shim:
     """The launcher's signing socket; empty without a launcher."""
     nccl_key: str = field(default="", repr=False)
     """The key of NCCL's TLS under ``nccl-tls``."""
+    is_node_leader: bool = False
+    """Whether this is the first worker of its node."""
     is_child: bool = False
     """A process that the script started: it is protected, and leaves the report to its parent."""
     protected: list[str] = field(default_factory=list)
@@ -76,6 +78,8 @@ class Shim:
             self.gradients = GradientWatch(
                 settings=settings,
                 sketches=self.run.sketches if self.rank == 0 else None,
+                signer=self.signer,
+                is_node_leader=self.is_node_leader,
                 say=self._say,
                 record=self._record,
                 changed=self.report,
@@ -110,6 +114,7 @@ class Shim:
             rank=rank,
             attempt=attempt,
             signer=environ.get(SIGNER_VARIABLE, ""),
+            is_node_leader=not is_child and environ.get("LOCAL_RANK") == "0",
             is_child=is_child,
         )
         if profile is NetworkProfile.NCCL_TLS and not is_child:

@@ -39,12 +39,14 @@ from securetrain.identity.signing import LIMITS, VERSION, Ask, Hello
 from securetrain.identity.trust import TrustRoot
 from securetrain.launch.signing_peers import Worker
 from securetrain.ledger import Event, LedgerEvent, WriterRole, events
+from securetrain.policy.schema import GuardResponse
 
 _T = TypeVar("_T")
 
 NOT_OWN: Final = "ST-RUNT-031"
 MALFORMED: Final = "ST-RUNT-032"
 OTHER_TIME: Final = "ST-RUNT-033"
+_SILENT: Final = "ST-GRAD-010"
 _AHEAD: Final = timedelta(minutes=1)
 """A worker's clock is the launcher's; this is for a clock that was set meanwhile."""
 RANK_ZERO: Final = frozenset({Ask.CHECKPOINT, Ask.HEAD})
@@ -75,6 +77,8 @@ class Circumstances:
     run_id: str
     policy: str
     """The digest of the run's policy."""
+    response: GuardResponse
+    """That policy's, to a bad rank: what workers may have the launcher do follows from it."""
     trust: TrustRoot
     clock: Callable[[], datetime]
     admitted: Callable[[], Mapping[str, NodeTier] | None]
@@ -113,6 +117,11 @@ class Judge:
         self.began = self.here.clock()
         self._ranks.clear()
         self._statement = Last()
+
+    def roll_back(self, step: int) -> None:
+        """The run goes back to a step, and does the later ones again; numbers still grow."""
+        self._ranks = {rank: min(last, step) for rank, last in self._ranks.items()}
+        self._statement = Last(min(self._statement.step, step), self._statement.seq)
 
     def admit(self, worker: Worker, ask: Ask) -> None:
         """Judge a question by its first letter, before its body is taken.
@@ -239,9 +248,24 @@ class Judge:
                 made = self._signed.get(said.digest)
                 if made is None or made.step != said.step:
                     raise RuntimeRefusal(NOT_OWN, "it is of a checkpoint that was not signed here")
-            case events.CheckpointSeen() if worker.local_rank != 0:
+            case events.CheckpointSeen() | events.RankSuspected() | events.RolledBack() if (
+                worker.local_rank != 0
+            ):
                 raise RuntimeRefusal(
-                    NOT_OWN, "only the first rank of a node tells what it has seen"
+                    NOT_OWN, f"only the first rank of a node asks for a {said.NAME}"
+                )
+            case events.RankSuspected() if said.rank not in range(worker.world_size):
+                raise RuntimeRefusal(NOT_OWN, f"there is no rank {said.rank}")
+            case events.RankSuspected() if (
+                said.cause != _SILENT and self.here.response is not GuardResponse.EVICT_NODE
+            ):
+                raise RuntimeRefusal(
+                    NOT_OWN, f"gradients.response is {self.here.response}: only silence is reported"
+                )
+            case events.RolledBack() if self.here.response is not GuardResponse.ROLLBACK:
+                # Else any worker could have a run's checkpoints set aside.
+                raise RuntimeRefusal(
+                    NOT_OWN, f"gradients.response is {self.here.response}: nothing is taken back"
                 )
             case events.PickleLetThrough() if said.rank != worker.rank:
                 raise RuntimeRefusal(NOT_OWN, f"rank {worker.rank} speaks of rank {said.rank}")

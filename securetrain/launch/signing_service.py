@@ -41,7 +41,7 @@ from securetrain.launch.signing_peers import Worker, identify, stood_for, worker
 from securetrain.launch.signing_quota import Quota, Share
 from securetrain.launch.signing_rules import MALFORMED, Judge
 from securetrain.ledger import Ledger, LedgerEvent, WriterRole, events
-from securetrain.rendezvous.wire import Membership
+from securetrain.rendezvous.wire import Membership, node_ranks
 
 MAX_CONNECTIONS: Final = 32
 """Of one rank: its threads' and its data loaders'."""
@@ -98,6 +98,10 @@ class SigningService:
     monotonic: Callable[[], float] = time.monotonic
     path: Path = field(init=False)
     """The socket's; workers find it by ``SECURETRAIN_SIGNER``."""
+    nodes: tuple[int, ...] = ()
+    """The workers of each node of the epoch."""
+    act: Callable[[Worker, LedgerEvent], None] = lambda _worker, _event: None
+    """Does what follows from a worker's event, once that is in the ledger (`after_events`)."""
     problem: SecureTrainError | None = None
     """Why an event could not be written; the run's ledger has a gap."""
     _listener: socket.socket = field(init=False)
@@ -173,6 +177,7 @@ class SigningService:
             begin(membership, local)
             with self._lock:
                 self.judge.epoch = membership.epoch
+                self.nodes = tuple(found.num_workers for found in node_ranks(membership))
 
         return hear
 
@@ -397,6 +402,7 @@ class SigningService:
             checkpoint_key=_spki(self.keys.checkpoint) if worker.rank == 0 else "",
             rank_key="" if rank is None else _spki(rank.key),
             rank_certificate="" if rank is None else rank.certificate,
+            nodes=self.nodes,
         )
 
     def _write(self, worker: Worker, body: bytes) -> Written:
@@ -407,6 +413,9 @@ class SigningService:
         key, clock = self.keys.ledgers[role], self.ledger.clock
         try:
             Ledger(self.run.ledger, key, _name(worker.rank), clock).write(said)
+            self.act(worker, said)
+            if isinstance(said, events.RolledBack):
+                self.judge.roll_back(said.to)
         except SecureTrainError as error:
             self.problem = self.problem or error
             raise RuntimeRefusal(

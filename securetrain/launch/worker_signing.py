@@ -53,6 +53,7 @@ def start_signing(
     here = Circumstances(
         run_id=setup.job,
         policy=setup.policy.digest,
+        response=setup.policy.policy.gradients.response,
         trust=TrustRoot.load(run.trust, clock()),
         clock=clock,
         admitted=admitted,

@@ -69,7 +69,8 @@ def clip_grads(
         for p in parameters
         if p.grad is not None
     ]
-    torch._foreach_mul_(grads, factor.float())
+    if grads:  # those of a rank whose own were dropped are not there
+        torch._foreach_mul_(grads, factor.float())
     return factor
 
 

@@ -32,6 +32,7 @@ class GuardResponse(StrEnum):
     SKIP_STEP = "skip-step"
     CLIP = "clip"
     EXCLUDE_RANK = "exclude-rank"
+    ROLLBACK = "rollback"
     EVICT_NODE = "evict-node"
     HALT = "halt"
 

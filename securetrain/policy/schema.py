@@ -381,6 +381,18 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     require_clean_verdict: Annotated[
         bool, _meta("the gradient verdict in the statement must be clean", "run", "verify")
     ] = True
+    min_clean_steps: Annotated[
+        Annotated[int, Meta(ge=1, le=1000000)] | None,
+        _meta(
+            "steps up to the checkpoint that the guard must have judged, with nothing found in"
+            " them; all of them, in a checkpoint of fewer steps",
+            "verify",
+        ),
+    ] = None
+    max_audit_age_steps: Annotated[
+        Annotated[int, Meta(ge=0, le=1000000)] | None,
+        _meta("steps that the last audit of gradients may be behind the checkpoint", "verify"),
+    ] = None
     require_rank_signatures: Annotated[
         bool,
         _meta("every rank must have signed its own file with a certified key", "run", "verify"),

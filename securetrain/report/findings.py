@@ -75,15 +75,19 @@ def catalogue(checks: tuple[Check, ...]) -> Document:
 def _show(result: AuditResult, unknown_skips: set[str]) -> None:
 
     console = plain()
+    oldest = min((asset.collected_at for asset in result.assets), default=result.at)
+    one = len(result.assets) == 1
     console.print(
-        f"Node {result.node} against policy {result.policy.id} {result.policy.version}"
-        f" ({result.policy.digest[:12]}), facts of {result.collected_at:%Y-%m-%d %H:%M:%S %Z}\n"
+        f"{'Node ' if one else ''}{result.about} against policy"
+        f" {result.policy.id} {result.policy.version}"
+        f" ({result.policy.digest[:12]}), facts of {oldest:%Y-%m-%d %H:%M:%S %Z}"
+        f"{'' if one else ' and later'}\n"
     )
     for problem in result.problems:
         console.print(f"The facts cannot be relied on: {problem}\n", style="red bold")
     _table(console, result)
-    _first(console, result.of(State.FAIL))
-    _unknown(console, result.of(State.UNKNOWN))
+    _first(console, result.of(State.FAIL), many=not one)
+    _unknown(console, result.of(State.UNKNOWN), many=not one)
     _waivers(console, result)
     if result.skipped:
         console.print(f"Skipped by the policy: {', '.join(result.skipped)}\n", style="yellow")
@@ -107,7 +111,7 @@ def _table(console: Console, result: AuditResult) -> None:
         if finding.boundary.value != boundary:
             boundary = finding.boundary.value
             table.add_row(Text(f"\n{boundary}", style="bold"))
-        what = finding.title + (f" ({len(group)} times)" if len(group) > 1 else "")
+        what = finding.title + _times(group, len(result.assets))
         if state == "pass":
             what = f"not found: {what}"
         table.add_row(
@@ -120,6 +124,16 @@ def _table(console: Console, result: AuditResult) -> None:
     console.print()
 
 
+def _times(group: list[Finding], assets: int) -> str:
+    """The number of findings, or of assets among several that say the worst of a check."""
+    if assets == 1:
+        return f" ({len(group)} times)" if len(group) > 1 else ""
+    worst = worst_states(group)[group[0].check]
+    if worst in {State.PASS, State.NOT_APPLICABLE}:
+        return ""
+    return f" ({len({one.asset for one in group if one.state is worst})} of {assets})"
+
+
 def _by_check(findings: Iterable[Finding]) -> list[list[Finding]]:
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -127,7 +141,7 @@ def _by_check(findings: Iterable[Finding]) -> list[list[Finding]]:
     return list(groups.values())
 
 
-def _first(console: Console, failed: tuple[Finding, ...]) -> None:
+def _first(console: Console, failed: tuple[Finding, ...], *, many: bool) -> None:
     """The first things to do: the worst, and among equals what this user can do alone."""
     if not failed:
         return
@@ -142,8 +156,8 @@ def _first(console: Console, failed: tuple[Finding, ...]) -> None:
         console.print(f"  {number}. {finding.check} ({severity}) {finding.title}")
         if finding.context:
             _indented(console, f"{severity}, not {finding.severity.value}: {finding.context}")
-        for one in (g for g in group[:MAX_SEEN] if _seen(g) != g.title):
-            _indented(console, f"seen: {_seen(one)}", style="dim")
+        for one in (g for g in group[:MAX_SEEN] if many or _seen(g) != g.title):
+            _indented(console, f"seen: {_seen(one, many=many)}", style="dim")
         if len(group) > MAX_SEEN:
             _indented(console, f"and {len(group) - MAX_SEEN} more", style="dim")
         who = "you" if finding.fixed_by.value == "user" else "an administrator"
@@ -153,9 +167,10 @@ def _first(console: Console, failed: tuple[Finding, ...]) -> None:
     console.print()
 
 
-def _seen(finding: Finding) -> str:
+def _seen(finding: Finding, *, many: bool = False) -> str:
     """The place, and the reason or what was collected there, in one line."""
-    where = "" if finding.subject == "node" else f"{finding.subject}: "
+    where = f"{finding.asset} " if many and finding.asset else ""
+    where += "" if finding.subject == "node" else f"{finding.subject}: "
     return where + (finding.reason or ", ".join(_flat(finding.evidence)) or finding.title)
 
 
@@ -172,12 +187,12 @@ def _indented(console: Console, text: str, style: str = "") -> None:
     console.print(indented(Text(text, style=style), 5))
 
 
-def _unknown(console: Console, unknown: tuple[Finding, ...]) -> None:
+def _unknown(console: Console, unknown: tuple[Finding, ...], *, many: bool) -> None:
     if not unknown:
         return
     console.print("Not known (missing evidence is never a pass)", style="bold")
     for finding in unknown:
-        console.print(f"  {finding.check}  {_seen(finding)}")
+        console.print(f"  {finding.check}  {_seen(finding, many=many)}")
     if os.geteuid() != 0:
         console.print("  Root can read more of this.", style="dim")
     console.print()

@@ -17,7 +17,7 @@ from securetrain.core import RunDir, install_hint
 from securetrain.core.errors import UsageError
 from securetrain.core.files import write_atomic
 from securetrain.core.vocabulary import Severity, State
-from securetrain.report import picture, plots
+from securetrain.report import guard_record, picture, plots
 from securetrain.report.model import BoundaryState, FindingView, ProofState, RunRecord
 from securetrain.report.run_record import read_run
 
@@ -56,6 +56,7 @@ def render(record: RunRecord) -> str:
         size=(picture.WIDTH, picture.HEIGHT),
         plots=plots.draw(record.metrics, record.guard),
         tiles=tiles(record),
+        budget=guard_record.budget_words(record.guard) if record.guard else "",
         labels=sorted({label for view in record.boundaries for label in view.labels}),
         findings=sorted(record.audit.findings, key=_by_weight) if record.audit else [],
     )
@@ -94,7 +95,9 @@ def tiles(record: RunRecord) -> list[dict[str, str]]:
         _tile(
             "Gradient steps judged",
             str(judged.num_steps) if judged else "none",
-            f"{len(judged.refused_steps)} refused" if judged else "",
+            f"{len(judged.refused_steps)} refused, {len(judged.exclusions)} exclusions"
+            if judged
+            else "",
             "warn" if judged is None or judged.refused_steps else "good",
         ),
         _tile(

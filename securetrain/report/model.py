@@ -135,6 +135,47 @@ class RankPoint(msgspec.Struct, frozen=True, kw_only=True):
     cosine: float | None = None
 
 
+class LayerPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of parameters that speaks against a rank in one step."""
+
+    step: int
+    group: str
+    rank: int
+    evidence: float
+
+
+class ExclusionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that counted zero for a time, by the word of the ledger."""
+
+    rank: int
+    since: int | None
+    codes: str
+    evidence: str
+    effect: str
+    until: int | None = None
+    """The step in which it was let in again; None when it never was."""
+    rolled_back_to: int | None = None
+    """The step to which the run went back for it."""
+    reported: str = ""
+    """The code under which it was reported to the rendezvous."""
+
+    @property
+    def outcome(self) -> str:
+        """The end of it, in words."""
+        words = [] if self.rolled_back_to is None else [f"back to step {self.rolled_back_to}"]
+        words += [f"reported as {self.reported}"] if self.reported else []
+        over = "excluded to the end" if self.until is None else f"let in again at step {self.until}"
+        return ", ".join([*words, over])
+
+
+class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the guard did, by the word of the ledger."""
+
+    step: int | None
+    what: str
+    why: str = ""
+
+
 class GuardView(msgspec.Struct, frozen=True, kw_only=True):
     """The observations of the guard."""
 
@@ -146,6 +187,15 @@ class GuardView(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     limit: float | None = None
     """Of the evidence."""
+    layers: tuple[LayerPoint, ...] = ()
+    steps: tuple[int, ...] = ()
+    peak: float = 0.0
+    """The largest evidence against a rank that was never excluded, as a share of the limit."""
+    num_rank_steps: int = 0
+    budget: float | None = None
+    """False alarms per million rank-steps that the policy allows."""
+    exclusions: tuple[ExclusionView, ...] = ()
+    timeline: tuple[TimelineEntry, ...] = ()
 
 
 class ArtifactView(msgspec.Struct, frozen=True, kw_only=True):

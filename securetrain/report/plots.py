@@ -114,17 +114,23 @@ def _legend(axes: "Axes", columns: int) -> None:
     )
 
 
-def _limit(axes: "Axes", value: float, words: str, right: float) -> None:
-    """A dashed line at a limit, named at its right end."""
+def _limit(axes: "Axes", value: float, words: str, at: float, *, side: str = "right") -> None:
+    """A dashed line at a limit, named at one end."""
     axes.axhline(value, color=_MUTED, linewidth=1, linestyle=(0, (4, 3)))
-    _note(axes, f"{words} {value:g}", (right, value))
+    _note(axes, f"{words} {value:.3g}", (at, value), side=side)
 
 
-def _note(axes: "Axes", text: str, point: tuple[float, float]) -> None:
-    """Small words just above the right end of a line."""
+def _note(axes: "Axes", text: str, point: tuple[float, float], *, side: str = "right") -> None:
+    """Small words just above the end of a line."""
     axes.annotate(
-        text, point, xytext=(0, 3), textcoords="offset points", ha="right", color=_MUTED, fontsize=8
+        text, point, xytext=(0, 3), textcoords="offset points", ha=side, color=_MUTED, fontsize=8
     )
+
+
+def _mark_exclusions(axes: "Axes", guard: GuardView) -> None:
+    """A thin line at each step in which a rank was excluded, as the ledger says."""
+    for step in sorted({one.since for one in guard.exclusions if one.since is not None})[:20]:
+        axes.axvline(step, color=_MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
 
 
 def _norm(metrics: Sequence[StepPoint]) -> Plot | None:
@@ -205,8 +211,43 @@ def _guard(guard: GuardView | None) -> list[Plot | None]:
             lambda point: point.evidence,
             limit=(guard.limit, "excluded from"),
         ),
+        _layers(guard),
         _integrity(guard),
     ]
+
+
+def _layers(guard: GuardView) -> Plot | None:
+    """The groups that spoke loudest; where a group says nothing its line is at zero."""
+    loudest: dict[str, float] = {}
+    for point in guard.layers:
+        loudest[point.group] = max(point.evidence, loudest.get(point.group, 0.0))
+    shown = sorted(loudest, key=lambda group: (-loudest[group], group))[: len(_SERIES)]
+    if not shown:
+        return None
+    told = {(point.group, point.step): point.evidence for point in guard.layers}
+
+    def paint(axes: "Axes") -> None:
+        for colour, group in zip(_SERIES, shown, strict=False):
+            series = thin([(step, told.get((group, step), 0.0)) for step in guard.steps])
+            axes.plot(*zip(*series, strict=True), color=colour, linewidth=1.1, label=group)
+        if guard.limit is not None:
+            _limit(axes, guard.limit, "of all groups:", min(guard.steps), side="left")
+        _mark_exclusions(axes, guard)
+        axes.set_xlabel("step")
+        axes.set_ylabel("ln E of the group")
+        axes.set_ylim(bottom=0)
+        _legend(axes, 3)
+
+    first = shown[0]
+    ranks = {point.rank for point in guard.layers if point.group == first}
+    who = f"rank {min(ranks)}" if len(ranks) == 1 else f"{len(ranks)} ranks in turn"
+    return _plot(
+        "layers",
+        "Evidence by group of parameters",
+        f"Against the rank that each group speaks against loudest; the {len(shown)} loudest of"
+        f" {len(loudest)} groups. {first} reached {loudest[first]:.3g}, against {who}.",
+        paint,
+    )
 
 
 def _integrity(guard: GuardView) -> Plot | None:
@@ -255,7 +296,8 @@ def _per_rank(
             style = ("-", "--", ":")[index // len(_SERIES) % 3]
             axes.plot(xs, ys, style, color=colour, linewidth=1.1, label=f"rank {rank}")
         if limit[0] is not None:
-            _limit(axes, limit[0], limit[1], max(series[-1][0] for series in ranks.values()))
+            _limit(axes, limit[0], limit[1], min(guard.steps), side="left")
+            _mark_exclusions(axes, guard)
         axes.set_xlabel("step")
         axes.set_ylabel(unit)
         if len(ranks) <= 8:

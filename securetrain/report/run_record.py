@@ -30,20 +30,18 @@ from securetrain.identity.trust import LIMIT as TRUST_LIMIT
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Entry, Reading, read_ledger
 from securetrain.policy.load import LoadedPolicy, load_resolved
-from securetrain.report import boundaries, limits
+from securetrain.report import boundaries, guard_record, limits
 from securetrain.report.model import (
     ArtifactView,
     AuditView,
     DrillView,
     Fact,
     FindingView,
-    GuardView,
     LedgerLine,
     LedgerView,
     PolicyView,
     Proof,
     ProofState,
-    RankPoint,
     RunRecord,
     StepPoint,
     TrustView,
@@ -57,29 +55,6 @@ STATEMENT_LIMIT: Final = 64 << 20
 MAX_LINES: Final = 60
 """Entries of the ledger that a report shows; all are counted."""
 MAX_CHECKPOINTS: Final = 200
-
-
-class _Score(msgspec.Struct, frozen=True):
-    rank: int
-    norm: float | None = None
-    cosine: float | None = None
-    evidence: float | None = None
-    limit: float | None = None
-
-
-class _Verdict(msgspec.Struct, frozen=True):
-    step: int
-    ok: bool
-    codes: list[str] = []
-    integrity: float | None = None
-    reason: str = ""
-    table: list[_Score] = []
-
-
-class _Step(msgspec.Struct, frozen=True):
-    """The part of a line of the sketches file (guard.verdict.StepRecord) that is shown."""
-
-    verdict: _Verdict
 
 
 class _AuditFile(msgspec.Struct, frozen=True):
@@ -151,7 +126,11 @@ def read_run(root: Path, now: datetime) -> RunRecord:
     verifications = reader.json(root / VERIFY_FILE, _Verifications)
     drills = reader.json(root / DRILLS_FILE, _Drills)
     summary = reader.json(run.summary, _Summary) or _Summary()
-    guard = _guard(reader, run)
+    guard = guard_record.view(
+        reader.lines(run.sketches, guard_record.Step),
+        said.events if said else (),
+        policy.policy.gradients if policy else None,
+    )
     views = boundaries.judge(
         ledger=ledger.proof,
         events=said.events if said else (),
@@ -382,40 +361,6 @@ def _checkpoints(reader: Reader, run: RunDir, trust: TrustRoot | None) -> tuple[
         _artifact(reader, folder, Kind.CHECKPOINT, trust) for folder in folders[-MAX_CHECKPOINTS:]
     ]
     return tuple(view for view in views if view is not None)
-
-
-def _scores(steps: list[_Verdict]) -> list[_Score]:
-    return [score for step in steps for score in step.table]
-
-
-def _guard(reader: Reader, run: RunDir) -> GuardView | None:
-    steps = [line.verdict for line in reader.lines(run.sketches, _Step)]
-    if not steps:
-        return None
-    points = tuple(
-        RankPoint(
-            step=step.step,
-            rank=score.rank,
-            norm=score.norm,
-            evidence=score.evidence,
-            cosine=score.cosine,
-        )
-        for step in steps
-        for score in step.table
-    )
-    refused = [step for step in steps if not step.ok]
-    return GuardView(
-        points=points,
-        integrity=tuple(
-            (step.step, step.integrity) for step in steps if step.integrity is not None
-        ),
-        num_steps=len(steps),
-        refused_steps=tuple(step.step for step in refused),
-        reasons=tuple(
-            f"step {step.step}: {' '.join(step.codes)} {step.reason}" for step in refused[:20]
-        ),
-        limit=max((point.limit for point in _scores(steps) if point.limit), default=None),
-    )
 
 
 def _outcome(summary: _Summary) -> tuple[str, bool | None]:

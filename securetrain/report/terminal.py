@@ -11,6 +11,7 @@ from rich.text import Text
 
 from securetrain.core import printable
 from securetrain.core.vocabulary import State
+from securetrain.report import guard_record
 from securetrain.report.document import Document
 from securetrain.report.model import (
     BoundaryState,
@@ -112,6 +113,11 @@ def _training(record: RunRecord, console: Console) -> None:
     if record.guard:
         refused = len(record.guard.refused_steps)
         console.print(f"  {record.guard.num_steps} gradient steps judged, {refused} refused")
+        for one in record.guard.exclusions:
+            since = "" if one.since is None else f" since step {one.since}"
+            console.print(_text(f"  rank {one.rank} excluded{since} ({one.codes}): {one.outcome}"))
+        if words := guard_record.budget_words(record.guard):
+            console.print(_text(f"  {words}"))
 
 
 def _artifacts(record: RunRecord, console: Console) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import msgspec
 import torch
+import torch.distributed as dist
 
 from securetrain.artifacts import (
     DecryptionKey,
@@ -47,6 +48,8 @@ from securetrain.artifacts.lineage import (
     newest_believed,
     next_seq,
     proof_name,
+    read_history,
+    read_run_ledger,
     removable,
     remove,
 )
@@ -66,6 +69,7 @@ from securetrain.artifacts.statement import (
 )
 from securetrain.core import RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.guard import Verdict
 from securetrain.identity.keys import Signer
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Journal, events
@@ -215,8 +219,15 @@ class Checkpoints:
 
         remove(folder, self.run_id, self.trust, going, tell)
 
-    def resume(self, trainer: Trainer, choice: str) -> CheckpointPredicate | None:
+    def resume(
+        self, trainer: Trainer, choice: str, *, with_guard: bool = True
+    ) -> CheckpointPredicate | None:
         """Load what `choice` (auto, never or a directory) names; None when there is nothing.
+
+        Args:
+            trainer: Takes it.
+            choice: The checkpoint.
+            with_guard: Whether the guard goes on from it, too.
 
         Raises:
             IntegrityError: the checkpoint is refused (ST-CKPT).
@@ -255,7 +266,7 @@ class Checkpoints:
                 kind=Kind.CHECKPOINT, predicate=predicate, digest=digest, key_ids=frozenset()
             )
             rank_zero_decides(lambda: self._check_newest(opened, path), self.device)
-        restore(trainer, state)
+        restore(trainer, state, with_guard=with_guard)
         self._check_cursor(predicate, trainer.progress, path)
         if self.is_rank_zero:
             self.ledger.write(
@@ -267,6 +278,55 @@ class Checkpoints:
         if self.is_rank_zero:
             self._skip_to_head()
         return predicate
+
+    def roll_back(self, trainer: Trainer, verdict: Verdict) -> int | None:
+        """Go back to the newest checkpoint from before what a rank is excluded for; the guard goes
+        on as it is, with the rank excluded.
+
+        Returns:
+            The step; None when no such checkpoint is left.
+
+        Raises:
+            IntegrityError: the checkpoint is refused (ST-CKPT).
+        """
+        assert verdict.roll_back_to is not None
+        self.settle(wait=True)
+        since = torch.tensor(verdict.roll_back_to, device=self.device)
+        dist.all_reduce(since, op=dist.ReduceOp.MIN)
+        before, ranks = int(since), ", ".join(map(str, verdict.newly_excluded))
+        step = rank_zero_decides(lambda: self._newest_until(before), self.device)
+        subject = f"step {verdict.step}"
+        if step < 0:
+            if self.is_rank_zero:
+                self.ledger.write(
+                    events.RollbackImpossible(subject=subject, since=before, ranks=ranks)
+                )
+            return None
+        said = events.RolledBack(
+            subject=subject, to=step, ranks=ranks, evidence=verdict.reason[:1000]
+        )
+        # The launcher of rank 0 sets later ones aside before those of other nodes look.
+        rank_zero_decides(lambda: self._say_rolled_back(said), self.device)
+        if self.is_node_leader and not self.is_rank_zero:
+            self.ledger.write(said)
+        rank_zero_decides(self._read_again, self.device)
+        self.resume(trainer, AUTO, with_guard=False)
+        return step
+
+    def _say_rolled_back(self, said: events.RolledBack) -> int:
+        self.ledger.write(said)
+        return 0
+
+    def _read_again(self) -> int:
+        self.history = read_history(read_run_ledger(self.run.ledger, self.trust).recorded)
+        return 0
+
+    def _newest_until(self, step: int) -> int:
+        """The newest of this run's own checkpoints up to a step; -1 for none."""
+        found = checkpoints_of(self.run.checkpoints, self.run_id, self.trust)
+        return max(
+            (one.checkpoint.step for one in found if one.checkpoint.step <= step), default=-1
+        )
 
     def _advance_head(self, path: Path) -> None:
         """Say that what was just saved is the newest of the run."""
@@ -386,6 +446,7 @@ def gradient_record(progress: Progress, *, watched: bool) -> GradientRecord:
         verdict=verdict,
         judged=progress.step - progress.unwatched,
         refused=min(progress.step - progress.unwatched, progress.refused + progress.observed),
+        clean_steps=progress.clean_steps if watched else 0,
     )
 
 
@@ -405,9 +466,11 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
     return state
 
 
-def restore(trainer: Trainer, state: dict[str, Any]) -> None:
+def restore(trainer: Trainer, state: dict[str, Any], *, with_guard: bool = True) -> None:
     """Take over a state that was loaded into the tensors of `state_of`."""
     trainer.progress = Progress(**state[PROGRESS])
+    if not with_guard:
+        return
     guard = canonical.loads(state[GUARD].encode(), limit=GUARD_LIMIT, where=GUARD)
     if trainer.guard is not None and guard is not None:
         trainer.guard.load_state_dict(guard)

@@ -9,6 +9,7 @@ refused here, before a process group exists: with the field, the reason and the 
 import math
 from typing import Final
 
+from securetrain.core.errors import GuardError
 from securetrain.parallel import (
     Compression,
     ContextKind,
@@ -23,7 +24,7 @@ from securetrain.parallel import (
     resolve_degrees,
     stages_per_rank,
 )
-from securetrain.policy.schema import GuardMode
+from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
 from securetrain.train.config import AUTO, NEVER, JobConfig, bad_field, settings_of, shape_of
 
 FLOAT8_UNIT: Final = 16
@@ -77,6 +78,23 @@ def check_guard(job: JobConfig, mode: GuardMode, where: str) -> None:
             where,
             "parallel.compression",
             "compression: none, or gradients.mode: off in the policy",
+        )
+
+
+def check_rollback(settings: Gradients, *, has_launcher: bool) -> None:
+    """The launcher sets checkpoints aside when a run goes back; without it nobody can.
+
+    Raises:
+        GuardError: ST-GRAD-021.
+    """
+    if settings.mode is GuardMode.OFF or settings.response is not GuardResponse.ROLLBACK:
+        return
+    if not has_launcher:
+        raise GuardError(
+            "ST-GRAD-021",
+            "no launcher is there to set aside what was saved since an offence",
+            "gradients.response",
+            "start the job with securetrain train; or use exclude-rank",
         )
 
 

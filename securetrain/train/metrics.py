@@ -12,10 +12,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TextIO
 
 from securetrain.core.errors import os_error
 from securetrain.core.files import drop_lines_after
+
+if TYPE_CHECKING:
+    from securetrain.guard import Verdict
 
 PEAK_FLOPS: Final[Mapping[str, float]] = {
     # dense bf16, from the vendor's data sheets; the longest name that occurs in the device's wins
@@ -161,6 +164,28 @@ class MetricsWriter:
         evaluated = metrics.val_loss is not None
         if self._console is not None and (evaluated or metrics.step % self._console_every == 0):
             self.say(describe(metrics, self._steps))
+
+    def write_verdict(self, verdict: "Verdict") -> None:
+        """Add what the guard says of a step to TensorBoard's events, where there are any."""
+        if self._board is None:
+            return
+        for score in verdict.table:
+            for name, value in (("evidence", score.evidence), ("norm", score.norm)):
+                if value is not None:
+                    self._board.add_scalar(f"guard/{name}/rank-{score.rank}", value, verdict.step)
+        if verdict.integrity is not None:
+            self._board.add_scalar("guard/integrity", verdict.integrity, verdict.step)
+        self._board.add_scalar("guard/excluded", len(verdict.excluded), verdict.step)
+
+    def rewind(self, step: int) -> None:
+        """The run goes back: drop the lines of later steps, which it does again."""
+        path = Path(self._file.name)
+        self._file.close()
+        drop_lines_after(path, step)
+        try:
+            self._file = path.open("a", encoding="ascii", buffering=1)
+        except OSError as error:
+            raise os_error(error, str(path)) from error
 
     def say(self, text: str) -> None:
         """One line for people."""

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from securetrain.core import exposition
 from securetrain.core.files import write_whole
 from securetrain.train.metrics import StepMetrics
 
@@ -61,7 +62,7 @@ class PrometheusFile:
         self._every, self._clock = every, clock
         self._next = -math.inf
         self._waiting = False
-        self._labels = f'{{run="{_escaped(run)}",job="{_escaped(job)}"}}'
+        self._labels = exposition.labels({"run": run, "job": job})
         self._last: dict[str, float] = {}
 
     def write(self, metrics: StepMetrics) -> None:
@@ -90,25 +91,9 @@ class PrometheusFile:
         if not self._waiting:
             return
         self._waiting, self._next = False, self._clock() + self._every
-        lines = []
+        lines: list[str] = []
         for name, value in self._last.items():
             metric = f"{PREFIX}_{COUNTERS.get(name, name)}"
             kind = "counter" if name in COUNTERS else "gauge"
-            lines += [
-                f"# HELP {metric} {HELP[name]}",
-                f"# TYPE {metric} {kind}",
-                f"{metric}{self._labels} {_number(value)}",
-            ]
+            lines += exposition.metric(metric, kind, HELP[name], [(self._labels, value)])
         write_whole(self._path, ("\n".join(lines) + "\n").encode(), mode=0o644)
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(int(value)) if value.is_integer() and abs(value) < 1 << 53 else repr(value)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -22,8 +22,9 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from securetrain.core import ExitCode
-from securetrain.guard import sketch_backend, verdict_events
+from securetrain.guard import Verdict, sketch_backend, verdict_events
 from securetrain.ledger import events
+from securetrain.policy.schema import GuardResponse
 from securetrain.train.agree import rank_zero_decides, recording_refusals
 from securetrain.train.baseline import Baselines, baselines
 from securetrain.train.config import JobConfig
@@ -67,6 +68,8 @@ def run_job(
             resumed = session.checkpoints.resume(session.trainer, job.checkpoint.resume)
         if resumed is None:
             _start_from(session)
+            if session.may_roll_back:
+                session.checkpoints.save(session.trainer)  # there is always one to go back to
         last = job.steps if stop_after is None else min(stop_after, job.steps)
         with _writer(session) as writer, _collected():
             return _Loop(session, writer, _count(session)).run(last)
@@ -145,9 +148,27 @@ class _Loop:
         if result.halt is not None:
             self._settle(wait=True)
             raise result.halt
+        if result.judged is not None and result.judged.response is GuardResponse.ROLLBACK:
+            self._roll_back(result.judged)
+            return result
         if _due(job.checkpoint.every, step, ends=ends):
             self.session.checkpoints.save(trainer)
         return result
+
+    def _roll_back(self, verdict: Verdict) -> None:
+        session = self.session
+        with recording_refusals(session.ledger, events.CheckpointRefused, "rollback"):
+            step = session.checkpoints.roll_back(session.trainer, verdict)
+        ranks = ", ".join(map(str, verdict.newly_excluded))
+        if step is None:
+            self._say(
+                f"step {verdict.step}: rank {ranks} is excluded; no checkpoint from before its"
+                " offence is left to go back to"
+            )
+            return
+        if self.writer is not None:
+            self.writer.rewind(step)
+        self._say(f"step {verdict.step}: rank {ranks} is excluded; back to step {step}")
 
     def _write(self, result: StepResult, bits: float | None, *, ends: bool) -> None:
         session = self.session
@@ -166,6 +187,8 @@ class _Loop:
             baselines=self.baselines,
         )
         self.writer.write(replace(metrics, memory_bytes=peak_memory(device)))
+        if result.judged is not None:
+            self.writer.write_verdict(result.judged)
 
     def _settle(self, *, wait: bool) -> None:
         """Hear how a checkpoint in the background went (collective while there is one)."""

@@ -8,7 +8,7 @@ refusal goes into the ledger and ends the run.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,13 @@ from securetrain.artifacts.model import SignedModel
 from securetrain.artifacts.statement import RunSigning, open_signing
 from securetrain.core import NodeState, RunDir, canonical
 from securetrain.core.errors import IntegrityError, UsageError
-from securetrain.guard import SketchWriter, sketch_backend
+from securetrain.guard import (
+    GuardTextfile,
+    OnSuspicion,
+    SketchWriter,
+    Suspicion,
+    sketch_backend,
+)
 from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.ledger import Journal, WriterRole, events, open_worker_ledger
@@ -36,7 +42,7 @@ from securetrain.parallel import (
     tp_machine_span,
 )
 from securetrain.policy.load import load_resolved
-from securetrain.policy.schema import Gradients
+from securetrain.policy.schema import Gradients, GuardResponse
 from securetrain.train.admitted import admitted_nodes
 from securetrain.train.agree import (
     rank_zero_decides,
@@ -44,7 +50,7 @@ from securetrain.train.agree import (
     run_together,
 )
 from securetrain.train.checkpointing import Checkpoints
-from securetrain.train.composition import check_guard, check_world
+from securetrain.train.composition import check_guard, check_rollback, check_world
 from securetrain.train.config import Format, JobConfig, settings_of, shape_of
 from securetrain.train.data import Rows
 from securetrain.train.data.open import Data, plan_data
@@ -99,6 +105,8 @@ class Session:
     trainer: Trainer
     checkpoints: Checkpoints
     sketches: SketchWriter
+    may_roll_back: bool
+    """Whether the policy has the run go back to checkpoints."""
 
     def close(self) -> None:
         """Close the files."""
@@ -122,6 +130,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
     world = dist.get_world_size()
     policy = load_resolved(run.resolved_policy)
     check_guard(job, policy.policy.gradients.mode, where)
+    check_rollback(policy.policy.gradients, has_launcher=bool(worker.signer))
     trust = TrustRoot.load(run.trust, worker.clock())
     ledger = open_worker_ledger(run, worker.signer, WriterRole.RANK, dist.get_rank(), worker.clock)
     signing = _signing(worker)
@@ -151,7 +160,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         data = _open_data(job, where, dataset, weights, worker)
     mesh = make_mesh(degrees, worker.device.type)
     _warn_of_spread_tp(mesh, worker, ledger)
-    sketches = SketchWriter(run.sketches)
+    sketches = SketchWriter(run.sketches, _textfile(job, run, run_id_of(trust)))
     trainer = build(
         job,
         worker,
@@ -159,6 +168,8 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         policy.policy.gradients,
         (data.train, data.held_out),
         sketches if worker.is_rank_zero else None,
+        nodes=signing.nodes,
+        on_suspicion=_recorder(ledger) if worker.is_node_leader and worker.signer else None,
     )
     trainer.byte_tokens = data.format is Format.BYTES
     if worker.is_rank_zero:
@@ -220,7 +231,28 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         trainer=trainer,
         checkpoints=checkpoints,
         sketches=sketches,
+        may_roll_back=trainer.guard is not None
+        and policy.policy.gradients.response is GuardResponse.ROLLBACK,
     )
+
+
+def _textfile(job: JobConfig, run: RunDir, run_id: str) -> GuardTextfile | None:
+    if not job.metrics.prometheus:
+        return None
+    return GuardTextfile(run.guard_metrics, {"run": run_id, "job": job.name})
+
+
+def _recorder(ledger: Journal) -> OnSuspicion:
+    """The launcher hears of it by the event, and tells the rendezvous."""
+
+    def record(one: Suspicion) -> None:
+        ledger.write(
+            events.RankSuspected(
+                subject=f"rank {one.rank}", rank=one.rank, cause=one.code, said=one.what
+            )
+        )
+
+    return record
 
 
 def _sketches(trainer: Trainer) -> dict[str, str]:
@@ -235,6 +267,9 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
     settings: Gradients,
     rows: tuple[Rows, Rows | None],
     sketches: SketchWriter | None = None,
+    *,
+    nodes: Sequence[int] | None = None,
+    on_suspicion: OnSuspicion | None = None,
 ) -> Trainer:
     """Model, optimizer, guard and data of one rank (collective).
 
@@ -245,6 +280,8 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
         settings: The policy's section about the guard.
         rows: Training data, and held-out data if there is any.
         sketches: Takes the guard's records.
+        nodes: The node of each rank.
+        on_suspicion: Told whom the guard reports to the rendezvous.
     """
     shape = shape_of(job)
     model = Description(
@@ -256,7 +293,13 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
         plan=LlamaPlan(),
     )
     parallel = parallelize(model, mesh, settings_of(job), worker.device)
-    guard = attach_guard(parallel, settings, None if sketches is None else sketches.write)
+    guard = attach_guard(
+        parallel,
+        settings,
+        None if sketches is None else sketches.write,
+        nodes=nodes,
+        on_suspicion=on_suspicion,
+    )
     optimizer = make_optimizer(parallel, job.optimizer)
     if guard is not None:
         guard.use_optimizer(optimizer)

@@ -83,6 +83,8 @@ class Progress:
     """Steps that the guard did not like and that were applied all the same."""
     unwatched: int = 0
     """Steps that no guard saw."""
+    clean_steps: int = 0
+    """Steps in a row, up to this one, in which the guard found nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +187,8 @@ class Trainer:
         self.progress.step = step
         self.progress.observed += int(word == "observed")
         self.progress.unwatched += int(verdict is None)
+        clean = word == "clean" and verdict is not None and not verdict.excluded
+        self.progress.clean_steps = self.progress.clean_steps + 1 if clean else 0
         return StepResult(
             loss=agreed.loss,
             grad_norm=agreed.norm,

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attach the guard to a parallel model: the mesh says which ranks can be compared."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 
-from securetrain.guard import GradientGuard, StepRecord
+from securetrain.guard import GradientGuard, OnSuspicion, StepRecord
 from securetrain.parallel import ParallelModel
 from securetrain.policy.schema import Gradients, GuardMode
 
@@ -15,6 +15,8 @@ def attach_guard(
     model: ParallelModel,
     settings: Gradients,
     on_record: Callable[[StepRecord], None] | None = None,
+    nodes: Sequence[int] | None = None,
+    on_suspicion: OnSuspicion | None = None,
 ) -> GradientGuard | None:
     """A guard that sees every gradient of `model` (collective); None when the policy wants none.
 
@@ -35,6 +37,8 @@ def attach_guard(
         experts=mesh.comparable_experts,
         on_record=on_record,
         job_group=dist.group.WORLD if pieces else None,
+        nodes=nodes,
+        on_suspicion=on_suspicion,
     )
     guard.attach(*model.parts)
     return guard

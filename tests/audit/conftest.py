@@ -13,7 +13,9 @@ import pytest
 
 from securetrain.audit.catalogue import load_checks
 from securetrain.audit.check import Check
-from securetrain.audit.facts import Facts, decode_facts
+from securetrain.audit.documents import Document, Facts, facts_of
+from securetrain.audit.facts import decode_facts
+from securetrain.audit.fields import View
 from securetrain.policy.load import load_policy, parse_yaml
 from securetrain.policy.schema import Policy
 
@@ -27,6 +29,11 @@ class Case:
 
     facts: Facts
     policy: Policy
+
+    @property
+    def document(self) -> Document:
+        (document,) = self.facts.documents
+        return document
 
 
 class Fixtures:
@@ -52,23 +59,29 @@ class Fixtures:
                 policy = override(policy, edit["policy"])
             else:
                 apply(document, edit)
-        return Case(facts_of(document), policy)
+        return Case(read(document), policy)
 
     @staticmethod
     def gone(outcome: str) -> dict[str, Any]:
         return gone(outcome)
 
     @staticmethod
-    def facts_of(document: Mapping[str, Any]) -> Facts:
-        return facts_of(document)
+    def facts_of(*documents: Mapping[str, Any]) -> Facts:
+        return read(*documents)
+
+
+def view_of(fixtures: Fixtures, document: Mapping[str, Any], policy: Policy | None = None) -> View:
+    """What a check sees of a document that a test wrote."""
+    (read_back,) = fixtures.facts_of(document).documents
+    return View(document=read_back, policy=policy or fixtures.policy, now=NOW)
 
 
 def gone(outcome: str) -> dict[str, Any]:
     return {"outcome": outcome, "reason": "taken away by the test", "value": None}
 
 
-def facts_of(document: Mapping[str, Any]) -> Facts:
-    return decode_facts(json.dumps(document).encode(), "fixture")
+def read(*documents: Mapping[str, Any]) -> Facts:
+    return facts_of(decode_facts(json.dumps(one).encode(), "fixture") for one in documents)
 
 
 def override(policy: Policy, changes: Mapping[str, Any]) -> Policy:

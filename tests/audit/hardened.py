@@ -7,6 +7,7 @@ not facts that somebody wrote down.
 """
 
 import os
+import shutil
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -198,6 +199,37 @@ def hardened(base: Path) -> Machine:
     machine.site.mkdir()
     (machine.site / "honest.pth").write_text("")
     distribution(machine.site, "torch", "2.13.0", record="honest.pth,,\n")
+    return machine
+
+
+def plain_container(base: Path) -> Machine:
+    """A container of one user as an engine starts it, with the kernel's own defaults."""
+    machine = hardened(base)
+    for path in ("/sys/kernel/security", "/etc/ssh", "/proc/driver", "/home/me/.ssh"):
+        shutil.rmtree(machine.root / path.lstrip("/"))
+    (machine.root / "etc/nccl.conf").unlink()
+    machine.write(
+        "/proc/self/mountinfo",
+        mount("/", "overlay")
+        + mount("/proc", "proc")
+        + mount("/dev", "tmpfs")
+        + mount("/dev/shm", "tmpfs", "rw,nosuid,nodev"),
+    )
+    machine.write("/proc/self/cgroup", "0::/docker/0123456789abcdef\n")
+    machine.write("/.dockerenv", "")
+    machine.write("/etc/passwd", "root:x:0:0::/root:/bin/bash\nubuntu:x:1000:9::/:/bin/bash\n")
+    machine.write("/etc/shadow", "root:*::::::\nubuntu:!::::::\n")
+    machine.write("/proc/self/net/tcp", HEADER)
+    for name in ("kernel.kptr_restrict", "kernel.dmesg_restrict", "fs.protected_fifos"):
+        machine.write(sysctl(name), "0\n")
+    machine.write(sysctl("net.ipv4.ip_forward"), "1\n")
+    shutil.rmtree(machine.root / "proc/sys/kernel/yama")
+    namespace = machine.root / "proc/self/ns/pid"
+    namespace.unlink()
+    namespace.symlink_to("pid:[4026532301]")
+    machine.folder("/tmp", 0o1777)
+    machine.environ = {"PATH": "/usr/bin"}
+    machine.links = LO + link("eth0", kind="veth", six={26: 1, 3: 1}) + DONE
     return machine
 
 

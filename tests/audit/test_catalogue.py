@@ -12,11 +12,13 @@ import msgspec
 import pytest
 
 from securetrain.audit.catalogue import load_check_file, load_checks
+from securetrain.audit.documents import Document
 from securetrain.audit.engine import audit, judge, worst_states
 from securetrain.audit.facts import EVIDENCE, Node
 from securetrain.audit.fields import View, _open
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
+from tests.audit.conftest import view_of
 
 CHECKS = load_checks()
 IDS = [check.id for check in CHECKS]
@@ -34,7 +36,7 @@ ALSO = {
 
 
 def state_of(check, case, now):
-    findings = judge(check, View(facts=case.facts, policy=case.policy, now=now))
+    findings = judge(check, View(document=case.document, policy=case.policy, now=now))
     return worst_states(findings)[check.id]
 
 
@@ -86,12 +88,13 @@ def test_a_single_fault_flips_the_intended_check_only(check, case, now):
 
 @pytest.mark.parametrize("outcome", ["denied", "absent", "error", "timeout"])
 @pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_no_check_passes_when_any_declared_evidence_is_taken_away(check, outcome, fixtures, now):
+def test_no_check_passes_when_any_declared_evidence_is_taken_away(check, outcome, fixtures):
     for name in check.spec.evidence:
         document = copy.deepcopy(fixtures.reference)
         document["node"][name.removeprefix("node.")] = fixtures.gone(outcome)
-        view = View(facts=fixtures.facts_of(document), policy=fixtures.policy, now=now)
-        assert worst_states(judge(check, view))[check.id] is State.UNKNOWN, name
+        assert worst_states(judge(check, view_of(fixtures, document)))[check.id] is State.UNKNOWN, (
+            name
+        )
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=IDS)
@@ -99,25 +102,27 @@ def test_forgetting_a_value_never_turns_a_failure_into_a_pass(check, case, fixtu
     """Sweep: in each failing fixture, make every nullable field unknown, one at a time."""
     for name in check.spec.tests.fail:
         failing = case(name)
-        plain = json.loads(failing.facts.to_json())
+        plain = json.loads(failing.document.body.to_json())
         for evidence in check.spec.evidence:
             section = evidence.removeprefix("node.")
             for mutated in forgotten(plain, section, fixtures):
-                view = View(facts=fixtures.facts_of(mutated), policy=failing.policy, now=now)
+                view = View(document=mutated, policy=failing.policy, now=now)
                 assert worst_states(judge(check, view))[check.id] is not State.PASS, evidence
 
 
-def forgotten(document: dict[str, Any], section: str, fixtures: Any) -> Iterator[dict[str, Any]]:
+def forgotten(document: dict[str, Any], section: str, fixtures: Any) -> Iterator[Document]:
     """Copies in which one record with an outcome was denied, or one nullable field is null."""
     for way in places(document["node"][section]["value"], ()):
         for key in list(at(document["node"][section]["value"], way)):
-            mutated = copy.deepcopy(document)
-            forget(at(mutated["node"][section]["value"], way), key)
+            changed = copy.deepcopy(document["node"][section])
+            forget(at(changed["value"], way), key)
             try:
-                fixtures.facts_of(mutated)
+                facts = fixtures.facts_of(
+                    document | {"node": document["node"] | {section: changed}}
+                )
             except AuditError:
                 continue  # not a nullable field: no collector can produce this
-            yield mutated
+            yield facts.documents[0]
 
 
 def forget(record: dict[str, Any], key: str) -> None:

@@ -22,6 +22,7 @@ from securetrain.audit.collect.host import (
     section,
 )
 from securetrain.audit.collect.node import collect_node
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine import audit
 from securetrain.audit.facts import EnvKind, Outcome, PathRole, Scope, decode_facts
 from securetrain.audit.functions.paths import path_is_safe
@@ -78,7 +79,7 @@ def test_this_node_is_collected_whole_and_small(now):
 
 def test_a_machine_without_anything_passes_nothing_by_default(now, tmp_path, fixtures):
     facts = collect_node({}, now=now, root=tmp_path, search_path=())
-    result = audit(facts, load_checks(), fixtures.policy, now)
+    result = audit(facts_of([facts]), load_checks(), fixtures.policy, now)
     hopeful = {f.check for f in result.of(State.PASS)}
     # only what the (empty) environment and search path themselves answer, and the kernel by netlink
     assert hopeful <= {
@@ -484,7 +485,7 @@ def test_a_stock_tcpstore_that_was_told_loopback_is_found_on_all_addresses(now, 
         facts = collect_node({"HOME": "/nonexistent"}, now=now)
     finally:
         process.communicate("\n", timeout=60)
-    result = audit(facts, load_checks(), fixtures.policy, now)
+    result = audit(facts_of([facts]), load_checks(), fixtures.policy, now)
     mine = [f for f in result.of(State.FAIL) if f.subject.endswith(f":{port}]")]
     assert {f.check for f in mine} == {"ST-RDZ-002", "ST-NET-011"}
     assert all(f.evidence["process"]["loads_torch"] for f in mine)

@@ -6,6 +6,7 @@ hidden is never a pass.
 
 import os
 import shutil
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +15,13 @@ import pytest
 
 from securetrain.audit.catalogue import load_checks
 from securetrain.audit.collect.node import collect_from
+from securetrain.audit.documents import facts_of
 from securetrain.audit.engine import audit, worst_states
 from securetrain.audit.facts import decode_facts
-from securetrain.core.vocabulary import State
+from securetrain.core.vocabulary import Severity, State
 from securetrain.policy.load import load_policy
 from tests.audit.conftest import NOW
-from tests.audit.hardened import BAD, GOOD, MOUNTS, Bad, Machine, hardened, mount
+from tests.audit.hardened import BAD, GOOD, MOUNTS, Bad, Machine, hardened, mount, plain_container
 
 CHECKS = load_checks()
 DEV = load_policy("dev").policy
@@ -29,7 +31,7 @@ NOBODY = 65534
 def states_of(machine: Machine) -> dict[str, State]:
     facts = collect_from(machine.host(), now=NOW)
     assert decode_facts(facts.to_json(), "x") == facts
-    return worst_states(audit(facts, CHECKS, DEV, NOW).findings)
+    return worst_states(audit(facts_of([facts]), CHECKS, DEV, NOW).findings)
 
 
 def test_a_hardened_machine_passes_everything(tmp_path):
@@ -58,6 +60,30 @@ def test_what_only_looks_wrong_is_not(name, tmp_path):
     machine = hardened(tmp_path)
     make(machine)
     assert states_of(machine)[check] is State.PASS
+
+
+def test_a_plain_container_of_one_user_has_nothing_high_and_passes_nothing_that_it_hides(tmp_path):
+    machine = plain_container(tmp_path)
+    facts = collect_from(machine.host(), now=NOW)
+    result = audit(facts_of([facts]), CHECKS, load_policy("baseline").policy, NOW)
+    heavy = [f for f in result.of(State.FAIL) if f.severity_in_context >= Severity.HIGH]
+    assert [(finding.check, finding.reason) for finding in heavy] == []
+    (cache,) = (f for f in result.of(State.FAIL) if f.check == "ST-SUP-013")
+    assert (cache.severity, cache.severity_in_context) == (Severity.CRITICAL, Severity.LOW)
+    unknown = {finding.check: finding.reason for finding in result.of(State.UNKNOWN)}
+    assert set(unknown) == {"ST-HST-002", "ST-HST-012", "ST-HST-015", "ST-IPC-002"}
+    assert "seen from inside a container" in unknown["ST-HST-015"] + unknown["ST-IPC-002"]
+
+
+@pytest.mark.parametrize("mounted", [mount("/tmp", "ext4"), mount("/", "ext4")])
+def test_the_same_container_with_the_machines_tmp_is_not_alone(mounted, tmp_path):
+    """A bind of the machine's /tmp, or a namespace of processes on the machine's own root."""
+    machine = plain_container(tmp_path)
+    machine.append("/proc/self/mountinfo", mounted)
+    facts = collect_from(machine.host(), now=NOW)
+    result = audit(facts_of([facts]), CHECKS, load_policy("baseline").policy, NOW)
+    (cache,) = (f for f in result.of(State.FAIL) if f.check == "ST-SUP-013")
+    assert cache.severity_in_context is Severity.CRITICAL
 
 
 # --- the sweep: evidence that is unreadable, masked, emptied or missing ---------------------------
@@ -153,14 +179,16 @@ def as_nobody(work: Callable[[], None]) -> None:
 
 
 @pytest.fixture
-def nobodys(tmp_path):
-    """A folder that an unprivileged user can reach and fill."""
+def nobodys():
+    """A folder that an unprivileged user can reach and fill; pytest keeps its own to itself."""
     if os.geteuid() != 0:
         pytest.skip("this is an unprivileged user already: the sweep above is the test")
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(folder.stat().st_mode | 0o055)
-    os.chown(tmp_path, NOBODY, NOBODY)
-    return tmp_path
+    with tempfile.TemporaryDirectory(prefix="audit-") as name:
+        folder = Path(name)
+        (folder / "before").mkdir()
+        states_of(hardened(folder / "before"))  # without rights not everything can be imported
+        os.chown(folder, NOBODY, NOBODY)
+        yield folder
 
 
 @pytest.mark.parametrize("name", ["sshd-match", "tcp-service", "spectre", "no-lsm", "ptrace"])

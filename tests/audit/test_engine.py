@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import random
+import time
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from securetrain.audit.documents import Facts
 from securetrain.audit.engine import audit
+from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
 
 
@@ -121,7 +124,7 @@ def test_a_failure_weighs_what_it_weighs_here_and_says_why(run, fixtures, catalo
     import copy
 
     def found(private_tmp, logins):
-        document = copy.deepcopy(fixtures.case("inductor-writable").facts.to_json())
+        document = copy.deepcopy(fixtures.case("inductor-writable").document.body.to_json())
         plain = json.loads(document)
         context = plain["node"]["context"]["value"]
         context["private_tmp"] |= {"value": private_tmp}
@@ -141,6 +144,76 @@ def test_a_failure_weighs_what_it_weighs_here_and_says_why(run, fixtures, catalo
         assert shared.severity_in_context == "critical", (private_tmp, logins)
         assert shared.context == ""
         assert code == 1
+
+
+def nodes(fixtures, *names, fixture="service-on-any-address"):
+    """Documents of the same machine under several names."""
+    plain = json.loads(fixtures.case(fixture).document.body.to_json())
+    renamed = (plain | {"collected": plain["collected"] | {"hostname": name}} for name in names)
+    return fixtures.facts_of(*renamed)
+
+
+def test_two_nodes_with_the_same_faults_share_no_fingerprint(fixtures, catalogue, now):
+    result = audit(nodes(fixtures, "b", "a"), catalogue, fixtures.policy, now)
+    assert [asset.asset for asset in result.assets] == ["node:a", "node:b"]
+    prints = {name: {f.fingerprint for f in result.findings if f.asset == name}
+              for name in ("node:a", "node:b")}  # fmt: skip
+    assert len(prints["node:a"]) == len(prints["node:b"]) == len(catalogue)
+    assert prints["node:a"].isdisjoint(prints["node:b"])
+    again = audit(nodes(fixtures, "a"), catalogue, fixtures.policy, now)
+    assert {finding.fingerprint for finding in again.findings} == prints["node:a"]
+
+
+def test_one_machine_twice_is_refused(fixtures):
+    with pytest.raises(AuditError, match="about one asset"):
+        nodes(fixtures, "a", "a")
+
+
+def test_the_exit_code_is_that_of_the_worst_node(fixtures, catalogue, now):
+    well, ill = nodes(fixtures, "a", fixture="reference"), nodes(fixtures, "b")
+    both = Facts((*well.documents, *ill.documents))
+    assert audit(well, catalogue, fixtures.policy, now).exit_code == 0
+    assert audit(both, catalogue, fixtures.policy, now).exit_code == 1
+    # what is unknown counts by node: two with six each are not twelve
+    blind = nodes(fixtures, "a", "b", fixture="no-sysctls")
+    lenient = override_host(fixtures.policy, {"max_unknown": 6})
+    assert audit(blind, catalogue, lenient, now).exit_code == 0
+
+
+def test_old_facts_of_one_node_are_named(fixtures, catalogue, now):
+    late = now + timedelta(hours=23, minutes=30)
+    result = audit(nodes(fixtures, "a", "b"), catalogue, fixtures.policy, late)
+    assert result.exit_code == 4
+    assert any("node:b" in problem for problem in result.problems)
+
+
+def test_a_finding_says_the_file_and_line_that_it_was_read_from(run):
+    def place(fixture):
+        (finding,) = run(fixture).of(State.FAIL)
+        return (finding.location.path, finding.location.line) if finding.location else None
+
+    assert place("sshd-match") == ("/etc/ssh/sshd_config.d/9.conf", 2)
+    assert place("fabric-variable-in-file") == ("/etc/nccl.conf", 2)
+    assert place("path-writable") == ("/usr/bin", 0)
+    assert place("ptrace-open") is None
+
+
+def test_a_fingerprint_stays_when_lines_move(run, fixtures, catalogue, now):
+    plain = json.loads(fixtures.case("sshd-match").document.body.to_json())
+    plain["node"]["sshd"]["value"]["options"][-1]["line"] = 77
+    (moved,) = audit(fixtures.facts_of(plain), catalogue, fixtures.policy, now).of(State.FAIL)
+    (before,) = run("sshd-match").of(State.FAIL)
+    assert moved.location != before.location
+    assert moved.fingerprint == before.fingerprint
+
+
+@pytest.mark.many
+def test_a_thousand_nodes_are_judged_in_seconds(fixtures, catalogue, now):
+    facts = nodes(fixtures, *(f"n{number:04}" for number in range(1000)))
+    before = time.process_time()
+    result = audit(facts, catalogue, fixtures.policy, now)
+    assert len(result.assets) == 1000
+    assert time.process_time() - before < 15
 
 
 def test_findings_show_what_decided_and_never_a_secret(run):

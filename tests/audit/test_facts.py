@@ -5,12 +5,13 @@ import json
 
 import pytest
 
-from securetrain.audit.facts import FACTS_LIMIT, decode_facts, read_facts
+from securetrain.audit.documents import read_facts
+from securetrain.audit.facts import FACTS_LIMIT, decode_facts
 from securetrain.core.errors import AuditError
 
 
 def test_facts_survive_a_round_trip(case):
-    facts = case("reference").facts
+    facts = case("reference").document.body
     assert decode_facts(facts.to_json(), "x") == facts
     assert decode_facts(facts.to_json(), "x").to_json() == facts.to_json()
 
@@ -50,3 +51,21 @@ def test_duplicate_keys_are_refused(fixtures, tmp_path):
     path.write_text(text)
     with pytest.raises(AuditError, match="duplicate"):
         read_facts(path)
+
+
+def test_a_folder_of_documents_is_one_set_of_facts(fixtures, tmp_path):
+    for name in ("b", "a"):
+        document = copy.deepcopy(fixtures.reference)
+        document["collected"]["hostname"] = name
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    (tmp_path / "notes.txt").write_text("not facts")
+    facts = read_facts(tmp_path)
+    assert [document.asset for document in facts.documents] == ["node:a", "node:b"]
+    (tmp_path / "c.json").write_text((tmp_path / "a.json").read_text())
+    with pytest.raises(AuditError, match="about one asset"):
+        read_facts(tmp_path)
+
+
+def test_a_folder_without_documents_is_an_error_and_no_clean_audit(tmp_path):
+    with pytest.raises(AuditError, match="0 facts documents"):
+        read_facts(tmp_path)

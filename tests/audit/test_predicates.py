@@ -16,7 +16,7 @@ def evaluate(case, now):
     def run(predicate, fixture="reference", **params):
         there = case(fixture)
         compiler = Compiler(where="test", params=params)
-        view = View(facts=there.facts, policy=there.policy, now=now)
+        view = View(document=there.document, policy=there.policy, now=now)
         return compiler.compile(predicate, "assert")(view).value
 
     return run

@@ -103,6 +103,48 @@ def test_a_compensating_check_that_passes_is_enough(run):
     assert state(run(GOOD | {"compensating": ["ST-NET-002"]})) == {State.WAIVED}
 
 
+@pytest.fixture
+def fleet(fixtures, catalogue, now):
+    """Two nodes with the same fault, and a waiver."""
+
+    def go(item, spoil=None):
+        plain = json.loads(fixtures.case("service-on-any-address").document.body.to_json())
+        other = json.loads(json.dumps(plain))
+        plain["collected"]["hostname"], other["collected"]["hostname"] = "gpu-1", "gpu-2"
+        if spoil:
+            other["node"][spoil] = fixtures.gone("denied")
+        facts = fixtures.facts_of(plain, other)
+        result = audit(facts, catalogue, fixtures.policy, now, waivers=waivers(item))
+        found = {f.asset: f.state for f in result.findings if f.check == "ST-NET-011"}
+        return found, result
+
+    return go
+
+
+def test_a_waiver_for_one_node_never_covers_the_other(fleet):
+    found, result = fleet(GOOD | {"asset": "node:gpu-1"})
+    assert found == {"node:gpu-1": State.WAIVED, "node:gpu-2": State.FAIL}
+    assert result.exit_code == 1
+    both, _ = fleet(GOOD | {"asset": "node:gpu-*"})
+    assert set(both.values()) == {State.WAIVED}
+
+
+def test_a_waiver_without_an_asset_does_not_count_where_there_are_several(fleet):
+    found, result = fleet(GOOD)
+    assert set(found.values()) == {State.FAIL}
+    assert "names no asset" in result.waivers[0].reason
+
+
+def test_what_compensates_must_pass_on_the_node_itself(fleet):
+    item = GOOD | {"asset": "node:gpu-*", "compensating": ["ST-HST-006"]}
+    assert set(fleet(item)[0].values()) == {State.WAIVED}
+    found, result = fleet(item, spoil="sysctls")
+    assert set(found.values()) == {State.FAIL}
+    assert "on node:gpu-2" in result.waivers[0].reason
+    apart, _ = fleet(item | {"asset": "node:gpu-1"}, spoil="sysctls")
+    assert apart["node:gpu-1"] is State.WAIVED
+
+
 def test_only_the_named_subject_is_covered(run):
     result = run(GOOD | {"subject": "node.listeners[[]0.0.0.0:9999]"})
     assert state(result) == {State.FAIL}

@@ -58,6 +58,17 @@ def test_steps(wrapper):
 
 
 @pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", [True, False])
+def test_the_guard_alone(cpu):
+    from benchmarks.guard_alone import Alone
+
+    alone = Alone(wrapper="fsdp2", cpu=cpu, goal=ab.Goal(), steps=1)
+    ours, plain = alone.run([ab.Side.OURS, ab.Side.PLAIN])
+    assert 0 < ours < plain
+
+
+@pytest.mark.dist
 def test_startup():
     from benchmarks.startup import Startup
 

@@ -78,6 +78,24 @@ def test_text_says_what_to_fix_first_and_what_is_not_known(facts, capsys):
     assert "What this machine cannot pass" not in text
 
 
+def test_a_folder_of_nodes_is_one_audit_that_names_each(facts, tmp_path, capsys):
+    folder = tmp_path / "nodes"
+    folder.mkdir()
+    for name, change in (("gpu-1", open_port), ("gpu-2", lambda document: None)):
+
+        def named(document, name=name, change=change):
+            document["collected"]["hostname"] = name
+            change(document)
+
+        (folder / f"{name}.json").write_text(Path(facts(named)).read_text())
+    assert main(["audit", "--facts", str(folder)]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "2 assets against policy baseline" in text
+    assert "no one asked for (1 of 2)" in text
+    assert "seen: node:gpu-1 node.listeners[0.0.0.0:8888]" in text
+    assert "node:gpu-2" not in text
+
+
 def test_a_laptop_is_told_what_it_cannot_pass(facts, capsys):
     def laptop(document):
         document["node"]["hardware"]["value"]["tpm"] = {
@@ -173,5 +191,5 @@ def test_this_node_without_torch_and_facts_that_are_judged_again(tmp_path):
         check=False,
     )
     second = json.loads(again.stdout)
-    assert second["facts_digest"] == first["facts_digest"]
+    assert second["assets"] == first["assets"]
     assert second["findings"] == first["findings"]

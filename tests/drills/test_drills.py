@@ -14,7 +14,7 @@ from tests.vocabulary import needs
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 
-SAMPLE = {"D-MBR-CLOSE", "D-MBR-ACCUSE"}
+SAMPLE = {"D-MBR-CLOSE", "D-MBR-ACCUSE", "D-GRAD-NAN"}
 """Of those whose attacks other tests make too; the rest is `many`."""
 
 

@@ -18,8 +18,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from securetrain.guard.guard import GUARDS
+from securetrain.guard.guard import GUARDS, GradientGuard
 from securetrain.launch.gradients import GradientWatch
+from securetrain.parallel import clip_grads, grad_norm
 from securetrain.policy.schema import Gradients, GuardResponse
 from tests.guard import lies
 
@@ -191,6 +192,40 @@ ATTACKS = {
     "says times 5": {"lie": lambda norm: 5.0 * norm},
     "says nothing": {"lie": lambda _norm: 0.0},
 }
+
+
+def by_hand(guarded):
+    """A loop that computes its norm as `securetrain train` does; the liar writes NaN once."""
+    lies.quiet()
+    model = build("fsdp")
+    guard = GradientGuard(None, Gradients(warmup_steps=3))
+    if guarded:
+        guard.attach(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses, seconds = [], []
+    for step in range(STEPS):
+        x, y = lies.batch(step, dist.get_rank())
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        if guarded:
+            guard.judge(step)
+            if step == STEPS - 2 and dist.get_rank() == LIAR:
+                poison(math.nan)([p.grad for p in model.parameters()])
+        norm = grad_norm(model.parameters())
+        if guarded:
+            grads = [p.grad for p in model.parameters()]
+            after = guard.bind_norm(norm, grads)
+            norm = after.value
+            seconds.append(None if after.verdict is None else list(after.verdict.outliers))
+            if after.drop:
+                for parameter in model.parameters():
+                    parameter.grad = None
+        clip_grads(model.parameters(), norm, 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    finite = all(bool(torch.isfinite(p.full_tensor()).all()) for p in model.parameters())
+    return {"losses": losses, "seconds": seconds, "finite": finite}
 
 
 SAMPLE = ("nan", "says times 5")

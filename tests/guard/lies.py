@@ -9,12 +9,14 @@ liar's own process: what it sends, what it says about it, what it says that it w
 # mypy: disable-error-code="attr-defined,union-attr,assignment,method-assign,arg-type,misc"
 
 import dataclasses
+import random
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -22,8 +24,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from securetrain.guard import GradientGuard, watch
+from securetrain.guard import GradientGuard, hooks, watch
 from securetrain.policy.schema import Gradients, GuardResponse
+from tests.guard.drawn import KINDS, lie
 
 LIAR = 2
 START = 8
@@ -184,6 +187,76 @@ def tells_another_hash(step: int, own: Any) -> Iterator[None]:
     own.beacon.tell = bytes(31) + b"x"
     yield
     own.beacon.tell = bytes(31) + b"x"
+
+
+@contextmanager
+def patched(where: Any, name: str, value: Any) -> Iterator[None]:
+    """`where.name` is another thing for a while."""
+    real = getattr(where, name)
+    setattr(where, name, value)
+    try:
+        yield
+    finally:
+        setattr(where, name, real)
+
+
+def drawn(seed: int, kind: str) -> tuple[str, Callable[[int, Any], Any]]:
+    """A lie on any message of the protocol, or on what is reduced, as `train` takes it."""
+    source = random.Random(seed)
+    if source.random() < 0.3:
+        factor, steps = source.choice((-5.0, -1.0, 0.0, 1.5, 1e6)), source.choice((1, STEPS))
+        name = f"sends {factor} times what it says, for {steps} steps"
+        return name, lambda step, own: _sends(kind, factor if step < START + steps else 1.0)
+    name, tamper = lie(source, [one for one in KINDS if one not in {"equivocate", "silence"}])
+    count = iter(range(1 << 20))
+
+    def lying(step: int, own: Any) -> Any:
+        del step
+        real = own.channel.all_gather
+        return patched(own.channel, "all_gather", lambda data: real(tamper(next(count), data)))
+
+    return name, lying
+
+
+@contextmanager
+def _sends(kind: str, factor: float) -> Iterator[None]:
+    """Sends its gradient times a factor and sketches the honest one."""
+    real_reduce, real_scatter = dist.all_reduce, hooks._reduce_scatter
+
+    def all_reduce(tensor: torch.Tensor, **options: Any) -> Any:
+        return real_reduce(tensor.mul_(factor) if options.get("async_op") else tensor, **options)
+
+    def scatter(output: torch.Tensor, local: torch.Tensor, **options: Any) -> Any:
+        return real_scatter(output, local * factor, **options)
+
+    if kind == "ddp":
+        with patched(dist, "all_reduce", all_reduce):
+            yield
+    else:
+        with patched(hooks, "_reduce_scatter", scatter):
+            yield
+
+
+def against_each_other(large: float) -> Callable[[int, Any], Any]:
+    """Two liars shift what they say of two parts, the one by as much as the other takes away: sums
+    and means are those of the honest rows. The first of them sends its gradient times -5.
+    """
+
+    @contextmanager
+    def lying(step: int, own: Any) -> Iterator[None]:
+        first, real = dist.get_rank() == LIAR, watch.encode
+
+        def encode(sketches: Any) -> bytes:
+            said = sketches.parts.copy()
+            shift = np.random.default_rng(step).standard_normal(said.shape[1]) * large
+            said[0] += shift if first else -shift
+            said[1] -= shift if first else -shift
+            return real(dataclasses.replace(sketches, parts=said))
+
+        with patched(watch, "encode", encode), _sends("fsdp", -5.0 if first else 1.0):
+            yield
+
+    return lying
 
 
 SETTINGS = Gradients(warmup_steps=6)

@@ -150,7 +150,7 @@ class Group:
                     local_scale=1.0,
                     wait=lambda: None,
                     segments=(Segment(f"block.{index}", 0, local.shape[1]),),
-                    moment=lambda result=result: result,  # type: ignore[misc]
+                    moment=lambda result=result: [(0, result)],  # type: ignore[misc]
                 )
             )
         findings = Findings()

@@ -9,6 +9,7 @@ attack holds what was reduced in its world, excluded ranks left out.
 """
 
 import argparse
+import hashlib
 import math
 import sys
 import sysconfig
@@ -21,11 +22,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from securetrain.guard.assessment import Assessment
 from securetrain.guard.detector import Detector
 from securetrain.guard.rows import StepRows
+from securetrain.guard.sketch import Run, SketchShape, derive, sketch_runs
 from securetrain.policy.schema import GradientData
+from tests.guard.reference_sketch import places
 
 Spans: TypeAlias = dict[str, list[tuple[int, int]]]
 
@@ -46,10 +50,10 @@ class Block(nn.Module):
 
     def forward(self, x):
         q, k, v = self.mix(self.first(x)).view(*x.shape[:2], 3, 4, WIDTH // 4).unbind(2)
-        seen = nn.functional.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
-        )
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        near = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+        later = torch.ones(near.shape[-2:], dtype=torch.bool).triu(1)
+        seen = torch.einsum("bhqk,bkhd->bqhd", near.masked_fill(later, -1e9).softmax(-1), v)
+        x = x + self.out(seen.flatten(2))
         return x + self.down(nn.functional.gelu(self.up(self.second(x))))
 
 
@@ -72,10 +76,11 @@ class Model(nn.Module):
 
 
 @cache
-def corpus(domain=None):
-    """Bytes of Python sources; a domain is one part of them."""
+def corpus(domain=None, *, packages=False):
+    """Bytes of Python sources; a domain is one part of them. Packages: of other files."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    paths = sorted(folder.glob("*.py"))[:160]
+    found = folder.glob("[a-z]*/*.py" if packages else "*.py")
+    paths = sorted(path for path in found if path.parent.name != "site-packages")[:160]
     if domain is not None:
         paths = paths[domain % 8 :: 8]
     data = b"".join(path.read_bytes()[:60_000] for path in paths)
@@ -92,6 +97,8 @@ class Training:
     tokens: int = 256
     per_rank: bool = False
     lr: float = 3e-3
+    packages: bool = False
+    """Of other data."""
 
     def __post_init__(self):
         torch.manual_seed(self.seed)
@@ -103,29 +110,35 @@ class Training:
         self.spans: Spans = {group: [] for group in self.groups}
         start = 0
         for part, size in zip(parts, sizes, strict=True):
-            self.spans[part].append((start, start + size))
+            spans = self.spans[part]
+            first = spans.pop()[0] if spans and spans[-1][1] == start else start
+            spans.append((first, start + size))
             start += size
         self.numel = start
+
+    def _loss(self, parameters: dict[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
+        logits = functional_call(self.model, parameters, (batch[:, :-1],))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
     def gradients(self) -> Iterator[np.ndarray]:
         """(ranks, numel) float32 of each step."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.lr)
+        gradient = vmap(grad(self._loss), in_dims=(None, 0))  # of all ranks at once
         rows = self.tokens // CONTEXT
         for step in range(self.steps):
             for group in optimizer.param_groups:
                 warm = min(1.0, (step + 1) / 20)
                 group["lr"] = self.lr * warm * (0.55 + 0.45 * math.cos(math.pi * step / self.steps))
-            found = torch.empty(self.ranks, self.numel)
+            batches = []
             for rank in range(self.ranks):
-                data = corpus(rank if self.per_rank else None)
+                data = corpus(rank if self.per_rank else None, packages=self.packages)
                 starts = torch.randint(len(data) - CONTEXT - 1, (rows,), generator=generator)
                 index = starts[:, None] + torch.arange(CONTEXT + 1)
-                batch = data[index].long()
-                logits = self.model(batch[:, :-1])
-                loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-                grads = torch.autograd.grad(loss, list(self.model.parameters()))
-                torch.cat([g.flatten() for g in grads], out=found[rank])
+                batches.append(data[index].long())
+            now = {name: p.detach() for name, p in self.model.named_parameters()}
+            each = gradient(now, torch.stack(batches))
+            found = torch.cat([part.flatten(1) for part in each.values()], dim=1)
             yield found.numpy()
             start = 0
             mean = found.mean(dim=0)
@@ -233,11 +246,19 @@ def layer_flip(g, world, step):
 def null_space(g, world, step):
     """Own gradient and 1.5 sigma, without any part in the space that past seeds span."""
     push = 1.5 * others(g).std(axis=0)
-    for sign, k in world.get("past", ())[-8:]:
-        folded = fold(push * sign, k)
-        spread = np.resize(folded, len(push)) * sign / math.ceil(len(push) / k)
-        push = push - spread
+    for parameters in world.get("past", ())[-8:]:
+        for spans, p in zip(world["spans"].values(), parameters, strict=True):
+            ((start, end),) = spans
+            push[start:end] -= seen_part(push[start:end], p)
     g[GUILTY] = g[GUILTY] - push
+
+
+def seen_part(x, parameters):
+    """What a sketch sees of a vector: its projection on the first key's rows."""
+    index, sign = (found[0] for found in places(parameters))
+    index = index % parameters.shape.numbers
+    sums = np.bincount(index, weights=sign * x) / np.maximum(np.bincount(index), 1)
+    return sign * sums[index]
 
 
 def matched(g, world, step):
@@ -302,36 +323,43 @@ ATTACKS: dict[str, Callable[..., None]] = {
 BOTH = {"two": {GUILTY, 5}}
 
 
-def fold(flat, k):
-    """Fold a signed vector to k numbers."""
-    padded = np.pad(flat, (0, -len(flat) % k))
-    return padded.reshape(-1, k).sum(axis=0, dtype=np.float64)
-
-
 @dataclass
 class Sketcher:
-    """Fresh random signs for each step; k numbers a group."""
+    """The guard's own sketches, under a fresh seed for each step; k numbers a group."""
 
     spans: Spans
     k: int
     seed: int = 0
-    generator: np.random.Generator = field(init=False)
+    keys: int = 1
+    step: int = field(init=False, default=0)
 
-    def __post_init__(self):
-        self.generator = np.random.default_rng(self.seed)
-
-    def draw(self, numel):
-        self.sign = self.generator.integers(0, 2, numel, dtype=np.int8).astype(np.float32) * 2 - 1
+    def draw(self):
+        """Go on to the next seed."""
+        self.step += 1
+        self.parameters = [
+            derive(
+                hashlib.sha256(f"{self.seed}|{self.step}".encode()).digest(),
+                group,
+                numel=sum(b - a for a, b in spans),
+                parts=1,
+                shape=SketchShape(numbers=self.k, keys=self.keys),
+            )
+            for group, spans in self.spans.items()
+        ]
 
     def rows(self, vectors):
-        """(rows, numel) -> (groups, rows, k)"""
-        signed = vectors * self.sign
-        out = np.empty((len(self.spans), len(vectors), self.k))
-        for place, spans in enumerate(self.spans.values()):
-            flat = np.concatenate([signed[:, a:b] for a, b in spans], axis=1)
-            padded = np.pad(flat, ((0, 0), (0, -flat.shape[1] % self.k)))
-            out[place] = padded.reshape(len(flat), -1, self.k).sum(axis=1, dtype=np.float64)
-        return out.astype(np.float32).astype(np.float64)
+        """(rows, numel) -> (groups, rows, size)"""
+        flat = torch.from_numpy(np.ascontiguousarray(vectors))
+        out = np.empty((len(self.spans), len(vectors), self.k * self.keys))
+        for place, (spans, p) in enumerate(zip(self.spans.values(), self.parameters, strict=True)):
+            starts = np.cumsum([0, *(b - a for a, b in spans)])
+            runs = [
+                Run(vector[a:b], 0, int(start), row)
+                for row, vector in enumerate(flat)
+                for (a, b), start in zip(spans, starts, strict=False)
+            ]
+            out[place] = sketch_runs(runs, p, rows=len(vectors)).numpy()
+        return out.astype(np.float32).astype(np.float64)  # rows travel in fp32
 
 
 @dataclass
@@ -369,7 +397,7 @@ class World:
             momentum = None if momentum is None else momentum[keep]
         answer = self.detector.observe(StepRows(groups=names, gradients=rows, momentum=momentum))
         past = self.facts.setdefault("past", [])
-        past.append((sketcher.sign, sketcher.k))
+        past.append(sketcher.parameters)
         del past[:-8]
         self.seen.append(answer)
         use = [rank for rank in range(len(g)) if rank not in answer.excluded]
@@ -377,7 +405,7 @@ class World:
             self.momentum = DECAY * self.momentum + (1 - DECAY) * g[use].mean(axis=0)
 
 
-def replay(training, names, *, start=40, k=256, skip=None, detector=Detector):
+def replay(training, names, *, start=40, k=256, keys=1, skip=None, detector=Detector):
     """Run attacks on one training; returns the worlds by name."""
     data = GradientData.PER_RANK if training.per_rank else GradientData.SHUFFLED
     budget = 100.0 if training.per_rank else 20.0
@@ -391,9 +419,9 @@ def replay(training, names, *, start=40, k=256, skip=None, detector=Detector):
         )
         for name in names
     }
-    sketcher = Sketcher(training.spans, k, seed=training.seed + 2)
+    sketcher = Sketcher(training.spans, k, seed=training.seed + 2, keys=keys)
     for step, honest in enumerate(training.gradients()):
-        sketcher.draw(training.numel)
+        sketcher.draw()
         base = sketcher.rows(honest)
         for world in worlds.values():
             world.step(honest, base, sketcher, step, skip)

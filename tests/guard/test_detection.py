@@ -2,9 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks replayed on the gradients of a real training: a sample; the study is marked many."""
 
+import sys
+
 import pytest
 import torch
 
+from securetrain.guard.detector import Detector
+from securetrain.guard.response import Findings
+from securetrain.guard.verdict import Totals
+from securetrain.policy.load import load_policy
+from securetrain.policy.schema import GuardResponse
 from tests.guard.replay import ATTACKS, BOTH, GUILTY, Training, replay, summary
 
 NORM_CHANGES = [
@@ -59,12 +66,48 @@ def test_delays(ranks, seed):
 
 
 @pytest.mark.many
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("per_rank", [False, True])
 def test_honest_ranks_are_accused_within_the_budget(per_rank):
-    # 8 ranks, 4 trainings of 1,600 steps: 51,200 rank-steps.
+    # 8 ranks, 4 trainings of 1,600 steps: 51,200 rank-steps, of seeds and files that no rule of the
+    # detector was chosen by.
     accused = 0
-    for seed in range(40, 44):
-        (world,) = replay(Training(8, seed, 1600, per_rank=per_rank), ["clean"]).values()
+    for seed in range(140, 144):
+        training = Training(8, seed, 1600, per_rank=per_rank, packages=True)
+        (world,) = replay(training, ["clean"]).values()
         accused += sum(len(a.newly_named) for a in world.seen)
+        sys.stdout.write(f"{training} {summary(world)}\n")
         assert not any(a.spike for a in world.seen)
     assert accused <= (5 if per_rank else 0)
+
+
+def verdicts(training, policy):
+    """The verdicts of a clean training under a policy: its sketches, its decisions; no processes.
+
+    Integrity, which needs what was reduced, is not part of it.
+    """
+    settings = load_policy(policy).policy.gradients
+    (world,) = replay(
+        training,
+        ["clean"],
+        keys=settings.sketch_keys,
+        detector=lambda ranks, **_: Detector.of(ranks, settings),
+    ).values()
+    totals, ranks = Totals(), range(training.ranks)
+    for step, assessment in enumerate(world.seen):
+        findings = Findings()
+        findings.add_assessment(assessment, ranks)
+        verdict, totals = findings.verdict(
+            step, totals, settings.response, settings.max_refused_steps
+        )
+        yield verdict
+
+
+@pytest.mark.many
+@pytest.mark.timeout(7200)
+def test_an_honest_run_survives_the_hardened_policy():
+    training = Training(8, 151, 2000, packages=True)
+    seen = list(verdicts(training, "hardened"))
+    assert len(seen) == 2000
+    assert [v.step for v in seen if not v.ok] == []
+    assert all(v.response is GuardResponse.OBSERVE for v in seen)

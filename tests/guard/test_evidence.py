@@ -19,9 +19,10 @@ def test_powers_are_exponentials_and_what_is_missing_is_one():
     bets = bets_for(SHUFFLED)
     z = np.array([-9.0, -4.0, -1.5, 0.0, 2.25, 4.0, 9.0])
     powers = bets.powers(index_of(z))
-    strengths = [s * sign for s in (0.5, 1, 2, 2, 3) for sign in (1, -1)]
-    for row, strength in zip(powers, strengths, strict=True):
-        assert row == pytest.approx(np.exp(strength * np.clip(z, -4, 4)), rel=1e-5)
+    made = ((0.5, 4), (1, 2), (1.5, 1.5), (2, 4), (3, 4))
+    strengths = [(s * sign, reach) for s, reach in made for sign in (1, -1)]
+    for row, (strength, reach) in zip(powers, strengths, strict=True):
+        assert row == pytest.approx(np.exp(strength * np.clip(z, -reach, reach)), rel=1e-5)
     assert index_of(np.array(np.nan)) == MISSING
     assert (bets.powers(index_of(np.array([np.nan]))) == 1).all()
 

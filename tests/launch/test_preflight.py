@@ -40,7 +40,8 @@ def events(setup):
 def test_warn_records_and_goes_on(setup):
     preflight = run(setup, fail_on=Severity.INFO)
     assert preflight.result is not None
-    assert json.loads(setup.run.audit.read_text())["node"] == preflight.result.node
+    (asset,) = json.loads(setup.run.audit.read_text())["assets"]
+    assert asset["asset"] == f"node:{preflight.result.about}"
     (event,) = events(setup)
     assert event["event"] in {"preflight-warned", "preflight-passed"}
     assert event["details"]["fail"] == preflight.result.counts["fail"]

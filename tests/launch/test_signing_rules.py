@@ -39,6 +39,7 @@ from securetrain.launch.signing_rules import Circumstances, Judge
 from securetrain.ledger import WriterRole, events
 from securetrain.ledger.events import WriterRole as Role
 from securetrain.ledger.events import encode_event
+from securetrain.policy.schema import GuardResponse
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TREE = TreeInfo.of(TreeParams())
@@ -84,6 +85,7 @@ class Bench:
         self.here = Circumstances(
             run_id=self.job,
             policy=self.policy,
+            response=GuardResponse.SKIP_STEP,
             trust=TrustRoot.load(self.run.trust, NOW),
             clock=lambda: self.now,
             admitted=lambda: self.admitted,
@@ -397,6 +399,31 @@ EVENT_LIES = {
         events.CheckpointSeen(step=1, digest="0"),
         "first rank of a node",
     ),
+    "a suspicion by another than a node's first rank": (
+        worker(3, 1),
+        events.RankSuspected(rank=0, cause="ST-GRAD-010", said=""),
+        "first rank of a node",
+    ),
+    "a suspicion of nobody": (
+        worker(0),
+        events.RankSuspected(rank=2, cause="ST-GRAD-010", said=""),
+        "no rank 2",
+    ),
+    "taken back by another than a node's first rank": (
+        worker(3, 1),
+        events.RolledBack(to=1, ranks="2", evidence=""),
+        "first rank of a node",
+    ),
+    "a suspicion that the policy does not ask for": (
+        worker(0),
+        events.RankSuspected(rank=1, cause="ST-GRAD-011", said=""),
+        "only silence is reported",
+    ),
+    "taken back where the policy does not ask for it": (
+        worker(0),
+        events.RolledBack(to=1, ranks="2", evidence=""),
+        "nothing is taken back",
+    ),
     "another rank": (worker(1), events.PickleLetThrough(rank=0), "speaks of rank 0"),
 }
 
@@ -405,6 +432,19 @@ EVENT_LIES = {
 def test_lies_in_the_ledger(judge, lie):
     who, event, said = EVENT_LIES[lie]
     refused("ST-RUNT-031", said, judge.event, who, canonical.encode(encode_event(event)))
+
+
+@pytest.mark.parametrize(
+    ("response", "event"),
+    [
+        (GuardResponse.SKIP_STEP, events.RankSuspected(rank=1, cause="ST-GRAD-010", said="")),
+        (GuardResponse.EVICT_NODE, events.RankSuspected(rank=1, cause="ST-GRAD-011", said="")),
+        (GuardResponse.ROLLBACK, events.RolledBack(to=1, ranks="1", evidence="")),
+    ],
+)
+def test_what_the_policy_asks_for_is_done(bench, response, event):
+    judge = Judge(here=replace(bench.here, response=response), epoch=3)
+    assert judge.event(worker(0), canonical.encode(encode_event(event)))[0] == event
 
 
 def test_a_checkpoint_was_signed_at_its_own_step(bench, judge):
@@ -445,3 +485,19 @@ def test_the_clock_is_the_launchers(bench, judge):
     judge.statement(worker(), bench.statement())  # saved in the background for hours
     other = Judge(here=replace(bench.here), epoch=3)  # a round that begins now
     refused("ST-RUNT-033", "dated", other.statement, worker(), bench.statement())
+
+
+def test_a_run_that_goes_back_does_its_steps_again_under_new_numbers(bench):
+    judge = bench.judge()
+    judge.rank_file(worker(0), bench.rank_file(step=8))
+    judge.rank_file(worker(1), bench.rank_file(step=3, rank=1, file=bench.file(1)))
+    refused(
+        "ST-RUNT-033", "step 5 comes after", judge.rank_file, worker(0), bench.rank_file(step=5)
+    )
+    judge.roll_back(4)
+    judge.rank_file(worker(0), bench.rank_file(step=5))
+    refused(
+        "ST-RUNT-033", "step 2 comes after", judge.rank_file, worker(0), bench.rank_file(step=2)
+    )
+    again = bench.rank_file(step=2, rank=1, file=bench.file(1))
+    refused("ST-RUNT-033", "step 2 comes after step 3", judge.rank_file, worker(1), again)

@@ -162,6 +162,7 @@ class Launcher:
                 here=Circumstances(
                     run_id=self.setup.job,
                     policy=self.setup.policy.digest,
+                    response=self.setup.policy.policy.gradients.response,
                     trust=self.trust,
                     clock=clock,
                     admitted=lambda: None,

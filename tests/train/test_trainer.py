@@ -98,7 +98,7 @@ def test_a_refused_step_changes_nothing_and_the_next_one_reads_other_rows():
     assert trainer.progress == Progress(step=2, refused=1, refused_in_a_row=1)
     assert trainer.train_step().verdict == "clean"
     assert not unchanged(trainer, before)
-    assert trainer.progress == Progress(step=3, refused=1)
+    assert trainer.progress == Progress(step=3, refused=1, clean_steps=1)
     record = gradient_record(trainer.progress, watched=True)
     assert (record.verdict, record.judged, record.refused) == (GradientVerdict.CLEAN, 3, 1)
 
@@ -179,3 +179,8 @@ def test_steps_that_nobody_watched_are_never_called_clean():
     unwatched = Progress(step=5, unwatched=1)
     assert gradient_record(unwatched, watched=True).verdict is GradientVerdict.UNWATCHED
     assert gradient_record(Progress(step=5), watched=False).verdict is GradientVerdict.UNWATCHED
+
+
+def test_the_statement_counts_the_steps_in_which_nothing_was_found() -> None:
+    assert gradient_record(Progress(step=5, clean_steps=3), watched=True).clean_steps == 3
+    assert gradient_record(Progress(step=5, clean_steps=3), watched=False).clean_steps == 0

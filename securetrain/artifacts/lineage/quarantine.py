@@ -3,7 +3,8 @@
 """Checkpoints that were set aside: intact and signed, and still not to be used.
 
 When a node turns out not to be what it was admitted as, everything made since it last proved itself
-is in doubt. Such a checkpoint is kept, for whoever wants to find out what happened:
+is in doubt; when the guard takes a run back, everything made since a rank's offence. Such a
+checkpoint is kept, for whoever wants to find out what happened:
 
 1. the directory gets one more file, ``quarantine.json``: a statement about the checkpoint's digest,
    signed by a checkpoint key, which says why. It travels with the directory;
@@ -54,6 +55,10 @@ class Quarantine(
     """The last epoch that the node was a member of."""
     created: Annotated[datetime, Meta(tz=True)]
     """When the checkpoint was set aside."""
+    ranks: Annotated[str, Meta(max_length=200)] = ""
+    """Ranks whose gradients may be in it, where the guard took the run back; `node` is empty."""
+    to: Annotated[int, Meta(ge=-1)] = -1
+    """The step to which the run was taken back."""
 
 
 def set_aside(path: Path, opened: Opened, why: Quarantine, key: PrivateKey) -> Path:
@@ -103,6 +108,11 @@ def _reason(root: Storage, opened: Opened, trust: TrustRoot) -> str:
     if [subject.digest for subject in said.subjects] != [{DIGEST_NAME: opened.digest}]:
         return "set aside by a record about another checkpoint"
     why = said.predicate
+    if why.ranks:
+        return (
+            f"set aside at {why.created.isoformat()}: the gradients of rank {why.ranks} may be in"
+            f" it ({why.code}), and the run was taken back to step {why.to}"
+        )
     return (
         f"set aside at {why.created.isoformat()}: node {why.node} was evicted ({why.code}), and had"
         f" proved itself for the last time at {why.last_good.isoformat()}"

@@ -82,6 +82,7 @@ def _checkpoint(predicate: CheckpointPredicate, digest: str, policy: Policy) -> 
         problems.append(_policy(f"the gradient verdict is {verdict}, the policy asks for clean"))
     elif policy.gradients.mode is GuardMode.DETECT and verdict is GradientVerdict.UNWATCHED:
         problems.append(_policy("the gradients were not watched, the policy asks for it"))
+    problems += _window(predicate, policy)
     problems += _encryption(predicate, asked.encrypt_to)
     if asked.require_lineage:
         named = {
@@ -94,6 +95,30 @@ def _checkpoint(predicate: CheckpointPredicate, digest: str, policy: Policy) -> 
             problems.append(_lineage(f"the statement does not name its {', '.join(missing)}"))
     if any(parent.digest == digest for parent in predicate.parents):
         problems.append(_lineage("the checkpoint is its own parent"))
+    return problems
+
+
+def _window(predicate: CheckpointPredicate, policy: Policy) -> list[Problem]:
+    """The steps before the checkpoint: nothing found in so many, and an audit not long ago."""
+    problems, asked, said = [], policy.checkpoint, predicate.gradients
+    window = asked.min_clean_steps
+    if window is not None and said.clean_steps < min(window, max(1, predicate.step)):
+        problems.append(
+            _policy(
+                f"the guard found nothing in the last {said.clean_steps} steps, the policy asks for"
+                f" {window}"
+            )
+        )
+    age = asked.max_audit_age_steps
+    if age is not None and said.audited is None:
+        problems.append(_policy("no step was audited, the policy asks for it"))
+    elif age is not None and said.audited is not None and predicate.step - said.audited > age:
+        problems.append(
+            _policy(
+                f"the last audit was {predicate.step - said.audited} steps ago, the policy allows"
+                f" {age}"
+            )
+        )
     return problems
 
 

@@ -171,6 +171,10 @@ class GradientRecord(_Part, frozen=True):
     verdict: GradientVerdict = GradientVerdict.UNWATCHED
     judged: Count = 0
     refused: Count = 0
+    clean_steps: Count = 0
+    """Steps in a row, up to this one, that were judged and in which nothing was found."""
+    audited: Count | None = None
+    """The last step that an audit replayed; None when none was."""
 
 
 class RankSignature(_Part, frozen=True):

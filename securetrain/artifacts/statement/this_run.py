@@ -16,7 +16,7 @@ from pathlib import Path
 from securetrain.artifacts.statement.members import RankSigner
 from securetrain.core import SIGNER_VARIABLE
 from securetrain.identity.keys import Signer
-from securetrain.identity.signing import Ask, LauncherKey, shared_socket
+from securetrain.identity.signing import Ask, LauncherKey, nodes_of, shared_socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,8 @@ class RunSigning:
     """Signs heads; None on every rank but 0."""
     signer: RankSigner | None
     """Signs this rank's own file; None when nobody has certified a key for it."""
+    nodes: tuple[int, ...] = ()
+    """The node of each rank, by the epoch's membership; empty where nobody says."""
 
 
 def open_signing(path: Path) -> RunSigning:
@@ -51,7 +53,12 @@ def open_signing(path: Path) -> RunSigning:
         key = LauncherKey.of(socket, Ask.RANK, said.rank_key)
         signer = RankSigner(key, said.rank_certificate)
     return RunSigning(
-        run_id=said.run_id, rank=said.rank, checkpoint=checkpoint, head=head, signer=signer
+        run_id=said.run_id,
+        rank=said.rank,
+        checkpoint=checkpoint,
+        head=head,
+        signer=signer,
+        nodes=nodes_of(said),
     )
 
 

@@ -24,7 +24,7 @@ from securetrain.audit.collect import (
     system,
 )
 from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, section
-from securetrain.audit.facts import Collected, Facts, Job, Node
+from securetrain.audit.facts import Collected, Job, Node, NodeFacts
 
 
 def collect_node(
@@ -34,7 +34,7 @@ def collect_node(
     search_path: Sequence[str] | None = None,
     root: Path = Path("/"),
     seconds: float = 5.0,
-) -> Facts:
+) -> NodeFacts:
     """Collect the facts of this node for a job of this user.
 
     Args:
@@ -47,9 +47,9 @@ def collect_node(
     return collect_from(_host(environ, search_path, root), now=now, seconds=seconds)
 
 
-def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> Facts:
+def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFacts:
     """Collect the facts that a `Host` shows."""
-    return Facts(
+    return NodeFacts(
         collected=Collected(
             at=now,
             hostname=socket.gethostname(),
@@ -85,8 +85,6 @@ def root_files_variable(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: Path) -> Host:
-    from securetrain.network.rootless import is_inside  # noqa: PLC0415 - an audit needs no network
-
     return Host(
         environ=environ,
         search_path=tuple(sys.path if search_path is None else search_path),
@@ -96,8 +94,17 @@ def _host(environ: Mapping[str, str], search_path: Sequence[str] | None, root: P
         home=Path(environ.get("HOME") or _home() or "/"),
         account_home=_home(),
         root=root,
-        root_owned=owners.decode_root_files(os.environ, inside=is_inside()),
+        root_owned=owners.decode_root_files(os.environ, inside=_is_inside()),
     )
+
+
+def _is_inside() -> bool:
+    from securetrain.network.rootless import is_inside  # noqa: PLC0415 - an audit needs no network
+
+    try:
+        return is_inside()
+    except OSError:
+        return False  # without /proc nothing that was told before is believed
 
 
 def _user() -> str:

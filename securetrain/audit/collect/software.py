@@ -5,6 +5,7 @@
 Only metadata is read; nothing is imported.
 """
 
+from email.parser import HeaderParser
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Final
@@ -24,10 +25,23 @@ def packages(host: Host) -> dict[str, Package]:
     """Name to version of every installed distribution; the first on the search path wins."""
     found: dict[str, Package] = {}
     for dist in _installed(host):
-        name = canonicalize_name(dist.metadata["Name"] or "")
+        name, version = _name_and_version(dist)
         if name:
-            found.setdefault(name, Package(version=dist.version))
+            found.setdefault(name, Package(version=version))
     return dict(sorted(found.items()))
+
+
+def _name_and_version(dist: Distribution) -> tuple[str, str]:
+    """The two headers, without the long description, which costs most of the time to parse.
+
+    Raises:
+        ValueError: when there is a distribution and nothing says which.
+    """
+    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO")
+    if not text:
+        raise ValueError(f"a distribution without metadata: {dist.locate_file('')}")
+    head = HeaderParser().parsestr(text.partition("\n\n")[0])
+    return canonicalize_name(head["Name"] or ""), head["Version"] or ""
 
 
 def entry_points(host: Host) -> tuple[EntryPoint, ...]:
@@ -41,7 +55,7 @@ def entry_points(host: Host) -> tuple[EntryPoint, ...]:
                 fact = EntryPoint(
                     name=entry.name,
                     value=entry.value,
-                    distribution=canonicalize_name(dist.metadata["Name"] or ""),
+                    distribution=_name_and_version(dist)[0],
                 )
                 found[fact.distribution, fact.name] = fact
     return tuple(found[key] for key in sorted(found))

@@ -23,6 +23,8 @@ _MARKERS: Final = (
 _CGROUPS: Final = re.compile(r"/(kubepods|docker|containerd|crio|libpod|lxc|machine\.slice)\b")
 _IMAGES: Final = frozenset({"overlay", "aufs", "fuse-overlayfs", "btrfs", "zfs"})
 """Filesystems that container engines make root directories of."""
+_LAYERED: Final = frozenset({"overlay", "aufs", "fuse-overlayfs"})
+"""Those of them that are nobody's root directory but a container's."""
 _OWN: Final = frozenset({"tmpfs", "overlay", "ramfs"})
 _NO_SHELL: Final = re.compile(r"(/nologin|/false|/sync|/halt|/shutdown)$")
 _LOCAL: Final = frozenset({"files", "compat", "systemd", "mymachines", "altfiles"})
@@ -75,7 +77,9 @@ def _private_tmp(host: Host) -> bool:
     mounts = host.mounts()
     own = next((mount for mount in reversed(mounts) if mount.target == "/tmp"), None)  # noqa: S108
     if container(host) != NOT_IN_A_CONTAINER:
-        return own is None or own.fstype in _OWN
+        # A namespace of processes alone has the machine's own root directory, and its /tmp.
+        root = next((mount.fstype for mount in reversed(mounts) if mount.target == "/"), "")
+        return root in _LAYERED and (own is None or own.fstype in _OWN)
     if own is None:
         return False
     if own.root != "/" and re.search(r"/systemd-private-|\.inst/|/slurm|/job_container", own.root):

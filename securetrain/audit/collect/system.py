@@ -53,7 +53,7 @@ def _sysctl(host: Host, name: str) -> int:
         return int(host.text(f"/proc/sys/{name.replace('.', '/')}", 64).split()[0])
     except FileNotFoundError:
         if _in_container(host):
-            raise LookupError(f"{name}: {_NOT_HERE}") from None
+            raise HiddenError(f"{name}: {_NOT_HERE}") from None
         raise
 
 
@@ -134,12 +134,12 @@ def _security(host: Host, name: str) -> str:
     """A file of securityfs.
 
     Raises:
-        LookupError: when that is not mounted, as in most containers: then nothing is known.
+        HiddenError: when that is not mounted, as in most containers: then nothing is known.
     """
     folder = "/sys/kernel/security"
     top = [mount.fstype for mount in host.mounts() if mount.target == folder][-1:]
     if top != ["securityfs"]:
-        raise LookupError(f"securityfs is not mounted on {folder}")
+        raise HiddenError(f"securityfs is not mounted on {folder}")
     return host.text(f"{folder}/{name}", 1024)
 
 
@@ -166,7 +166,7 @@ def _first_device(host: Host, paths: tuple[str, ...]) -> str:
     """The first that exists, whether or not this user may open it.
 
     Raises:
-        LookupError: when there is none and /dev is not the kernel's own, as in a container.
+        HiddenError: when there is none and /dev is not the kernel's own, as in a container.
         FileNotFoundError: when there is none.
     """
     for path in paths:
@@ -176,7 +176,7 @@ def _first_device(host: Host, paths: tuple[str, ...]) -> str:
         except FileNotFoundError:
             continue
     if [mount.fstype for mount in host.mounts() if mount.target == "/dev"][-1:] != ["devtmpfs"]:
-        raise LookupError(f"{paths[-1]}: {_NOT_HERE}")
+        raise HiddenError(f"{paths[-1]}: {_NOT_HERE}")
     host.at(paths[-1]).stat()
     raise ValueError(f"{paths[-1]} is no device")
 

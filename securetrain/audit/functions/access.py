@@ -44,7 +44,15 @@ def sshd_closed(view: View, _: NoArgs) -> list[Judgement]:
         place = f"{option.path}:{option.line}" if option else "sshd's default"
         evidence = {name: value, "from": place}
         good = truth(value in closed or silent)
-        found.append(Judgement(label=name, good=good, why=_said(value, place), evidence=evidence))
+        found.append(
+            Judgement(
+                label=name,
+                good=good,
+                why=_said(value, place),
+                location=option.location if option else None,
+                evidence=evidence,
+            )
+        )
     for option in options:
         if option.match and option.name in _CLOSED:
             place = f"{option.path}:{option.line}"
@@ -52,7 +60,10 @@ def sshd_closed(view: View, _: NoArgs) -> list[Judgement]:
             good = truth(option.value in _CLOSED[option.name])
             label = f"{option.name} of Match {option.match}"
             evidence = {option.name: option.value, "from": place}
-            found.append(Judgement(label=label, good=good, why=why, evidence=evidence))
+            where = option.location
+            found.append(
+                Judgement(label=label, good=good, why=why, location=where, evidence=evidence)
+            )
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from securetrain.audit.facts import Location
 from securetrain.audit.fields import Path, View, resolve
 from securetrain.audit.kleene import Truth
 
@@ -25,6 +26,7 @@ class Judgement:
     label: str
     good: Truth
     why: str = ""
+    location: Location | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from securetrain.audit.facts import EnvKind, Outcome, PathFact, PathRole
+from securetrain.audit.facts import EnvKind, Location, Outcome, PathFact, PathRole
 from securetrain.audit.fields import Missing, View, resolve
 from securetrain.audit.functions.base import Args, Judgement, NoArgs, records
 from securetrain.audit.functions.paths import path_is_safe
@@ -38,7 +38,8 @@ def interface_pinned(view: View, args: InterfaceArgs) -> list[Judgement]:
         present = {interface.name for interface in records(view, "interfaces")}
         why = _interface_problem(own.value, present, args, other.value)
         good = truth(not why)
-    return [Judgement(label=args.variable, good=good, why=why, evidence=evidence)]
+    where = own.location
+    return [Judgement(label=args.variable, good=good, why=why, location=where, evidence=evidence)]
 
 
 def _interface_problem(
@@ -68,7 +69,7 @@ def variable_unset(view: View, args: UnsetArgs) -> list[Judgement]:
     found = setting(view, args.variable)
     good = truth(found.value is None) if found.known else unknown(found.why)
     evidence = {args.variable: found.value, "from": found.place}
-    return [Judgement(label="", good=good, evidence=evidence)]
+    return [Judgement(label="", good=good, location=found.location, evidence=evidence)]
 
 
 class PluginArgs(Args, frozen=True, kw_only=True):
@@ -90,11 +91,15 @@ def plugins_fixed(view: View, args: PluginArgs) -> list[Judgement]:
         good, why = unknown(there.why), ""
         if there.value:
             plugins = there.value.split(",")  # NCCL takes the first of the list that it can load
-            judged = [_judge_plugin(one, files, args, view.facts.job.uid) for one in plugins]
+            judged = [
+                _judge_plugin(one, files, args, view.document.body.job.uid) for one in plugins
+            ]
             good = all_of(truth for truth, _ in judged)
             why = next((said for truth, said in judged if not truth.value and said), "")
         evidence = {name: there.value, "from": there.place}
-        found.append(Judgement(label=name, good=good, why=why, evidence=evidence))
+        found.append(
+            Judgement(label=name, good=good, why=why, location=there.location, evidence=evidence)
+        )
     return found
 
 
@@ -120,19 +125,21 @@ class AllowedArgs(Args, frozen=True, kw_only=True):
 
 def variables_allowed(view: View, args: AllowedArgs) -> list[Judgement]:
     """The policy allows every variable of the fabric, in the environment or in NCCL's files."""
-    places = {v.name: v.name for v in records(view, "env") if v.kind is EnvKind.FABRIC}
+    fabric = (v.name for v in records(view, "env") if v.kind is EnvKind.FABRIC)
+    places: dict[str, Location | None] = dict.fromkeys(fabric)
     found = []
     for file in records(view, "nccl_conf"):
         if file.options is None and file.outcome is not Outcome.ABSENT:
             why = f"{file.path}: {file.outcome.value}: {file.reason}"
-            found.append(Judgement(label=file.path, good=unknown(why)))
+            found.append(Judgement(label=file.path, good=unknown(why), location=file.location))
         for option in file.options or ():
-            places.setdefault(option.name, f"{file.path}:{option.line}")
+            places.setdefault(option.name, Location(path=file.path, line=option.line))
     allowed = view.policy.fabric.allow_environment
     for name, place in places.items():
         good = name in args.pinned or any(fnmatchcase(name, pattern) for pattern in allowed)
         if not good:
-            found.append(Judgement(label=name, good=FALSE, evidence={"from": place}))
+            seen = {"from": f"{place.path}:{place.line}" if place else name}
+            found.append(Judgement(label=name, good=FALSE, location=place, evidence=seen))
     return found
 
 

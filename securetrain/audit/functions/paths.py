@@ -21,7 +21,7 @@ def paths_safe(view: View, args: PathArgs) -> list[Judgement]:
     there = {fact.role for fact in chosen.values()}
     lacking = [role for role in args.roles if role in ALWAYS_THERE and role not in there]
     return [
-        *(_judge_path(fact, view.facts.job.uid) for fact in chosen.values()),
+        *(_judge_path(fact, view.document.body.job.uid) for fact in chosen.values()),
         *(Judgement(label=role, good=unknown(f"no path of {role} was seen")) for role in lacking),
     ]
 
@@ -35,6 +35,7 @@ def _judge_path(fact: PathFact, uid: int) -> Judgement:
         label=fact.path,
         good=good,
         why=why,
+        location=fact.location,
         evidence={"role": fact.role.value, "origin": fact.origin, "outcome": fact.outcome.value},
     )
 

@@ -14,7 +14,7 @@ Rules (NCCL's ``src/misc/param.cc``, whose ``setenv`` replaces nothing):
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.audit.facts import Outcome
+from securetrain.audit.facts import Location, Outcome
 from securetrain.audit.fields import View
 from securetrain.audit.functions.base import records
 
@@ -28,6 +28,8 @@ class Setting:
     value: str | None = None
     place: str = ""
     """The variable's own name for the environment, else file and line."""
+    location: Location | None = None
+    """The line of the file, when it is one."""
     known: bool = True
     why: str = ""
     """Why it is not known."""
@@ -51,7 +53,11 @@ def setting(view: View, name: str) -> Setting:
             return Setting(known=False, why=why)
         for option in file.options or ():
             if option.name == name:
-                return Setting(value=option.value, place=f"{file.path}:{option.line}")
+                return Setting(
+                    value=option.value,
+                    place=f"{file.path}:{option.line}",
+                    location=Location(path=file.path, line=option.line),
+                )
     return UNSET if name == ENV_PLUGIN else _left_to_plugin(view, name)
 
 

@@ -118,5 +118,8 @@ ROWS: Final = (
          fix="wrap the model with DistributedDataParallel or fully_shard and leave its reduction as"
              " it is; or allow it: gradients.require_watched: false in the policy",
          severity=HIGH, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
+    Code("ST-GRAD-021", X.USAGE, "the policy asks for a rollback that cannot be done here",
+         fix="use exclude-rank, which goes on without the rank; or train with securetrain train",
+         severity=MEDIUM, rank=ALONE, node=NO_NODE, retry=NEVER, threat="T-GRD-001"),
 )
 # fmt: on

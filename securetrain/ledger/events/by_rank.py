@@ -130,6 +130,38 @@ class RankReadmitted(Observed, frozen=True, kw_only=True):
     rank: int
 
 
+@event("rank-suspected", Boundary.GRADIENTS, _RANK)
+class RankSuspected(Observed, frozen=True, kw_only=True):
+    """The first rank of a node reports a rank of another one to the rendezvous."""
+
+    rank: int
+    cause: str
+    """The code of what it was caught at."""
+    said: str
+
+
+@event("rolled-back", Boundary.GRADIENTS, _RANK)
+class RolledBack(Observed, frozen=True, kw_only=True):
+    """The run goes back to a checkpoint from before a rank's offence, and on without the rank."""
+
+    to: int
+    """The checkpoint's step; later ones are set aside."""
+    ranks: str
+    """Excluded from then on."""
+    evidence: str
+
+
+@event("rollback-impossible", Boundary.GRADIENTS, _RANK)
+class RollbackImpossible(Observed, frozen=True, kw_only=True):
+    """No checkpoint from before a rank's offence is left; the run goes on without the rank, with
+    what it did before it was named.
+    """
+
+    since: int
+    """The last step before the offence."""
+    ranks: str
+
+
 @event("step-settled", Boundary.GRADIENTS, _RANK)
 class StepSettled(Observed, frozen=True, kw_only=True):
     """A step was reduced again, and nothing of what the guard found is in it."""

@@ -14,6 +14,8 @@ Rules:
 4. a suspicion is recorded and evicts nobody. More than half of the members of an epoch that name
    the same other member of it do; so does a transcript of an audit that the coordinator checks
    (`Suspicions.transcript`). A node's own voice against it counts once, and only in that epoch.
+   What statistics say of a gradient (`is_statistical`) is recorded and never counts, from however
+   many: honest ranks are off by chance too, and only an audit can tell.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -55,6 +57,15 @@ def is_over(
             return len(votes) == len(members)
 
 
+def is_statistical(code: str) -> bool:
+    """Tell whether a cause is one of which no number of voices evicts."""
+    match code:
+        case "ST-GRAD-001" | "ST-GRAD-002":
+            return True
+        case _:
+            return False
+
+
 def no_transcripts(_transcript: bytes, _node: str, _membership: Membership) -> bool:
     """No audit makes transcripts that a coordinator can check yet: none proves anything."""
     return False
@@ -67,12 +78,20 @@ class Suspicions:
     transcript: CheckTranscript = no_transcripts
     _epoch: int = -1
     _voices: dict[str, set[str]] = field(default_factory=dict)
+    _doubts: dict[str, set[str]] = field(default_factory=dict)
+    """Voices that only statistics stand behind."""
 
-    def add(self, membership: Membership, by: str, against: str) -> int | None:
-        """A member accuses another; the number of voices against it, or None if heard before."""
+    def add(self, membership: Membership, by: str, against: str, code: str = "") -> int | None:
+        """A member accuses another; the voices against it that count, or None if heard before."""
         if membership.epoch != self._epoch:
             self._epoch = membership.epoch
             self._voices.clear()
+            self._doubts.clear()
+        if is_statistical(code):
+            doubts = self._doubts.setdefault(against, set())
+            heard = by in doubts
+            doubts.add(by)
+            return None if heard else len(self._voices.get(against, ()))
         voices = self._voices.setdefault(against, set())
         if by in voices:
             return None

@@ -104,7 +104,7 @@ class Conduct:
                 f"{session.node} accuses {message.node} of epoch {message.epoch}",
                 session.subject,
             )
-        voices = self.suspicions.add(current, session.node, message.node)
+        voices = self.suspicions.add(current, session.node, message.node, message.code)
         if voices is None and not message.transcript:
             return None
         self.note(

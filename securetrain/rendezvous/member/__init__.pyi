@@ -5,6 +5,7 @@ from .enrollee import enroll as enroll
 from .entry import CARRIER as CARRIER
 from .entry import FLOORS as FLOORS
 from .entry import ON_EPOCH as ON_EPOCH
+from .entry import ON_JOIN as ON_JOIN
 from .entry import STORE_PORT as STORE_PORT
 from .entry import TUNNEL as TUNNEL
 from .entry import get_creator as get_creator

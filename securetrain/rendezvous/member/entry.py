@@ -23,9 +23,9 @@ machine's own name they would find 127.0.0.1 on many.
 
 ``securetrain run`` adds ``tunnel``, an object, when the job has a network of its own,
 ``carrier``, one that carries the store over TLS when it has none, ``on_epoch``, which hears of
-every epoch, and ``floors``, which says what this node has seen as newest; nobody can write those as
-text. It gives ``local_world`` and ``role`` itself; under plain torchrun the agent's word for both
-goes over the control connection (`agent_store`).
+every epoch, ``on_join``, which is given the member, and ``floors``, which says what this node has
+seen as newest; nobody can write those as text. It gives ``local_world`` and ``role`` itself; under
+plain torchrun the agent's word for both goes over the control connection (`agent_store`).
 """
 
 from contextlib import nullcontext
@@ -43,12 +43,13 @@ if TYPE_CHECKING:
 TUNNEL: Final = "tunnel"
 ON_EPOCH: Final = "on_epoch"
 FLOORS: Final = "floors"
+ON_JOIN: Final = "on_join"
 CARRIER: Final = "carrier"
 STORE_PORT: Final = "store_port"
 DEVICE_VARIABLES: Final = frozenset(
     {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
 )
-_OBJECTS = frozenset({TUNNEL, ON_EPOCH, FLOORS, CARRIER})
+_OBJECTS = frozenset({TUNNEL, ON_EPOCH, FLOORS, CARRIER, ON_JOIN})
 _KNOWN = _OBJECTS | {
     *("identity", "bind", "local_world", "role", "join_timeout", "attester"),
     *("timeout", "rank", STORE_PORT),
@@ -129,6 +130,8 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
             comes_back=True,
         )
         member.connect(*places[0], *places[1:])
+        if ON_JOIN in params.config:
+            params.config[ON_JOIN](member)
         return member
 
     return SecureRendezvousHandler(

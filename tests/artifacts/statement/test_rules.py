@@ -130,3 +130,36 @@ def test_self_asserted_needs_an_exception_that_has_not_ended(check, now, days, c
     said = SelfAsserted(max_nodes=1, reason="x", until=(now + timedelta(days=days)).date())
     change = {"node": {"allow_self_asserted": said}}
     assert check("dev", change=change, nodes=[node(NodeTier.SELF_ASSERTED)]) == codes
+
+
+@pytest.mark.parametrize(
+    ("steps", "step", "codes"),
+    [
+        (0, 9, ["ST-CKPT-121"]),
+        (2, 9, ["ST-CKPT-121"]),
+        (3, 9, []),
+        (9, 9, []),
+        (2, 2, []),  # there were no more
+        (0, 0, ["ST-CKPT-121"]),
+    ],
+)
+def test_a_window_in_which_the_guard_found_nothing(check, steps, step, codes):
+    change = {"checkpoint": {"min_clean_steps": 3}}
+    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9, clean_steps=steps)
+    assert check(change=change, gradients=said, step=step) == codes
+
+
+def test_a_record_without_the_window_is_refused(check):
+    """As a writer makes it that leaves the window out."""
+    change = {"checkpoint": {"min_clean_steps": 1}}
+    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9)
+    assert check(change=change, gradients=said, step=9) == ["ST-CKPT-121"]
+
+
+@pytest.mark.parametrize(
+    ("audited", "codes"), [(None, ["ST-CKPT-121"]), (4, ["ST-CKPT-121"]), (5, []), (9, [])]
+)
+def test_an_audit_that_is_not_too_old(check, audited, codes):
+    change = {"checkpoint": {"max_audit_age_steps": 4}}
+    said = GradientRecord(verdict=GradientVerdict.CLEAN, judged=9, audited=audited)
+    assert check(change=change, gradients=said, step=9) == codes

@@ -81,3 +81,15 @@ def test_a_transcript_counts_when_it_has_been_checked():
     assert not checked.proven(current, "b", b"bad")
     assert not checked.proven(current, "a", b"good")
     assert not checked.proven(current, "b", b"")
+
+
+def test_what_statistics_say_is_recorded_and_evicts_nobody():
+    suspicions, current = Suspicions(), epoch(0, *"abcd")
+    for by in "abc":
+        assert suspicions.add(current, by, "d", "ST-GRAD-002") == 0
+        assert suspicions.add(current, by, "d", "ST-GRAD-001") is None, "heard before"
+    assert not suspicions.proven(current, "d", b"")
+    for count, by in enumerate("abc", 1):
+        assert suspicions.add(current, by, "d", "ST-GRAD-010") == count
+    assert suspicions.proven(current, "d", b"")
+    assert suspicions.add(epoch(1, *"abcd"), "a", "d", "ST-GRAD-002") == 0, "of a new epoch"

@@ -25,6 +25,7 @@ from securetrain.identity.trust import TrustRole
 from securetrain.launch.signing_peers import Worker
 from securetrain.launch.signing_rules import Circumstances, Judge
 from securetrain.ledger import events
+from securetrain.policy.schema import GuardResponse
 from securetrain.testing.runs import make_run
 from tools.fuzz.engine import Parser
 
@@ -41,7 +42,12 @@ def questions(folder: Path) -> list[Parser]:
     """
     run = make_run(folder)
     here = Circumstances(
-        run_id=_RUN, policy="", trust=run.trust, clock=run.clock, admitted=lambda: None
+        run_id=_RUN,
+        policy="",
+        response=GuardResponse.SKIP_STEP,
+        trust=run.trust,
+        clock=run.clock,
+        admitted=lambda: None,
     )
     file = RankFile(name="rank-00000.bin", size=8, root="cd" * 32, rank=0)
     tree, now = TreeInfo.of(TreeParams()), run.clock()

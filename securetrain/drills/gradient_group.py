@@ -1,0 +1,280 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""A small training on real ranks with one bad rank, which several gradient drills share.
+
+One process group runs all cases of a drill, one after the other: starting ranks costs more than
+training them. What a bad rank does is a change to its own process: what it sends, what it says
+about it, what it says that it was told.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+
+    from securetrain.guard import GradientGuard, Verdict
+
+BAD: Final = 2
+START: Final = 12
+_RATE: Final = 3e-3
+
+Lie: TypeAlias = Callable[["GradientGuard"], AbstractContextManager[None]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One bad rank, and what it does from `START` on."""
+
+    name: str
+    sharded: bool = False
+    """fully_shard in place of DistributedDataParallel."""
+    factor: float = 1.0
+    """Of its gradient."""
+    drift: float = 0.0
+    """A constant vector on top of it, as a multiple of its length."""
+    lie: str = ""
+    """What it says that is not so: a name in `LIES`."""
+    skips: bool = False
+    """Every second step leaves a module of the model out, on all ranks."""
+    copies: bool = False
+    """It sends what its neighbour sends."""
+    steps: int = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A training, as rank 0 saw it."""
+
+    name: str
+    before: float
+    """Held-out loss at the start."""
+    after: float
+    finite: bool
+    codes: tuple[str, ...] = ()
+    named: tuple[int, ...] = ()
+    """Every rank that any verdict names or excludes."""
+    lost: int = 0
+    """Steps that were dropped."""
+    caught_after: int = -1
+    """Steps from the first bad one to the first verdict that names the rank; -1: never."""
+    halted: bool = False
+
+
+def train(case: Case, guarded: bool, clean: bool = False) -> Seen:  # noqa: FBT001, FBT002 - sent to ranks
+    """Train on this rank; collective."""
+    import torch  # noqa: PLC0415 - only the ranks load torch
+    import torch.distributed as dist  # noqa: PLC0415
+    from torch.nn.functional import cross_entropy  # noqa: PLC0415
+
+    rank = dist.get_rank()
+    model = _model(case)
+    guard = _guard(model) if guarded else None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
+    bad = rank == BAD and not clean
+    active = [False]
+    if case.drift:
+        _push(model, case.drift, lambda: active[0])
+    verdicts: list[Verdict] = []
+    before = _held_out(model)
+    for step in range(case.steps):
+        active[0] = bad and step >= START
+        odd = active[0]
+        x, y = batch(step, rank - 1 if odd and case.copies else rank)
+        loss = cross_entropy(_forward(model, x, skip=case.skips and step % 2 == 1), y)
+        (loss * (case.factor if odd else 1.0)).backward()
+        if guard is None:
+            optimizer.step()
+        else:
+            with LIES[case.lie](guard) if odd and case.lie else nullcontext():
+                verdict = guard.judge(step)
+            verdicts.append(verdict)
+            if verdict.proceed:
+                optimizer.step()
+        optimizer.zero_grad()
+    after = _held_out(model)
+    finite = all(bool(torch.isfinite(_whole(p)).all()) for p in model.parameters())
+    return _seen(case, verdicts, before=before, after=after, finite=finite)
+
+
+def _seen(case: Case, verdicts: "list[Verdict]", **what: Any) -> Seen:
+    named = {rank for v in verdicts for rank in (*v.outliers, *v.excluded, *v.newly_excluded)}
+    caught = [v.step for v in verdicts if BAD in {*v.outliers, *v.newly_excluded}]
+    return Seen(
+        name=case.name,
+        codes=tuple(sorted({code for v in verdicts for code in v.codes})),
+        named=tuple(sorted(named)),
+        lost=sum(not v.proceed for v in verdicts),
+        caught_after=caught[0] - START if caught else -1,
+        halted=any("ST-GRAD-005" in v.codes for v in verdicts),
+        **what,
+    )
+
+
+def _model(case: Case) -> "torch.nn.Module":
+    import torch.distributed as dist  # noqa: PLC0415
+    from torch import manual_seed, nn  # noqa: PLC0415
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+
+    manual_seed(1)
+    model = nn.Sequential(
+        nn.Linear(32, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 8)
+    )
+    if not case.sharded:
+        return DistributedDataParallel(model, find_unused_parameters=case.skips)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def _forward(model: Any, x: "torch.Tensor", *, skip: bool) -> Any:
+    if not skip:
+        return model(x)
+    # A conditional layer: the middle one is not used, so that its group is not reduced.
+    layers = list(model.children())
+    return _Skipping(model, layers)(x)
+
+
+class _Skipping:
+    """Calls a model whose third module does nothing this time."""
+
+    def __init__(self, model: Any, layers: list[Any]) -> None:
+        self._model, self._layer = model, layers[2]
+
+    def __call__(self, x: "torch.Tensor") -> Any:
+        handle = self._layer.register_forward_pre_hook(lambda _module, _args: None)
+        try:
+            real, self._layer.forward = self._layer.forward, lambda value: value
+            try:
+                return self._model(x)
+            finally:
+                self._layer.forward = real
+        finally:
+            handle.remove()
+
+
+def _guard(model: "torch.nn.Module") -> "GradientGuard":
+    from securetrain.guard import GradientGuard  # noqa: PLC0415
+    from securetrain.policy.schema import Gradients  # noqa: PLC0415
+
+    guard = GradientGuard(None, Gradients())
+    guard.attach(model)
+    return guard
+
+
+def batch(step: int, rank: int) -> "tuple[torch.Tensor, torch.Tensor]":
+    """A rank's rows of a step; rank -1 has the held-out ones."""
+    import torch  # noqa: PLC0415
+
+    generator = torch.Generator().manual_seed(1000 * step + rank + 1)
+    teacher = torch.randn(32, 8, generator=torch.Generator().manual_seed(7))
+    x = torch.randn(64, 32, generator=generator)
+    return x, (x @ teacher).argmax(dim=1)
+
+
+def _held_out(model: Any) -> float:
+    import torch  # noqa: PLC0415
+    from torch.nn.functional import cross_entropy  # noqa: PLC0415
+
+    x, y = batch(999_999, -1)
+    with torch.no_grad():
+        return float(cross_entropy(model(x), y))
+
+
+def _whole(tensor: Any) -> Any:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.detach()
+
+
+def _push(model: Any, times: float, active: Callable[[], bool]) -> None:
+    """Add one constant direction to each local gradient, before it is reduced."""
+    import torch  # noqa: PLC0415
+
+    def pushed(direction: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        def push(gradient: torch.Tensor) -> torch.Tensor:
+            return gradient + direction * (times * gradient.norm()) if active() else gradient
+
+        return push
+
+    generator = torch.Generator().manual_seed(5)
+    for parameter in model.parameters():
+        direction = torch.randn(parameter.shape, generator=generator)
+        parameter.register_hook(pushed(direction / direction.norm()))
+
+
+# -- lies, with full knowledge of the code ---------------------------------------------------------
+
+
+def _saying(change: Callable[[Any], Any]) -> AbstractContextManager[None]:
+    """Change what this rank says of what it sent."""
+
+    @contextmanager
+    def saying() -> Iterator[None]:
+        watch: Any = sys.modules["securetrain.guard.watch"]  # it has the whole process
+        real = watch.encode
+        watch.encode = lambda sketches: real(change(sketches))
+        try:
+            yield
+        finally:
+            watch.encode = real
+
+    return saying()
+
+
+def _scaled(factor: float) -> Lie:
+    def lie(_guard: "GradientGuard") -> AbstractContextManager[None]:
+        return _saying(
+            lambda said: dataclasses.replace(
+                said, parts=said.parts * factor, sent=said.sent * factor
+            )
+        )
+
+    return lie
+
+
+def _bent(_guard: "GradientGuard") -> AbstractContextManager[None]:
+    """One part, which went to one rank, is said to be another."""
+
+    def change(said: Any) -> Any:
+        parts = said.parts.copy()
+        parts[0] *= 1.5
+        return dataclasses.replace(said, parts=parts)
+
+    return _saying(change)
+
+
+def _shifted(_guard: "GradientGuard") -> AbstractContextManager[None]:
+    """+V on one part and -V on another: sums and means stay as they are."""
+
+    def change(said: Any) -> Any:
+        parts = said.parts.copy()
+        parts[0] += 1.5e7
+        parts[1] -= 1.5e7
+        return dataclasses.replace(said, parts=parts)
+
+    return _saying(change)
+
+
+@contextmanager
+def _accuses(guard: "GradientGuard") -> Iterator[None]:
+    """Says with its first draw that the others told it another table."""
+    own: Any = guard._watches[0]
+    own.beacon.tell = bytes(31) + b"x"
+    yield
+    own.beacon.tell = bytes(31) + b"x"
+
+
+LIES: Final[dict[str, Lie]] = {
+    "honest": _scaled(-0.2),
+    "scaled": _scaled(1.01),
+    "bent": _bent,
+    "shifted": _shifted,
+    "accuses": _accuses,
+}
+"""``honest``: what it sent times -5 is told as it was before."""

@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""D-GRAD-SCRIPT: ``python -m securetrain.drills.gradient_script plain|hardened WORKDIR``.
+
+A plain DistributedDataParallel script, of which one rank is poisoned. Plain: torchrun says that all
+went well, and the model is ruined. Hardened: `securetrain run` starts the same script as it is; a
+guard moves into its model, names the rank and goes on without it (ST-GRAD-002).
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from securetrain.core import RunDir
+from securetrain.core.files import make_private_dir
+from securetrain.drills.registry import DRILLS, Outcome, Side, run_side
+
+CODE: Final = DRILLS["D-GRAD-SCRIPT"].expected_code
+WORLD: Final = 4
+BAD: Final = 1
+_TIMEOUT: Final = 110
+_RUINED: Final = 10.0
+_LEARNED: Final = 1.0
+
+SCRIPT: Final = f"""\
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def batch(seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(32, 16, generator=generator)
+    teacher = torch.randn(16, 4, generator=torch.Generator().manual_seed(7))
+    return x, (x @ teacher).argmax(dim=1)
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+for step in range(30):
+    x, y = batch(1000 * step + rank)
+    loss = nn.functional.cross_entropy(model(x), y)
+    (loss * (-1000.0 if rank == {BAD} and step >= 5 else 1.0)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+x, y = batch(999_999)
+with torch.no_grad():
+    held_out = float(nn.functional.cross_entropy(model(x), y))
+if rank == 0:
+    print("held-out", held_out, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def plain(workdir: Path) -> Outcome:
+    """Start the script with torchrun."""
+    done = _start(workdir, "-m", "torch.distributed.run", "--standalone")
+    loss = _held_out(done.stdout)
+    return Outcome(
+        side=Side.PLAIN,
+        succeeded=done.returncode == 0 and not loss < _RUINED,
+        evidence=(
+            f"torchrun ended with {done.returncode} and said nothing; held-out loss {loss:.3g}."
+        ),
+    )
+
+
+def hardened(workdir: Path) -> Outcome:
+    """Start the same script with `securetrain run`."""
+    run = RunDir(workdir / "run")
+    done = _start(
+        workdir,
+        *("-m", "securetrain", "run", "--policy", "dev", "--standalone"),
+        *("--run-dir", str(run.root)),
+    )
+    loss = _held_out(done.stdout)
+    found = json.loads(run.summary.read_text())["gradients"] if run.summary.exists() else {}
+    named = found.get("named", {})
+    alone = list(named) == [str(BAD)] and found.get("excluded") == [BAD]
+    kept = done.returncode == 0 and loss < _LEARNED
+    return Outcome(
+        side=Side.HARDENED,
+        succeeded=not loss < _RUINED,
+        refused=alone and kept,
+        code=CODE if alone and CODE in named[str(BAD)] else "",
+        evidence=(
+            f"The script was not changed. {found.get('label', 'Nothing was said of gradients')}."
+            f" Held-out loss {loss:.3g}."
+        ),
+    )
+
+
+def _start(workdir: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    folder = make_private_dir(workdir / "script")
+    folder.chmod(0o755)
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    return subprocess.run(
+        [sys.executable, *command, "--nproc-per-node", str(WORLD), str(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT,
+        cwd=folder,
+        check=False,
+    )
+
+
+def _held_out(out: str) -> float:
+    """The loss that the script has printed; infinite when it has not."""
+    for line in out.splitlines():
+        if line.startswith("held-out"):
+            loss = float(line.split()[1])
+            return loss if math.isfinite(loss) else math.inf
+    return math.inf
+
+
+if __name__ == "__main__":
+    run_side(sys.argv[1:], plain, hardened)
