@@ -7,10 +7,10 @@ from .entries import verdict_events as verdict_events
 from .exporter import GuardTextfile as GuardTextfile
 from .guard import GradientGuard as GradientGuard
 from .kernel import sketch_backend as sketch_backend
-from .listening import Listener as Listener
 from .records import SketchWriter as SketchWriter
 from .suspicions import OnSuspicion as OnSuspicion
 from .suspicions import Suspicion as Suspicion
+from .unmodified import Listener as Listener
 from .unmodified import ScriptGuard as ScriptGuard
 from .verdict import RankScore as RankScore
 from .verdict import StepRecord as StepRecord

@@ -23,11 +23,10 @@ Rules:
 """
 
 import weakref
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
@@ -39,10 +38,10 @@ from securetrain.guard.attachment import attach, seen_parameters
 from securetrain.guard.bound_numbers import Aftermath
 from securetrain.guard.flat import flat_count, flat_root, has_flat, release_flat, reserve_flat
 from securetrain.guard.guard import GUARDS, GradientGuard
-from securetrain.guard.listening import Listener
-from securetrain.guard.not_watched import FOREIGN, PAST, name_of, no_rollback, not_watched
 from securetrain.guard.probe import Probe
-from securetrain.guard.verdict import Totals
+from securetrain.guard.suspicions import OnSuspicion
+from securetrain.guard.verdict import StepRecord, Totals
+from securetrain.guard.watched import Watched, no_rollback, zero
 from securetrain.guard.whereabouts import backward_pass, in_backward, is_distributed, is_inner
 from securetrain.policy.schema import Gradients, GuardResponse
 
@@ -51,23 +50,19 @@ UNWATCHED: Final = "ST-GRAD-020"
 
 
 @dataclass(slots=True, kw_only=True)
-class _Watched:
-    """A model and its guard."""
+class Listener:
+    """Hears what happens. Called on every rank."""
 
-    model: weakref.ref[nn.Module]
-    guard: GradientGuard
-    parameters: frozenset[int]
-    reductions: list[tuple[Any, Any]]
-    """What reduces it, if it is sharded."""
-    optimizer: weakref.ref[Optimizer] | None = None
-    """The first that stepped on it: the guard reads its first moment."""
-    step: int = 0
-    refused: bool = False
-    """Whether the gradients that are there now are to be dropped."""
-    stepped: set[int] = field(default_factory=set)
-    """The optimizers that have used the gradients that are there now."""
-    probe: "Probe | None" = None
-    """The weights when gradients that nobody has judged yet were reduced."""
+    watched: Callable[[str], None]
+    """A guard has moved into a model; its description."""
+    unwatched: Callable[[str], None]
+    """A step was made on gradients that nobody judged; the reason, each once."""
+    judged: Callable[[StepRecord], None]
+    """A step was judged."""
+    refused: Callable[[GuardError], None] = lambda _error: None
+    """No step can be made under this policy; why."""
+    suspected: OnSuspicion | None = None
+    """A rank is to be reported to the rendezvous."""
 
 
 class ScriptGuard:
@@ -86,7 +81,7 @@ class ScriptGuard:
         self._nodes = nodes
         self._objection: GuardError | None = None
         self._listener = listener
-        self._models: list[_Watched] = []
+        self._models: list[Watched] = []
         self._reasons: dict[str, None] = {}
         self._why: dict[int, str] = {}
         """Why a model is not watched, by the ids of its parameters."""
@@ -146,11 +141,11 @@ class ScriptGuard:
         """
         self.wrapped_otherwise(name)
         if is_distributed():
-            self._note(not_watched(self._elsewhere))
+            self._note(_not_watched(self._elsewhere))
 
     def hook_otherwise(self, model: nn.Module) -> None:
         """The script registers a communication hook where it has to be its own."""
-        self.give_up(model, FOREIGN)
+        self.give_up(model, _FOREIGN)
 
     def accept_hook(self, model: DistributedDataParallel, state: object, hook: Any) -> bool:
         """The script registers a communication hook: put it into the model's slot, if it has one.
@@ -164,7 +159,7 @@ class ScriptGuard:
         model._check_comm_hook(hook)  # noqa: SLF001 - what register_comm_hook does first
         slot.take(state, hook)
         if slot.foreign is not None:
-            self.give_up(model, FOREIGN)
+            self.give_up(model, _FOREIGN)
         return True
 
     def give_up(self, model: nn.Module, reason: str) -> None:
@@ -206,7 +201,7 @@ class ScriptGuard:
         kind = "FSDP1" if has_flat(model) else "fully_shard"
         kind = "DDP" if isinstance(model, DistributedDataParallel) else kind
         seen = seen_parameters(model)
-        watched = _Watched(
+        watched = Watched(
             model=weakref.ref(model),
             guard=guard,
             parameters=seen,
@@ -218,7 +213,7 @@ class ScriptGuard:
         count = flat_count(model) if kind == "FSDP1" else len(seen)
         self._listener.watched(f"{kind}, {count} parameters, {guard.size} ranks")
 
-    def _reducing(self, one: _Watched) -> None:
+    def _reducing(self, one: Watched) -> None:
         """Gradients of a model are being reduced: were the last ones used unseen?
 
         Raises:
@@ -231,17 +226,17 @@ class ScriptGuard:
         self._look_back(one)
         one.probe = Probe.of(model, task)
 
-    def _look_back(self, one: _Watched) -> None:
+    def _look_back(self, one: Watched) -> None:
         probe, one.probe = one.probe, None
         if probe is not None and probe.has_changed():
-            self._note(PAST)
+            self._note(_PAST)
 
     def look_back(self) -> None:
         """The script ends, or says how far it is: were the last gradients used unseen?"""
         for one in self._models:
             if one.probe is not None and one.probe.has_changed():
                 one.probe = None
-                self._say(PAST)
+                self._say(_PAST)
 
     def _forget(self, model: nn.Module) -> None:
         """A model is wrapped anew, or is another one where an old one was."""
@@ -308,7 +303,7 @@ class ScriptGuard:
                 flag.copy_(after.value)
                 self._take(one, after)
 
-    def _take(self, one: _Watched, after: Aftermath) -> None:
+    def _take(self, one: Watched, after: Aftermath) -> None:
         """Follow a second verdict."""
         refused = after.verdict is not None and not after.verdict.proceed
         one.refused = one.refused or refused or after.drop
@@ -316,7 +311,7 @@ class ScriptGuard:
         if after.verdict is not None:
             after.verdict.raise_if_halted()
         if (refused or after.drop) and model is not None:
-            _zero([(p, p.grad) for p in model.parameters() if p.grad is not None])
+            zero([(p, p.grad) for p in model.parameters() if p.grad is not None])
 
     @slots.eager
     def before_step(
@@ -353,9 +348,9 @@ class ScriptGuard:
             raise self._objection
 
     def _settle(self, optimizer: Optimizer) -> None:
-        self._object()
         if any(id(optimizer) in one.stepped for one in self._models) and is_inner(optimizer):
             return  # step of a subclass calls the one of its base
+        self._object()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         ids = frozenset(map(id, parameters))
         if in_backward():
@@ -407,7 +402,7 @@ class ScriptGuard:
             one.refused = not verdict.proceed
             verdict.raise_if_halted()
             if one.refused and not verdict.overflow:
-                _zero(grads)
+                zero(grads)
 
     def _count(self) -> None:
         for guard in list(GUARDS):
@@ -440,13 +435,12 @@ class ScriptGuard:
             seen |= one.parameters
             mine = any(id(p) in one.parameters for p in used)
             if any(id(p) in one.parameters - fresh for p in used):
-                name = name_of(model)
-                yield f"an optimizer steps twice on gradients of {name} without a reduction"
+                yield f"an optimizer steps twice on gradients of {_name(model)} without a reduction"
             slot = slots.bucket_slot(model) if isinstance(model, DistributedDataParallel) else None
             if mine and not slots.are_installed(one.reductions):
                 yield "the script has put another reduce-scatter in place of the guard's"
             if mine and slot is not None and (slot.sparse or slot.foreign is not None):
-                yield "gradients are sparse" if slot.sparse else FOREIGN
+                yield "gradients are sparse" if slot.sparse else _FOREIGN
         for guard in GUARDS:
             parts = guard.parts
             if all(guard is not one.guard for one in self._models):
@@ -469,7 +463,7 @@ class ScriptGuard:
                 )
             return f"a parameter ({shape}) lies outside of the model that is watched"
         if self._elsewhere:
-            return not_watched(self._elsewhere)
+            return _not_watched(self._elsewhere)
         return "no model was wrapped by DistributedDataParallel or fully_shard"
 
     def _say(self, reason: str) -> None:
@@ -485,7 +479,16 @@ class ScriptGuard:
             raise GuardError(UNWATCHED, f"this step is not watched: {reason}", "gradients")
 
 
-@torch.no_grad()
-def _zero(grads: list[tuple[nn.Parameter, Tensor]]) -> None:
-    for parameter, grad in grads:
-        parameter.grad = grad.zero_()
+_PAST: Final = "weights change without a step of an optimizer that torch knows"
+
+
+_FOREIGN: Final = "the script has registered a communication hook of its own"
+
+
+def _not_watched(names: Iterable[str]) -> str:
+    return f"{' and '.join(names)} is not watched"
+
+
+def _name(model: nn.Module) -> str:
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    return type(inner).__name__

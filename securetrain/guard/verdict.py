@@ -102,13 +102,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     about which of them is wrong, or whether the link between them is."""
     undecided: bool = False
     """More ranks are bad than may be excluded, or it is not known which."""
+    overflow: bool = False
+    """The gradients are not finite by the loss scale: they are left to the scaler, which skips."""
     proven: tuple[int, ...] = ()
     """Ranks that the protocol has caught: no chance is in it, as there is in statistics."""
     roll_back_to: int | None = None
     """For the response `rollback`: the last step before what a rank is named for began, as far as
     this rank's group knows. The state after it, or an older one, is to be taken."""
-    overflow: bool = False
-    """The gradients are not finite by the loss scale: they are left to the scaler, which skips."""
 
     @property
     def proceed(self) -> bool:
