@@ -10,7 +10,8 @@ Everything runs in the ranks of `securetrain.testing.processes.run_ranks`, with 
 
 import gc
 import math
-import sys
+from importlib import import_module
+from importlib.util import find_spec
 
 import msgspec
 import torch
@@ -45,8 +46,8 @@ WATCH = Watch(
 
 def install():
     for name, patch in WATCH.patches().items():
-        __import__(name)
-        patch(sys.modules[name])
+        if find_spec(name.partition(".")[0]) is not None:
+            patch(import_module(name))
 
 
 def fresh(response):

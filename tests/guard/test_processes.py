@@ -67,6 +67,7 @@ def test_a_sign_flip_is_named_and_its_steps_are_skipped(seen, kind):
             "hopeless_in_a_row": 0,
             "settled": 0,
             "without": 5,
+            "rolled_back": 0,
         }
 
 
