@@ -67,6 +67,7 @@ def pair(large):
         "guarded": lies.train("fsdp", lies.SETTINGS, lie=lying, liars=PAIR),
         "observed": lies.train("fsdp", lies.OBSERVE, lie=lying, liars=PAIR),
         "clean": lies.train("fsdp", lies.SETTINGS),
+        "before": lies.train("fsdp", None, drop=range(lies.START, lies.STEPS)),
     }
     for result in found.values():
         result.pop("grads", None)
@@ -76,7 +77,9 @@ def pair(large):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("large", [1.0, 1e3, 1.5e7])
 def test_two_liars_of_six_cannot_switch_the_check_off(large):
-    """What they add and take away from the rows of a part moves no limit."""
+    """What they add and take away from the rows of a part moves no limit. Of six ranks one may be
+    left out: two are named, no step of theirs is used, and the run ends.
+    """
     for rank, found in enumerate(run_ranks(pair, SIX, large, timeout=500)):
         bad = found["observed"]["verdicts"][lies.START :]
         assert not any(v["ok"] for v in bad), "the lie is seen in every step"
@@ -86,4 +89,6 @@ def test_two_liars_of_six_cannot_switch_the_check_off(large):
             assert not named(verdict, PAIR, SIX), (rank, verdict["reason"])
         used = [v for v in verdicts[lies.START :] if v["response"] not in {"skip-step", "halt"}]
         assert all(v["settled"] or v["excluded"] for v in used), "the lie is not used"
-        assert found["guarded"]["held_out"] < 1.1 * found["clean"]["held_out"]
+        assert verdicts[-1]["response"] == "halt"
+        assert verdicts[-1]["outliers"] == list(PAIR)
+        assert found["guarded"]["held_out"] < 1.01 * found["before"]["held_out"], "nor does harm"
