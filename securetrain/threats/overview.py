@@ -56,7 +56,7 @@ def _show(report: Report) -> None:
                 threat.id,
                 boundaries.get(threat.flow, "?"),
                 str(sum(control.status.value == "active" for control in threat.controls)),
-                ", ".join(name for control in threat.controls for name in control.drills) or "-",
+                "\n".join(name for control in threat.controls for name in control.drills) or "-",
                 threat.residual.level.value,
                 threat.title,
             )

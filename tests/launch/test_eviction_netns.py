@@ -181,7 +181,10 @@ def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(
         restart,
         point.details["digest"],
     )
-    assert [e.details["nodes"] for e in events if e.event == "epoch-started"][-1] == "node-a"
+    # Two at least: node-a may have begun alone, where node-b was late.
+    epochs = [e.details for e in events if e.event == "epoch-started"]
+    assert len(epochs) >= 2
+    assert epochs[-1]["nodes"] == "node-a"
     (distrusted,) = [e for e in events if e.event == "node-distrusted"]
     assert (distrusted.subject, distrusted.details["cause"]) == ("node-b", "ST-ADMN-013")
     assert nodes.steps()[-1] == STEPS
@@ -190,7 +193,7 @@ def test_a_run_goes_on_from_before_an_evicted_node_was_last_believed(
     final = verify_path(nodes.run.checkpoint(STEPS), trust=trust, policy=None, now=now)
     assert final.ok
     assert isinstance(final.statement, CheckpointPredicate)
-    assert final.statement.epoch == 1
+    assert final.statement.epoch == epochs[-1]["epoch"]
     moved = sorted(nodes.run.checkpoints.glob("step-*.quarantined-*"))
     assert {int(path.name[5:13]) for path in moved} == aside
     command = [sys.executable, "-m", "securetrain", "verify", str(moved[-1]), "--json"]

@@ -78,7 +78,7 @@ def test_a_script_with_checkpoints_of_its_own_is_refused_before_its_first_step(l
     done = launch(
         tmp_path / "run",
         *("--standalone", "--policy", str(policy), "--nproc-per-node", "2"),
-        *(str(script), "5", "-1", "1"),
+        *(str(script), "5", "-1", "1", "0"),
     )
     assert done.code == CODES["ST-GRAD-021"].exit
     assert "rollback goes back to checkpoints of the built-in trainer" in done.err, "at the start"
