@@ -37,6 +37,15 @@ from securetrain.guard.group_channel import Channel
 from securetrain.guard.statements import Table
 
 CODE: Final = "ST-GRAD-013"
+NOT_SAME: Final = "most ranks do not say the same about numbers after the verdict"
+NOT_THE_SUM: Final = "torch's norm is not that of the norms of all shards"
+NOBODY: Final = "a flag says that gradients are not finite, and no rank does"
+_OTHER_NORM: Final = "says another norm of its shard than it was delivered"
+_WRONG_NORM: Final = "a shard's norm is not what was delivered"
+_LOUD: Final = "says that its finite gradient is not finite"
+_MOST: Final = "most ranks found infinities after the verdict"
+TEXTS: Final = ("", _OTHER_NORM, _WRONG_NORM, _LOUD, _MOST, NOT_SAME, NOT_THE_SUM, NOBODY)
+"""All sentences about contradictions."""
 _STRIKES: Final = 4
 """Contradictions in a row that are no accident."""
 _NUMBER: Final = struct.Struct("<d")
@@ -116,8 +125,8 @@ class AfterVerdict:
         return bound, Contradictions(
             named=tuple(sorted(named)),
             corrected=bound.wrong,
-            text="says another norm of its shard than it was delivered",
-            note="" if named or not bound.wrong else "a shard's norm is not what was delivered",
+            text=_OTHER_NORM,
+            note="" if named or not bound.wrong else _WRONG_NORM,
         )
 
     def flag(self, mine: bool) -> Contradictions:  # noqa: FBT001 - a fact
@@ -125,9 +134,8 @@ class AfterVerdict:
         rows = self._gather(_NUMBER.pack(float(mine)))
         loud = tuple(rank for rank, row in enumerate(rows) if _NUMBER.unpack(row)[0] != 0.0)
         if 2 * len(loud) > len(rows):
-            return Contradictions(note="most ranks found infinities after the verdict")
-        text = "says that its finite gradient is not finite"
-        return Contradictions(named=loud, corrected=loud, text=text)
+            return Contradictions(note=_MOST)
+        return Contradictions(named=loud, corrected=loud, text=_LOUD)
 
     def _gather(self, data: bytes) -> list[bytes]:
         rows = self._channel.all_gather(data)

@@ -26,7 +26,7 @@ from securetrain.guard.group_channel import Channel, GroupChannel
 from securetrain.guard.presence import Deadline
 from securetrain.guard.response import Findings
 
-_FOUND: Final = (1, 2, 3, 4, 11, 12, 13)
+_FOUND: Final = (1, 2, 3, 4, 11, 12, 13, 14)
 """Numbers of the codes that a group can find, one bit each. A row has one byte for them."""
 _NAMED: Final = 16
 """Ranks that one row can name; who names more names none that matter one by one."""
@@ -79,7 +79,7 @@ class JobAgreement:
         """Tell the others and hear them; codes and names are the same on every rank then. Returns
         the bytes sent. Collective.
         """
-        codes = sum(1 << bit for bit, n in enumerate(_FOUND) if _code(n) in findings.codes)
+        codes = sum(1 << bit for bit, n in enumerate(_FOUND) if code_of(n) in findings.codes)
         flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(findings, name))
         flags |= int(not findings.attributed) << len(_FLAGS)
         lists = [_padded(getattr(findings, name)) for name in _LISTS]
@@ -92,8 +92,8 @@ class JobAgreement:
         for bit, name in enumerate(_FLAGS):
             setattr(findings, name, any(row[1] >> bit & 1 for row in rows))
         for bit, number in enumerate(_FOUND):
-            if any(row[0] >> bit & 1 for row in rows) and _code(number) not in findings.codes:
-                findings.codes.append(_code(number))
+            if any(row[0] >> bit & 1 for row in rows) and code_of(number) not in findings.codes:
+                findings.codes.append(code_of(number))
                 findings.note("another piece of the model was refused")
         if findings.codes:
             unsure = any(row[0] and row[1] >> len(_FLAGS) & 1 for row in rows)
@@ -138,7 +138,8 @@ def _padded(ranks: Collection[int]) -> list[int]:
     return mine + [_NOBODY] * (_NAMED - len(mine))
 
 
-def _code(number: int) -> str:
+def code_of(number: int) -> str:
+    """The code of a finding."""
     return f"ST-GRAD-{number:03}"
 
 

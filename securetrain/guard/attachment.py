@@ -24,6 +24,7 @@ from securetrain.guard.hooks import Sharded, sharded_modules
 from securetrain.guard.slots import bucket_slot
 from securetrain.guard.suspicions import OnSuspicion
 from securetrain.guard.verdict import StepRecord
+from securetrain.guard.witness import WordSigner
 from securetrain.policy.schema import Gradients, Policy
 
 
@@ -35,6 +36,7 @@ def attach(
     on_record: Callable[[StepRecord], None] | None = None,
     nodes: Sequence[int] | None = None,
     on_suspicion: OnSuspicion | None = None,
+    signer: WordSigner | None = None,
 ) -> GradientGuard:
     """Attach a new guard to a wrapped model; the caller judges (collective).
 
@@ -46,6 +48,7 @@ def attach(
         on_record: Called once a step with the record, on every rank.
         nodes: The node of each rank of the job; see `GradientGuard`.
         on_suspicion: Told whom to report to the rendezvous; see `GradientGuard`.
+        signer: Signs this rank's words in disputes; see `GradientGuard`.
 
     Raises:
         GuardError: ST-GRAD-006, a gradient of the model would not be seen.
@@ -63,6 +66,7 @@ def attach(
         job_group=dist.group.WORLD if pieces else None,
         nodes=nodes,
         on_suspicion=on_suspicion,
+        signer=signer,
     )
     guard.attach(model)
     return guard

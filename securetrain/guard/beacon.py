@@ -25,7 +25,7 @@ What it does not give: on an accelerator a collective ends when the device has r
 caller synchronises before it draws (hooks.py does). Preimages are secret until used, live in
 memory only and never enter a checkpoint. A library collective is not a broadcast channel: ranks
 that were told different values derive different seeds, which the transcript digest in the table
-of sketches shows (guard.py, ST-GRAD-004).
+of sketches shows (guard.py, ST-GRAD-004). Who does that more than once is in no seed (`quiet`).
 """
 
 import hashlib
@@ -94,6 +94,8 @@ class Beacon:
         self._last: list[bytes] = []
         self.tell = bytes(SIZE)
         """Travels with every value; has no part in the seed."""
+        self.quiet: frozenset[int] = frozenset()
+        """Ranks whose values are in no seed; the same on all honest ranks."""
 
     def commit(self) -> None:
         """Draw a new chain and exchange the anchors."""
@@ -110,12 +112,12 @@ class Beacon:
         unopened = tuple(
             rank
             for rank, (value, last) in enumerate(zip(revealed, self._last, strict=True))
-            if _hash(value) != last
+            if rank not in self.quiet and _hash(value) != last
         )
         self._last = revealed
         digest = hashlib.sha256(f"securetrain-seed-v1|{context}|{len(revealed)}|".encode())
         for rank, value in enumerate(revealed):
             # Who did not open its commitment chose its value, perhaps after it heard the others'.
-            digest.update(bytes(SIZE) if rank in unopened else value)
+            digest.update(bytes(SIZE) if rank in self.quiet or rank in unopened else value)
         told = tuple(row[SIZE:] for row in rows)
         return Draw(seed=digest.digest(), unopened=unopened, told=told)

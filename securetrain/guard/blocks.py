@@ -6,7 +6,9 @@ Groups are blocks of the model and not the buckets in which parameters happen to
 rebuilt, and a statement about a block says which layer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor
 
 from securetrain.guard.collect import Segment
 
@@ -38,3 +40,26 @@ def segments_of(parameters: Iterable[tuple[str, int]]) -> tuple[Segment, ...]:
             found.append(Segment(group, start, stop))
         start = stop
     return tuple(found)
+
+
+class Buckets:
+    """Names and groups of DDP's buckets, worked out once for each.
+
+    Args:
+        names: index and name of each parameter of the model, by id.
+    """
+
+    def __init__(self, names: Mapping[int, tuple[int, str]]) -> None:
+        self._names = names
+        self._known: dict[tuple[int, ...], tuple[str, tuple[Segment, ...]]] = {}
+
+    def of(self, parameters: Sequence[Tensor]) -> tuple[str, tuple[Segment, ...]]:
+        """The name of a bucket with these parameters, the same on every rank, and its groups."""
+        key = tuple(map(id, parameters))
+        if key not in self._known:
+            named = [self._names[one] for one in key]
+            indices = [index for index, _ in named]
+            sizes = [(name, p.numel()) for (_, name), p in zip(named, parameters, strict=True)]
+            chunk = f"bucket-{min(indices)}-{max(indices)}-{len(indices)}"
+            self._known[key] = chunk, segments_of(sizes)
+        return self._known[key]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
-from securetrain.guard.after import Contradictions, is_sum
+from securetrain.guard.after import NOBODY, NOT_THE_SUM, Contradictions, is_sum
 from securetrain.guard.tensor_norms import local_of, norm_of
 from securetrain.guard.verdict import Verdict
 from securetrain.guard.watch import GroupWatch, Watch
@@ -42,17 +42,30 @@ class Bound:
     """None: they are the same."""
 
 
-def watch_of(watches: Sequence[Watch], grads: Sequence[Tensor]) -> GroupWatch | None:
-    """The group over which all gradients are sharded, when it holds the whole model."""
+def watch_of(
+    watches: Sequence[Watch], grads: Sequence[Tensor], *, flat: bool = False
+) -> GroupWatch | None:
+    """The group over which all gradients are sharded, when it holds the whole model.
+
+    Args:
+        watches: of the model.
+        grads: of these parameters, on this rank.
+        flat: they are FSDP1's.
+    """
     [watch] = watches if len(watches) == 1 else [None]
-    if not isinstance(watch, GroupWatch) or watch.after.lengths is None or not grads:
+    if not isinstance(watch, GroupWatch) or watch.is_flat != flat or watch.after.lengths is None:
         return None
+    if flat:
+        return watch
+    if not grads:
+        return None
+    meshes = set()
     for grad in grads:
         if not isinstance(grad, DTensor) or all(p.is_replicate() for p in grad.placements):
             return None
-        if tuple(sorted(grad.device_mesh.mesh.flatten().tolist())) != watch.ranks:
-            return None
-    return watch
+        meshes.add(grad.device_mesh)
+    same = all(tuple(sorted(mesh.mesh.flatten().tolist())) == watch.ranks for mesh in meshes)
+    return watch if same else None
 
 
 def bind_norm(
@@ -64,28 +77,33 @@ def bind_norm(
         norm_of(map(local_of, grads), order),
         order=order,
         whole=whole,
-        numel=sum(grad.numel() for grad in grads),
+        numel=sum(grad.numel() for grad in grads) * (len(watch.ranks) if watch.is_flat else 1),
     )
+    mine: Contradictions | None = found
     if not found.corrected:
-        if is_sum(float(added), bound.total, len(watch.ranks), added.dtype):
-            return Bound(said=total, bound=total)
-        found = Contradictions(note="torch's norm is not that of the norms of all shards")
+        same = is_sum(float(added), bound.total, len(watch.ranks), added.dtype)
+        mine = None if same else Contradictions(note=NOT_THE_SUM)
+    common = watch.common.after(mine)
+    if common is None:
+        return Bound(said=total, bound=total)
     instead: Tensor = torch.full_like(added, bound.total)
     if isinstance(total, DTensor):
         places = [Replicate()] * total.device_mesh.ndim
         instead = DTensor.from_local(instead, total.device_mesh, places, run_check=False)
-    return Bound(said=total, bound=instead, found=found)
+    return Bound(said=total, bound=instead, found=common)
 
 
 def bind_flag(watch: GroupWatch, flag: Tensor, grads: Sequence[Tensor]) -> Bound:
     """Compare a flag that says whether any gradient is not finite. Collective."""
     raised = bool(flag)
     mine = raised and not all(bool(torch.isfinite(local_of(grad)).all()) for grad in grads)
-    found = watch.after.flag(mine)
+    found: Contradictions | None = watch.after.flag(mine)
+    assert found is not None
     if found.note:  # most ranks': the scale was too large
+        found = None
+    elif not found.named:
+        found = Contradictions(note=NOBODY) if raised else None
+    common = watch.common.after(found)
+    if common is None:
         return Bound(said=flag, bound=flag)
-    if not found.named:
-        if not raised:
-            return Bound(said=flag, bound=flag)
-        found = Contradictions(note="a flag says that gradients are not finite, and no rank does")
-    return Bound(said=flag, bound=torch.zeros_like(flag), found=found)
+    return Bound(said=flag, bound=torch.zeros_like(flag), found=common)

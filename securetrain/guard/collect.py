@@ -20,8 +20,7 @@ into the table, and ranks whose digests differ are ST-GRAD-004.
 
 import hashlib
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,8 +31,9 @@ from torch import Tensor
 from securetrain.core.errors import GuardError
 from securetrain.guard.beacon import Beacon
 from securetrain.guard.integrity import Rows, near_zero, unit_roundoff
+from securetrain.guard.layout import Layouts, Shape, spans_of
 from securetrain.guard.moments import Slices
-from securetrain.guard.sketch import Run, SketchParameters, SketchShape, derive, sketch_runs
+from securetrain.guard.sketch import SketchParameters, SketchShape, derive
 
 RETAIN_BYTES: Final = 64 << 20
 _MEAN_WEIGHT: Final = 0.1
@@ -147,6 +147,7 @@ class Collector:
         self._unlearned: list[tuple[str, Tensor, float]] = []
         self._means: dict[str, Tensor] = {}
         self._learned = 0
+        self._layouts = Layouts()
         self.on_add: Callable[[], None] = _nothing
         """Called before each piece."""
 
@@ -251,7 +252,7 @@ class Collector:
             device=piece.local.device,
         )
         segments = _segments(piece)
-        rows = _sketch_piece(piece, segments, self._moment(piece), fresh)
+        rows = self._rows(piece, segments, self._moment(piece), fresh)
         told = ",".join(f"{one.group}:{one.start}" for one in segments)
         step.digest.update(
             f"{name}|{numel}|{piece.parts}|{piece.result.dtype}|{piece.weights!r}|{told};".encode()
@@ -259,16 +260,44 @@ class Collector:
         step.pieces += 1
         return rows
 
+    def _rows(
+        self,
+        piece: Piece,
+        segments: tuple[Segment, ...],
+        moment: Slices,
+        fresh: SketchParameters,
+    ) -> Tensor:
+        """(segments * (parts + 2), size), all in one call: a call costs as much as many numbers."""
+        shape = Shape(
+            numel=fresh.numel,
+            parts=piece.parts,
+            part=piece.part,
+            result=piece.result.numel(),
+            spans=spans_of(segments),
+            moment=tuple((first, numbers.numel()) for first, numbers in moment),
+        )
+        layout = self._layouts.of(piece.chunk, shape)
+        sources = [piece.local, piece.result, *(numbers for _, numbers in moment)]
+        rows = layout.sketch(sources, fresh)
+        if piece.local_scale != 1.0 or piece.result_scale != 1.0:
+            by_segment = rows.view(len(segments), layout.height, -1)
+            by_segment[:, : piece.parts] *= piece.local_scale
+            by_segment[:, piece.parts] *= piece.result_scale
+        return rows
+
     def _add_up(self, batch: list[Piece], flat: Rows) -> None:
         step, start = self._step, 0
         for piece in batch:
-            for segment in _segments(piece):
-                stop = start + piece.parts + 2
-                rows, start = flat[start:stop], stop
-                parts, received, moment = rows[: piece.parts], *rows[piece.parts :]
-                three = np.stack([parts.sum(axis=0), received, moment])
-                step.groups[segment.group] = step.groups.get(segment.group, 0.0) + three
-                step.parts = parts if step.parts is None else step.parts + parts
+            segments, parts = _segments(piece), piece.parts
+            stop = start + (parts + 2) * len(segments)
+            rows, start = flat[start:stop].reshape(len(segments), parts + 2, -1), stop
+            sent = rows[:, :1] if parts == 1 else rows[:, :parts].sum(axis=1, keepdims=True)
+            threes = np.concatenate([sent, rows[:, parts:]], axis=1)
+            for segment, three, of_parts in zip(segments, threes, rows[:, :parts], strict=True):
+                known = step.groups.get(segment.group)
+                step.groups[segment.group] = three if known is None else known + three
+                # One by one: a sum has other bits in another order.
+                step.parts = of_parts if step.parts is None else step.parts + of_parts
 
     def _moment(self, piece: Piece) -> Slices:
         """The optimizer's, or the running mean; none in the first steps."""
@@ -288,38 +317,3 @@ def _nothing() -> None:
 
 def _segments(piece: Piece) -> tuple[Segment, ...]:
     return piece.segments or (Segment(piece.chunk, 0, piece.local.numel()),)
-
-
-def _sketch_piece(
-    piece: Piece, segments: tuple[Segment, ...], moment: Slices, fresh: SketchParameters
-) -> Tensor:
-    """(segments * (parts + 2), size), all in one call: a call costs as much as many numbers."""
-    height = piece.parts + 2
-    runs: list[Run] = []
-    if piece.parts > 1:  # of one group
-        parts = piece.local.view(piece.parts, fresh.numel)
-        runs += [Run(part, index, 0, index) for index, part in enumerate(parts)]
-    else:
-        runs += [Run(x, 0, at, row * height) for at, x, row in _cut([(0, piece.local)], segments)]
-    own = segments if piece.parts == 1 else (Segment(segments[0].group, 0, fresh.numel),)
-    for slices, place in (([(0, piece.result)], piece.parts), (moment, piece.parts + 1)):
-        runs += [Run(x, piece.part, at, row * height + place) for at, x, row in _cut(slices, own)]
-    rows = sketch_runs(runs, fresh, rows=height * len(segments))
-    if piece.local_scale != 1.0 or piece.result_scale != 1.0:
-        by_segment = rows.view(len(segments), height, -1)
-        by_segment[:, : piece.parts] *= piece.local_scale
-        by_segment[:, piece.parts] *= piece.result_scale
-    return rows
-
-
-def _cut(slices: Slices, segments: tuple[Segment, ...]) -> Iterator[tuple[int, Tensor, int]]:
-    """Slices, cut where a segment ends: begin, numbers and segment of each."""
-    starts = [one.start for one in segments]
-    for first, numbers in slices:
-        at, end = first, first + numbers.numel()
-        while at < end:
-            row = bisect_right(starts, at) - 1
-            stop = end if row + 1 == len(segments) else min(end, segments[row].stop)
-            whole = stop - at == numbers.numel()
-            yield at, numbers if whole else numbers[at - first : stop - first], row
-            at = stop

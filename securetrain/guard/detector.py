@@ -42,11 +42,11 @@ from securetrain.guard.assessment import Assessment
 from securetrain.guard.bets import bets_for
 from securetrain.guard.detector_state import VERSION, DetectorState, packed, unpacked
 from securetrain.guard.evidence import SLOTS, Evidence
-from securetrain.guard.gross import Gross
-from securetrain.guard.medians import Floats, Mask
+from securetrain.guard.gross import TURNED, Gross
+from securetrain.guard.medians import Floats, Mask, median, middle_of
 from securetrain.guard.own_past import EARLY, Series
 from securetrain.guard.probation import Probation
-from securetrain.guard.rank_statistics import bounded, copies, measure, residuals
+from securetrain.guard.rank_statistics import GRID, bounded, copies, measure, residuals
 from securetrain.guard.rows import StepRows
 from securetrain.guard.somebody import Somebody
 from securetrain.policy.schema import GradientData, Gradients
@@ -123,7 +123,7 @@ class Detector:
                 found = self._compare(found, rows, table, finite, live)
             elif self._ranks == 2 and live.all():
                 found = self._compare_pair(found, table[0])
-            leaps = self._leaps("spike", float(np.median(norms[live])))
+            leaps = self._leaps("spike", float(middle_of(np.sort(norms[live]))[0]))
             found = replace(found, spike=leaps and not found.gross)
         self._steps += 1
         return replace(found, peak=self._peak)
@@ -195,7 +195,8 @@ class Detector:
         raw = np.full((SLOTS + len(self._evidence.groups), *values.shape[1:]), np.nan)
         raw[slots] = residuals(values, base)
         raw[..., ~finite] = np.nan
-        gross = self._gross.find(raw, live, self._steps)
+        turned = np.round(values[0, 2] / GRID) * GRID < TURNED
+        gross = self._gross.find(raw, live, self._steps, turned)
         # A row without numbers is as far out as a row can be.
         there = np.isfinite(raw[:, :2, base]).any(axis=-1)
         raw[:, :2, ~finite] = np.where(there, _INFINITE, np.nan)[..., None]
@@ -204,9 +205,13 @@ class Detector:
         totals, z = self._evidence.observe(raw, base, good, silent=silent)
         found = replace(found, copies=pairs, cosines=_where(np.tanh(values[0, 2]), finite))
         found = self._decide(found, totals, gross)
-        if silent or found.excluded or found.newly_named or self._evidence.warming_up:
+        if silent or found.excluded or self._evidence.warming_up:
             return found  # the odd ones are known
-        return self._suspect(found, self._somebody.observe(z[SLOTS:], base))
+        level = np.full(raw.shape[:2], np.nan)
+        level[slots] = median(values[..., base], -1)
+        unit = self._evidence.unit
+        total = self._somebody.observe(z[SLOTS:], level[SLOTS:], unit[SLOTS:], base)
+        return self._suspect(found, total)
 
     def _suspect(self, found: Assessment, total: float) -> Assessment:
         somebody = rounded(math.log(max(total, 1.0)))

@@ -45,6 +45,18 @@ _MOST: Final = 16.0
 Numbers = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """One rank's, of the bytes of one reduction in the open."""
+
+    whole: bytes
+    """Of its gradient."""
+    sent: tuple[bytes, ...]
+    """Of its part for each owner."""
+    heard: tuple[bytes, ...]
+    """Of each rank's part that it owns; empty where it owns none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTable:
     """The words of all ranks about one reduction in the open."""
@@ -67,6 +79,8 @@ class OpenTable:
     """(ranks, k): what each rank got of the shard that it holds."""
     moments: Numbers = field(default_factory=lambda: np.zeros((0, 0)))
     """(ranks, k): the optimizer's first moment of that shard."""
+    digests: tuple[Digests, ...] = ()
+    """Of every rank, for the record; what they say is held against them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +117,7 @@ def rule(table: OpenTable, live: Collection[int]) -> Ruling:
     not_finite = [rank for rank in range(ranks) if rank in live and not finite[rank]]
     for part, owner in enumerate(table.owners):
         for rank in range(ranks):
-            if rank in not_finite or _same(table.sent[rank, part], table.heard[part, rank]):
+            if rank in not_finite or _agree(table, rank, part, owner):
                 continue
             if rank == owner:
                 guilty.setdefault(rank, "contradicts itself about what it sent to itself")
@@ -114,7 +128,7 @@ def rule(table: OpenTable, live: Collection[int]) -> Ruling:
     apart.update(_huge(table))
     for part, owner in enumerate(table.owners):
         unlike = _unlike(table, part)
-        if not unlike or any(at == part for _, at in apart) or not_finite:
+        if not_finite or any(at == part for _, at in apart):
             continue
         if owner in unlike:
             guilty.setdefault(owner, "gave out another sum than that of what it says it heard")
@@ -145,6 +159,11 @@ class Standing:
         self._limit = limit
         self._step = 0
         self._recent: dict[tuple[int, int], int] = {}
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Those that count."""
+        return sorted(self._recent)
 
     def begin(self) -> None:
         """A step begins."""
@@ -188,6 +207,15 @@ def guilty_by_standing(
 
 def _pair(one: int, other: int) -> tuple[int, int]:
     return (one, other) if one < other else (other, one)
+
+
+def _agree(table: OpenTable, rank: int, part: int, owner: int) -> bool:
+    """True when sender and owner say the same of one part: its sketch and its digest."""
+    if table.digests:
+        sent, heard = table.digests[rank].sent, table.digests[owner].heard
+        if sent[part] != heard[rank]:
+            return False
+    return _same(table.sent[rank, part], table.heard[part, rank])
 
 
 def _same(said: Numbers, heard: Numbers) -> bool:

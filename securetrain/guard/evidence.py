@@ -102,6 +102,8 @@ class Evidence:
             spread=np.full((WINDOW, SLOTS, len(STATISTICS)), np.nan),
         )
         self._weights = self.bets.weights(0)
+        self.unit: Floats = np.full((SLOTS, len(STATISTICS)), np.nan)
+        """(slots, 4): the last step's honest deviation."""
 
     def copy(self) -> "Evidence":
         """A twin: what is written in place is copied, the rest is shared."""
@@ -205,7 +207,8 @@ class Evidence:
         z = raw / self._unit(at)[..., None]
         broad = mean_of(np.clip(z[SLOTS:], -CLIP, CLIP))
         memory.spread[at, _BROAD] = spread(broad[..., base])
-        z[_BROAD] = broad / self._unit(at)[_BROAD, :, None]
+        self.unit = self._unit(at)
+        z[_BROAD] = broad / self.unit[_BROAD, :, None]
         if self._own is not None:
             z, raw = self._own.temper(raw, z, base, SLOTS)
         return z, raw

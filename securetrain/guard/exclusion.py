@@ -105,6 +105,11 @@ class Exclusion:
         self._imposed = frozenset(ranks)
 
     @property
+    def held(self) -> tuple[int, ...]:
+        """The ranks that the detector keeps on probation, as far as the bound lets it."""
+        return tuple(sorted(self._held))
+
+    @property
     def excluded(self) -> tuple[int, ...]:
         """The ranks that count zero in the next step."""
         own = {term.rank for term in self._state.terms if term.left}
@@ -148,6 +153,7 @@ class Exclusion:
             passes: steps.
         """
         state, before = self._state, frozenset(self.excluded)
+        serving = {term.rank for term in state.terms if term.left}
         state.steps += passes
         state.recent = [(at, node) for at, node in state.recent if state.steps - at < WINDOW]
         grounds: dict[int, Ground] = {}
@@ -162,10 +168,10 @@ class Exclusion:
         kept_back.update(set(fresh) - set(admitted))
         self._held = held - kept_back
         for term in state.terms:
-            if term.left and term.rank not in grounds:
+            if term.left:  # an offender's is set anew below
                 term.left -= passes
         for rank, ground in grounds.items():
-            if rank in admitted or (rank in before and self._term(rank).left):
+            if rank in admitted or rank in serving:
                 self._sentence(rank, ground, again=rank in before)
         after = frozenset(self.excluded)
         return Decision(

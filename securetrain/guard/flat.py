@@ -26,6 +26,7 @@ from securetrain.guard.blocks import group_of_module
 from securetrain.guard.collect import Collector, Piece, Segment
 from securetrain.guard.kept import WIDE, Keeper, Kept, Weights
 from securetrain.guard.moments import Moments
+from securetrain.guard.open_mode import OpenMode
 
 FSDP1: Final = "FullyShardedDataParallel (FSDP1)"
 _SHARDED: Final = (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP)
@@ -102,6 +103,7 @@ class FlatHook:
         weights: of all ranks, in order.
         keeper: takes what may have to be reduced again.
         moments: of the optimizer.
+        open_mode: reduces instead of torch while it is active.
     """
 
     def __init__(
@@ -112,7 +114,9 @@ class FlatHook:
         weights: Weights,
         keeper: Keeper,
         moments: Moments,
+        open_mode: OpenMode,
     ) -> None:
+        self._open = open_mode
         self._chunk = chunk
         self._collector = collector
         self._weights = weights
@@ -123,6 +127,19 @@ class FlatHook:
         """Reduce as torch does, but not in place, and hand the piece over."""
         weights, group = self._weights, module.process_group
         before, after = _divisors(module)
+        scale = before * after / group.size()
+        flat = Flat(self._chunk, module)
+        if self._open.active:
+            kept = Kept(
+                chunk=self._chunk,
+                local=unsharded,
+                parts=group.size(),
+                replace=None,
+                moment=lambda: self._moments.slices(flat.slots(sharded.numel()), sharded.numel()),
+            )
+            name = group_of_module(self._chunk)
+            self._open.fill(sharded, kept, name, scale=scale, part=None)
+            return
         if weights.values[group.rank()]:
             sent = unsharded / before if before > 1 else unsharded
         else:
@@ -132,7 +149,7 @@ class FlatHook:
             sharded.div_(after)
         if not weights.even:
             sharded.mul_(group.size() / weights.live)
-        flat, result = Flat(self._chunk, module), sharded.clone()
+        result = sharded.clone()
         self._keeper.add(_again(flat, unsharded, sharded), extra=True)
         self._collector.add(
             Piece(
@@ -142,7 +159,7 @@ class FlatHook:
                 parts=group.size(),
                 part=group.rank(),
                 result=result,
-                result_scale=before * after / group.size(),
+                result_scale=scale,
                 local_scale=1.0,
                 wait=_waiter(result.device),
                 segments=(Segment(group_of_module(self._chunk), 0, unsharded.numel()),),
@@ -247,6 +264,7 @@ def attach_flat(
     weights: Weights,
     keeper: Keeper,
     moments: Moments,
+    open_mode: OpenMode,
 ) -> None:
     """Hook modules.
 
@@ -259,7 +277,14 @@ def attach_flat(
             slot = _reserve(one.module, FlatSlot(lambda _module: None))
         elif not isinstance(slot, FlatSlot):
             raise _refuse("the script has registered a communication hook of its own")
-        slot.hook = FlatHook(one.chunk, collector, weights=weights, keeper=keeper, moments=moments)
+        slot.hook = FlatHook(
+            one.chunk,
+            collector,
+            weights=weights,
+            keeper=keeper,
+            moments=moments,
+            open_mode=open_mode,
+        )
 
 
 def flat_names(modules: Sequence[Flat]) -> list[tuple[str, Tensor]]:

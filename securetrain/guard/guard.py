@@ -11,9 +11,9 @@ A step, on every rank:
    moment (statements.py);
 3. every rank computes the same findings from the same table: finite, outliers (detector.py),
    integrity of the reduction (integrity.py);
-4. the hash of table and findings travels with the next step's first message, or at once where
-   the policy confirms tables: a rank that was told another table, or decided otherwise, shows
-   there (ST-GRAD-004) and the step is refused everywhere;
+4. all ranks act on one finding, whatever one of them tells the others (common_finding.py); two or
+   three compare hashes, with the next step's first message or, where the policy confirms tables,
+   at once: who was told another table shows there (ST-GRAD-004);
 5. when ranks hold different pieces of the model, all ranks tell each other what their group found
    (agreement.py), so that a step that is refused anywhere is refused everywhere;
 6. the policy's response (response.py). A refused step's gradients are dropped (`grad = None`)
@@ -24,15 +24,14 @@ Which gradients: of each piece of the model (watch.py) the local gradient of eve
 it, before any reduction over data- and context-parallel ranks and after those over tensor-parallel
 ones. See docs/explanation/gradient-guard.md.
 
-Cost per step: `draws + 1` all-gathers, one more where tables are confirmed and one of 258 bytes
+Cost per step: `draws + 1` all-gathers, two small ones more from four ranks on, and one of 258 bytes
 where the model lies in pieces; rows of k numbers for each part and three for each group; and one
 read each of the gradient, the result and the first moment. On an oversubscribed machine every
 extra collective waits for the slowest rank (benchmarks/step.py).
 
 What mode `detect` covers: faults, poisoned shards, byzantine ranks, and reductions that were
 tampered with. What it does not: see detector.py (faint, rotating and majority attacks) and
-integrity.py (the owner of an FSDP shard). An equivocator that also shows each rank another hash
-in step 4 can make ranks act differently in that step.
+integrity.py (the owner of an FSDP shard).
 """
 
 import itertools
@@ -53,9 +52,8 @@ from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard.agreement import JobAgreement
 from securetrain.guard.bound_numbers import Aftermath, Bound, bind_flag, bind_norm, watch_of
 from securetrain.guard.collect import RETAIN_BYTES
-from securetrain.guard.detector_state import DetectorState
-from securetrain.guard.exclusion import ExclusionState
 from securetrain.guard.flat import flat_modules, has_flat
+from securetrain.guard.guard_state import STATE_VERSION, GuardState, PieceState
 from securetrain.guard.hooks import sharded_modules
 from securetrain.guard.lone_watch import LoneWatch
 from securetrain.guard.presence import Deadline, default_store
@@ -70,28 +68,8 @@ from securetrain.guard.suspicions import (
 from securetrain.guard.tensor_norms import TensorNorms
 from securetrain.guard.verdict import StepRecord, Totals, Verdict
 from securetrain.guard.watch import GroupWatch, Watch
+from securetrain.guard.witness import WordSigner
 from securetrain.policy.schema import Gradients, GuardMode, GuardResponse
-
-_STATE_VERSION: Final = 3
-
-
-class PieceState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Everything learned about one piece of the model, and who is excluded from it."""
-
-    ranks: tuple[int, ...]
-    piece: str
-    detector: DetectorState
-    exclusion: ExclusionState
-
-
-class GuardState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The part of the guard that survives in a checkpoint: plain numbers, no secret."""
-
-    version: int = _STATE_VERSION
-    totals: Totals
-    pieces: list[PieceState]
-    calm: dict[str, int] = {}
-    """The last step in which nothing spoke against a rank (`suspicions.Beginnings`)."""
 
 
 class GradientGuard:
@@ -109,6 +87,7 @@ class GradientGuard:
             one node in a window. None: all count as one node's.
         on_suspicion: told whom to report to the rendezvous: who is silent, and under the response
             `evict-node` who is excluded.
+        signer: signs this rank's words in disputes; without it they are not signed.
         randomness: gives n unpredictable bytes.
         retain_bytes: local gradient bytes that may wait for a seed.
     """
@@ -123,6 +102,7 @@ class GradientGuard:
         job_group: ProcessGroup | None = None,
         nodes: Sequence[int] | None = None,
         on_suspicion: OnSuspicion | None = None,
+        signer: WordSigner | None = None,
         randomness: Callable[[int], bytes] = secrets.token_bytes,
         retain_bytes: int = RETAIN_BYTES,
     ) -> None:
@@ -142,6 +122,7 @@ class GradientGuard:
         self._on_record = on_record
         self._nodes = tuple(nodes) if nodes else None
         self._on_suspicion = on_suspicion
+        self._signer = signer
         self._beginnings = Beginnings()
         self._job_group = job_group if job_group is not None and job_group.size() > 1 else None
         self._agreement: JobAgreement | None = None
@@ -249,6 +230,7 @@ class GradientGuard:
         elsewhere: set[int] = set()
         for watch in self._watches:
             drawn, sent = watch.judge(findings, elsewhere)
+            watch.hand_over(step)
             elsewhere |= {watch.ranks[index] for index in watch.exclusion.excluded}
             batches, sent_bytes = batches + drawn, sent_bytes + sent
         self._beginnings.look(step, findings)
@@ -291,7 +273,13 @@ class GradientGuard:
                 self._on_suspicion(one)
 
     def bind_norm(
-        self, total: Tensor, grads: Sequence[Tensor], order: float = 2.0, *, whole: bool = True
+        self,
+        total: Tensor,
+        grads: Sequence[Tensor],
+        order: float = 2.0,
+        *,
+        whole: bool = True,
+        flat: bool = False,
     ) -> Aftermath:
         """Check the norm by which all ranks are about to clip against what was delivered; for
         gradients that are sharded (bound_numbers.py). Collective.
@@ -301,29 +289,33 @@ class GradientGuard:
             grads: of which it is the norm.
             order: of the norm.
             whole: all gradients of the model are among them.
+            flat: they are FSDP1's, and the norm is of all ranks' shards.
 
         Raises:
             GuardError: ST-GRAD-010, a rank did not speak.
         """
-        watch = None if self._job_group is not None else watch_of(self._watches, grads)
+        watch = None if self._job_group else watch_of(self._watches, grads, flat=flat)
         if watch is None or order <= 0:
             return Aftermath(value=total)
         bound = bind_norm(watch, total, grads, order, whole=whole)
         return self._follow(watch, bound)
 
-    def bind_flag(self, found_inf: Tensor, parameters: Sequence[Tensor]) -> Aftermath:
+    def bind_flag(
+        self, found_inf: Tensor, parameters: Sequence[Tensor], *, flat: bool = False
+    ) -> Aftermath:
         """The same for the flag by which a loss scaler skips a step of sharded gradients.
         Collective.
 
         Args:
             found_inf: the largest of all ranks' flags.
             parameters: whose gradients were looked at.
+            flat: see `bind_norm`.
 
         Raises:
             GuardError: ST-GRAD-010, a rank did not speak.
         """
         grads = [p.grad for p in parameters if p.grad is not None]
-        watch = None if self._job_group is not None else watch_of(self._watches, grads)
+        watch = None if self._job_group else watch_of(self._watches, grads, flat=flat)
         if watch is None:
             return Aftermath(value=found_inf)
         return self._follow(watch, bind_flag(watch, found_inf, grads))
@@ -384,8 +376,8 @@ class GradientGuard:
             loaded = msgspec.convert(state, GuardState, strict=True)
         except msgspec.ValidationError as error:
             raise _bad_state(str(error)) from error
-        if loaded.version != _STATE_VERSION:
-            raise _bad_state(f"version {loaded.version} is not {_STATE_VERSION}")
+        if loaded.version != STATE_VERSION:
+            raise _bad_state(f"version {loaded.version} is not {STATE_VERSION}")
         self._totals = loaded.totals
         self._loaded = loaded.pieces
         self._beginnings.restart(loaded.calm)
@@ -451,6 +443,7 @@ class GradientGuard:
             self._retain_bytes,
             deadline=self._deadline,
             nodes=None if nodes is None else [nodes[rank] for rank in _ranks_of(group)],
+            signer=self._signer,
         )
         if self._optimizer is not None:
             watch.moments.use(self._optimizer)

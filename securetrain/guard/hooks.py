@@ -52,7 +52,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
-from securetrain.guard.blocks import group_of_module, segments_of
+from securetrain.guard.blocks import Buckets, group_of_module
 from securetrain.guard.collect import Collector, Piece, Segment
 from securetrain.guard.kept import WIDE, Keeper, Kept, Weights, bucket_again, shard_again
 from securetrain.guard.moments import Moments
@@ -305,7 +305,7 @@ class BucketHook:
         self._wire = wire
         self._collector = collector
         self._group = group
-        self._names = names
+        self._buckets = Buckets(names)
         self._weights = weights
         self._keeper = keeper
         self._moments = moments or Moments()
@@ -332,8 +332,7 @@ class BucketHook:
             else (lambda done: reduced.copy_(done.value()[0]))
         )
         parameters = bucket.parameters()
-        indices = [self._names[id(parameter)][0] for parameter in parameters]
-        chunk = f"bucket-{min(indices)}-{max(indices)}-{len(indices)}"
+        chunk, segments = self._buckets.of(parameters)
 
         def wait() -> None:
             future.wait()
@@ -351,7 +350,7 @@ class BucketHook:
                 result_scale=1.0,
                 local_scale=1.0,
                 wait=wait,
-                segments=segments_of([(self._names[id(p)][1], p.numel()) for p in parameters]),
+                segments=segments,
                 moment=lambda: self._moments.slices(
                     [(p, p.numel()) for p in parameters], reduced.numel()
                 ),

@@ -72,6 +72,9 @@ _SPACING: Final = {torch.float16: 2.0**-24}
 """Of numbers near zero, where that matters."""
 _ORTHOGONAL: Final = 6.0
 """Standard deviations of the cosine of two independent rows, 1 / sqrt(numbers)."""
+_SIGNS: Final = 4.5
+"""Standard deviations of the product of two rows with these numbers and signs by chance, whatever
+the numbers: by chance it is larger in one of 12,000 at most (Hoeffding)."""
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -137,9 +140,9 @@ def check(
         rounding: what a number near zero can lose in one rounding, over all numbers (`near_zero`).
     """
     ranks, count, _ = parts.shape
-    if owners is None and count in (1, ranks):
+    if owners is None:
         owners = [0] * ranks if count == 1 else range(ranks)
-    if owners is None or len(owners) != ranks or set(owners) != set(range(count)):
+    if len(owners) != ranks or set(owners) != set(range(count)):
         raise ValueError(f"{count} parts for {ranks} ranks, owned {owners}")
     share = np.ones(ranks) if weights is None else np.asarray(weights, dtype=np.float64)
     live = np.flatnonzero(share)
@@ -147,28 +150,30 @@ def check(
     relative = _relative(ranks, roundoff) / math.sqrt(keys) * max(1.0, float(share.max(initial=0)))
     floor = rounding * (ranks + 1) / math.sqrt(keys) * max(1.0, float(share.max(initial=0)))
     place = np.asarray(owners)
+    mine = place[live]
+    said, heard = _of(parts, live), _of(received, live)
     with np.errstate(all="ignore"):
         ratios = _ratios(
-            received[live].sum(axis=1),
-            np.tensordot(mean_weights, parts[live], axes=1)[place[live]],
-            np.median(_norms(parts[live]), axis=0)[place[live]],
+            heard.sum(axis=1),
+            _weighted(mean_weights, said)[mine],
+            middle(_norms(said))[mine],
             relative,
             floor,
         )
         holders = tuple(int(live[i]) for i in np.flatnonzero(~(ratios <= 1)))
         worst, wrong = float(ratios.max(initial=0.0)), tuple[int, ...]()
-        if groups is not None:
-            for row in _replicas(place, live, count):
-                ratios = _ratios(
-                    received[row].sum(axis=0),
-                    np.tensordot(mean_weights, groups[live], axes=1),
-                    np.median(_norms(groups[live]), axis=0),
-                    relative * count,
-                    floor * count,
-                )
-                worst = max(worst, float(ratios.max(initial=0.0)))
-                wrong += tuple(int(i) for i in np.flatnonzero(~(ratios <= 1)))
-    return IntegrityResult(ratio=worst, holders=holders, groups=tuple(sorted(set(wrong))))
+        if groups is not None and (replicas := _replicas(place, live, count)):
+            by_group = _of(groups, live)
+            ratios = _ratios(
+                received[np.array(replicas)].sum(axis=1),
+                _weighted(mean_weights, by_group),
+                middle(_norms(by_group)),
+                relative * count,
+                floor * count,
+            )
+            worst = max(worst, float(ratios.max(initial=0.0)))
+            wrong = tuple(int(i) for i in np.flatnonzero(~(ratios <= 1).all(axis=0)))
+    return IntegrityResult(ratio=worst, holders=holders, groups=wrong)
 
 
 def unequal(parts: Rows, groups: Rows) -> tuple[int, ...]:
@@ -186,17 +191,24 @@ def unequal(parts: Rows, groups: Rows) -> tuple[int, ...]:
 def leaning(rows: Rows) -> NDArray[np.bool_]:
     """(ranks, rows): rows that lean on the sum of the rank's others (rule 4).
 
-    Where a gradient is concentrated in a few numbers of the sketch, all ranks' rows lean the same
-    way: that much is taken off. One step may show it by accident, seldom.
+    Two rows of a few numbers each, as small layers have, may be long in the same place by accident:
+    then their cosine is no word, and the signs in that place are asked as well. Where a gradient is
+    concentrated in a few numbers of the sketch, all ranks' rows lean the same way: that much is
+    taken off. One step may show it by accident, seldom.
     """
     ranks, _, size = rows.shape
     with np.errstate(all="ignore"):
         rest = rows.sum(axis=1, keepdims=True) - rows
         lengths = _norms(rows) * _norms(rest)
-        cosine = np.einsum("nmk,nmk->nm", rows, rest) / np.where(lengths > 0, lengths, 1.0)
+        product = np.einsum("nmk,nmk->nm", rows, rest)
+        by_chance = np.sqrt(np.einsum("nmk,nmk->nm", rows**2, rest**2))
+        cosine = product / np.where(lengths > 0, lengths, 1.0)
         if ranks > 2:
             cosine = cosine - np.median(cosine, axis=0)
-        found: NDArray[np.bool_] = ~(np.abs(cosine) <= _ORTHOGONAL / math.sqrt(size))
+        # A row that is the other one has sqrt(numbers / 3) at most.
+        signs = min(_SIGNS, math.sqrt(size / 12))
+        straight = np.abs(cosine) <= _ORTHOGONAL / math.sqrt(size)
+        found: NDArray[np.bool_] = ~(straight | (np.abs(product) <= signs * by_chance))
     return found
 
 
@@ -210,13 +222,34 @@ def copies(rows: Rows, tolerance: float = 1e-4) -> tuple[Rows, tuple[int, ...]]:
     Returns:
         (groups, size), and the ranks that differ; nobody where no majority says one thing.
     """
-    known = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
-    middle: Rows = np.median(known, axis=0)
-    apart = np.sqrt(((rows - middle) ** 2).sum(axis=(1, 2)))
-    odd = ~(apart <= tolerance * math.sqrt(float((middle**2).sum())))
+    usual = middle(np.where(np.isfinite(rows), rows, 0.0))
+    apart = np.sqrt(((rows - usual) ** 2).sum(axis=(1, 2)))
+    odd = ~(apart <= tolerance * math.sqrt(float((usual**2).sum())))
     if 2 * int(odd.sum()) >= len(rows):
-        return np.zeros_like(middle), ()
-    return middle, tuple(int(rank) for rank in np.flatnonzero(odd))
+        return np.zeros_like(usual), ()
+    return usual, tuple(int(rank) for rank in np.flatnonzero(odd))
+
+
+def middle(rows: Rows) -> Rows:
+    """The median along the first axis, the bits of `np.median`, soon where there are two rows."""
+    if len(rows) == 2:
+        both: Rows = 0.5 * (rows[0] + rows[1])
+        return both
+    ordered = np.sort(rows, axis=0)  # NaN goes last
+    count = len(ordered)
+    result: Rows = 0.5 * (ordered[(count - 1) // 2] + ordered[count // 2])
+    return np.where(np.isnan(ordered[-1]), np.nan, result)
+
+
+def _of(rows: Rows, live: NDArray[Any]) -> Rows:
+    """The rows of live ranks; no copy where all are."""
+    return rows if len(live) == len(rows) else rows[live]
+
+
+def _weighted(weights: Rows, rows: Rows) -> Rows:
+    """The weighted sum over the first axis: `np.tensordot` without its search for axes."""
+    flat: Rows = np.dot(weights[None], rows.reshape(len(weights), -1))
+    return flat.reshape(rows.shape[1:])
 
 
 def _replicas(place: NDArray[Any], live: NDArray[Any], count: int) -> list[list[int]]:
@@ -233,7 +266,7 @@ def _ratios(got: Rows, mean: Rows, robust: Rows, relative: float, floor: float) 
     worst = np.abs(got - mean).max(axis=-1)
     limit = relative * np.maximum(_norms(got), robust) + floor
     ratio = np.where(worst == 0, 0.0, worst / limit)
-    return np.nan_to_num(ratio, nan=math.inf, posinf=math.inf)
+    return np.where(np.isnan(ratio), math.inf, ratio)
 
 
 def _relative(ranks: int, roundoff: float) -> float:

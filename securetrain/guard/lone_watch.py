@@ -18,9 +18,9 @@ from securetrain.core.errors import GuardError
 from securetrain.guard.detector import Detector
 from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.exclusion import Exclusion, ExclusionState
+from securetrain.guard.pieces import fingerprint
 from securetrain.guard.response import Findings
 from securetrain.guard.rows import StepRows
-from securetrain.guard.watch import fingerprint
 from securetrain.policy.schema import Gradients
 
 
@@ -41,6 +41,9 @@ class LoneWatch:
         del exclusion
         self.detector.restart(detector)
 
+    def hand_over(self, step: int) -> None:
+        """See `Watch`; nobody is there to contradict."""
+
     def judge(self, findings: Findings, elsewhere: Collection[int] = ()) -> tuple[int, int]:
         """See `Watch`.
 
@@ -56,9 +59,9 @@ class LoneWatch:
             for gradient in gradients:
                 gradient.zero_()  # nobody else has this piece: it stays as it is
             return 0, 0
-        square = sum(
-            float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in gradients
-        )
+        lengths = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]
+        # Once for all of them: the host waits for the device here.
+        square = sum(length**2 for length in torch.stack(lengths).tolist())
         row = np.full((1, 1, 1), math.sqrt(square))
         rows = StepRows(groups=("(all)",), gradients=row, momentum=None)
         findings.add_assessment(self.detector.observe(rows), self.ranks)

@@ -44,7 +44,7 @@ def against_others(values: Floats, live: Mask) -> Floats:
     ranks = np.flatnonzero(live)
     mine = values[..., ranks]
     ordered = np.sort(mine, axis=-1)
-    result = values - _middle(ordered)
+    result = values - middle_of(ordered)
     last = len(ranks) - 1
     # Without x, the values from x's place on move down by one.
     halves = [
@@ -75,7 +75,8 @@ def widened(values: NDArray[Number], axis: int, more: int, fill: float) -> NDArr
     return np.concatenate([values, np.full(shape, fill, values.dtype)], axis=axis)
 
 
-def _middle(ordered: Floats) -> Floats:
+def middle_of(ordered: Floats) -> Floats:
+    """The median of numbers in order along the last axis, (..., 1); all are there."""
     count = ordered.shape[-1]
     both: Floats = ordered[..., (count - 1) // 2, None] + ordered[..., count // 2, None]
     return 0.5 * both

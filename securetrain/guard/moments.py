@@ -9,7 +9,7 @@ where not (collect.py).
 """
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 Slots: TypeAlias = Sequence[tuple[Tensor, int]]
 """Parameters in the order of a flat piece, and how many numbers of it each takes up."""
 Slices: TypeAlias = Sequence[tuple[int, Tensor]]
-"""Flat numbers, and where in a piece the first of each is; in order, without overlap."""
+"""Numbers, and where in a piece the first of each is; in order, without overlap."""
 _SKETCHED: Final = frozenset({torch.float32, torch.bfloat16})
 """Dtypes of which a sketch is one pass."""
 _NAMES: Final = ("exp_avg", "momentum_buffer")
@@ -34,25 +34,28 @@ class Moments:
         """Read this optimizer from now on."""
         self._optimizer = optimizer
 
+    @torch.no_grad()
     def slices(self, slots: Slots, numel: int) -> Slices:
         """The moment of a piece, one slice for each parameter that has one; none where none has."""
         if self._optimizer is None or sum(size for _, size in slots) != numel:
             return ()
         found: list[tuple[int, Tensor]] = []
-        start = 0
+        start, states = 0, self._optimizer.state
         for parameter, size in slots:
-            moment = self._of(parameter)
+            moment = _moment_of(states.get(parameter))
             if moment is not None and moment.numel() <= size:  # what is left over is padding
-                flat = moment.detach().reshape(-1)
+                flat = moment if moment.is_contiguous() else moment.reshape(-1)
                 found.append((start, flat if flat.dtype in _SKETCHED else flat.float()))
             start += size
         return found
 
-    def _of(self, parameter: Tensor) -> Tensor | None:
-        assert self._optimizer is not None
-        state = self._optimizer.state.get(parameter)
-        for name in _NAMES:
-            moment = state.get(name) if state else None
-            if isinstance(moment, Tensor):
-                return moment.to_local() if isinstance(moment, DTensor) else moment
-        return None
+
+def _moment_of(state: Any) -> Tensor | None:
+    """This rank's part of the moment in an optimizer's state of one parameter."""
+    for name in _NAMES if state else ():
+        moment = state.get(name)
+        if isinstance(moment, DTensor):
+            return moment.to_local()
+        if isinstance(moment, Tensor):
+            return moment
+    return None

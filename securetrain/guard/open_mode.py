@@ -15,7 +15,9 @@ hands. Rules:
    the optimizer's first moment, under the seed of each module's last attempt;
 3. nobody is judged by one module's statistics here: norms of single modules differ more than those
    of whole gradients. The detector judges the sum when all are there;
-4. open steps are slower (four small messages a module). They last `STEPS`, and twice as long each
+4. ranks that reduce in different ways would wait for each other. So all go by one finding
+   (common_finding.py); groups of two or three, where no liar can be outvoted, count votes;
+5. open steps are slower (four small messages a module). They last `STEPS`, and twice as long each
    time that it was necessary again: a liar cannot have a step dropped in every sixty-fifth.
 """
 
@@ -29,6 +31,7 @@ from torch import Tensor
 from securetrain.core.errors import GuardError
 from securetrain.guard.dispute import OpenTable
 from securetrain.guard.exclusion import Ground
+from securetrain.guard.group_channel import Channel
 from securetrain.guard.kept import Kept
 from securetrain.guard.response import Findings
 from securetrain.guard.rows import StepRows
@@ -162,8 +165,25 @@ class OpenMode:
         """True when a module was reduced since the last step."""
         return bool(self._now.settlements) or self._now.silence is not None
 
+    def consider(self, channel: Channel, *, wanted: bool, known: bool = False) -> None:
+        """A step that cannot be reduced again is over: agree on whether the next are open.
+
+        Collective.
+
+        Args:
+            channel: the group.
+            wanted: this rank has read that the step is refused, and neither settled nor anybody
+                named.
+            known: all ranks have read the same.
+        """
+        if not known:
+            votes = channel.all_gather(bytes([wanted]))
+            wanted = 2 * votes.count(b"\1") > len(votes)
+        if wanted:
+            self.start()
+
     def start(self) -> None:
-        """A step was refused, and neither settled nor anybody named."""
+        """The next steps are open."""
         self._left = STEPS << min(self._times, _MOST_DOUBLINGS)
         self._times += 1
 

@@ -15,10 +15,9 @@ import math
 from typing import Annotated, Final
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
-from securetrain.guard.bets import Bets, index_of
+from securetrain.guard.bets import Bets
 
 EARLY: Final = 20
 """Steps in which only coarse limits hold."""
@@ -93,11 +92,11 @@ class Series(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         self.cusum = [one * factor for one in self.cusum]
 
     def _bet(self, z: float, bets: Bets) -> None:
-        powers = [float(x) for x in bets.powers(index_of(np.array(z)))]
+        powers, shares = bets.powers_of(z), bets.epsilon.tolist()
         if len(self.cusum) != len(powers):
             self.cusum, self.pool, self.count = [1.0] * len(powers), [0.0] * len(powers), 0.0
         for place, power in enumerate(powers):
-            epsilon = float(bets.epsilon[place])
+            epsilon = shares[place]
             # A calm step after restless ones is no evidence either: the mean is at least one.
             mean = max((self.pool[place] + power) / (self.count + 1.0), 1.0)
             factor = 1.0 - epsilon + epsilon * power / mean

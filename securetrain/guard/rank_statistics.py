@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 
 from securetrain.guard.assessment import STATISTICS
-from securetrain.guard.medians import Floats, Mask, against_others, median
+from securetrain.guard.medians import Floats, Mask, against_others, median, middle_of
 
 GRID: Final = 2.0**-20
 _TINY: Final = 1e-300
@@ -48,9 +48,9 @@ _LARGEST: Final = 1e100
 def bounded(rows: Floats, live: Mask) -> Floats:
     """Rows (groups, ranks, k), those without finite numbers zero, none of absurd length."""
     whole = np.isfinite(rows).all(axis=-1, keepdims=True)
-    rows = np.clip(np.where(whole, rows, 0.0), -_LARGEST, _LARGEST)
+    rows = np.minimum(np.maximum(np.where(whole, rows, 0.0), -_LARGEST), _LARGEST)
     size = np.sqrt(np.square(rows).sum(axis=-1))
-    limit = _HUGE * np.median(size[:, live], axis=1)[:, None]
+    limit = _HUGE * middle_of(np.sort(size[:, live], axis=1))
     shrink = np.where((size > limit) & (limit > 0), limit / np.maximum(size, _TINY), 1.0)
     result: Floats = rows * shrink[..., None]
     return result

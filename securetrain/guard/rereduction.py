@@ -13,11 +13,12 @@ each part of the gradient has an **owner**:
    their number. What it leaves out it does not multiply by zero: it does not touch it;
 3. a gradient of which several hold a copy (DDP, HSDP) is gathered from the owners;
 4. when all is delivered a fresh seed is drawn, and all ranks say in one table what they sent, heard
-   and got (dispute.py reads it).
+   and got, as sketches and as digests of the bytes (dispute.py reads it).
 """
 
+import hashlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,15 +29,17 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from securetrain.guard.beacon import Beacon
-from securetrain.guard.dispute import OpenTable
+from securetrain.guard.dispute import Digests, OpenTable
 from securetrain.guard.group_channel import Channel
 from securetrain.guard.integrity import unit_roundoff
 from securetrain.guard.kept import Kept
 from securetrain.guard.sketch import Run, SketchShape, derive, sketch, sketch_part, sketch_runs
+from securetrain.guard.statements import read_numbers
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The name since torch 2.13, or the one before."""
 _ROW_TYPE: Final = np.dtype("<f4")
+_DIGEST: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +130,8 @@ class OpenReduction:
                 mean[0] += sketch_part(shard, parameters, own).cpu()
                 first = [Run(numbers, own, at, 0) for at, numbers in one.moment()]
                 moment[0] += sketch_runs(first, parameters, rows=1)[0].cpu()
-        row = (
-            torch.cat([sent, heard, got, mean, moment]).float().numpy().astype(_ROW_TYPE).tobytes()
-        )
+        numbers = torch.cat([sent, heard, got, mean, moment]).float().numpy().astype(_ROW_TYPE)
+        row = self._digest(kept, delivered) + numbers.tobytes()
         rows = self._channel.all_gather(row)
         table = self._read(rows, owners, included, shared=shared, kept=kept)
         return Attempt(
@@ -141,6 +143,18 @@ class OpenReduction:
             rows=b"".join(rows),
             sent_bytes=len(row),
         )
+
+    def _digest(self, kept: Sequence[Kept], delivered: Sequence["_Delivered"]) -> bytes:
+        """The digests of this rank's gradient, of its parts and of what it heard."""
+        parts = len(delivered[0].padded)
+        sent = [_sha256(one.padded[part] for one in delivered) for part in range(parts)]
+        heard = [bytes(_DIGEST)] * self._size
+        if delivered[0].heard is not None:
+            heard = [
+                _sha256(one.heard[rank] for one in delivered if one.heard is not None)
+                for rank in range(self._size)
+            ]
+        return b"".join([_sha256(one.local for one in kept), *sent, *heard])
 
     def _choose(
         self, parts: int, out: Collection[int], apart: Collection[tuple[int, int]]
@@ -194,8 +208,9 @@ class OpenReduction:
         kept: Sequence[Kept],
     ) -> OpenTable:
         parts, k = len(owners), self._shape.size
-        said = np.stack([np.frombuffer(row, dtype=_ROW_TYPE) for row in rows]).astype(np.float64)
-        said = said.reshape(self._size, -1, k)
+        digests = [_digests(row, owners, rank, self._size) for rank, row in enumerate(rows)]
+        begin = _DIGEST * (1 + parts + self._size)
+        said = read_numbers(rows, begin).reshape(self._size, -1, k)
         got = said[:, parts + self._size : -2]
         return OpenTable(
             owners=tuple(owners),
@@ -207,4 +222,20 @@ class OpenReduction:
             roundoff=max(unit_roundoff(one.local.dtype) for one in kept),
             own=said[:, -2],
             moments=said[:, -1],
+            digests=tuple(digests),
         )
+
+
+def _digests(row: bytes, owners: Sequence[int], rank: int, size: int) -> Digests:
+    """The digests at the head of a row."""
+    found = [row[at : at + _DIGEST] for at in range(0, _DIGEST * (1 + len(owners) + size), _DIGEST)]
+    sent, heard = found[1 : 1 + len(owners)], found[1 + len(owners) :]
+    return Digests(found[0], tuple(sent), tuple(heard) if rank in owners else ())
+
+
+def _sha256(tensors: Iterable[Tensor]) -> bytes:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.digest()

@@ -11,7 +11,10 @@ Rules:
    the reduction is done once more, a bounded number of times;
 3. ranks go by what **more than half** of them read out of the table: one that was told another
    table, or says so, holds up nobody. Without a majority the step stays refused;
-4. no rank's word alone ends in a name, and nothing here waits for a rank that was not waited for by
+4. a rank says in every attempt which gradient it has, by its digest; one that says another one
+   denies what it said, and is guilty. The words of a disputed table are signed, for those who judge
+   later (witness.py);
+5. no rank's word alone ends in a name, and nothing here waits for a rank that was not waited for by
    the reduction itself.
 """
 
@@ -28,7 +31,9 @@ from securetrain.guard.dispute import Numbers, OpenTable, Ruling, Standing, guil
 from securetrain.guard.exclusion import Decision, Exclusion, Ground
 from securetrain.guard.group_channel import Channel
 from securetrain.guard.kept import Kept
+from securetrain.guard.one_verdict import STRIKES, TOLD_OTHERWISE
 from securetrain.guard.rereduction import Attempt
+from securetrain.guard.witness import Witness
 
 Offences = list[tuple[int, Ground]]
 Assess = Callable[[Numbers, Collection[int]], Offences]
@@ -37,6 +42,28 @@ Assess = Callable[[Numbers, Collection[int]], Offences]
 _GROUNDS: Final = list(Ground)
 _ATTEMPTS: Final = 16
 """Of f liars each can have disputes with f others, one in each attempt, before the next tells."""
+
+
+class Common(Protocol):
+    """`common_finding.CommonFinding`."""
+
+    @property
+    def is_agreed(self) -> bool:
+        """True when `choose` returns the same on all honest ranks."""
+        ...
+
+    @property
+    def barred(self) -> frozenset[int]:
+        """Ranks whose words are not read."""
+        ...
+
+    def compare(self) -> tuple[bool, tuple[int, ...]]:
+        """Return whether all were told the same, and the ranks guilty of telling otherwise."""
+        ...
+
+    def choose(self, mine: bytes) -> bytes | None:
+        """Return the message of most ranks."""
+        ...
 
 
 class Reducer(Protocol):
@@ -113,11 +140,23 @@ class Settler:
         channel: the group.
         exclusion: the group's record; only looked at.
         standing: the group's disputes.
+        witness: has the words of a disputed table signed.
+        common: says what most ranks read, the same to all; without it each counts for itself.
     """
 
     def __init__(
-        self, reducer: Reducer, channel: Channel, exclusion: Exclusion, standing: Standing
+        self,
+        reducer: Reducer,
+        channel: Channel,
+        exclusion: Exclusion,
+        standing: Standing,
+        *,
+        witness: Witness | None = None,
+        common: Common | None = None,
     ) -> None:
+        self._witness = witness
+        self._common = common
+        self._wholes: dict[int, bytes] = {}
         self._reducer = reducer
         self._channel = channel
         self._exclusion = exclusion
@@ -146,21 +185,35 @@ class Settler:
         table: OpenTable | None = None
         texts: dict[int, str] = {}
         sent_bytes = 0
+        self._wholes.clear()
         decision = self._consider(offences, held)
-        for _ in range(min(_ATTEMPTS, self._exclusion.limit * (self._exclusion.limit + 1) + 3)):
+        most = self._exclusion.limit * (self._exclusion.limit + 1) + 3 + STRIKES
+        for _ in range(min(_ATTEMPTS, most)):
             owners = set(range(ranks)) - set(decision.excluded)
             if decision.undecided or all((rank, rank) in apart for rank in owners):
                 break
             attempt = self._reducer.run(kept, decision.excluded, apart)
             table = attempt.table
+            sent_bytes += attempt.sent_bytes
+            usable, liars = (True, ()) if self._common is None else self._common.compare()
+            offences += [(rank, Ground.PROOF) for rank in liars]
+            texts |= dict.fromkeys(liars, TOLD_OTHERWISE)
+            if not usable:  # other seeds, or another table: once more without their words
+                decision = self._consider(offences, held)
+                continue
             outcome, said = self._read(attempt, decision.excluded, assess)
-            mine = hashlib.sha256(attempt.rows).digest() + outcome.encode(ranks)
-            heard = self._channel.all_gather(mine)
-            sent_bytes += attempt.sent_bytes + len(mine)
-            agreed = _majority([row[32:] for row in heard])
+            mine = outcome.encode(ranks)
+            agreed = self._most(mine)
+            sent_bytes += len(mine)
             if agreed is None:
                 break
             outcome = _Outcome.decode(agreed, ranks)
+            if self._witness is not None and not outcome.ok:
+                names = hashlib.sha256("\n".join(one.chunk for one in kept).encode())
+                rows = hashlib.sha256(attempt.rows).digest()
+                sent_bytes += self._witness.record(
+                    names.digest(), rows, table.owners, table.digests
+                )
             new = [one for one in outcome.grounds.items() if one not in offences]
             texts |= {rank: said[rank] for rank, _ in new if rank in said}
             offences += new
@@ -193,6 +246,12 @@ class Settler:
             sent_bytes=sent_bytes,
         )
 
+    def _most(self, mine: bytes) -> bytes | None:
+        """Return the outcome that most ranks read, for all."""
+        if self._common is not None and self._common.is_agreed:
+            return self._common.choose(mine)
+        return _majority(self._channel.all_gather(mine))
+
     def _consider(self, offences: Offences, held: Collection[int]) -> Decision:
         return self._exclusion.preview(offences, held=held)
 
@@ -200,13 +259,18 @@ class Settler:
         self, attempt: Attempt, out: Collection[int], assess: Assess
     ) -> tuple[_Outcome, dict[int, str]]:
         table = attempt.table
+        barred = frozenset() if self._common is None else self._common.barred
         live = [rank for rank in range(self._channel.size) if rank not in out]
         ruling = rule(table, live)
         texts = dict(ruling.guilty)
-        for rank, others in guilty_by_standing(self._standing, ruling.disputes).items():
+        disputes = [pair for pair in ruling.disputes if not barred & {*pair}]
+        for rank, others in guilty_by_standing(self._standing, disputes).items():
             texts.setdefault(
                 rank, f"contradicts {len(others)} other ranks, more than can be wrong at once"
             )
+        for rank, one in enumerate(table.digests):
+            if self._wholes.setdefault(rank, one.whole) != one.whole:
+                texts.setdefault(rank, "denies the gradient that it said it has")
         grounds = dict.fromkeys(texts, Ground.PROOF)
         grounds |= dict.fromkeys(ruling.not_finite, Ground.NOT_FINITE)
         suspects = [] if ruling.not_finite else assess(table.sent.sum(axis=1), out)
@@ -215,7 +279,7 @@ class Settler:
         apart = _apart(ruling, table, gone={*texts, *ruling.not_finite})
         outcome = _Outcome(
             ok=not (apart or any(rank in live for rank in grounds)),
-            grounds=grounds,
+            grounds={rank: ground for rank, ground in grounds.items() if rank not in barred},
             apart=apart,
         )
         return outcome, texts

@@ -43,7 +43,7 @@ Farach-Colton 2002).
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,6 +68,9 @@ _BITS: Final = 20
 _TILE: Final = {"cpu": 32}
 """Rows that torch takes at a time; elsewhere 256, for few and large operations."""
 _KINDS: Final = {torch.float32: 0, torch.bfloat16: 1}
+_WIDTHS: Final = (4, 2)
+"""Bytes of one number, by kind."""
+_PLAIN: Final = (Tensor, torch.nn.Parameter)
 _FEW: Final = 16
 """Ranks above which 64 numbers must do: the tables of all ranks grow with n * n."""
 
@@ -122,6 +125,10 @@ class SketchParameters:
     def columns(self) -> int:
         """Words of a row that are in use."""
         return min(_COLUMNS, -(-self.numel // (2 * _LANES)))
+
+    def first_of(self, part: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The place of the first number of each part among those of all, rows being whole."""
+        return part * (self.rows * _ROW)
 
     def split(self) -> tuple[Tensor, Tensor, Tensor]:
         """The three tables, each (keys, words)."""
@@ -231,6 +238,36 @@ def sketch_runs(runs: Iterable[Run], parameters: SketchParameters, *, rows: int)
     if kernel is not None and compiled:
         kernel.add(np.array(compiled, dtype=np.int64), _addresses(p), out.numpy())
     return _fold(out, p.shape)
+
+
+def addressed(sources: Sequence[Tensor], p: SketchParameters) -> NDArray[np.int64] | None:
+    """The places of numbers, as the kernel takes them: address, kind and bytes of one, by source;
+    None where there is no kernel or it cannot take all of them.
+    """
+    if p.tables.device.type != "cpu" or load().kernel is None:
+        return None
+    found: list[tuple[int, int, int]] = []
+    for one in sources:
+        kind = _KINDS.get(one.dtype)
+        if kind is None or type(one) not in _PLAIN or not one.is_cpu or not one.is_contiguous():
+            return None
+        found.append((one.data_ptr(), kind, _WIDTHS[kind]))
+    return np.array(found, dtype=np.int64)
+
+
+def sketch_addressed(runs: NDArray[np.int64], p: SketchParameters, *, rows: int) -> Tensor:
+    """`sketch_runs` for a table that layout.py has checked.
+
+    Args:
+        runs: (runs, 5): address, kind, first number, count and row of each.
+        p: from `derive`.
+        rows: sketches that come out.
+    """
+    kernel = load().kernel
+    assert kernel is not None, "asked by addressed"
+    out = np.zeros((rows, p.shape.keys, _MOST))
+    kernel.add(runs, _addresses(p), out)
+    return _fold(torch.from_numpy(out), p.shape)
 
 
 def _check(run: Run, p: SketchParameters, rows: int) -> Tensor:

@@ -50,6 +50,11 @@ struct key { /* T0[a] ^ T1[b] ^ T2[a + b] is the word in column a of row b */
     const uint64_t *t0, *t1, *t2;
 };
 
+struct row { /* the same from one word of a row on */
+    const uint64_t *t0, *t2;
+    uint64_t t1;
+};
+
 /* Lane l of a group has bit l: these shifts bring it to the place of the sign. */
 static const ints SHIFT = {31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16};
 
@@ -72,14 +77,25 @@ INLINE void add_group(floats *sum, const ints x, uint32_t bits) {
     *sum += (floats)(x ^ ((all << SHIFT) & INT32_MIN));
 }
 
+/* Word `w` behind those that a row's tables begin with. */
 INLINE void add_word(floats (*sums)[BUCKETS], const unsigned char *data, const int kind,
-                     const struct key *keys, const int num_keys, int64_t row, int64_t column) {
+                     const struct row *rows, const int num_keys, int64_t w) {
     ints x[2];
     load(x, data, kind);
     for (int k = 0; k < num_keys; k++) {
-        uint64_t h = keys[k].t0[column] ^ keys[k].t1[row] ^ keys[k].t2[row + column];
+        uint64_t h = rows[k].t0[w] ^ rows[k].t1 ^ rows[k].t2[w];
         add_group(&sums[k][(h >> 16) & 15], x[0], (uint32_t)h);
         add_group(&sums[k][(h >> 36) & 15], x[1], (uint32_t)(h >> 20));
+    }
+}
+
+/* The tables of one row, from one of its words on: the loop over words has nothing to work out. */
+INLINE void find_row(struct row *rows, const struct key *keys, const int num_keys, int64_t at) {
+    const int64_t row = at / ROW, column = at % ROW / WORD;
+    for (int k = 0; k < num_keys; k++) {
+        rows[k].t0 = keys[k].t0 + column;
+        rows[k].t1 = keys[k].t1[row];
+        rows[k].t2 = keys[k].t2 + row + column;
     }
 }
 
@@ -90,7 +106,9 @@ INLINE void add_piece(floats (*sums)[BUCKETS], const unsigned char *data, const 
     const int width = kind == FP32 ? 4 : 2;
     memset(word, 0, sizeof word);
     memcpy(word + width * (at % WORD), data, (size_t)(width * count));
-    add_word(sums, word, kind, keys, num_keys, at / ROW, at % ROW / WORD);
+    struct row rows[4];
+    find_row(rows, keys, num_keys, at);
+    add_word(sums, word, kind, rows, num_keys, 0);
 }
 
 /* Add the fp32 accumulators to the fp64 ones, and forget them. */
@@ -135,12 +153,18 @@ INLINE void sketch(const struct run *run, const int kind, const struct key *keys
             at += rest;
             data += width * rest;
         }
-        for (; stop - at >= WORD; at += WORD, data += width * WORD) {
+        const int64_t words = (stop - at) / WORD;
+        struct row rows[4];
+        if (words > 0) { /* a piece may have ended the row, and the tables */
+            find_row(rows, keys, num_keys, at);
+        }
+        for (int64_t w = 0; w < words; w++, data += width * WORD) {
             for (int line = 0; line < width * WORD; line += 64) {
                 __builtin_prefetch((const void *)((uintptr_t)data + AHEAD + (uintptr_t)line), 0, 0);
             }
-            add_word(sums, data, kind, keys, num_keys, row, at % ROW / WORD);
+            add_word(sums, data, kind, rows, num_keys, w);
         }
+        at += words * WORD;
         if (at < stop) {
             add_piece(sums, data, kind, keys, num_keys, at, stop - at);
             data += width * (stop - at);

@@ -49,8 +49,8 @@ class Table:
     @property
     def finite(self) -> NDArray[np.bool_]:
         """(ranks,) true where a rank's gradient is finite by its own words."""
-        both = np.concatenate([self.parts, self.groups], axis=1)
-        return np.asarray(np.isfinite(both).all(axis=(1, 2)))
+        parts, groups = np.isfinite(self.parts), np.isfinite(self.groups)
+        return np.asarray(parts.all(axis=(1, 2)) & groups.all(axis=(1, 2)))
 
 
 def encode(sketches: StepSketches) -> bytes:
@@ -60,18 +60,23 @@ def encode(sketches: StepSketches) -> bytes:
         return sketches.digest + numbers.astype(_ROW_TYPE).tobytes()
 
 
+def read_numbers(rows: Sequence[bytes], begin: int) -> Rows:
+    """(rows, numbers): what ranks have sent behind `begin` bytes; any bytes at all."""
+    sent = np.stack([np.frombuffer(row, dtype=_ROW_TYPE, offset=begin) for row in rows])
+    with np.errstate(invalid="ignore"):  # signalling numbers make a warning, which may be an error
+        return sent.astype(np.float64)
+
+
 def decode(rows: Sequence[bytes], parts: int, groups: int, size: int) -> Table:
     """The table; every row is as long as this rank's own."""
-    flat = np.stack([np.frombuffer(row, dtype=_ROW_TYPE, offset=DIGEST) for row in rows])
-    said = flat.astype(np.float64).reshape(len(rows), -1, size)
-    bounds = np.cumsum([parts, groups, groups])
-    sent, by_group, received, moments = np.split(said, bounds, axis=1)
+    said = read_numbers(rows, DIGEST).reshape(len(rows), -1, size)
+    received, moments = parts + groups, parts + 2 * groups
     return Table(
         digests=tuple(row[:DIGEST] for row in rows),
-        parts=sent,
-        groups=by_group,
-        received=received,
-        moments=moments,
+        parts=said[:, :parts],
+        groups=said[:, parts:received],
+        received=said[:, received:moments],
+        moments=said[:, moments:],
     )
 
 

@@ -44,7 +44,7 @@ class Beginnings:
     def look(self, step: int, findings: Findings) -> None:
         """Take a step's evidence, and say when what newly excluded ranks did began."""
         since = [self.calm.get(rank, 0) for rank in findings.newly_excluded if rank in self.calm]
-        if findings.newly_excluded and since:
+        if since:
             findings.since = max(0, min(since) - MARGIN)
             findings.reaches_back = min(since) < step - 1
         self._learn(step, findings.table)

@@ -41,7 +41,6 @@ def changed_tales(told: Floats, sent: Floats, *, most: int) -> tuple[int, ...]:
         longer = (ratio > FACTOR) | (ratio < 1 / FACTOR)
         turned = np.abs(_cosines(told, first) - _cosines(sent, second)) > TURN
     turned &= known[:, None] & known[None, :]
-    np.fill_diagonal(turned, val=False)
     odd = known & (longer | (turned.sum(axis=1) > max(1, most)))
     return tuple(int(rank) for rank in np.flatnonzero(odd))
 

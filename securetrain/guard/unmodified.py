@@ -23,8 +23,7 @@ Rules:
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -36,33 +35,17 @@ from securetrain.core.errors import GuardError
 from securetrain.guard import slots
 from securetrain.guard.attachment import attach, seen_parameters
 from securetrain.guard.bound_numbers import Aftermath
+from securetrain.guard.buffer_sync import buffers_of, release_buffers
 from securetrain.guard.flat import flat_count, flat_root, has_flat, release_flat, reserve_flat
 from securetrain.guard.guard import GUARDS, GradientGuard
 from securetrain.guard.probe import Probe
-from securetrain.guard.suspicions import OnSuspicion
-from securetrain.guard.verdict import StepRecord, Totals
-from securetrain.guard.watched import Watched, no_rollback, zero
+from securetrain.guard.verdict import Totals
+from securetrain.guard.watched import Listener, Watched, no_rollback, zero
 from securetrain.guard.whereabouts import backward_pass, in_backward, is_distributed, is_inner
 from securetrain.policy.schema import Gradients, GuardResponse
 
 _UNSEEN: Final = "ST-GRAD-006"
 UNWATCHED: Final = "ST-GRAD-020"
-
-
-@dataclass(slots=True, kw_only=True)
-class Listener:
-    """Hears what happens. Called on every rank."""
-
-    watched: Callable[[str], None]
-    """A guard has moved into a model; its description."""
-    unwatched: Callable[[str], None]
-    """A step was made on gradients that nobody judged; the reason, each once."""
-    judged: Callable[[StepRecord], None]
-    """A step was judged."""
-    refused: Callable[[GuardError], None] = lambda _error: None
-    """No step can be made under this policy; why."""
-    suspected: OnSuspicion | None = None
-    """A rank is to be reported to the rendezvous."""
 
 
 class ScriptGuard:
@@ -116,6 +99,8 @@ class ScriptGuard:
             self._explain(model, "its group has one rank: there is nothing to compare with")
         elif not slots.reserve_replicated(model, self._move_in):
             self._explain(model, "DDP's mixed precision has a communication hook of its own")
+        else:
+            buffers_of(model, self._settings)
 
     def sharded(self, module: nn.Module) -> None:
         """fully_shard has sharded a module."""
@@ -166,6 +151,7 @@ class ScriptGuard:
         """The script does something with a model that cannot be watched."""
         slots.release(model)
         release_flat(model)
+        release_buffers(model)
         self._models = [one for one in self._models if one.model() is not model]
         self._explain(model, reason)
 
@@ -193,6 +179,7 @@ class ScriptGuard:
                 on_record=self._listener.judged,
                 nodes=self._nodes,
                 on_suspicion=self._listener.suspected,
+                signer=self._listener.signer,
             )
         except GuardError as error:
             # In a backward pass nothing may be raised: the others would wait.
@@ -206,6 +193,7 @@ class ScriptGuard:
             guard=guard,
             parameters=seen,
             reductions=slots.installed_reductions(model),
+            is_flat=kind == "FSDP1",
         )
         self._models.append(watched)
         self._counted[guard] = guard.totals
@@ -277,7 +265,7 @@ class ScriptGuard:
             model = one.model()
             grads = [] if model is None else [p.grad for p in model.parameters()]
             held = [grad for grad in grads if grad is not None]
-            if held and any(id(grad) in ids for grad in held):
+            if held and not one.is_flat and any(id(grad) in ids for grad in held):
                 whole = all(id(grad) in ids for grad in held)
                 mine = [grad for grad in held if id(grad) in ids]
                 after = one.guard.bind_norm(total, mine, order, whole=whole)
@@ -286,7 +274,24 @@ class ScriptGuard:
         return total
 
     @slots.eager
-    def bind_flags(self, optimizer: Optimizer, flags: dict[Any, Tensor]) -> None:
+    def bind_flat_norm(self, model: nn.Module, total: Tensor, order: float) -> Tensor:
+        """The same for FSDP1's own clipping of a model. Collective.
+
+        Raises:
+            GuardError: ST-GRAD-005, the policy halts the run; ST-GRAD-010, a rank did not speak.
+        """
+        for one in self._models:
+            if one.model() is model:
+                grads = [p.grad for p in model.parameters() if p.grad is not None]
+                after = one.guard.bind_norm(total, grads, order, flat=True)
+                self._take(one, after)
+                return after.value
+        return total
+
+    @slots.eager
+    def bind_flags(
+        self, optimizer: Optimizer, flags: dict[Any, Tensor], *, flat: bool = False
+    ) -> None:
         """A loss scaler has looked for infinities in an optimizer's gradients: the flags by which
         it skips the step. Collective where gradients are sharded.
 
@@ -298,8 +303,10 @@ class ScriptGuard:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for one in self._models:
             mine = [p for p in parameters if id(p) in one.parameters and p.grad is not None]
-            for flag in flags.values() if mine else ():
-                after = one.guard.bind_flag(flag, mine)
+            # FSDP1 may leave a rank without numbers of these: it takes part all the same.
+            known = any(id(p) in one.parameters for p in parameters)
+            for flag in flags.values() if mine or (flat and known) else ():
+                after = one.guard.bind_flag(flag, mine, flat=flat)
                 flag.copy_(after.value)
                 self._take(one, after)
 
@@ -480,8 +487,6 @@ class ScriptGuard:
 
 
 _PAST: Final = "weights change without a step of an optimizer that torch knows"
-
-
 _FOREIGN: Final = "the script has registered a communication hook of its own"
 
 

@@ -11,22 +11,18 @@ the rest.
 Rules:
 
 1. ranks have the numbers of the default group, in verdicts too;
-2. a piece has a fingerprint (names and local shapes of its parameters): what was learned about one
-   piece is never used for another (a run that is resumed on another mesh learns anew);
+2. what was learned about one piece is never used for another (pieces.py): a run that is resumed on
+   another mesh learns anew;
 3. a lone rank's gradient is read through its placements: pending sums are finished first, which is
    collective among the tensor-parallel ranks, all of whom judge at the same time.
 """
 
-import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
-import msgspec
 import numpy as np
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.core.errors import GuardError
@@ -39,19 +35,23 @@ from securetrain.guard.after import (
     lengths_of_table,
 )
 from securetrain.guard.beacon import Beacon
+from securetrain.guard.buffer_sync import BufferSync, buffers_of
 from securetrain.guard.collect import Collector, StepSketches
+from securetrain.guard.common_finding import CommonFinding
 from securetrain.guard.detector import Detector
 from securetrain.guard.detector_state import DetectorState
 from securetrain.guard.dispute import Numbers, OpenTable, Standing
 from securetrain.guard.exclusion import Exclusion, ExclusionState, Ground, weights_of
 from securetrain.guard.flat import Flat, attach_flat, flat_names
-from securetrain.guard.group_channel import Channel, GroupChannel
-from securetrain.guard.hooks import Grid, Sharded, attach_replicated, attach_sharded
+from securetrain.guard.group_channel import GroupChannel
+from securetrain.guard.hooks import Sharded, attach_replicated, attach_sharded
 from securetrain.guard.integrity import check, leaning, unequal
 from securetrain.guard.kept import Keeper, Weights
 from securetrain.guard.loss_scale import OVERFLOW, Overflows
 from securetrain.guard.moments import Moments
+from securetrain.guard.one_verdict import Heard
 from securetrain.guard.open_mode import NOT_AGREED, SET_APART, OpenMode
+from securetrain.guard.pieces import fingerprint, owners_of
 from securetrain.guard.presence import Deadline
 from securetrain.guard.rereduction import OpenReduction
 from securetrain.guard.response import EXCLUDING, Findings
@@ -60,8 +60,10 @@ from securetrain.guard.settlement import Offences, Settlement, Settler
 from securetrain.guard.sketch import shape_for
 from securetrain.guard.statements import DIGEST, Table, decode, encode, first_moment
 from securetrain.guard.two_tales import changed_tales
+from securetrain.guard.witness import Witness, WordSigner
 from securetrain.policy.schema import Gradients, GuardResponse
 
+BUFFERS: Final = "ST-GRAD-014"
 _MEMORY: Final = 64
 """Steps in which a rank that contradicts itself a second time is named."""
 
@@ -89,6 +91,10 @@ class Watch(Protocol):
         """Go on from what was learned about this piece."""
         ...
 
+    def hand_over(self, step: int) -> None:
+        """Give away what was said in the disputes of a step."""
+        ...
+
 
 class GroupWatch:
     """Ranks that hold equal pieces and see different tokens.
@@ -100,7 +106,11 @@ class GroupWatch:
         retain_bytes: local gradient bytes that may wait for a seed, or for a verdict.
         deadline: for each message.
         nodes: the node of each of these ranks, where it is known.
+        signer: signs this rank's words in disputes.
     """
+
+    is_flat = False
+    """FSDP1 shards the model."""
 
     def __init__(
         self,
@@ -111,22 +121,27 @@ class GroupWatch:
         *,
         deadline: Deadline | None = None,
         nodes: Sequence[int] | None = None,
+        signer: WordSigner | None = None,
     ) -> None:
         self.ranks = tuple(dist.get_process_group_ranks(group))
         self.piece = ""
         self.detector = Detector.of(len(self.ranks), settings)
-        self.channel: Channel = GroupChannel(group, deadline)
+        self.channel = Heard(GroupChannel(group, deadline))
         self.shape = shape_for(len(self.ranks), keys=settings.sketch_keys)
         self.beacon = Beacon(self.channel, randomness)
         self.collector = Collector(self.beacon, self.shape, retain_bytes)
         self.moments = Moments()
         self.exclusion = Exclusion(len(self.ranks), nodes)
+        self.common = CommonFinding(self.channel, self.beacon, self.ranks, self.exclusion, settings)
         self.weights = Weights(len(self.ranks))
         self.rows: StepRows | None = None
+        number = 0 if deadline is None else int(deadline.name)
+        self.witness = Witness(channel=self.channel, ranks=self.ranks, guard=number, signer=signer)
         self._keeper = Keeper(retain_bytes)
         self._standing = Standing(len(self.ranks), self.exclusion.limit)
+        self._settings = settings
         self._response = settings.response
-        self._confirm = settings.confirm_tables
+        self._buffers: BufferSync | None = None
         self._group = group
         self._owners: tuple[int, ...] = (0,) * len(self.ranks)
         self.after = AfterVerdict(self.channel, self.beacon)
@@ -134,7 +149,6 @@ class GroupWatch:
         self._opened: list[OpenTable] = []
         self._open = OpenMode(self._settler)
         self._hooks_open = False
-        self._before: Detector | None = None
         self._leaned: dict[int, int] = {}
         self._steps = 0
         self._overflows = Overflows(len(self.ranks))
@@ -151,7 +165,7 @@ class GroupWatch:
                 "the model given to the guard",
                 "shard all of them over one mesh",
             )
-        self._owners = self.after.owners = _owners(self.ranks, grids.pop())
+        self._owners = self.after.owners = owners_of(self.ranks, grids.pop())
         self._hooks_open = True
         attach_sharded(
             modules,
@@ -176,18 +190,22 @@ class GroupWatch:
             keeper=self._keeper,
             moments=self.moments,
         )
+        if self._buffers is None and (sync := buffers_of(model, self._settings)) is not None:
+            self._buffers, sync.channel = sync, self.channel
         self.piece = fingerprint(model.named_parameters())
         self.beacon.commit()
 
     def watch_flat(self, modules: Sequence[Flat]) -> None:
         """Hook modules that FSDP1 shards over these ranks. Collective."""
-        self._owners = tuple(range(len(self.ranks)))
+        self._owners = self.after.owners = tuple(range(len(self.ranks)))
+        self._hooks_open = self.is_flat = True
         attach_flat(
             modules,
             self.collector,
             weights=self.weights,
             keeper=self._keeper,
             moments=self.moments,
+            open_mode=self._open,
         )
         self.piece = fingerprint(flat_names(modules))
         self.beacon.commit()
@@ -215,11 +233,11 @@ class GroupWatch:
         if sketches is None:
             raise _nothing()
         row = encode(sketches)
-        rows = self.channel.all_gather(row)
+        rows = self.common.readable(self.channel.all_gather(row))
         uncounted = {self.ranks[index] for index in self._uncounted}
         mine = Findings(excluded=uncounted, scaled=findings.scaled)
-        self._compare_told(mine, sketches)
-        before = self._before = self.detector.snapshot()
+        self.common.begin(mine, sketches.told, self.detector)
+        before = self.detector.snapshot()
         self._table, self._opened = None, []
         self.after.begin(None)
         weights = self.weights.values
@@ -228,18 +246,15 @@ class GroupWatch:
             self._impose(mine, elsewhere)
         with np.errstate(all="ignore"):  # a liar's numbers may be any
             self._decide(mine, sketches, rows)
-        agreed = hashlib.sha256(b"".join(rows))
-        agreed.update(msgspec.json.encode((mine.codes, sorted(mine.outliers))))
-        if not self._confirm:
-            self.beacon.tell = agreed.digest()
-        elif len(set(self.channel.all_gather(agreed.digest()))) > 1:
-            mine.add_disagreement()
-            self.detector.rewind(before)  # what differs from rank to rank must not be learned
-        sent = len(row) + sketches.batches * 2 * DIGEST + DIGEST * int(self._confirm)
+        self._add_buffers(mine)
+        sent = len(row) + sketches.batches * 2 * DIGEST
+        sent += self.common.settle(mine, before, self.detector, rows)
         if self._response in EXCLUDING:
             sent += self._respond(mine, before)
-            if mine.refused and mine.contested and self._hooks_open and not self._keeper.complete:
-                self._open.start()
+            if self._hooks_open and not self._keeper.complete:
+                wanted = mine.refused and mine.contested
+                self._open.consider(self.channel, wanted=wanted, known=self.common.is_agreed)
+        self.common.end()
         self._open.held = mine.held
         self._keeper.clear()
         self.after.begin(None if mine.refused else lambda: self._lengths(weights))
@@ -254,7 +269,7 @@ class GroupWatch:
             raise _nothing()
         weights = self.weights.values
         mine = Findings(excluded={self.ranks[index] for index in self._uncounted})
-        self._before = self.detector.snapshot()
+        before = self.detector.snapshot()
         self._standing.begin()
         self._impose(mine, elsewhere)
         step.add_to(mine, self.ranks)
@@ -264,25 +279,29 @@ class GroupWatch:
             if self.rows is not None:
                 self._compare_moments(mine, odd)
                 mine.add_assessment(self.detector.observe(self.rows), self.ranks, known)
-        agreed = msgspec.json.encode((mine.codes, sorted(mine.outliers)))
-        self.beacon.tell = hashlib.sha256(agreed).digest()
+        sent = self.common.settle(mine, before, self.detector)
         self._exclude(mine, mine.offences)
+        self.common.end()
         self._open.held = mine.held
         self._opened = step.tables
         self.after.begin(None if mine.refused else lambda: self._lengths(weights))
         findings.merge(mine)
-        return len(step.groups), sum(one.sent_bytes for one in step.settlements)
+        return len(step.groups), sent + sum(one.sent_bytes for one in step.settlements)
+
+    def hand_over(self, step: int) -> None:
+        """See `Watch`."""
+        self.witness.hand_over(step)
 
     def _settler(self) -> Settler:
         reducer = OpenReduction(self._group, self.channel, self.beacon, self.shape, self._owners)
-        return Settler(reducer, self.channel, self.exclusion, self._standing)
-
-    def _compare_told(self, findings: Findings, sketches: StepSketches) -> None:
-        """Every rank has told with its first draw which table it had in the step before."""
-        if len(set(sketches.told)) > 1:
-            findings.add_disagreement()
-            if self._before is not None:
-                self.detector.rewind(self._before)
+        return Settler(
+            reducer,
+            self.channel,
+            self.exclusion,
+            self._standing,
+            witness=self.witness,
+            common=self.common,
+        )
 
     @property
     def _uncounted(self) -> tuple[int, ...]:
@@ -430,6 +449,21 @@ class GroupWatch:
             text = f"rank {self.ranks[rank]}'s optimizer state is not the others'"
             findings.accuse("ST-GRAD-012", text, rank, self.ranks, self._known)
 
+    def _add_buffers(self, findings: Findings) -> None:
+        """Say what was found before the forward passes; what was corrected refuses nothing."""
+        refused = findings.refused
+        for one in self._buffers.take() if self._buffers is not None else ():
+            ground = Ground.NOT_FINITE if one.not_finite else Ground.GROSS
+            if one.is_named and one.source in self._known:
+                findings.offences.append((one.source, ground))
+                continue
+            if one.is_named:
+                findings.offend(one.source, ground, self.ranks)
+            text = f"rank {self.ranks[one.source]} {one.text}"
+            findings.add(BUFFERS, text, attributed=one.is_named, hopeless=True)
+        if self._response in EXCLUDING:
+            findings.refused = refused
+
     def _check_words(self, findings: Findings, table: Table, speak: list[int]) -> None:
         """Name the ranks whose own rows do not describe one gradient."""
         self._steps += 1
@@ -450,22 +484,7 @@ class GroupWatch:
             findings.accuse("ST-GRAD-011", text, rank, self.ranks, self._known)
 
 
-def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
-    """Digest (hex) of a piece's names and local shapes: tells one piece of a model from another."""
-    digest = hashlib.sha256(b"securetrain-piece-v1")
-    for name, parameter in parameters:
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        digest.update(f"{name}|{tuple(local.shape)};".encode())
-    return digest.hexdigest()
-
-
 def _nothing() -> GuardError:
     return GuardError(
         "ST-GRAD-006", "no gradient was reduced since the last step", "the model given to the guard"
     )
-
-
-def _owners(ranks: Sequence[int], grid: Grid) -> tuple[int, ...]:
-    """The shard that each rank has."""
-    shard = {rank: index for row in grid for index, rank in enumerate(row)}
-    return tuple(shard[rank] for rank in ranks)

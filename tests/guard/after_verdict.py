@@ -20,6 +20,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from securetrain.guard.guard import GUARDS, GradientGuard
+from securetrain.guard.tensor_norms import local_of
 from securetrain.launch.gradients import GradientWatch
 from securetrain.parallel import clip_grads, grad_norm
 from securetrain.policy.schema import Gradients, GuardResponse
@@ -44,9 +45,9 @@ WATCH = Watch(
 )
 
 
-def install():
+def install(*only):
     for name, patch in WATCH.patches().items():
-        if find_spec(name.partition(".")[0]) is not None:
+        if (not only or name in only) and find_spec(name.partition(".")[0]) is not None:
             patch(import_module(name))
 
 
@@ -65,6 +66,10 @@ def build(kind):
 
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(32, 96), nn.Tanh(), nn.Linear(96, 8))
+    if kind.startswith("fsdp1"):
+        for index in (0, 2):
+            model[index] = flat(model[index], kind)
+        return flat(model, kind)
     if kind == "hsdp":
         size = dist.get_world_size()
         mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
@@ -75,22 +80,35 @@ def build(kind):
     return _fully_shard.fully_shard(model, mesh=mesh)
 
 
+def flat(module, kind):
+    from torch.distributed.fsdp import fully_sharded_data_parallel as fsdp1
+
+    original = kind == "fsdp1, original parameters"
+    cpu = torch.device("cpu")
+    return fsdp1.FullyShardedDataParallel(module, device_id=cpu, use_orig_params=original)
+
+
 def poison(value):
     """Change a number of the liar's own shards."""
 
     def change(grads):
         for grad in grads:
-            local = grad.to_local()
+            local = local_of(grad)
             if local.numel():
                 local.view(-1)[0] = value
 
     return change
 
 
+def whole(parameter):
+    """All of a parameter; of FSDP1's this rank's shard."""
+    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter.detach()
+
+
 def times(factor):
     def change(grads):
         for grad in grads:
-            grad.to_local().mul_(factor)
+            local_of(grad).mul_(factor)
 
     return change
 
@@ -128,7 +146,7 @@ def train(
         loss = nn.functional.cross_entropy(model(x), y)
         (loss if scaler is None else scaler.scale(loss)).backward()
         lying = rank in liars and step >= START
-        grads = [p.grad for p in model.parameters()]
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
         if WATCH._guard is not None:
             WATCH._guard.before_use(model.parameters())
         if lying and change is not None:
@@ -137,8 +155,11 @@ def train(
             scaler.unscale_(optimizer)
         every(grads)
         with says(lie if lying else None):
-            norm = clip_grad.clip_grad_norm_(model.parameters(), clips, order)
-        norms.append(float(norm.full_tensor()))
+            if kind.startswith("fsdp1"):
+                norm = model.clip_grad_norm_(clips, order)
+            else:
+                norm = clip_grad.clip_grad_norm_(model.parameters(), clips, order).full_tensor()
+        norms.append(float(norm))
         if scaler is None:
             optimizer.step()
         else:
@@ -153,7 +174,7 @@ def train(
         "losses": losses,
         "norms": norms,
         "held_out": held_out,
-        "finite": all(bool(torch.isfinite(p.full_tensor()).all()) for p in model.parameters()),
+        "finite": all(bool(torch.isfinite(whole(p)).all()) for p in model.parameters()),
         "scale": None if scaler is None else scaler.get_scale(),
         "verdicts": [msgspec.json.decode(msgspec.json.encode(v)) for v in RECORDS],
     }
@@ -177,6 +198,12 @@ class says:  # noqa: N801 - it reads as a word
 
     def __exit__(self, *_error):
         self.module.AfterVerdict.norm = self.real
+
+
+def flat_scaler():
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    return ShardedGradScaler("cpu", init_scale=1024.0, growth_interval=1000)
 
 
 def scaler():
@@ -264,4 +291,19 @@ def many(kind):
         found[f"order {order}, nan"] = train(kind, order=order, **ATTACKS["nan"])
     found["tokens"] = train(kind, every=times(1 / 64))
     found["tokens, huge"] = train(kind, every=times(1 / 64), **ATTACKS["huge"])
+    return found
+
+
+def few_flat(kind, names):
+    """The same of FSDP1."""
+    lies.quiet()
+    orders = (2.0, 1.0, math.inf)
+    found = {"nan, plain": train(kind, **ATTACKS["nan"])}
+    found |= {f"order {order}, plain": train(kind, order=order) for order in orders}
+    found["scaled, plain"] = train(kind, scaler=flat_scaler())
+    install()
+    found |= {f"order {order}": train(kind, order=order) for order in orders}
+    found["scaled"] = train(kind, scaler=flat_scaler())
+    found |= {name: train(kind, **ATTACKS[name]) for name in names}
+    found["inf, scaled"] = train(kind, **ATTACKS["inf"], scaler=flat_scaler())
     return found

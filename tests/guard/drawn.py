@@ -51,7 +51,7 @@ ON_VALUES = {
 ON_ANY = {
     "bits": any_bytes,
     "equivocate": lambda source, data: {source.randrange(SIZE): any_bytes(source, data)},
-    "digest": lambda source, data: source.randbytes(32) + data[32:],
+    "digest": lambda source, data: (source.randbytes(32) + data[32:])[: len(data)],
     "silence": lambda _source, _data: None,
 }
 KINDS = (*ON_NUMBERS, *ON_VALUES, *ON_ANY)

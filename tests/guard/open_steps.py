@@ -5,15 +5,19 @@
 # mypy: ignore-errors
 
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-from securetrain.guard import GradientGuard, hooks, rereduction
+from securetrain.artifacts import RankSigner
+from securetrain.core import canonical
+from securetrain.guard import GradientGuard, hooks, rereduction, watch
+from securetrain.guard import flat as flat_hooks
 from securetrain.policy.schema import GuardResponse
 from tests.guard import lies
 
@@ -29,6 +33,10 @@ def build(kind):
         nn.Linear(32, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 8)
     )
     size = dist.get_world_size()
+    if kind == "fsdp1":
+        for index in (0, 2, 4):
+            model[index] = flat(model[index])
+        return flat(model)
     mesh = init_device_mesh("cpu", (size,))
     if kind == "hsdp":
         mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
@@ -37,11 +45,41 @@ def build(kind):
     return fully_shard(model, mesh=mesh)
 
 
-def train(kind, *, lie=None, budget="large", response=GuardResponse.SKIP_STEP, factor=None):
+def flat(module):
+    return FullyShardedDataParallel(module, device_id=torch.device("cpu"))
+
+
+class Signer:
+    """What a launcher does for a worker: the key is certified for the run."""
+
+    world_size = 4
+
+    def __init__(self, folder, run_id):
+        self.run_id = run_id
+        self.signer = RankSigner.load(Path(folder, "key.pem"), Path(folder, "key.cert"))
+        self.certificate = self.signer.certificate
+        self.kept = []
+
+    def sign(self, message):
+        return self.signer.key.sign(message)
+
+    def keep(self, transcript, step):
+        self.kept.append((step, canonical.encode(transcript)))
+
+
+def train(
+    kind,
+    *,
+    lie=None,
+    budget="large",
+    response=GuardResponse.SKIP_STEP,
+    factor=None,
+    signer=None,
+):
     """Train; the liar lies in each step from START on."""
     settings = msgspec.structs.replace(lies.SETTINGS, response=response)
     model = build(kind)
-    guard = GradientGuard(None, settings, retain_bytes=BUDGETS[budget])
+    guard = GradientGuard(None, settings, retain_bytes=BUDGETS[budget], signer=signer)
     guard.attach(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     rank, verdicts, opened = dist.get_rank(), [], []
@@ -64,6 +102,7 @@ def train(kind, *, lie=None, budget="large", response=GuardResponse.SKIP_STEP, f
         "verdicts": [msgspec.json.decode(msgspec.json.encode(v)) for v in verdicts],
         "held_out": held_out,
         "opened": opened,
+        "words": [] if signer is None else signer.kept,
         "finite": all(bool(torch.isfinite(lies._full(p)).all()) for p in model.parameters()),
         "evidence": [e for v in verdicts[-1:] for e in (s.evidence for s in v.table)],
     }
@@ -82,11 +121,11 @@ def sends_other_than_it_says(step, own):
     def reduce_scatter(output, local, **options):
         return real(output, local * -5.0, **options)
 
-    hooks._reduce_scatter = reduce_scatter
-    try:
+    with (
+        lies.patched(hooks, "_reduce_scatter", reduce_scatter),
+        lies.patched(flat_hooks, "_reduce_scatter", reduce_scatter),
+    ):
         yield
-    finally:
-        hooks._reduce_scatter = real
 
 
 @contextmanager
@@ -132,6 +171,23 @@ def _with_table(*, sent=(), heard=(), got=False):
         rereduction.torch = torch
 
 
+@contextmanager
+def is_told_another_table(step, own):
+    """The rank is told in one step that rank 0 has got something else, so that it alone refuses."""
+    channel = own.channel._channel
+    real = channel.all_gather
+
+    def all_gather(data):
+        rows = real(data)
+        if step == START and len(data) > 1024:
+            at = len(data) - 4 * 1024  # two groups' received and moments: 256 numbers each
+            rows[0] = rows[0][:at] + rows[1][at : at + 512] + rows[0][at + 512 :]
+        return rows
+
+    with lies.patched(channel, "all_gather", all_gather):
+        yield
+
+
 class _Torch:
     """Torch with another `cat`, for one module of this rank."""
 
@@ -154,12 +210,26 @@ LIES = {
 FAULTS = {"nan": float("nan"), "flips": -40.0}
 
 
-def campaign(kind, budget, names):
+def two_tables():
+    """What came of it, with what the ranks have read before they agreed."""
+    lies.quiet()
+    read, real = [], watch.CommonFinding.settle
+
+    def settle(own, findings, *rest):
+        read.append(findings.refused)
+        return real(own, findings, *rest)
+
+    with lies.patched(watch.CommonFinding, "settle", settle):
+        return train("fsdp", lie=is_told_another_table) | {"read": read}
+
+
+def campaign(kind, budget, names, folder="", run_id=""):
     lies.quiet()
     found = {"clean": train(kind, budget=budget)}
     for name in names:
         if name in LIES:
-            found[name] = train(kind, lie=LIES[name], budget=budget)
+            signer = Signer(folder, run_id) if folder else None
+            found[name] = train(kind, lie=LIES[name], budget=budget, signer=signer)
         else:
             found[name] = train(kind, factor=FAULTS[name], budget=budget)
     return found

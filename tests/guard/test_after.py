@@ -149,3 +149,33 @@ def test_a_norm_that_a_trainer_computes_itself_is_bound_too():
         assert found["losses"][: steps - 1] == without["losses"][: steps - 1]
         assert found["seconds"] == [None] * (steps - 2) + [[LIAR], None]
         assert found["finite"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("fsdp1, original parameters", ("nan",)),
+        pytest.param("fsdp1, original parameters", tuple(ATTACKS), marks=pytest.mark.many),
+        pytest.param("fsdp1", tuple(ATTACKS), marks=pytest.mark.many),
+    ],
+)
+def test_norms_and_flags_of_fsdp1_are_bound_too(kind, names):
+    for rank, found in enumerate(run_ranks(after_verdict.few_flat, 4, kind, names, timeout=580)):
+        assert rank == LIAR or not found["nan, plain"]["finite"]
+        for honest in ("order 2.0", "order 1.0", "order inf", "scaled"):
+            assert found[honest]["losses"] == found[f"{honest}, plain"]["losses"]
+            assert found[honest]["norms"] == found[f"{honest}, plain"]["norms"]
+            assert not codes(found[honest])
+        for name in names:
+            case = found[name]
+            assert case["finite"]
+            assert codes(case) == {"ST-GRAD-013"}
+            assert len(lost(case)) <= 1
+            assert {r for v in case["verdicts"] for r in v["outliers"]} <= {LIAR}
+            assert max(case["norms"]) < 4.0
+        assert_named(found["nan"])
+        flagged = found["inf, scaled"]
+        assert flagged["finite"]
+        assert codes(flagged) == {"ST-GRAD-013"}
+        assert flagged["scale"] == 1024.0
+        assert next(v for v in flagged["verdicts"] if v["codes"])["outliers"] == [LIAR]

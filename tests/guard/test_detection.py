@@ -30,8 +30,11 @@ def one_thread():
 
 
 def test_liars_of_a_real_training_are_named_alone():
-    names = ["clean", "x-3", "alie1.5", "null", "matched", "flip"]
+    names = ["clean", "x-3", "alie1.5", "null", "matched", "flip", "rotating"]
     worlds = replay(Training(4, 0, 75), names, start=45)
+    rotated = summary(worlds.pop("rotating"))
+    assert rotated["undecided"] is not None, rotated
+    assert rotated["honest"] == 0, rotated
     for name, world in worlds.items():
         found = summary(world)
         assert found["honest"] == 0, (name, found)
@@ -61,6 +64,8 @@ def test_delays(ranks, seed):
     late |= {name: delay[name] for name in TURNS if delay[name] > 25}
     assert late == {}
     assert ranks < 8 or found["two"]["all"] <= 30
+    # Of four ranks after 100 steps of a training the cosines are nearly none: 15 to 95 steps.
+    assert ranks < 8 or found["rotating"]["undecided"] <= 60
     named = [one["exact"] for name, one in found.items() if name in NORM_CHANGES + TURNS]
     assert min(named) >= 0.99
 

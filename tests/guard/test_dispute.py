@@ -264,6 +264,100 @@ def test_a_part_as_small_as_nothing_is_no_dispute():
     assert rule(table, [0, 1]) == Ruling()
 
 
+def honest_table(ranks=4, *, shared=True, roundoff=2.0**-24, k=K):
+    """All say what is so: each number of a row is 1, and so are the means."""
+    return OpenTable(
+        owners=tuple(range(ranks)),
+        sent=np.ones((ranks, ranks, k)),
+        heard=np.ones((ranks, ranks, k)),
+        got=np.ones((ranks, ranks, k)),
+        included=np.ones((ranks, ranks), dtype=bool),
+        shared=shared,
+        roundoff=roundoff,
+    )
+
+
+def test_numbers_in_which_the_others_are_lost_are_set_apart_though_nobody_denies_them():
+    """They would widen the limit of their part, or bring down the owner who rounds in them."""
+    whole = 4 * math.sqrt(K)  # of all parts, of most
+    for length, found in ((1.001, ((2, 1),)), (0.999, ())):
+        table = honest_table(ranks=16)
+        table.sent[2, 1] = table.heard[1, 2] = 16 * whole * length / math.sqrt(K)
+        table.got[:, 1] = table.heard[1].mean(axis=0)
+        ruling = rule(table, range(16))
+        assert ruling.apart == found
+        assert (ruling.guilty, ruling.disputes) == ({}, ())
+    table = honest_table(ranks=2)
+    table.sent[1, 0] = table.heard[0, 1] = 1e9
+    table.got[:, 0] = table.heard[0].mean(axis=0)
+    assert rule(table, [0, 1]).apart == (), "of two neither is out of proportion"
+
+
+@pytest.mark.parametrize(("ranks", "growth"), [(4, 2.5), (16, 8.0), (20, 2 * math.sqrt(20))])
+@pytest.mark.parametrize("roundoff", [2.0**-24, 2.0**-8])
+def test_what_an_owner_gives_out_may_be_off_by_rounding_and_no_more(ranks, growth, roundoff):
+    table = honest_table(ranks, roundoff=roundoff, k=4)
+    limit = (2 * roundoff * (1 + growth) + 2.0**-20 + 2.0**-18) * 2.0
+    table.got[3, 1, 2] = 1 + 0.999 * limit
+    assert rule(table, range(ranks)) == Ruling()
+    table.got[3, 1, 2] = 1 + 1.001 * limit
+    ruling = rule(table, range(ranks))
+    assert (ruling.complaints, ruling.disputes) == (((3, 1),), ((1, 3),))
+    # Who does not count has no complaint, but what it says is compared.
+    ruling = rule(table, [rank for rank in range(ranks) if rank != 3])
+    assert (ruling.complaints, ruling.disputes) == ((), ((1, 3),))
+
+
+def test_an_owner_is_guilty_by_the_word_of_more_than_half():
+    table = honest_table()
+    table.got[[0, 3], 1] = 2.0
+    assert rule(table, range(4)).guilty == {}, "half is not more than half"
+    table.got[2, 1] = 2.0
+    ruling = rule(table, range(4))
+    assert set(ruling.guilty) == {1}
+    assert ruling.complaints == ruling.disputes == ()
+    table = honest_table()
+    table.got[1, 1] = 2.0
+    assert set(rule(table, range(4)).guilty) == {1}, "it contradicts itself"
+    table = honest_table(shared=False)
+    table.got[[0, 2, 3], 1] = 2.0
+    assert rule(table, range(4)) == Ruling(), "what they say of another's part is not looked at"
+
+
+def test_sender_and_owner_may_differ_by_rounding_and_no_more():
+    for change, disputes in ((0.999, ()), (1.001, ((0, 2),))):
+        table = honest_table()
+        table.heard[2, 0] *= 1 - change * 2.0**-18
+        table.got[:, 2] = table.heard[2].mean(axis=0)
+        ruling = rule(table, range(4))
+        assert ruling.disputes == disputes
+        assert ruling.apart == tuple((rank, 2) for rank, _ in disputes)
+
+
+def test_what_a_rank_that_does_not_count_sends_is_compared_and_set_apart_from_nobody():
+    table = honest_table()
+    table.included[0] = False
+    table.sent[0, 2] = 5.0
+    ruling = rule(table, [1, 2, 3])
+    assert (ruling.disputes, ruling.apart) == (((0, 2),), ())
+    table.sent[0] = math.nan
+    ruling = rule(table, [1, 2, 3])
+    assert ruling.not_finite == (), "its numbers refuse nothing"
+
+
+def test_who_has_most_disputes_explains_those_of_the_others():
+    standing = Standing(7, 2)
+    standing.begin()
+    pairs = [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (1, 6)]
+    assert guilty_by_standing(standing, pairs) == {1: (0, 4, 5, 6)}
+    assert standing.pairs == [(0, 2), (0, 3)], "which is not too many"
+    standing = Standing(7, 2)
+    standing.begin()
+    found = guilty_by_standing(standing, [(0, 6), (1, 6), (2, 6), (3, 6)])
+    assert found == {6: (0, 1, 2, 3)}, "who has disputes with one liar has one dispute"
+    assert standing.pairs == []
+
+
 KINDS = ["sent", "send", "heard", "got", "give"]
 FACTORS = [1.0001, 1.01, -1.0, -5.0, 0.0, 1e6, 1e30, math.nan, math.inf]
 

@@ -115,15 +115,19 @@ def test_gross_bounds_grow_with_what_is_honest_and_are_coarse_at_first():
     gross = Gross(3)
     live = np.ones(4, dtype=bool)
 
-    def leap(slot, factor, *, steps=50, statistic=0):
+    def leap(slot, factor, *, steps=50, statistic=0, turned=()):
         raw = np.zeros((3, 4, 4))
         raw[slot, statistic, 2] = math.log(factor)
-        return gross.find(raw, live, steps)
+        return gross.find(raw, live, steps, np.isin(np.arange(4), turned))
 
-    assert leap(0, 5, steps=5) == {}
+    assert leap(0, 15, steps=5) == {}
+    assert leap(0, 17, steps=5) == {2: (0, 0)}
     gross = Gross(3)
-    assert leap(0, 5) == {2: (0, 0)}
-    assert leap(0, 5, statistic=1) == {2: (0, 1)}
+    assert leap(0, 7) == {2: (0, 0)}
+    assert leap(0, 7, statistic=1) == {2: (0, 1)}
+    assert leap(0, 5) == {}
+    assert leap(0, 15) == {}, "twice the largest honest one"
+    assert leap(0, 17) == {2: (0, 0)}, "of which no more than four times is learned"
     assert leap(2, 15) == {}
     assert leap(2, 17) == {}, "twice the largest honest one"
     gross = Gross(3)
@@ -131,10 +135,26 @@ def test_gross_bounds_grow_with_what_is_honest_and_are_coarse_at_first():
     assert leap(2, 17, steps=5) == {}
     gross = Gross(3)
     assert leap(0, 1 / 50) == {}, "upwards only"
-    assert leap(0, 2400) == {}
+    assert leap(0, 2400) == {2: (0, 0)}, "nor does a gradient of nothing raise it"
+    gross = Gross(3)
+    assert leap(0, 5) == leap(0, 5, turned=[0, 1, 3]) == {}
+    assert leap(0, 5, turned=[2]) == {2: (0, 0)}, "against the others"
+    assert leap(0, 5, turned=[2], statistic=1) == {2: (0, 1)}
+    assert leap(0, 3.9, turned=[2]) == {}
+    assert leap(1, 5, turned=[2]) == {}, "of the whole gradient"
+    assert leap(0, 5, turned=[2], steps=19) == {}
+    assert leap(0, 5, turned=[2], steps=20) == {2: (0, 0)}
+    gross = Gross(3)
+    assert leap(0, 7, steps=20) == {2: (0, 0)}
+    assert leap(0, 7, steps=19) == {}
     gross = Gross(3)
     live[2] = False
     assert leap(0, 100) == {}
+    assert not gross.largest.any(), "who does not count raises no bound"
+    gross.largest[1, 0] = 1.0
+    gross.widen(5)
+    assert gross.largest.shape == (5, 2)
+    assert gross.largest.sum() == gross.largest[1, 0] == 1.0
 
 
 def test_a_series_leaps_accumulates_and_settles():

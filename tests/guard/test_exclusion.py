@@ -102,6 +102,11 @@ def test_when_all_are_not_finite_nobody_is_named(ranks):
     assert decision.excluded == decision.undecided == ()
 
 
+def test_one_rank_alone_that_is_not_finite_is_undecided():
+    """Nobody else could say that the cause is upstream."""
+    assert Exclusion(1).decide([(0, FINITE)]).undecided == (0,)
+
+
 def test_statistics_exclude_ranks_of_one_node_in_a_window():
     record = Exclusion(8, nodes=[0, 0, 0, 0, 1, 1, 1, 1])
     assert record.decide([(1, STATISTICS)]).newly == (1,)

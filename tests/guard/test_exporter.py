@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""guard.prom."""
+"""guard.prom, and what else the guard's writer feeds."""
+
+import pytest
 
 from securetrain.guard.exporter import GuardTextfile
 from securetrain.guard.records import SketchWriter
@@ -102,3 +104,24 @@ def test_the_writer_of_sketches_feeds_it(tmp_path):
     writer.close()
     assert samples(path)["securetrain_guard_steps_judged_total{}"] == "2"
     assert len((tmp_path / "sketches.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_scripts_steps_are_in_the_events_of_tensorboard(tmp_path):
+    pytest.importorskip("tensorboardX")
+    writer = SketchWriter(tmp_path / "sketches.jsonl", None, tmp_path / "board")
+    for step in (1, 2):
+        writer.write(record(step))
+    writer.close()
+    (path,) = (tmp_path / "board").iterdir()
+    data = path.read_bytes()
+    for tag in (b"guard/evidence/rank-0", b"guard/norm/rank-0", b"guard/excluded"):
+        assert data.count(tag) == 2
+
+
+def test_without_tensorboardx_the_rest_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("securetrain.guard.board.importlib.util.find_spec", lambda _name: None)
+    writer = SketchWriter(tmp_path / "sketches.jsonl", None, tmp_path / "board")
+    writer.write(record(1))
+    writer.close()
+    assert not (tmp_path / "board").exists()
+    assert len((tmp_path / "sketches.jsonl").read_text().splitlines()) == 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from securetrain.guard.integrity import check, near_zero, unit_roundoff
+from securetrain.guard.integrity import IntegrityResult, check, near_zero, unit_roundoff
 from securetrain.guard.sketch import SketchShape, derive, shape_for, sketch, sketch_part
 
 D = 4096
@@ -180,8 +180,28 @@ def test_every_replicas_copy_of_a_shard_is_checked():
     received[2] *= 1.001  # what reached the second replica is another sum
     result = check(whole, received, roundoff=2.0**-24, owners=owners)
     assert result.holders == (2,)
-    with pytest.raises(ValueError, match="owned"):
-        check(whole, received, roundoff=2.0**-24, owners=(0, 0, 0, 0))
+    for wrong in ((0, 0, 0, 0), (0, 1, 0), (0, 1, 0, 1, 1)):
+        with pytest.raises(ValueError, match="owned"):
+            check(whole, received, roundoff=2.0**-24, owners=wrong)
+
+
+def test_a_group_whose_parts_do_not_add_up_is_not_fine_either():
+    assert IntegrityResult(ratio=0.5).ok
+    assert not IntegrityResult(ratio=2.0, groups=(1,)).ok
+    assert not IntegrityResult(ratio=2.0, holders=(1,)).ok
+
+
+def test_shards_may_be_owned_in_another_order_than_the_ranks():
+    x = gradients("dense", 4, torch.Generator().manual_seed(9))
+    y = reduce(x, torch.float32)
+    shape, owners = shape_for(4), (2, 0, 3, 1)
+    parts = derive(b"s" * 32, "c", numel=D // 4, parts=4, shape=shape)
+    whole = torch.stack([sketch(row, parts) for row in x]).numpy()
+    received = torch.stack(
+        [sketch_part(y.view(4, -1)[part].contiguous(), parts, part) for part in owners]
+    ).numpy()[:, None]
+    assert check(whole, received, roundoff=2.0**-24, owners=owners).ok
+    assert check(whole, received, roundoff=2.0**-24).holders == (0, 1, 2, 3)
 
 
 def test_what_cannot_be_checked_is_refused():

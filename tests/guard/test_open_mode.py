@@ -2,19 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """A liar in a sharded model that cannot be reduced again after the step (open_steps.py)."""
 
+import hashlib
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from securetrain.core.errors import GuardError
+from securetrain.artifacts import check_words
+from securetrain.core.errors import GuardError, UsageError
 from securetrain.guard.dispute import OpenTable
 from securetrain.guard.exclusion import Ground
 from securetrain.guard.kept import Kept
 from securetrain.guard.open_mode import STEPS, OpenMode
 from securetrain.guard.response import Findings
 from securetrain.guard.settlement import Settlement
+from securetrain.identity import JobCA
+from securetrain.identity.trust import TrustRoot
+from securetrain.launch.run_setup import make_identity, prepare_run
 from securetrain.testing.processes import run_ranks
 from tests.guard import open_steps
 from tests.guard.open_steps import FAULTS, LIAR, LIES, START
@@ -36,8 +42,19 @@ def assert_survived(found: dict[str, Any], clean: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def seen():
-    return run_ranks(open_steps.campaign, 4, "fsdp", "large", SAMPLE, timeout=280)
+def run(tmp_path_factory):
+    """A run, with a key for the ranks of its node."""
+    folder, now = tmp_path_factory.mktemp("run"), datetime.now(UTC)
+    setup = prepare_run(folder, "dev", now)
+    ca = JobCA.create(setup.policy.policy.identity.trust_domain, setup.job, now)
+    make_identity(setup, ca, now).store(folder / "key.pem", folder / "key.cert")
+    return setup
+
+
+@pytest.fixture(scope="module")
+def seen(run):
+    said = (SAMPLE, str(run.run.root), run.job)
+    return run_ranks(open_steps.campaign, 4, "fsdp", "large", *said, timeout=280)
 
 
 @pytest.mark.dist
@@ -76,11 +93,66 @@ def test_evidence_is_collected_in_the_open_and_all_ranks_decide_alike(seen):
     assert all(value is not None for value in seen[0]["accuses"]["evidence"])
 
 
+@pytest.mark.dist
+@pytest.mark.slow
+def test_ranks_that_were_told_different_tables_reduce_alike():
+    seen = run_ranks(open_steps.two_tables, 4, timeout=100)
+    first = [found["read"][START] for found in seen]
+    assert first == [False, False, True, False], "one rank has read something else"
+    for found in seen:
+        assert not any(found["opened"]), "one reading opens nothing"
+        assert all(v["ok"] for v in found["verdicts"]), "and refuses nothing"
+        assert found["verdicts"][START]["disputes"] == [[0, 2]]
+        assert found["finite"]
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_the_words_of_a_dispute_are_signed_and_can_be_verified_afterwards(seen, run, tmp_path):
+    assert not seen[0]["clean"]["words"]
+    trust = TrustRoot.load(run.run.trust, datetime.now(UTC))
+    for name in ("denies", "accuses"):
+        for other in seen[1:]:
+            assert other[name]["words"] == seen[0][name]["words"], "all hold the same"
+        step, data = seen[0][name]["words"][-1]
+        assert step > START
+        path = tmp_path / f"{hashlib.sha256(data).hexdigest()}.json"
+        path.write_bytes(data)
+        checked = check_words(path, trust)
+        assert checked.is_signed
+        assert not checked.uncertified
+        assert checked.transcript.ranks == [0, 1, 2, 3]
+        assert not checked.ruling.named
+        # Another name, another run, another trust root.
+        with pytest.raises(UsageError, match="not its name"):
+            check_words(path.rename(tmp_path / "other.json"), trust)
+        other = tmp_path / f"{name}-run"
+        stranger = prepare_run(other, "dev", datetime.now(UTC))
+        foreign = TrustRoot.load(stranger.run.trust, datetime.now(UTC))
+        path.write_bytes(data)
+        unknown = check_words(path, foreign)
+        assert unknown.ruling.unsigned == (0, 1, 2, 3)
+        assert list(unknown.uncertified) == [0, 1, 2, 3]
+
+
+@pytest.mark.many
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_liar_in_a_large_model_of_fsdp1_costs_one_step():
+    name = "sends other than it says"
+    for found in run_ranks(open_steps.campaign, 4, "fsdp1", "large", (name,), timeout=280):
+        assert_survived(found[name], found["clean"])
+        assert found[name]["opened"] == [step > START for step in range(open_steps.STEPS)]
+        assert [v["step"] for v in found[name]["verdicts"] if v["response"] == "skip-step"] == [
+            START
+        ]
+
+
 @pytest.mark.many
 @pytest.mark.dist
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", ["large", "small"])
-@pytest.mark.parametrize("kind", ["fsdp", "hsdp"])
+@pytest.mark.parametrize("kind", ["fsdp", "hsdp", "fsdp1"])
 def test_no_liar_stalls_a_sharded_model_with_or_without_copies(kind, budget):
     names = (*LIES, *FAULTS)
     for found in run_ranks(open_steps.campaign, 4, kind, budget, names, timeout=580):

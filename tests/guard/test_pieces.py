@@ -106,7 +106,7 @@ def scenarios(cases: list[Case], culprit: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "cases",
     [
-        pytest.param(FOUR, id="dense"),
+        pytest.param(FOUR, id="dense", marks=pytest.mark.many),
         pytest.param(WITH_TP, id="with tp", marks=pytest.mark.many),
         pytest.param(EXPERTS, id="experts"),
     ],

@@ -164,6 +164,12 @@ def silent(victim: int, kind: str) -> str:
             if kind == "row":
                 mute: Any = guard._watches[0]
                 mute.channel.all_gather = lambda _: threading.Event().wait(12) and None
+            elif kind == "comparison":
+                mute = guard._watches[0]
+                real = mute.channel.all_gather
+                mute.channel.all_gather = lambda data, real=real: (
+                    threading.Event().wait(12) and None if len(data) == 17 else real(data)
+                )
             else:
                 time.sleep(12)
         begin = time.monotonic()
@@ -178,7 +184,7 @@ def silent(victim: int, kind: str) -> str:
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["judge", "row"])
+@pytest.mark.parametrize("kind", ["judge", "row", "comparison"])
 def test_a_silent_rank_of_a_real_group_ends_in_a_refusal_that_names_it(kind):
     said = run_ranks(silent, 4, 2, kind, timeout=100)
     for rank in (0, 1, 3):

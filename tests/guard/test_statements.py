@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from securetrain.guard.integrity import check, copies, leaning, unequal
-from securetrain.guard.statements import Table, decode
+from securetrain.guard.integrity import check, copies, leaning, middle, unequal
+from securetrain.guard.statements import DIGEST, Table, decode
 from securetrain.guard.statements import first_moment as _first_moment
 from tests.guard.tables import ROUNDOFF, gradients, say
 
@@ -48,6 +48,16 @@ def test_honest_rows_are_bound_and_no_rank_contradicts_itself(ranks, keys, shard
         assert result.ok
         assert result.ratio < 0.5
         assert unequal(rows.parts, rows.groups) == ()
+        assert not leaning(rows.parts).any()
+        assert not leaning(rows.groups).any()
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_small_layers_that_meet_in_a_sketch_accuse_nobody(ranks):
+    """Rows of so few numbers overlap in one of sixteen places: their cosine alone accused some."""
+    for seed in range(400):
+        sent = gradients(ranks, numel=(12 * ranks, 7 * ranks, 4 * ranks), seed=seed)
+        rows = say(sent, sharded=True, seed=seed.to_bytes(32, "big"))
         assert not leaning(rows.parts).any()
         assert not leaning(rows.groups).any()
 
@@ -196,3 +206,20 @@ def test_rows_survive_the_wire():
     assert np.array_equal(found.groups, rows.groups)
     assert np.array_equal(found.received, rows.received)
     assert np.array_equal(found.moments, rows.moments)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+def test_the_middle_is_the_median_to_the_bit(ranks):
+    rows = np.random.default_rng(ranks).standard_normal((ranks, 3, 4))
+    assert np.array_equal(middle(rows), np.median(rows, axis=0))
+    rows[ranks // 2, 1, 2] = np.nan
+    assert np.array_equal(middle(rows), np.median(rows, axis=0), equal_nan=True)
+    assert np.isnan(middle(rows)).sum() == 1
+
+
+def test_signalling_numbers_are_read_without_a_word():
+    """A liar's bytes may be such ones, and warnings may be errors."""
+    liar = bytes(DIGEST) + b"\x01\x00\x80\x7f" * (4 * 16)
+    honest = bytes(DIGEST + 4 * 4 * 16)
+    read = decode([honest, liar], 1, 1, 16)
+    assert read.finite.tolist() == [True, False]

@@ -63,6 +63,14 @@ def test_the_earliest_of_several_counts_and_strangers_do_not():
     assert (unknown.since, unknown.reaches_back) == (None, False)
 
 
+def test_whoever_is_seen_for_the_first_time_was_calm_until_then():
+    beginnings = Beginnings()
+    for step in range(1, 6):
+        looked(beginnings, step, 0.0, CALM + 1.0)
+    assert looked(beginnings, 6, 0.0, 11.0, out=1).reaches_back
+    assert beginnings.state()["1"] == 1
+
+
 def test_it_survives_a_checkpoint_and_never_goes_below_the_beginning():
     beginnings, again = Beginnings(), Beginnings()
     looked(beginnings, 2, 0.0, 0.0)

@@ -52,3 +52,17 @@ def test_what_is_not_finite_says_nothing_and_zeros_are_the_same():
     assert changed_tales(told, sent, most=1) == ()
     nothing = np.zeros((RANKS, K))
     assert changed_tales(nothing, nothing, most=1) == ()
+
+
+def test_lengths_beyond_all_numbers_turn_nobody():
+    """Two ranks' squares overflow: their angles with honest ranks are not known."""
+    told, sent = tales(1.0, likeness=3.0)
+    sent[0] *= 1e200
+    sent[1] *= 1e200
+    assert changed_tales(told, sent, most=1) == ()
+
+
+def test_one_that_says_nothing_and_sends_something_is_seen_by_its_length():
+    told, sent = tales(1.0, likeness=3.0)
+    told[LIAR] = 0.0
+    assert changed_tales(told, sent, most=1) == (LIAR,)

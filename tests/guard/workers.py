@@ -21,7 +21,6 @@ from torch.nn.parallel import DistributedDataParallel
 from securetrain.core.errors import SecureTrainError
 from securetrain.guard import GradientGuard, StepRecord
 from securetrain.guard import hooks as hooks_module
-from securetrain.guard.group_channel import GroupChannel
 from securetrain.policy.schema import Gradients, GuardResponse
 
 RANK, SIZE = (globals()[name] for name in ("RANK", "SIZE"))
@@ -230,26 +229,23 @@ def lying_sketch(keys=1):
     return data(verdicts)
 
 
-def told_another_table(*, confirm):
+def told_another_table():
     """Rank 1 is told another table than the rest in step 11."""
-    guard = GradientGuard(None, msgspec.structs.replace(SETTINGS, confirm_tables=confirm))
-    real, calls = GroupChannel.all_gather, [0]
-
-    class Told:
-        size = SIZE
-
-        def all_gather(self, row):
-            rows = real(channel, row)
-            calls[0] += len(row) > 64
-            if RANK == 1 and len(row) > 64 and calls[0] == 12:
-                rows[0] = rows[0][:200] + bytes([rows[0][200] ^ 1]) + rows[0][201:]
-            return rows
-
+    guard = GradientGuard(None, SETTINGS)
     model = build("ddp")
     guard.attach(model)
-    channel = guard._watches[0].channel
-    guard._watches[0].channel = Told()
-    _, verdicts, _ = train("ddp", guard, model=model, attached=True)
+    channel, calls = guard._watches[0].channel._channel, [0]
+    real = channel.all_gather
+
+    def all_gather(row):
+        rows = real(row)
+        calls[0] += len(row) > 1024
+        if RANK == 1 and len(row) > 1024 and calls[0] == 12:
+            rows[0] = rows[0][:32] + bytes([0, 0, 192, 127]) + rows[0][36:]
+        return rows
+
+    channel.all_gather = all_gather
+    model, verdicts, _ = train("ddp", guard, model=model, attached=True)
     return data(verdicts)
 
 
@@ -363,8 +359,7 @@ SCENARIOS = {
     "tampered copy": tampered_copy,
     "lying sketch": lying_sketch,
     "lying sketch, two keys": lambda: lying_sketch(keys=2),
-    "told another table": lambda: told_another_table(confirm=True),
-    "told another table, late": lambda: told_another_table(confirm=False),
+    "told another table": told_another_table,
     "broken commitment": broken_commitment,
     "refusals": refusals,
     "others": others,
