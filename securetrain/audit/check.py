@@ -9,57 +9,65 @@ Rules:
 2. ``evidence`` lists exactly what the check reads: an undeclared read and an unused declaration are
    errors, because the engine answers unknown for every declared section that is not there;
 3. a subject that ends in ``[*]`` gives one finding for each element that is not as it should be;
-   then ``assert`` is ``none`` or ``every`` over that collection, or a ``call``;
-4. a check has a test for each of pass, fail and unknown;
-5. ``in_context`` lists where a failure weighs less or more, and the sentence that says why. The
+   then ``assert`` is ``none`` or ``every`` over that collection, or a ``call``. Subjects nest:
+   ``workload.pods[*].containers[*]`` is the collection ``[workload, pods, "*", containers]``;
+4. an ``assert`` may compare the assets of a kind with each other (`across.py`); its subject is then
+   the asset as a whole;
+5. a check has a test for each of pass, fail and unknown;
+6. ``in_context`` lists where a failure weighs less or more, and the sentence that says why. The
    first whose ``when`` is known to be true counts; what is not known changes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
-from packaging.version import InvalidVersion, Version
 
-from securetrain.audit.documents import Kind
-from securetrain.audit.facts import EVIDENCE
-from securetrain.audit.fields import Missing, Path, View, evidence_name, kind_of, resolve
+from securetrain.audit.across import RULES, Across
+from securetrain.audit.documents import EVIDENCE, GIVEN
+from securetrain.audit.fields import (
+    EACH,
+    Missing,
+    Path,
+    UnknownFieldError,
+    View,
+    elements,
+    evidence_name,
+    has_readings,
+    is_reading,
+    kind_of,
+    shape_at,
+    steps_of,
+)
 from securetrain.audit.functions.base import Function, Judgement
 from securetrain.audit.functions.registry import FUNCTIONS
-from securetrain.audit.predicates import Compiler, Predicate, missing_reasons, shown_values
-from securetrain.core.errors import AuditError
+from securetrain.audit.kleene import Truth, unknown
+from securetrain.audit.params import Param, check_bounds, set_by_policy, value_of
+from securetrain.audit.predicates import (
+    Compiler,
+    Predicate,
+    defaults_said,
+    missing_reasons,
+    placed,
+    shown_values,
+)
+from securetrain.core.errors import AuditError, PolicyError
 from securetrain.core.vocabulary import Boundary, Severity
+from securetrain.policy.schema import Policy
 
 CHECK_ID: Final = r"^ST-[A-Z0-9]{3}-[0-9]{3}$"
 
 CheckId: TypeAlias = Annotated[str, Meta(pattern=CHECK_ID)]
+ControlId: TypeAlias = Annotated[str, Meta(pattern=r"^C-[A-Z0-9]+(-[A-Z0-9]+)*\Z")]
 AtlasId: TypeAlias = Annotated[str, Meta(pattern=r"^AML\.[TM]\d{4}(\.\d{3})?@\d+\.\d+\.\d+\Z")]
 Sentence: TypeAlias = Annotated[str, Meta(min_length=10, max_length=1200)]
 
 
 class _Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Strict keys."""
-
-
-class ParamType(StrEnum):
-    """The type of a param's value."""
-
-    INT = "int"
-    STR = "str"
-    INTS = "ints"
-    STRS = "strs"
-    MODE = "mode"
-    VERSION = "version"
-
-
-class Param(_Base, frozen=True, kw_only=True):
-    """A number or list that a check compares with."""
-
-    type: ParamType
-    default: int | str | list[int | str]
 
 
 class Call(_Base, frozen=True, kw_only=True):
@@ -112,6 +120,8 @@ class CheckSpec(_Base, frozen=True, kw_only=True):
     threats: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^T-[A-Z0-9]{3,5}-\d{3}\Z")], ...], Meta(min_length=1)
     ]
+    controls: tuple[ControlId, ...] = ()
+    """The controls of a threat model that it belongs to, where the model does not list it."""
     subject: str
     applies: dict[str, Any] | None = None
     evidence: tuple[str, ...]
@@ -143,6 +153,7 @@ class CheckSet(_Base, frozen=True, kw_only=True):
 
 
 Judge: TypeAlias = Callable[[View], list[Judgement]]
+"""Judges a document; what is as it should be may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +174,13 @@ class Check:
     """The file that defines it."""
     applies: Predicate | None
     judge: Judge
+    across: Across | None = None
+    """The comparison with other assets, for a check that makes one: `judge` then has no answer."""
     weights: tuple[Weight, ...] = ()
     reads: frozenset[Path] = frozenset()
     """Every field of the facts that it looks at."""
+    gates: tuple[Path, ...] = ()
+    """The evidence without which it is unknown, whatever the rest says."""
 
     @property
     def id(self) -> str:
@@ -173,9 +188,14 @@ class Check:
         return self.spec.id
 
     @property
-    def kind(self) -> Kind:
+    def root(self) -> str:
+        """The root that its subject begins with."""
+        return self.spec.subject.partition(".")[0]
+
+    @property
+    def kind(self) -> str:
         """The kind of asset that it is about."""
-        kind = kind_of(self.spec.subject.partition(".")[0])
+        kind = kind_of(self.root)
         assert kind is not None, "it was checked when the check was compiled"
         return kind
 
@@ -200,17 +220,30 @@ class Check:
         return self.spec.remediation
 
 
-def compile_check(spec: CheckSpec, source: str) -> Check:
+def compile_check(spec: CheckSpec, source: str, given: Mapping[str, Any] | None = None) -> Check:
     """Check a definition against the schema of facts and compile it.
+
+    Args:
+        spec: the definition.
+        source: the file that it is from.
+        given: the policy's values of its params.
 
     Raises:
         AuditError: ST-AUDT-001 with the file, the check and the place in it.
+        PolicyError: ST-PLCY-002 when a given value does not fit.
     """
     where = f"{source}: {spec.id}"
-    params = {name: _param(param, f"{where}: params.{name}") for name, param in spec.params.items()}
+    params = {
+        name: _param(name, param, given or {}, f"{where}: params.{name}")
+        for name, param in spec.params.items()
+    }
     compiler = Compiler(where=where, params=params)
     applies = compiler.compile(spec.applies, "applies") if spec.applies is not None else None
+    across: Across | None = None
+    judge: Judge
     match (spec.asserts, spec.call):
+        case (dict() as predicate, None) if set(predicate) & set(RULES):
+            across, judge = _across_of(spec, predicate, compiler), _compares
         case (dict() as predicate, None):
             judge = _judge_of_assert(spec, predicate, compiler)
         case (None, Call() as call):
@@ -218,6 +251,7 @@ def compile_check(spec: CheckSpec, source: str) -> Check:
         case _:
             raise compiler.refuse("needs either assert or call", "assert")
     _same_evidence(spec, compiler)
+    _same_kind(spec, compiler)
     unused = set(params) - compiler.used_params
     if unused:
         raise compiler.refuse(f"params {sorted(unused)} are not used", "params")
@@ -231,8 +265,10 @@ def compile_check(spec: CheckSpec, source: str) -> Check:
         source=source,
         applies=applies,
         judge=judge,
+        across=across,
         weights=weights,
         reads=frozenset(compiler.fields | surroundings.fields),
+        gates=_gates(spec),
     )
 
 
@@ -242,41 +278,75 @@ def _judge_of_assert(spec: CheckSpec, predicate: dict[str, Any], compiler: Compi
         paths_from = len(compiler.shown)
         whole = compiler.compile(predicate, "assert")
         paths = compiler.shown[paths_from:]
-        return lambda view: [
-            Judgement(
-                label="",
-                good=whole(view),
-                why=missing_reasons(view, paths),
-                evidence=shown_values(view, paths),
-            )
-        ]
+        return lambda view: _whole(view, whole(view), paths)
     quantifier = next(iter(set(predicate) & {"none", "every"}), None)
     if quantifier is None or set(predicate) != {quantifier, "where"}:
         raise compiler.refuse("a subject with [*] needs none or every at the top", "assert")
     path, item = compiler.collection(predicate[quantifier], f"assert.{quantifier}")
     if path != collection:
         raise compiler.refuse("assert is over another collection than the subject", "assert")
-    where = compiler.element(predicate["where"], item, "assert.where", path)
-    return _each(path, where, bad=quantifier == "none")
+    shown: list[Path] = []
+    where = compiler.element(predicate["where"], item, "assert.where", path, shown)
+    return _each(steps_of(path), where, shown, bad=quantifier == "none")
 
 
-def _each(path: Path, where: Predicate, *, bad: bool) -> Judge:
+def _across_of(spec: CheckSpec, predicate: dict[str, Any], compiler: Compiler) -> Across:
+    if len(predicate) != 1:
+        raise compiler.refuse("a comparison of assets stands alone", "assert")
+    if subject_collection(spec, compiler) is not None:
+        raise compiler.refuse("what compares assets is about each as a whole", "subject")
+    ((rule, raw),) = predicate.items()
+    several = isinstance(raw, list) and bool(raw) and all(isinstance(one, list) for one in raw)
+    paths = [compiler.across(one, f"assert.{rule}") for one in (raw if several else [raw])]
+    if len(set(paths)) != len(paths):
+        raise compiler.refuse("a path stands twice", f"assert.{rule}")
+    return Across(rule, tuple(paths))
+
+
+def _compares(_: View) -> list[Judgement]:
+    raise TypeError("this check compares assets")
+
+
+def _whole(view: View, good: Truth, paths: list[Path]) -> list[Judgement]:
+    failed = good.value is False
+    why = [missing_reasons(view, paths, definite=failed)]
+    why += defaults_said(view, paths) if failed else []
+    return [
+        Judgement(
+            label="",
+            good=good,
+            why="; ".join(filter(None, why)),
+            location=good.at,
+            evidence=shown_values(view, paths),
+        )
+    ]
+
+
+def _each(steps: tuple[Path, ...], where: Predicate, shown: list[Path], *, bad: bool) -> Judge:
     def judge(view: View) -> list[Judgement]:
-        items = resolve(view, path)
-        if isinstance(items, Missing):
-            raise TypeError("the engine judges only what it has evidence for")
-        judged = []
-        for item in items:
-            there = view.on(item)
-            holds = where(there)
-            good = ~holds if bad else holds
-            evidence = {} if good.value else msgspec.to_builtins(item)
-            judged.append(
-                Judgement(label=item.label, good=good, location=item.location, evidence=evidence)
-            )
-        return judged
+        found = (one(view, labels, item) for labels, item in elements(view, steps))
+        return [judgement for judgement in found if judgement is not None]
+
+    def one(view: View, labels: tuple[str, ...], item: Any) -> Judgement | None:
+        if isinstance(item, Missing):
+            good = unknown(item.reason, item.at)
+            return Judgement(label=labels, good=good, location=item.at)
+        there = view.on(item)
+        holds = where(there)
+        if holds.value is (not bad):
+            return None
+        good = placed(~holds if bad else holds, item)
+        why = missing_reasons(there, shown, definite=True) if good.value is False else ""
+        seen = shown_values(there, shown) if has_readings(item.__class__) else _shown(item)
+        return Judgement(label=labels, good=good, why=why, location=good.at, evidence=seen)
 
     return judge
+
+
+def _shown(item: Any) -> dict[str, Any]:
+    """A record's fields for a finding, which has the place itself."""
+    plain: dict[str, Any] = msgspec.to_builtins(item)
+    return {name: value for name, value in plain.items() if name != "at"}
 
 
 def _judge_of_call(spec: CheckSpec, call: Call, compiler: Compiler) -> Judge:
@@ -308,43 +378,76 @@ def _argument(value: Any, compiler: Compiler, at: str) -> Any:
 
 
 def subject_collection(spec: CheckSpec, compiler: Compiler) -> Path | None:
-    """The collection that the subject names with ``[*]``; None for the node as a whole."""
-    if spec.subject == "node":
+    """The collection that the subject names with ``[*]``; None for the asset as a whole."""
+    first, *below = spec.subject.split("[*]")
+    path = first.split(".")
+    if kind_of(path[0]) is None or path[0] in GIVEN:
+        raise compiler.refuse(f"no kind of asset has a root {path[0]!r}", "subject")
+    if path == [spec.subject]:
         return None
-    if not spec.subject.endswith("[*]"):
-        raise compiler.refuse("the subject is 'node' or a collection with [*]", "subject")
-    path = spec.subject.removesuffix("[*]").split(".")
+    for part in below[:-1]:
+        path += [EACH, *part.removeprefix(".").split(".")]
+    if not below or below[-1]:
+        raise compiler.refuse(f"the subject is {path[0]!r} or a collection with [*]", "subject")
     if spec.call is None:
         return compiler.collection(path, "subject")[0]
-    if ".".join(path) not in EVIDENCE:
-        raise compiler.refuse(f"there is no {'.'.join(path)}", "subject")
+    try:
+        shape_at(tuple(path), None)
+    except UnknownFieldError as error:
+        raise compiler.refuse(str(error), "subject") from error
     return tuple(path)
 
 
-def _param(param: Param, where: str) -> Any:
-    wanted: Any
-    match param.type:
-        case ParamType.INT:
-            wanted = int
-        case ParamType.STR:
-            wanted = str
-        case ParamType.INTS:
-            wanted = list[int]
-        case ParamType.STRS:
-            wanted = list[str]
-        case ParamType.MODE:
-            wanted = Annotated[str, Meta(pattern=r"^[0-7]{4}\Z")]
-        case ParamType.VERSION:
-            wanted = str
-        case _:
-            raise ValueError(param.type)
+def _same_kind(spec: CheckSpec, compiler: Compiler) -> None:
+    """A check looks at documents of the kind of its subject, and no other."""
+    kind = kind_of(spec.subject.partition(".")[0])
+    for path in compiler.fields:
+        if (other := kind_of(path[0])) not in (None, kind):
+            what = f"the subject is of kind {kind}, and {'.'.join(path)} is of kind {other}"
+            raise compiler.refuse(what, "subject")
+
+
+def _param(name: str, param: Param, given: Mapping[str, Any], where: str) -> Any:
+    """The policy's value of a param, or its default."""
     try:
-        value = msgspec.convert(param.default, wanted, strict=True)
-        if param.type is ParamType.VERSION:
-            Version(str(value))
-    except (msgspec.ValidationError, InvalidVersion) as error:
+        check_bounds(param)
+        value = value_of(param, param.default)
+    except ValueError as error:
         raise AuditError("ST-AUDT-001", str(error), where, f"a default of {param.type}") from error
-    return value
+    if name not in given:
+        return value
+    try:
+        return set_by_policy(param, given[name])
+    except ValueError as error:
+        fix = "securetrain audit --explain CHECK shows the params and their bounds"
+        raise PolicyError("ST-PLCY-002", str(error), f"audit.params: {where}", fix) from error
+
+
+def tuned(checks: Sequence[Check], policy: Policy) -> list[Check]:
+    """The checks with the params that a policy sets; a check of another name is not its business.
+
+    Raises:
+        PolicyError: ST-PLCY-002 for a param that there is not, or a value outside of its bounds.
+    """
+    return [_tuned(check, policy.audit.params.get(check.id)) for check in checks]
+
+
+def _tuned(check: Check, given: Mapping[str, Any] | None) -> Check:
+    if not given:
+        return check
+    if unknown_names := sorted(set(given) - set(check.spec.params)):
+        what = f"{check.id} has no param {', '.join(unknown_names)}"
+        known = f"it has {', '.join(check.spec.params)}" if check.spec.params else "it has none"
+        raise PolicyError("ST-PLCY-002", what, f"audit.params: {check.id}", known)
+    return compile_check(check.spec, check.source, given)
+
+
+def _gates(spec: CheckSpec) -> tuple[Path, ...]:
+    """A function needs all of its evidence, or asks itself; predicates ask a reading themselves."""
+    if spec.call and FUNCTIONS[spec.call.fn].asks:
+        return ()
+    paths = (tuple(name.split(".")) for name in spec.evidence)
+    return tuple(path for path in paths if spec.call or not is_reading(path))
 
 
 def _same_evidence(spec: CheckSpec, compiler: Compiler) -> None:

@@ -4,44 +4,46 @@
 
 Rules, in order:
 
-1. facts from the future or older than a day are an integrity problem (exit code 4);
+1. facts from the future or older than a day, what does not count as facts, and a policy, checks or
+   advisories that differ from what was signed (ST-AUD-004) are an integrity problem (exit code 4).
+   The first two are findings of ST-AUD-006; an asset of the inventory without facts is one of
+   ST-AUD-005, and fewer answers than the policy asks for are one of ST-AUD-001;
 2. a check whose declared evidence is not all there, or is empty where it never is, is ``unknown``,
    whatever the rest says;
 3. then ``applies`` decides between judging and ``not-applicable``; if that is not known, the check
    is ``unknown``;
 4. a check passes when everything it judged is known to be good; an error inside a check is
-   ``unknown``, never a pass;
+   ``unknown``, never a pass. One that compares assets answers about each of them (`across.py`);
 5. waivers come last and cover failures only; a waiver that does not count is a finding itself;
 6. exit code: 4 the facts cannot be relied on; 1 a failure whose severity in context is at or above
-   ``host.fail_on``; 3 one asset with more
-   checks unknown than ``host.max_unknown``; 0 otherwise. (2, a bad policy or waiver file, is raised
-   before the audit.)
+   ``host.fail_on``; 3 one asset with more checks unknown than ``host.max_unknown``, or nothing that
+   was judged; 0 otherwise. (2, a bad policy or waiver file, is raised before the audit.)
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
 
 import msgspec
 
-from securetrain.audit.check import Check, FixedBy, Refs
-from securetrain.audit.documents import Document, Facts
-from securetrain.audit.facts import Location
-from securetrain.audit.fields import Missing, View, resolve
-from securetrain.audit.findings import AssetRef, AuditResult, Finding, PolicyRef, fingerprint
-from securetrain.audit.functions.base import Judgement
+from securetrain.audit import selfchecks
+from securetrain.audit.advisories import Advisories
+from securetrain.audit.check import Check, tuned
+from securetrain.audit.coverage import Seen
+from securetrain.audit.documents import Document, Facts, Refused
+from securetrain.audit.fields import View
+from securetrain.audit.findings import AssetRef, AuditResult, Finding, PolicyRef
+from securetrain.audit.judging import Comparison, judge
 from securetrain.audit.waivers import Waivers, WaiverStatus, WaiverUse, covers, refusal
 from securetrain.core import ExitCode
-from securetrain.core.vocabulary import Boundary, Severity, State
+from securetrain.core.vocabulary import Boundary, State
 from securetrain.policy.load import digest_of
 from securetrain.policy.schema import Policy
 
-MAX_AGE: Final = timedelta(hours=24)
-MAX_SKEW: Final = timedelta(minutes=5)
-WAIVER_FAILED: Final = "ST-AUD-002"
-WAIVER_REJECTED: Final = "ST-AUD-003"
-
+_UNJUDGED: Final = frozenset({State.NOT_APPLICABLE, State.UNKNOWN})
 _WORST: Final = (State.FAIL, State.UNKNOWN, State.WAIVED, State.PASS, State.NOT_APPLICABLE)
+_RANK: Final = {state: rank for rank, state in enumerate(_WORST)}
+_PLACE: Final = {boundary: place for place, boundary in enumerate(Boundary)}
 
 
 def audit(
@@ -51,34 +53,61 @@ def audit(
     now: datetime,
     *,
     waivers: Waivers | None = None,
+    advisories: Advisories | None = None,
+    unpinned: Sequence[tuple[str, str]] = (),
 ) -> AuditResult:
     """Judge every document, each by the checks of its kind.
 
     Args:
         facts: The documents.
         checks: The catalogue.
-        policy: Which checks count and what they compare with.
+        policy: Which checks count and what they compare with (`tuned`).
         now: The time of the audit, with its zone.
         waivers: Failures that are accepted.
+        advisories: Known faults of packages; those of this release by default.
+        unpinned: What is used and differs from what was signed, and why (`pins.mismatches`).
     """
     skip = set(policy.host.skip_checks)
-    wanted = [check for check in checks if check.id not in skip]
+    wanted = tuned([check for check in checks if check.id not in skip], policy)
     by_asset: dict[str, list[Finding]] = {}
-    for document in facts.documents:
-        view = View(document=document, policy=policy, now=now)
-        mine = (check for check in wanted if check.kind == document.kind)
+    assets: list[AssetRef] = []
+    apart = [selfchecks.not_pinned(name, why) for name, why in unpinned]
+    problems = [f"not what was signed: {why}" for _, why in unpinned]
+    alone: dict[str, list[Check]] = {}
+    for check in wanted:
+        if check.across is None:
+            alone.setdefault(check.kind, []).append(check)
+    together = [Comparison(check) for check in wanted if check.across is not None]
+    seen = Seen()
+    for document in facts:
+        if isinstance(document, Refused):
+            apart.append(selfchecks.refused(document))
+            problems.append(f"{document.source} was not judged: {document.reason}")
+            continue
+        assets.append(_ref(document))
+        seen.see(document.body)
+        if problem := selfchecks.staleness(document, now):
+            apart.append(selfchecks.stale(document, problem))
+            problems.append(problem)
+        view = View(document=document, policy=policy, now=now, advisories=advisories)
+        mine = alone.get(document.kind, ())
         by_asset[document.asset] = [finding for check in mine for finding in judge(check, view)]
+        for comparison in together:
+            if comparison.check.kind == document.kind:
+                comparison.see(view)
+    for comparison in together:
+        for finding in comparison.findings():
+            by_asset[finding.asset].append(finding)
+    absent = sorted(facts.expected - set(by_asset))
+    apart += [selfchecks.without_facts(asset) for asset in absent]
     states = {asset: worst_states(found) for asset, found in by_asset.items()}
-    findings = [finding for found in by_asset.values() for finding in found]
+    apart += selfchecks.coverage(states, policy)
+    findings = [finding for found in by_asset.values() for finding in found] + apart
     findings, uses = _waive(findings, waivers or Waivers(), checks, states, now)
-    findings.sort(key=_order)
-    problems = tuple(problem for one in facts.documents for problem in _problems(one, now))
+    findings = _ordered(findings)
     return AuditResult(
         at=now,
-        assets=tuple(
-            AssetRef(asset=one.asset, kind=one.kind, collected_at=one.at, digest=one.digest)
-            for one in facts.documents
-        ),
+        assets=tuple(sorted(assets, key=lambda one: one.asset)),
         policy=PolicyRef(
             id=policy.metadata.id, version=policy.metadata.version, digest=digest_of(policy)
         ),
@@ -86,39 +115,26 @@ def audit(
         counts=_counts(findings),
         skipped=tuple(sorted({check.id for check in checks} & skip)),
         waivers=tuple(uses),
-        problems=problems,
-        exit_code=int(_exit_code(findings, policy, problems)),
+        coverage=seen.rows(len(absent)),
+        problems=tuple(problems),
+        notes=(*facts.notes, *_unknown_params(checks, policy)),
+        exit_code=int(exit_code_of(findings, policy, problems)),
     )
 
 
-def judge(check: Check, view: View) -> list[Finding]:
-    """The findings of one check, before waivers."""
-    for name in check.spec.evidence:
-        section = resolve(view, tuple(name.split(".")))
-        if isinstance(section, Missing):
-            return [_finding(check, view, State.UNKNOWN, reason=section.reason)]
-    try:
-        if check.applies is not None:
-            applies = check.applies(view)
-            if applies.value is None:
-                return [_finding(check, view, State.UNKNOWN, reason="; ".join(applies.reasons))]
-            if not applies.value:
-                return [_finding(check, view, State.NOT_APPLICABLE)]
-        judged = check.judge(view)
-    except Exception as error:  # noqa: BLE001 - a broken check knows nothing, and says so
-        reason = f"the check failed: {type(error).__name__}: {error}"
-        return [_finding(check, view, State.UNKNOWN, reason=reason)]
-    weight = _weight(check, view)
-    bad = [_from_judgement(check, view, one, weight) for one in judged if not one.good.value]
-    return bad or [_finding(check, view, State.PASS)]
+def _unknown_params(checks: Sequence[Check], policy: Policy) -> list[str]:
+    unknown = sorted(set(policy.audit.params) - {check.id for check in checks})
+    return [f"audit.params of the policy names no check of this audit: {name}" for name in unknown]
 
 
-def _weight(check: Check, view: View) -> tuple[Severity, str]:
-    """The severity of a failure here, and why it is not the check's own."""
-    for weight in check.weights:
-        if weight.when(view).value:
-            return weight.severity, weight.because
-    return check.severity, ""
+def _ref(document: Document) -> AssetRef:
+    return AssetRef(
+        asset=document.asset,
+        kind=document.kind,
+        collected_at=document.at,
+        digest=document.digest,
+        title=document.body.title,
+    )
 
 
 def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
@@ -126,60 +142,8 @@ def worst_states(findings: Iterable[Finding]) -> dict[str, State]:
     states: dict[str, State] = {}
     for finding in findings:
         before = states.get(finding.check, finding.state)
-        states[finding.check] = min(before, finding.state, key=_WORST.index)
+        states[finding.check] = min(before, finding.state, key=_RANK.__getitem__)
     return states
-
-
-def _from_judgement(
-    check: Check, view: View, judgement: Judgement, weight: tuple[Severity, str]
-) -> Finding:
-    failed = judgement.good.value is False
-    collection = check.spec.subject.removesuffix("[*]")
-    whole = collection.partition(".")[0]
-    return _finding(
-        check,
-        view,
-        State.FAIL if failed else State.UNKNOWN,
-        subject=f"{collection}[{judgement.label}]" if judgement.label else whole,
-        reason=judgement.why or "; ".join(judgement.good.reasons),
-        location=judgement.location,
-        evidence=judgement.evidence,
-        weight=weight,
-    )
-
-
-def _finding(
-    check: Check,
-    view: View,
-    state: State,
-    *,
-    subject: str = "",
-    reason: str = "",
-    location: Location | None = None,
-    evidence: Mapping[str, Any] | None = None,
-    weight: tuple[Severity, str] | None = None,
-) -> Finding:
-    severity, because = weight or (check.severity, "")
-    asset = view.document.asset
-    subject = subject or check.spec.subject.partition(".")[0]
-    return Finding(
-        check=check.id,
-        title=check.title,
-        severity=check.severity,
-        severity_in_context=severity,
-        context=because,
-        boundary=check.boundary,
-        state=state,
-        asset=asset,
-        subject=subject,
-        reason=reason,
-        location=location,
-        evidence=dict(evidence or {}),
-        remediation=check.remediation,
-        fixed_by=check.spec.fixed_by,
-        refs=check.spec.refs,
-        fingerprint=fingerprint(check.id, asset, subject),
-    )
 
 
 def _waive(
@@ -216,7 +180,9 @@ def _waive(
             )
         )
     uses.sort(key=lambda use: (use.check, use.id))
-    result.extend(_about_waiver(use) for use in uses if use.status in _BAD_WAIVERS)
+    result.extend(
+        selfchecks.about_waiver(use) for use in uses if use.status in selfchecks.BAD_WAIVERS
+    )
     return result, uses
 
 
@@ -224,49 +190,13 @@ def _waived(finding: Finding, waiver: str) -> Finding:
     return msgspec.structs.replace(finding, state=State.WAIVED, waiver=waiver)
 
 
-_BAD_WAIVERS: Final = {
-    WaiverStatus.MALFORMED: (WAIVER_FAILED, "A waiver is malformed and covers nothing"),
-    WaiverStatus.EXPIRED: (WAIVER_FAILED, "A waiver has expired and covers nothing"),
-    WaiverStatus.REJECTED: (WAIVER_REJECTED, "A waiver does not count"),
-}
-
-
-def _about_waiver(use: WaiverUse) -> Finding:
-    """A waiver that failed is a finding: what it covered is back, and somebody should know."""
-    check, title = _BAD_WAIVERS[use.status]
-    subject = f"waiver[{use.id}]"
-    return Finding(
-        check=check,
-        title=title,
-        severity=Severity.HIGH,
-        severity_in_context=Severity.HIGH,
-        boundary=Boundary.IDENTITY,
-        state=State.FAIL,
-        subject=subject,
-        reason=use.reason,
-        evidence={"check": use.check},
-        remediation="Fix what the waiver is about and remove it, or have it renewed and approved"
-        " by somebody other than its owner.",
-        fixed_by=FixedBy.USER,
-        refs=Refs(nist=("CA-5", "AC-5")),
-        fingerprint=fingerprint(check, "", subject),
-    )
-
-
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:
     states = list(worst_states(findings).values())
     return {state.value: states.count(state) for state in State}
 
 
-def _problems(document: Document, now: datetime) -> Iterator[str]:
-    if document.at > now + MAX_SKEW:
-        yield f"the facts about {document.asset} are from the future: {document.at.isoformat()}"
-    elif now - document.at > MAX_AGE:
-        hours = MAX_AGE.total_seconds() / 3600
-        yield f"the facts about {document.asset} are older than {hours:g} hours"
-
-
-def _exit_code(findings: Sequence[Finding], policy: Policy, problems: Sequence[str]) -> ExitCode:
+def exit_code_of(findings: Sequence[Finding], policy: Policy, problems: Sequence[str]) -> ExitCode:
+    """Rule 6."""
     if problems:
         return ExitCode.INTEGRITY
     failed = (f for f in findings if f.state is State.FAIL)
@@ -277,15 +207,16 @@ def _exit_code(findings: Sequence[Finding], policy: Policy, problems: Sequence[s
         by_asset.setdefault(finding.asset, []).append(finding)
     states = (list(worst_states(mine).values()) for mine in by_asset.values())
     unknown = max((mine.count(State.UNKNOWN) for mine in states), default=0)
-    return ExitCode.INCOMPLETE if unknown > policy.host.max_unknown else ExitCode.OK
+    nothing = all(finding.state in _UNJUDGED for finding in findings)
+    return ExitCode.INCOMPLETE if nothing or unknown > policy.host.max_unknown else ExitCode.OK
 
 
-def _order(finding: Finding) -> tuple[int, int, str, str, str, int]:
-    return (
-        list(Boundary).index(finding.boundary),
-        -finding.severity_in_context.rank,
-        finding.check,
-        finding.asset,
-        finding.subject,
-        _WORST.index(finding.state),
-    )
+def _ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings by boundary, worst first; in parts, since keys for all of them are large."""
+    parts: dict[tuple[int, int, str], list[Finding]] = {}
+    for one in findings:
+        part = (_PLACE[one.boundary], -one.severity_in_context.rank, one.check)
+        parts.setdefault(part, []).append(one)
+    for some in parts.values():
+        some.sort(key=lambda one: (one.asset, one.subject, _RANK[one.state]))
+    return [one for _, some in sorted(parts.items()) for one in some]

@@ -3,13 +3,14 @@
 """The results of an audit, as data: the same facts, policy and time give the same bytes."""
 
 import hashlib
+import json
 from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
 
 from securetrain.audit.check import FixedBy, Refs
-from securetrain.audit.facts import Location
+from securetrain.audit.facts.base import Location
 from securetrain.audit.waivers import WaiverUse
 from securetrain.core import canonical
 from securetrain.core.vocabulary import Boundary, Severity, State
@@ -50,6 +51,8 @@ class Finding(_Base, frozen=True, kw_only=True):
     waiver: str = ""
     fingerprint: str
     """SHA-256 of check, asset and subject: the same finding in another audit."""
+    known: bool = False
+    """An earlier audit, given as the baseline, had it."""
 
 
 class PolicyRef(_Base, frozen=True, kw_only=True):
@@ -68,6 +71,31 @@ class AssetRef(_Base, frozen=True, kw_only=True):
     collected_at: datetime
     digest: str
     """SHA-256 of its facts."""
+    title: str = ""
+    """What people call it, where that is not its name: ``PyTorchJob/pretrain``."""
+
+
+class BaselineUse(_Base, frozen=True, kw_only=True):
+    """The earlier audit that this one was compared with."""
+
+    at: datetime
+    policy: PolicyRef
+    new_only: bool
+    """What it knew does not count for the exit code."""
+    known: int
+    """Findings that it had and that are still there."""
+    gone: int
+    """Findings that it had and that are not there any more."""
+
+
+class Coverage(_Base, frozen=True, kw_only=True):
+    """The share of one kind of thing that was seen."""
+
+    what: str
+    seen: int
+    of: int
+    notes: tuple[str, ...] = ()
+    """What was not, and why."""
 
 
 class AuditResult(_Base, frozen=True, kw_only=True):
@@ -83,8 +111,12 @@ class AuditResult(_Base, frozen=True, kw_only=True):
     skipped: tuple[str, ...] = ()
     """Checks that the policy does not ask for."""
     waivers: tuple[WaiverUse, ...] = ()
+    baseline: BaselineUse | None = None
+    coverage: tuple[Coverage, ...] = ()
     problems: tuple[str, ...] = ()
     """Why the facts themselves cannot be relied on."""
+    notes: tuple[str, ...] = ()
+    """How far they can be, where nothing is wrong with them."""
     exit_code: int
 
     def to_json(self) -> bytes:
@@ -105,4 +137,8 @@ class AuditResult(_Base, frozen=True, kw_only=True):
 
 def fingerprint(check: str, asset: str, subject: str) -> str:
     """Digest what stays the same between audits: never a line number, never a name alone."""
-    return hashlib.sha256(canonical.dumps([check, asset, subject])).hexdigest()
+    # Of three strings this is canonical JSON, and ten times as fast.
+    return hashlib.sha256(_encode([check, asset, subject]).encode()).hexdigest()
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -15,7 +15,9 @@ Rules:
 2. logic is Kleene's (`kleene.py`): a field that is not known makes its comparison unknown;
 3. ``exists`` and ``missing`` answer only when something looked; a denied read is unknown for both;
 4. a quantifier over a collection that is definitely not there (the options of a file that does not
-   exist) is one over nothing.
+   exist) is one over nothing;
+5. a ``*`` in the path of a quantifier stands for each element of the collection before it;
+6. an answer carries the place of the value that decided, where that is a file.
 
 There is no eval, no regular expression from a file and no access to anything but the `View`.
 """
@@ -28,18 +30,25 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from packaging.version import InvalidVersion, Version
 
+from securetrain.audit.facts.base import Outcome, Reading
 from securetrain.audit.fields import (
+    EACH,
     Missing,
     Path,
     Shape,
     UnknownFieldError,
     View,
+    element_at,
+    elements,
     evidence_name,
     is_absolute,
+    is_record,
+    reader_of,
     resolve,
     shape_at,
+    steps_of,
 )
-from securetrain.audit.kleene import FALSE, TRUE, Truth, all_of, any_of, truth, unknown
+from securetrain.audit.kleene import Truth, all_of, any_of, truth, unknown
 from securetrain.core.errors import AuditError
 
 Predicate: TypeAlias = Callable[[View], Truth]
@@ -64,6 +73,10 @@ def _mode_max(mode: str, limit: str) -> bool:
     return int(mode, 8) & ~int(limit, 8) == 0
 
 
+def _some_glob(found: Iterable[str], patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(one, pattern) for one in found for pattern in patterns)
+
+
 _OPS: Final[Mapping[str, _Op]] = {
     "eq": _Op(lambda a, b: a == b),
     "ne": _Op(lambda a, b: a != b),
@@ -84,6 +97,7 @@ _OPS: Final[Mapping[str, _Op]] = {
     "superset": _Op(lambda a, b: set(a) >= set(b), many=True, on_collection=True),
     "disjoint": _Op(lambda a, b: not set(a) & set(b), many=True, on_collection=True),
     "subset": _Op(lambda a, b: set(a) <= set(b), many=True, on_collection=True),
+    "some_glob": _Op(_some_glob, takes=(str,), many=True, on_collection=True),
 }
 
 
@@ -143,32 +157,54 @@ class Compiler:
 
     def collection(self, raw: Any, at: str) -> tuple[Path, Any]:
         """A path that must name a collection of records, and the records' type."""
-        path, shape = self._path(raw, at)
-        if not shape.collection or not _is_struct(shape.of):
-            raise self.refuse(f"{'.'.join(path)} is not a collection of records", at)
-        return path, shape.of
+        path = self._names(raw, at)
+        try:
+            item = element_at(path, self.item)
+        except UnknownFieldError as error:
+            raise self.refuse(str(error), at) from error
+        self._note(path)
+        return path, item
 
-    def element(self, node: Any, item: Any, at: str, collection: Path) -> Predicate:
+    def across(self, raw: Any, at: str) -> Path:
+        """A path whose values are compared across assets; it may go through collections."""
+        path = self._names(raw, at)
+        try:
+            shape_at(path, None)
+        except UnknownFieldError as error:
+            raise self.refuse(str(error), at) from error
+        if path[-1] == EACH or not evidence_name(path):
+            raise self.refuse("names no value that assets have", at)
+        self._note(path)
+        return path
+
+    def element(
+        self, node: Any, item: Any, at: str, collection: Path, shown: list[Path]
+    ) -> Predicate:
         """Compile a ``where`` with `item`, an element of `collection`, in focus."""
-        return replace(self, item=item, item_at=collection).compile(node, at, 1)
+        inner = replace(self, item=item, item_at=collection, shown=shown)
+        return inner.compile(node, at, 1)
 
     def _quantified(self, node: dict[str, Any], quantifier: str, at: str, depth: int) -> Predicate:
         if set(node) != {quantifier, "where"}:
             raise self.refuse(f"{quantifier} needs where and nothing else", at)
         path, item = self.collection(node[quantifier], f"{at}.{quantifier}")
-        if not is_absolute(path):
+        steps = steps_of(path)
+        if not is_absolute(path) and len(steps) == 1:
             self.shown.append(path)
         # shares `reads`, `fields` and `used_params`
         inner = replace(self, item=item, item_at=self._whole(path), shown=[])
         where = inner.compile(node["where"], f"{at}.where", depth + 1)
 
+        neutral = quantifier == "every"  # the answer about an element that decides nothing
+
+        def one(view: View, item: Any) -> Truth:
+            if isinstance(item, Missing):
+                return unknown(item.reason, item.at)
+            answer = where(view.on(item))
+            return answer if answer.value is neutral else placed(answer, item)
+
         def evaluate(view: View) -> Truth:
-            items = resolve(view, path)
-            if isinstance(items, Missing):
-                if not items.definite:
-                    return unknown(items.reason)
-                items = ()
-            results = (where(view.on(item)) for item in items)
+            results = (one(view, item) for _, item in elements(view, steps))
             match quantifier:
                 case "every":
                     return all_of(results)
@@ -197,7 +233,7 @@ class Compiler:
         operands = set(node) - {"field", "op"}
         if len(operands) != 1 or not operands <= {"value", "ref", "param"}:
             raise self.refuse("needs exactly one of value, ref and param", at)
-        if shape.collection != op.on_collection or _is_struct(shape.of):
+        if shape.collection != op.on_collection or is_record(shape.of):
             raise self.refuse(f"{name} does not compare {'.'.join(path)}", at)
         if op.takes is not None and not (
             isinstance(shape.of, type) and issubclass(shape.of, op.takes) and shape.of is not bool
@@ -234,49 +270,81 @@ class Compiler:
         return lambda _: literal
 
     def _path(self, raw: Any, at: str) -> tuple[Path, Shape]:
-        if not isinstance(raw, list) or not raw or not all(isinstance(p, str) for p in raw):
-            raise self.refuse("a path is a list of names", at)
-        path = tuple(raw)
+        path = self._names(raw, at)
         try:
             shape = shape_at(path, self.item)
         except UnknownFieldError as error:
             raise self.refuse(str(error), at) from error
+        if EACH in path:
+            raise self.refuse("'*' stands in the path of a quantifier only", at)
+        self._note(path)
+        return path, shape
+
+    def _names(self, raw: Any, at: str) -> Path:
+        if not isinstance(raw, list) or not raw or not all(isinstance(p, str) for p in raw):
+            raise self.refuse("a path is a list of names", at)
+        return tuple(raw)
+
+    def _note(self, path: Path) -> None:
         evidence = evidence_name(path) if is_absolute(path) else None
         if evidence:
             self.reads.add(evidence)
         self.fields.add(self._whole(path))
-        return path, shape
 
     def _whole(self, path: Path) -> Path:
         return path if is_absolute(path) else (*self.item_at, "*", *path)
 
 
-def _is_struct(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+def placed(answer: Truth, item: Any) -> Truth:
+    """The answer about an element, with the element's place where the answer has none."""
+    if answer.at is None and (at := item.location) is not None:
+        return replace(answer, at=at)
+    return answer
 
 
 def _presence(path: Path, *, wanted: bool) -> Predicate:
+    read = reader_of(path)
+
     def evaluate(view: View) -> Truth:
-        value = resolve(view, path)
+        value, at = read(view)
         if isinstance(value, Missing):
-            return truth(not wanted) if value.definite else unknown(value.reason)
-        return truth(wanted)
+            return truth(not wanted, at) if value.definite else unknown(value.reason, at)
+        return truth(wanted, at)
 
     return evaluate
 
 
 def _compare(path: Path, op: _Op, operand: Callable[[View], Any]) -> Predicate:
+    read, several = reader_of(path), op.on_collection
+
     def evaluate(view: View) -> Truth:
-        left, right = resolve(view, path), operand(view)
-        for side in (left, right):
-            if isinstance(side, Missing):
-                return unknown(side.reason)
+        (left, at), right = read(view), operand(view)
+        if several and not isinstance(left, Missing):
+            left = _opened(left, path)
+        if isinstance(left, Missing):
+            return unknown(left.reason, left.at or at)
+        if isinstance(right, Missing):
+            return unknown(right.reason, right.at or at)
         try:
-            return TRUE if op.compare(left, right) else FALSE
+            return truth(op.compare(left, right), at)
         except (InvalidVersion, ValueError) as error:
-            return unknown(f"{'.'.join(path)}: {error}")
+            return unknown(f"{'.'.join(path)}: {error}", at)
 
     return evaluate
+
+
+def _opened(values: Any, path: Path) -> Any:
+    """The values of a collection; missing when one of them is."""
+    found = []
+    for value in values:
+        if isinstance(value, Reading):
+            if value.outcome is not Outcome.OK or value.value is None:
+                said = f"{'.'.join(path)}: {value.outcome.value}: {value.reason}"
+                return Missing(said, at=value.at)
+            found.append(value.value)
+        else:
+            found.append(value)
+    return found
 
 
 def shown_values(view: View, paths: Iterable[Path]) -> dict[str, Any]:
@@ -288,7 +356,19 @@ def shown_values(view: View, paths: Iterable[Path]) -> dict[str, Any]:
     return values
 
 
-def missing_reasons(view: View, paths: Iterable[Path]) -> str:
+def missing_reasons(view: View, paths: Iterable[Path], *, definite: bool = False) -> str:
     """Explain, for a finding, why some of `paths` have no value."""
     found = [resolve(view, path) for path in dict.fromkeys(paths)]
-    return "; ".join(value.reason for value in found if isinstance(value, Missing))
+    missing = [value for value in found if isinstance(value, Missing)]
+    return "; ".join(value.reason for value in missing if value.definite or not definite)
+
+
+def defaults_said(view: View, paths: Iterable[Path]) -> list[str]:
+    """The remarks of collectors on values that stand nowhere: a product's default counts."""
+    found = []
+    for path in dict.fromkeys(paths):
+        if len(path) == 2 and path[0] in view.document.roots:
+            value = getattr(view.document.root(path[0]), path[1])
+            if isinstance(value, Reading) and value.outcome is Outcome.OK and value.reason:
+                found.append(value.reason)
+    return found

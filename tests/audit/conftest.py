@@ -11,13 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from securetrain.audit.catalogue import load_checks
+from securetrain.audit import documents
+from securetrain.audit.catalogue import load_check_file, load_checks
 from securetrain.audit.check import Check
-from securetrain.audit.documents import Document, Facts, facts_of
-from securetrain.audit.facts import decode_facts
-from securetrain.audit.fields import View
+from securetrain.audit.collect.storage.files import collect_storage
+from securetrain.audit.documents import BODIES, GIVEN, ROOTS, Document, Facts, document_of, facts_of
+from securetrain.audit.engine import audit
+from securetrain.audit.facts.base import Collected, body_of, decode_body
 from securetrain.policy.load import load_policy, parse_yaml
 from securetrain.policy.schema import Policy
+from tests.audit.declared import added, declared
+from tests.audit.shelf import CHECK, Shelf, ShelfFacts, ok
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NOW = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
@@ -29,6 +33,7 @@ class Case:
 
     facts: Facts
     policy: Policy
+    now: datetime = NOW
 
     @property
     def document(self) -> Document:
@@ -36,30 +41,133 @@ class Case:
         return document
 
 
+COLLECTORS: Mapping[str, Callable[[Path], list[Any]]] = {
+    "storage": lambda path: collect_storage([path], now=NOW),
+}
+"""Kinds whose fixtures are files in fixtures/KIND, each the content of one document."""
+
+
+def _plain(bodies: list[Any]) -> dict[str, Any]:
+    (body,) = bodies
+    plain: dict[str, Any] = json.loads(body.to_json())
+    return plain
+
+
 class Fixtures:
-    """The reference node and what each named fixture changes in it."""
+    """The reference asset of each kind and what each named fixture changes in it.
+
+    A fixture ``no-X`` takes the field X of the kind's own root away. One with ``nodes`` is several
+    nodes, each with changes of its own. A check that compares assets sees a fixture of one node
+    beside two reference nodes.
+    """
 
     def __init__(self) -> None:
-        self.reference: dict[str, Any] = json.loads((FIXTURES / "reference.json").read_text())
-        path = FIXTURES / "mutations.yaml"
-        self.mutations: Mapping[str, Any] = parse_yaml(path.read_text(), str(path))["fixtures"]
+        self.references: dict[str, dict[str, Any]] = {}
+        self.changes: dict[str, Mapping[str, Any]] = {}
+        for kind in BODIES:
+            stem = "reference" if kind == "node" else kind
+            path = FIXTURES / ("mutations.yaml" if kind == "node" else f"{kind}.yaml")
+            if path.exists():
+                self.references[kind] = json.loads((FIXTURES / f"{stem}.json").read_text())
+                self.changes[kind] = parse_yaml(path.read_text(), str(path))["fixtures"]
+        for kind, collect in COLLECTORS.items():
+            if not (FIXTURES / kind).is_dir():
+                continue
+            found = {
+                path.name.partition(".")[0]: _plain(collect(path))
+                for path in sorted((FIXTURES / kind).iterdir())
+            }
+            self.references[kind] = found.pop("reference")
+            self.changes[kind] = {name: [{"whole": plain}] for name, plain in found.items()}
+        for file in declared(FIXTURES):
+            there = dict(self.changes[file.kind])
+            self.changes[file.kind] = added(there, dict(file.fixtures), file.check)
+        self.reference = self.references["node"]
+        self.mutations = self.changes["node"]
         self.policy = load_policy("baseline").policy
+        self._cases: dict[tuple[str, str], Case] = {}
+        self._without: dict[tuple[str, str, str], Facts] = {}
 
-    def case(self, name: str) -> Case:
-        document, policy = copy.deepcopy(self.reference), self.policy
+    def case(self, name: str, kind: str = "node") -> Case:
+        """The case of a fixture, made once: nobody changes facts."""
+        if (kind, name) not in self._cases:
+            self._cases[kind, name] = self._made(name, kind)
+        return self._cases[kind, name]
+
+    def facts_without(self, field: str, kind: str, outcome: str) -> Facts:
+        """The reference of a kind with one of its evidence taken away, made once."""
+        key = (field, kind, outcome)
+        if key not in self._without:
+            self._without[key] = read(self.without(field, kind, outcome))
+        return self._without[key]
+
+    def _made(self, name: str, kind: str) -> Case:
+        policy, now = self.policy, NOW
         edits: list[dict[str, Any]]
         if name == "reference":
             edits = []
-        elif name not in self.mutations and name.startswith("no-"):
-            edits = [{"at": ["node", name[3:].replace("-", "_")], "set": gone("denied")}]
+        elif name not in self.changes[kind] and name.startswith("no-"):
+            field = name[3:].replace("-", "_")
+            return Case(read(self.without(field, kind)), policy)
         else:
-            edits = self.mutations[name]
+            edits = self.changes[kind][name]
+        one, several = copy.deepcopy(self.references[kind]), []
         for edit in edits:
             if "policy" in edit:
                 policy = override(policy, edit["policy"])
+            elif "whole" in edit:
+                one = copy.deepcopy(edit["whole"])
+            elif "now" in edit:
+                now = datetime.fromisoformat(edit["now"])
+            elif "nodes" in edit:
+                several = [self.node(i, changes) for i, changes in enumerate(edit["nodes"])]
             else:
-                apply(document, edit)
-        return Case(read(document), policy)
+                apply(one, edit)
+        return Case(read(*(several or [one])), policy, now)
+
+    def case_of(self, check: Check, name: str) -> Case:
+        """The case that a check is shown: what it compares has neighbours."""
+        there = self.case(name, check.kind)
+        if check.across is None or len(there.facts.documents) > 1:
+            return there
+        plain = json.loads(there.document.body.to_json())
+        return Case(read(plain, *self.neighbours(check.kind)), there.policy, there.now)
+
+    def neighbours(self, kind: str) -> list[dict[str, Any]]:
+        one = {"node": self.node, "slurm": self.cluster}[kind]
+        return [one(number, []) for number in range(2)]
+
+    def cluster(self, number: int, edits: list[dict[str, Any]]) -> dict[str, Any]:
+        document = copy.deepcopy(self.references["slurm"])
+        document["name"] = f"cluster-{number}"
+        for key in document["slurm"]["keys"]["value"]:
+            if key["mark"]["value"]:
+                key["mark"]["value"] += f"-{number}"
+        for edit in edits:
+            apply(document, edit)
+        return document
+
+    def node(self, number: int, edits: list[dict[str, Any]]) -> dict[str, Any]:
+        document = copy.deepcopy(self.reference)
+        document["collected"]["hostname"] = f"node-{number}"
+        own = document["node"]["machine"]["value"]
+        own["machine_id"]["value"] = f"machine-{number}"
+        own["host_keys"]["value"] = [{"fingerprint": f"key-{number}"}]
+        own["addresses"]["value"] = [{"address": f"02:00:00:00:01:0{number}"}]
+        for edit in edits:
+            apply(document, edit)
+        return document
+
+    def without(self, field: str, kind: str, outcome: str = "denied") -> dict[str, Any]:
+        """The reference of a kind with one of its evidence taken away."""
+        document = copy.deepcopy(self.references[kind])
+        record = document[next(root for root in ROOTS[kind] if root not in GIVEN)]
+        there = record[field]
+        if isinstance(there, dict) and "outcome" in there:
+            record[field] = gone(outcome) | ({"at": there["at"]} if "at" in there else {})
+        else:
+            record[field] = type(there)()
+        return document
 
     @staticmethod
     def gone(outcome: str) -> dict[str, Any]:
@@ -69,11 +177,10 @@ class Fixtures:
     def facts_of(*documents: Mapping[str, Any]) -> Facts:
         return read(*documents)
 
-
-def view_of(fixtures: Fixtures, document: Mapping[str, Any], policy: Policy | None = None) -> View:
-    """What a check sees of a document that a test wrote."""
-    (read_back,) = fixtures.facts_of(document).documents
-    return View(document=read_back, policy=policy or fixtures.policy, now=NOW)
+    @staticmethod
+    def document_of(plain: Mapping[str, Any]) -> Document:
+        """A document of plain data, checked as a saved one is; its digest is nothing's."""
+        return document_of(body_of(plain, BODIES, "fixture"), b"")
 
 
 def gone(outcome: str) -> dict[str, Any]:
@@ -81,7 +188,11 @@ def gone(outcome: str) -> dict[str, Any]:
 
 
 def read(*documents: Mapping[str, Any]) -> Facts:
-    return facts_of(decode_facts(json.dumps(one).encode(), "fixture") for one in documents)
+    found = []
+    for one in documents:
+        data = json.dumps(one).encode()
+        found.append(document_of(decode_body(data, BODIES, "fixture"), data))
+    return Facts(found)
 
 
 def override(policy: Policy, changes: Mapping[str, Any]) -> Policy:
@@ -124,9 +235,51 @@ def case(fixtures: Fixtures) -> Callable[[str], Case]:
 
 @pytest.fixture(scope="session")
 def catalogue() -> tuple[Check, ...]:
-    return load_checks()
+    """The checks of one node, whoever is beside it."""
+    return tuple(c for c in load_checks() if c.kind == "node" and c.across is None)
 
 
 @pytest.fixture
 def now() -> datetime:
     return NOW
+
+
+@pytest.fixture
+def sample_kind(monkeypatch):
+    roots = {"shelf": Shelf}
+    monkeypatch.setitem(documents.BODIES, "sample", ShelfFacts)
+    monkeypatch.setitem(documents.ROOTS, "sample", roots)
+    names = {f"shelf.{name}" for name in Shelf.__struct_fields__}
+    monkeypatch.setattr("securetrain.audit.fields.EVIDENCE", documents.EVIDENCE | names)
+    monkeypatch.setattr("securetrain.audit.check.EVIDENCE", documents.EVIDENCE | names)
+
+
+@pytest.fixture
+def run_check(sample_kind, tmp_path, fixtures, now):
+    def go(*bodies, subject, evidence, predicate):
+        path = tmp_path / "x.yaml"
+        path.write_text(CHECK.format(subject=subject, evidence=evidence, predicate=predicate))
+        return audit(facts_of(bodies), load_check_file(path), fixtures.policy, now).findings
+
+    return go
+
+
+@pytest.fixture
+def shelf(sample_kind, now):
+    def make(path="a", **fields):
+        collected = Collected(at=now, hostname="h", collector="test")
+        fields.setdefault("auth", ok("munge"))
+        return ShelfFacts(collected=collected, path=path, shelf=Shelf(**fields))
+
+    return make
+
+
+def named(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """The same node as another machine: its name, and what no two machines share."""
+    one = copy.deepcopy(document)
+    one["collected"]["hostname"] = name
+    machine = one["node"]["machine"]["value"]
+    machine["machine_id"]["value"] = f"id-{name}"
+    machine["host_keys"]["value"] = [{"fingerprint": f"key-{name}"}]
+    machine["addresses"]["value"] = [{"address": f"02:00:{name}"}]
+    return one

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every check against its own fixtures, and the whole catalogue against missing evidence."""
 
-import copy
+import itertools
 import json
 import typing
 from collections.abc import Iterator
@@ -12,13 +12,16 @@ import msgspec
 import pytest
 
 from securetrain.audit.catalogue import load_check_file, load_checks
-from securetrain.audit.documents import Document
-from securetrain.audit.engine import audit, judge, worst_states
-from securetrain.audit.facts import EVIDENCE, Node
+from securetrain.audit.check import tuned
+from securetrain.audit.documents import EVIDENCE, Document
+from securetrain.audit.engine import audit, worst_states
+from securetrain.audit.facts.node import Node
 from securetrain.audit.fields import View, _open
+from securetrain.audit.judging import Comparison, judge
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
-from tests.audit.conftest import view_of
+from tests.audit.conftest import FIXTURES
+from tests.audit.declared import declared
 
 CHECKS = load_checks()
 IDS = [check.id for check in CHECKS]
@@ -27,16 +30,48 @@ IDS = [check.id for check in CHECKS]
 ALSO = {
     "store-on-any-address": {"ST-NET-011"},
     "torch-on-any-address": {"ST-NET-011"},
+    "tensorboard": {"ST-NET-011"},
+    "jupyter-beyond-loopback": {"ST-NET-011"},
+    "ray-dashboard": {"ST-NET-011"},
+    "debugger": {"ST-NET-011"},
+    "mlflow": {"ST-NET-011"},
+    "node-key-open": {"ST-RDZ-015"},
+    "authority-key-open": {"ST-SEC-011"},
+    "key-clear-on-nfs": {"ST-SEC-003"},
+    "udp-of-nobody": {"ST-FAB-003", "ST-NET-006"},
+    "gloo-interface-differs": {"ST-FAB-003"},
+    "management-by-a-route": {"ST-NET-006"},
+    "cloud-metadata": {"ST-NET-009"},
+    "torch-unfiltered": {"ST-NET-006", "ST-NET-011"},
+    "slurmd-unfiltered": {"ST-NET-006", "ST-NET-011"},
+    "rpc": {"ST-NET-011", "ST-RDZ-002"},
+    "gloo-tls-missing": {"ST-FAB-021"},
+    "node-never-admitted": {"ST-RDZ-014"},
+    "rank-on-a-node-never-admitted": {"ST-HST-001"},
     "nccl-comm-id-in-env": {"ST-FAB-021"},
     "nccl-comm-id-in-file": {"ST-FAB-021"},
+    "advisories-old": {"ST-AUD-006", "ST-SEC-010", "ST-SEC-011"},
     "nccl-interface-unset": set(),
     "nccl-interface-absent": {"ST-FAB-001", "ST-FAB-002"},
     "nccl-interface-excluded": {"ST-FAB-002"},
-}
+} | {name: set(seen) for one in declared(FIXTURES) for name, seen in one.also.items()}
 
 
-def state_of(check, case, now):
-    findings = judge(check, View(document=case.document, policy=case.policy, now=now))
+def state_of(check, case):
+    return worst(check, case.facts.documents, case.policy, case.now)
+
+
+def worst(check, documents, policy, now):
+    """The state of a check over all of these documents."""
+    (check,) = tuned([check], policy)
+    views = [View(document=document, policy=policy, now=now) for document in documents]
+    if check.across is None:
+        findings = [finding for view in views for finding in judge(check, view)]
+    else:
+        comparison = Comparison(check)
+        for view in views:
+            comparison.see(view)
+        findings = comparison.findings()
     return worst_states(findings)[check.id]
 
 
@@ -51,78 +86,139 @@ def test_at_least_twenty_node_checks_with_every_word_that_a_person_needs():
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_each_check_says_what_its_fixtures_are_for(check, case, now):
+def test_each_check_says_what_its_fixtures_are_for(check, fixtures):
     for wanted, names in (
         (State.PASS, check.spec.tests.passes),
         (State.FAIL, check.spec.tests.fail),
         (State.UNKNOWN, check.spec.tests.unknown),
     ):
         for name in names:
-            assert state_of(check, case(name), now) is wanted, name
+            assert state_of(check, fixtures.case_of(check, name)) is wanted, name
 
 
 def test_every_fixture_is_used_by_a_check(fixtures):
     used = {
-        name
+        (check.kind, name)
         for check in CHECKS
         for names in (check.spec.tests.passes, check.spec.tests.fail, check.spec.tests.unknown)
         for name in names
     }
-    assert set(fixtures.mutations) <= used
+    there = {(kind, name) for kind, names in fixtures.changes.items() for name in names}
+    assert there <= used
 
 
-def test_the_reference_node_passes_everything(case, now):
-    result = audit(case("reference").facts, CHECKS, case("reference").policy, now)
-    assert {f.check: f.state for f in result.findings if f.state is not State.PASS} == {}
+@pytest.mark.parametrize("kind", sorted({check.kind for check in CHECKS}))
+def test_the_reference_of_each_kind_passes_everything(kind, case, now):
+    result = audit(case("reference", kind).facts, CHECKS, case("reference").policy, now)
+    alone = {check.id for check in CHECKS if check.across is not None}
+    good = {State.PASS, State.NOT_APPLICABLE}  # of a kind that the check is not about
+    bad = {f.check: f.state for f in result.findings if f.state not in good}
+    assert {check: state for check, state in bad.items() if check not in alone} == {}
     assert result.exit_code == 0
 
 
+@pytest.fixture(scope="module")
+def failed_in(fixtures):
+    """The checks that fail in a fixture, which is audited once for all checks that name it."""
+    found: dict[tuple[str, str, bool], set[str]] = {}
+
+    def look(check, name):
+        key = (check.kind, name, check.across is not None)
+        if key not in found:
+            there = fixtures.case_of(check, name)
+            result = audit(there.facts, CHECKS, there.policy, there.now)
+            found[key] = {one.check for one in result.of(State.FAIL)}
+        return found[key]
+
+    return look
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_a_single_fault_flips_the_intended_check_only(check, case, now):
+def test_a_single_fault_flips_the_intended_check_only(check, failed_in):
     for name in check.spec.tests.fail:
-        result = audit(case(name).facts, CHECKS, case(name).policy, now)
-        failed = {f.check for f in result.of(State.FAIL)}
+        failed = failed_in(check, name)
         assert check.id in failed
         assert failed - {check.id} <= ALSO.get(name, set()), name
 
 
 @pytest.mark.parametrize("outcome", ["denied", "absent", "error", "timeout"])
 @pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_no_check_passes_when_any_declared_evidence_is_taken_away(check, outcome, fixtures):
+def test_no_check_passes_when_any_declared_evidence_is_taken_away(check, outcome, fixtures, now):
     for name in check.spec.evidence:
-        document = copy.deepcopy(fixtures.reference)
-        document["node"][name.removeprefix("node.")] = fixtures.gone(outcome)
-        assert worst_states(judge(check, view_of(fixtures, document)))[check.id] is State.UNKNOWN, (
-            name
-        )
+        root, field = name.split(".")
+        there = fixtures.references[check.kind][root][field]
+        if not (isinstance(there, dict) and "outcome" in there):
+            continue  # no collector's outcome: its emptiness is in the fixtures
+        documents = [*fixtures.facts_without(field, check.kind, outcome).documents]
+        if check.across is not None:
+            documents += fixtures.facts_of(*fixtures.neighbours(check.kind)).documents
+        state = worst(check, documents, fixtures.policy, now)
+        may_fail = outcome == "absent" and "at" in there  # a reading that is absent is an answer
+        answers = {State.FAIL, State.NOT_APPLICABLE} if may_fail else set()
+        assert state in {State.UNKNOWN, *answers}, name
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=IDS)
-def test_forgetting_a_value_never_turns_a_failure_into_a_pass(check, case, fixtures, now):
-    """Sweep: in each failing fixture, make every nullable field unknown, one at a time."""
-    for name in check.spec.tests.fail:
-        failing = case(name)
-        plain = json.loads(failing.document.body.to_json())
-        for evidence in check.spec.evidence:
-            section = evidence.removeprefix("node.")
-            for mutated in forgotten(plain, section, fixtures):
-                view = View(document=mutated, policy=failing.policy, now=now)
-                assert worst_states(judge(check, view))[check.id] is not State.PASS, evidence
+def test_forgetting_a_value_never_turns_a_failure_into_a_pass(check, fixtures):
+    """Sweep: in a failing fixture, make every nullable field unknown, one at a time."""
+    forget_each(check, fixtures, check.spec.tests.fail[:1])
 
 
-def forgotten(document: dict[str, Any], section: str, fixtures: Any) -> Iterator[Document]:
-    """Copies in which one record with an outcome was denied, or one nullable field is null."""
-    for way in places(document["node"][section]["value"], ()):
-        for key in list(at(document["node"][section]["value"], way)):
-            changed = copy.deepcopy(document["node"][section])
-            forget(at(changed["value"], way), key)
+@pytest.mark.many
+@pytest.mark.parametrize("check", CHECKS, ids=IDS)
+def test_nor_does_forgetting_one_of_any_other_failure(check, fixtures):
+    forget_each(check, fixtures, check.spec.tests.fail[1:])
+
+
+def forget_each(check, fixtures, names):
+    for name in names:
+        failing = fixtures.case_of(check, name)
+        documents = list(failing.facts.documents)
+        for i, evidence in itertools.product(range(len(documents)), check.spec.evidence):
+            plain = json.loads(documents[i].body.to_json())
+            for mutated in forgotten(plain, evidence, fixtures, check):
+                several = [*documents[:i], mutated, *documents[i + 1 :]]
+                state = worst(check, several, failing.policy, failing.now)
+                assert state is not State.PASS, evidence
+
+
+def forgotten(
+    document: dict[str, Any], evidence: str, fixtures: Any, check: Any
+) -> Iterator[Document]:
+    """Copies in which one record with an outcome was denied, or one nullable field is null.
+
+    What the check does not read is left as it is.
+    """
+    root, field = evidence.split(".")
+    whole = {"value": document[root][field]}
+    for way in places(whole, ()):
+        if not is_read(check, (root, field, *way)):
+            continue
+        there = at(whole, way)
+        for key in ["outcome"] if "outcome" in there else list(there):
+            record = document[root] | {field: without(whole, way, key)["value"]}
             try:
-                facts = fixtures.facts_of(
-                    document | {"node": document["node"] | {section: changed}}
-                )
+                yield fixtures.document_of(document | {root: record})
             except AuditError:
                 continue  # not a nullable field: no collector can produce this
-            yield facts.documents[0]
+
+
+def is_read(check: Any, way: tuple[Any, ...]) -> bool:
+    """Whether a check reads something at this place, around it or below it."""
+    steps = tuple("*" if isinstance(one, int) else one for one in way if one != "value")
+    return any(
+        all(b in {a, "*"} for a, b in zip(steps, path, strict=False)) for path in check.reads
+    )
+
+
+def without(value: Any, way: tuple[Any, ...], key: str) -> Any:
+    """A copy whose record at the end of the way forgot something; the rest is the same objects."""
+    changed = value.copy()
+    if way:
+        changed[way[0]] = without(value[way[0]], way[1:], key)
+    else:
+        forget(changed, key)
+    return changed
 
 
 def forget(record: dict[str, Any], key: str) -> None:
@@ -139,7 +235,8 @@ def places(value: Any, way: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, dict):
         yield way
         for key, inner in value.items():
-            yield from places(inner, (*way, key))
+            if key != "at":  # where it stands decides nothing
+                yield from places(inner, (*way, key))
     elif isinstance(value, list):
         for i, inner in enumerate(value):
             yield from places(inner, (*way, i))
@@ -158,7 +255,31 @@ def test_every_evidence_name_is_a_section():
 
 # Shown in a finding to whoever reads it, and compared with nothing.
 SHOWN_ONLY = {
+    "node.indexes.*.options.*.host",
+    "node.indexes.*.options.*.line",
+    "node.indexes.*.path",
+    "node.records.changed.*.path",
+    "node.records.distributions",
+    "node.records.files",
+    "node.requirements.*.origin",
+    "node.artifacts.checkpoints.*.origin",
+    "node.artifacts.checkpoints.*.problems.*.code",
+    "node.artifacts.checkpoints.*.problems.*.file",
+    "node.artifacts.checkpoints.*.problems.*.what",
+    "node.artifacts.checkpoints.*.unsafe.*.file",
+    "node.artifacts.checkpoints.*.unsafe.*.what",
+    "node.artifacts.datasets.*.origin",
+    "node.artifacts.datasets.*.problems.*.code",
+    "node.artifacts.datasets.*.problems.*.file",
+    "node.artifacts.datasets.*.problems.*.what",
+    "node.artifacts.datasets.*.sampled_bytes",
+    "node.artifacts.pointers.*.path",
+    "node.artifacts.pointers.*.target",
+    "node.network_mounts.*.fstype",
+    "node.network_mounts.*.target",
     "node.listeners.*.address",
+    "node.rdma.devices.*.path",
+    "node.rdma.devices.*.uid",
     "node.listeners.*.process.pid",
     "node.listeners.*.process.name",
     "node.mounts.*.fstype",
@@ -194,8 +315,6 @@ def leaves(path: tuple[str, ...], hint: Any) -> Iterator[tuple[str, ...]]:
 
 def test_no_evidence_is_collected_that_no_check_reads():
     read = {".".join(path) for check in CHECKS for path in check.reads}
-    # A package is named by the check that asks for it.
-    read |= {"node.packages.*.version"} if "node.packages.torch.version" in read else set()
     collected = {".".join(leaf) for leaf in leaves(("node",), Node)}
     assert "node.hardware.tpm" in collected
     assert sorted(collected - read - SHOWN_ONLY) == []

@@ -24,7 +24,8 @@ from securetrain.audit.collect.host import (
 from securetrain.audit.collect.node import collect_node
 from securetrain.audit.documents import facts_of
 from securetrain.audit.engine import audit
-from securetrain.audit.facts import EnvKind, Outcome, PathRole, Scope, decode_facts
+from securetrain.audit.facts.base import Outcome
+from securetrain.audit.facts.node import EnvKind, PathRole, Scope, decode_facts
 from securetrain.audit.functions.paths import path_is_safe
 from securetrain.core.vocabulary import State
 
@@ -83,9 +84,10 @@ def test_a_machine_without_anything_passes_nothing_by_default(now, tmp_path, fix
     hopeful = {f.check for f in result.of(State.PASS)}
     # only what the (empty) environment and search path themselves answer, and the kernel by netlink
     assert hopeful <= {
-        "ST-SEC-001", "ST-SEC-003", "ST-SEC-006", "ST-FAB-004", "ST-FAB-006", "ST-FAB-008",
-        "ST-FAB-021", "ST-FAB-022", "ST-SUP-011", "ST-SUP-012", "ST-SUP-013", "ST-SUP-014",
-        "ST-SUP-015", "ST-SUP-023", "ST-CKP-005", "ST-NET-002",
+        "ST-SEC-001", "ST-SEC-003", "ST-SEC-005", "ST-SEC-006", "ST-FAB-004", "ST-FAB-006",
+        "ST-FAB-008", "ST-FAB-021", "ST-FAB-022", "ST-SUP-011", "ST-SUP-012", "ST-SUP-013",
+        "ST-SUP-014", "ST-SUP-015", "ST-SUP-009", "ST-SUP-017", "ST-SUP-023", "ST-CKP-005",
+        "ST-NET-002",
     }  # fmt: skip
     assert result.exit_code != 0
 
@@ -244,7 +246,7 @@ def test_the_topmost_mount_counts_and_options_lose_their_values(machine):
     )
     found = {m.target: m for m in system.mounts(host)}
     assert found["/tmp"].options == ("rw", "size")
-    assert set(found) == {"/tmp"}
+    assert set(found) == {"/proc", "/tmp"}
     assert system.filesystem_of(host, "/home/my data/token") == "nfs4"
     assert system.filesystem_of(host, "/tmp/x") == "tmpfs"
 
@@ -487,5 +489,6 @@ def test_a_stock_tcpstore_that_was_told_loopback_is_found_on_all_addresses(now, 
         process.communicate("\n", timeout=60)
     result = audit(facts_of([facts]), load_checks(), fixtures.policy, now)
     mine = [f for f in result.of(State.FAIL) if f.subject.endswith(f":{port}]")]
+    mine = [f for f in mine if f.check != "ST-FAB-018"]  # that depends on this machine's filters
     assert {f.check for f in mine} == {"ST-RDZ-002", "ST-NET-011"}
     assert all(f.evidence["process"]["loads_torch"] for f in mine)

@@ -11,6 +11,7 @@ from securetrain.audit.documents import Facts
 from securetrain.audit.engine import audit
 from securetrain.core.errors import AuditError
 from securetrain.core.vocabulary import State
+from tests.audit.conftest import named
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def override_host(policy, changes):
 def test_clean(run, catalogue):
     result = run()
     assert result.exit_code == 0
-    assert result.counts["pass"] == len(catalogue)
+    assert result.counts["pass"] == len(catalogue) - 1
+    assert result.counts["not-applicable"] == 1  # it asks for no TLS of Gloo
     assert result.policy.id == "baseline"
     assert len(result.policy.digest) == 64
 
@@ -145,11 +147,22 @@ def test_a_failure_weighs_what_it_weighs_here_and_says_why(run, fixtures, catalo
         assert code == 1
 
 
+def test_another_index_weighs_more_where_a_job_installs_packages(fixtures, catalogue, now):
+    case = fixtures.case("index-extra")
+    plain = json.loads(case.document.body.to_json())
+    for installs, weight in ((True, "high"), (False, "medium")):
+        if not installs:
+            plain["node"]["requirements"]["value"] = []
+        result = audit(fixtures.facts_of(plain), catalogue, fixtures.policy, now)
+        (finding,) = (one for one in result.of(State.FAIL) if one.check == "ST-SUP-009")
+        assert finding.severity_in_context == weight
+    assert "nothing is fetched" in finding.context
+
+
 def nodes(fixtures, *names, fixture="service-on-any-address"):
     """Documents of the same machine under several names."""
     plain = json.loads(fixtures.case(fixture).document.body.to_json())
-    renamed = (plain | {"collected": plain["collected"] | {"hostname": name}} for name in names)
-    return fixtures.facts_of(*renamed)
+    return fixtures.facts_of(*(named(plain, name) for name in names))
 
 
 def test_two_nodes_with_the_same_faults_share_no_fingerprint(fixtures, catalogue, now):
@@ -157,7 +170,8 @@ def test_two_nodes_with_the_same_faults_share_no_fingerprint(fixtures, catalogue
     assert [asset.asset for asset in result.assets] == ["node:a", "node:b"]
     prints = {name: {f.fingerprint for f in result.findings if f.asset == name}
               for name in ("node:a", "node:b")}  # fmt: skip
-    assert len(prints["node:a"]) == len(prints["node:b"]) == len(catalogue)
+    judged = sum(check.kind == "node" for check in catalogue)
+    assert len(prints["node:a"]) == len(prints["node:b"]) == judged
     assert prints["node:a"].isdisjoint(prints["node:b"])
     again = audit(nodes(fixtures, "a"), catalogue, fixtures.policy, now)
     assert {finding.fingerprint for finding in again.findings} == prints["node:a"]
@@ -211,7 +225,9 @@ def test_a_thousand_nodes_are_one_audit(fixtures, catalogue, now):
     facts = nodes(fixtures, *(f"n{number:04}" for number in range(1000)))
     result = audit(facts, catalogue, fixtures.policy, now)
     assert len(result.assets) == 1000
-    assert len({finding.fingerprint for finding in result.findings}) == 1000 * len(catalogue)
+    assert len({finding.fingerprint for finding in result.findings}) == 1000 * sum(
+        check.kind == "node" for check in catalogue
+    )
     assert result.counts["fail"] == 1, "checks are counted, each by its worst"
 
 

@@ -6,6 +6,7 @@ Values are recorded for the fabric's, torch's and the loader's variables only. A
 like a secret, by its name or by a password in its value, is recorded by name.
 """
 
+import base64
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -14,7 +15,8 @@ from typing import Final
 from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, outcome_of
 from securetrain.audit.collect.ssh import identity_files
 from securetrain.audit.collect.system import NETWORK_FILESYSTEMS, filesystem_of, octal
-from securetrain.audit.facts import EnvKind, EnvVariable, Outcome, SecretFile
+from securetrain.audit.facts.base import Outcome
+from securetrain.audit.facts.node import EnvKind, EnvVariable, KeyForm, SecretFile
 from securetrain.network import variables
 
 MAX_VALUE: Final = 32 << 10
@@ -40,6 +42,8 @@ _SECRET_FILES: Final = (
     ".config/wandb/settings",
 )
 _PRIVATE_KEY: Final = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|PuTTY-User-Key-File-")
+_KEY_HEAD: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]*)PRIVATE KEY-----")
+_OPENSSH: Final = b"openssh-key-v1\0"
 _KEY_BYTES: Final = 128
 _MAX_KEYS: Final = 256
 
@@ -62,7 +66,7 @@ def env(host: Host) -> tuple[EnvVariable, ...]:
 
 
 def _kind(name: str, value: str) -> EnvKind | None:
-    if _is_secret(name, value):
+    if is_secret(name, value):
         return EnvKind.SECRET
     if name in _LOADER:
         return EnvKind.LOADER
@@ -71,7 +75,8 @@ def _kind(name: str, value: str) -> EnvKind | None:
     return EnvKind.TORCH if name.startswith(_TORCH) else None
 
 
-def _is_secret(name: str, value: str) -> bool:
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable looks like a secret by its name, or by its value."""
     if name in variables.SECRET_NAME_KEEP:
         return False
     if variables.SECRET_VALUE.search(value):
@@ -108,13 +113,15 @@ def _private_keys(host: Host, folder: str, depth: int = 0) -> Iterator[str]:
         if path.is_dir():
             if depth == 0:
                 yield from _private_keys(host, f"{folder}/{name}", depth + 1)
+        elif name.startswith("id_") and not name.endswith(".pub"):
+            yield f"{folder}/{name}"  # whatever lies over it
         elif path.is_file() and not name.endswith(".pub"):
             try:
                 with path.open("rb") as file:
                     begins = file.read(_KEY_BYTES)
             except OSError:
-                begins = b"" if not name.startswith("id_") else b"-----BEGIN PRIVATE KEY-----"
-            if _PRIVATE_KEY.search(begins) or name.startswith("id_"):
+                continue
+            if _PRIVATE_KEY.search(begins):
                 yield f"{folder}/{name}"
 
 
@@ -131,4 +138,36 @@ def _secret_file(host: Host, path: str) -> SecretFile:
         uid=info.st_uid,
         mode=octal(info.st_mode),
         network_filesystem=filesystem in NETWORK_FILESYSTEMS,
+        key=_key_form(host, path),
     )
+
+
+def _key_form(host: Host, path: str) -> KeyForm | None:
+    """The form of a private key, by its head (PROTOCOL.key of OpenSSH, RFC 1421, RFC 5958)."""
+    try:
+        text = host.text(path)
+    except (OSError, TooMuchError, HiddenError):
+        return None
+    if text.startswith("PuTTY-User-Key-File-"):
+        return KeyForm.CLEAR if "\nEncryption: none" in text else KeyForm.ENCRYPTED
+    begins = _KEY_HEAD.search(text)
+    if begins is None:
+        return KeyForm.NONE
+    if begins[1] == "OPENSSH ":
+        return _openssh_form(text[begins.end() :])
+    sealed = "ENCRYPTED" in begins[1] or "Proc-Type: 4,ENCRYPTED" in text
+    return KeyForm.ENCRYPTED if sealed else KeyForm.CLEAR
+
+
+def _openssh_form(body: str) -> KeyForm | None:
+    """The form of a key of OpenSSH, which has the name of its cipher in front, or ``none``."""
+    try:
+        head = base64.b64decode("".join(body.split())[:64])
+    except ValueError:
+        return None
+    magic, length = head[: len(_OPENSSH)], head[len(_OPENSSH) : len(_OPENSSH) + 4]
+    if magic != _OPENSSH or len(length) < 4:
+        return None
+    at = len(_OPENSSH) + 4
+    cipher = head[at : at + int.from_bytes(length)]
+    return KeyForm.CLEAR if cipher == b"none" else KeyForm.ENCRYPTED

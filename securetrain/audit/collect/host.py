@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from securetrain.audit.collect import owners, rtnetlink
-from securetrain.audit.facts import Outcome, Reading, Section
+from securetrain.audit.collect import nftables, owners, rtnetlink
+from securetrain.audit.collect.named import NOTHING, Named
+from securetrain.audit.facts.base import Outcome, Reading, Section
 
 FILE_LIMIT: Final = 1 << 20
 MAX_ENTRIES: Final = 4096
@@ -72,9 +73,15 @@ class Host:
     root: Path = Path("/")
     """Where the tree of the machine begins; tests give one of their own."""
     links: Callable[[], bytes] = rtnetlink.dump_links
-    """The kernel's list of interfaces; it is the one thing that is not a file."""
+    """The kernel's list of interfaces, which is no file."""
+    nft: Callable[[int], bytes] = nftables.dump
+    """The kernel's chains and rules of packet filters."""
+    named: Named = NOTHING
+    """The checkpoints, datasets and lists of packages that the job names."""
     seen_mounts: list[MountPoint] = field(default_factory=list, compare=False)
     """What `mounts` read; the table is long on some machines."""
+    seen_packages: dict[str, str] = field(default_factory=dict, compare=False)
+    """What `software.packages` found; reading so many files costs time."""
     root_owned: frozenset[str] = frozenset()
     """Files of the machine's root that look like a stranger's from here (`owners`)."""
 
@@ -202,7 +209,7 @@ def outcome_of(error: Exception) -> tuple[Outcome, str]:
     """The outcome and the reason that an exception stands for."""
     match error:
         case OSError(errno=errno.EACCES | errno.EPERM):
-            return Outcome.DENIED, f"permission denied: {error.filename}"
+            return Outcome.DENIED, f"permission denied: {error.filename or error.strerror}"
         case OSError(errno=errno.ENOENT | errno.ENOTDIR):
             return Outcome.ABSENT, f"does not exist: {error.filename}"
         case OSError():

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, outcome_of
-from securetrain.audit.facts import ConfFile, ConfVariable, Outcome
+from securetrain.audit.facts.base import Outcome
+from securetrain.audit.facts.node import ConfFile, ConfVariable
 
 _SHARED: Final = "/etc/nccl.conf"
 _NOTHING: Final = "/dev/null"

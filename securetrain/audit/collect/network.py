@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from securetrain.audit.collect import programs
 from securetrain.audit.collect.host import Host, TooMuchError
 from securetrain.audit.collect.rtnetlink import Link, parse_links
-from securetrain.audit.collect.surroundings import first_pid_namespace
-from securetrain.audit.facts import Interface, Listener, Process, Scope
+from securetrain.audit.collect.surroundings import first_pid_namespace, is_any_process_hidden
+from securetrain.audit.facts.node import Interface, Listener, Process, Scope
 
 _TABLES: Final = ("tcp", "tcp6", "udp", "udp6")
 _OPEN: Final = {"tcp": "0A", "udp": "07"}
@@ -146,14 +147,14 @@ def _owners(host: Host, inodes: set[int]) -> _Owners:
     pids = [entry.name for entry in host.at("/proc").iterdir() if entry.name.isdigit()]
     if len(pids) > _MAX_PROCESSES:
         raise TooMuchError(f"more than {_MAX_PROCESSES} processes")
-    all_seen = first_pid_namespace(host)
+    all_seen = first_pid_namespace(host) and not is_any_process_hidden(host)
     for pid in sorted(pids, key=int):
         sockets, complete = _sockets(host, pid)
         all_seen = all_seen and complete
         held = sockets & inodes
         if not held:
             continue
-        process = Process(pid=int(pid), name=_name(host, pid), loads_torch=_loads_torch(host, pid))
+        process = _process(host, pid)
         for inode in held:
             found.setdefault(inode, process)
         if len(found) == len(inodes):
@@ -180,6 +181,19 @@ def _sockets(host: Host, pid: str) -> tuple[set[int], bool]:
     except OSError:
         return found, False  # another user's
     return found, True
+
+
+def _process(host: Host, pid: str) -> Process:
+    program, guarded = programs.program_of(host, pid)
+    torch = _loads_torch(host, pid)
+    return Process(
+        pid=int(pid),
+        name=_name(host, pid),
+        loads_torch=torch,
+        program=program,
+        guarded=guarded,
+        tensorpipe=False if torch is False else programs.runs_tensorpipe(host, pid),
+    )
 
 
 def _name(host: Host, pid: str) -> str:

@@ -8,23 +8,39 @@ import pwd
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from securetrain import __version__
 from securetrain.audit.collect import (
     accounts,
+    artifacts,
+    firewall,
+    gloo,
+    identities,
+    machine,
     nccl,
     network,
     owners,
+    packages,
     paths,
+    rdma,
+    routes,
     software,
     ssh,
+    sudo,
     surroundings,
     system,
 )
 from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, section
-from securetrain.audit.facts import Collected, Job, Node, NodeFacts
+from securetrain.audit.collect.named import NOTHING, Named
+from securetrain.audit.facts.base import Collected
+from securetrain.audit.facts.node import Job, Node, NodeFacts
+
+if TYPE_CHECKING:
+    from securetrain.audit.facts.storage import StorageFacts
 
 
 def collect_node(
@@ -34,6 +50,7 @@ def collect_node(
     search_path: Sequence[str] | None = None,
     root: Path = Path("/"),
     seconds: float = 5.0,
+    job: Named = NOTHING,
 ) -> NodeFacts:
     """Collect the facts of this node for a job of this user.
 
@@ -43,8 +60,10 @@ def collect_node(
         search_path: Where the job's Python finds modules; this process's own by default.
         root: Where the machine's tree begins.
         seconds: The time limit of each collector.
+        job: What the job names, and who may have signed it.
     """
-    return collect_from(_host(environ, search_path, root), now=now, seconds=seconds)
+    host = replace(_host(environ, search_path, root), named=job)
+    return collect_from(host, now=now, seconds=seconds)
 
 
 def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFacts:
@@ -61,9 +80,12 @@ def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFact
             sysctls=section(system.sysctls, host, seconds),
             interfaces=section(network.interfaces, host, seconds),
             mounts=section(system.mounts, host, seconds),
+            firewall=section(firewall.firewall, host, seconds),
+            routes=section(routes.routes, host, seconds),
             listeners=section(network.listeners, host, seconds),
             env=section(accounts.env, host, seconds),
             nccl_conf=section(nccl.nccl_conf, host, seconds),
+            gloo=section(gloo.gloo, host, seconds),
             paths=section(paths.paths, host, seconds),
             shm=section(system.shm, host, seconds),
             packages=section(software.packages, host, seconds),
@@ -71,12 +93,34 @@ def collect_from(host: Host, *, now: datetime, seconds: float = 5.0) -> NodeFact
             secrets=section(accounts.secrets, host, seconds),
             ssh=section(ssh.ssh, host, seconds),
             sshd=section(ssh.sshd, host, seconds),
+            sudo=section(sudo.sudo, host, seconds),
+            identities=section(identities.identities, host, seconds),
+            machine=section(machine.machine, host, seconds),
+            rendezvous=section(machine.rendezvous, host, seconds),
+            rdma=section(rdma.rdma, host, seconds),
             kernel=section(system.kernel, host, seconds),
             python=section(software.python, host, seconds),
             hardware=section(system.hardware, host, seconds),
             context=section(surroundings.context, host, seconds),
+            artifacts=section(artifacts.artifacts, host, seconds),
+            indexes=section(packages.indexes, host, seconds),
+            requirements=section(packages.requirements, host, seconds),
+            records=section(packages.records, host, seconds),
+            versions=section(packages.versions, host, seconds),
+            network_mounts=section(system.network_mounts, host, seconds),
         ),
     )
+
+
+def collect_exports(*, now: datetime, root: Path = Path("/")) -> "list[StorageFacts]":
+    """Collect what this host itself hands out over the network; nothing on most nodes."""
+    if not any(os.path.lexists(root / place) for place in ("etc/exports", "etc/exports.d")):
+        return []
+    from securetrain.audit.collect.storage.files import (  # noqa: PLC0415 - few nodes serve files
+        collect_storage_of,
+    )
+
+    return collect_storage_of(_host({}, (), root), now=now)
 
 
 def root_files_variable(environ: Mapping[str, str]) -> dict[str, str]:

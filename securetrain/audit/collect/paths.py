@@ -10,15 +10,16 @@ Which directories those are follows what torch, Triton and NCCL do themselves:
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from securetrain.audit.collect import nccl
+from securetrain.audit.collect import nccl, places
 from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, outcome_of, reading
 from securetrain.audit.collect.system import octal
-from securetrain.audit.facts import Link, Outcome, PathFact, PathRole
+from securetrain.audit.facts.base import Outcome
+from securetrain.audit.facts.node import Link, PathFact, PathRole
 
 MAX_PATHS: Final = 256
 MAX_LINKS: Final = 40
@@ -31,6 +32,14 @@ NCCL_PLUGIN_VARIABLES: Final = (
     "NCCL_ENV_PLUGIN",
 )
 _PRELOADED: Final = "/etc/ld.so.preload"
+_HF_FOLDERS: Final = (
+    "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE",
+    "TRANSFORMERS_CACHE",
+    "HF_DATASETS_CACHE",
+    "HF_MODULES_CACHE",
+    "HF_ASSETS_CACHE",
+)
 _LIST_VARIABLES: Final = (
     ("PATH", PathRole.EXECUTABLES),
     ("LD_LIBRARY_PATH", PathRole.LIBRARIES),
@@ -44,9 +53,15 @@ def paths(host: Host) -> tuple[PathFact, ...]:
     """The chain of every path that the job would execute or load from."""
     groups = _Groups(host)
     wanted = dict.fromkeys(_wanted(host))
+    stores = list(places.stores_of_processes(host))
+    wanted |= dict.fromkeys(item for item in stores if not isinstance(item, PathFact))
     if len(wanted) > MAX_PATHS:
         raise TooMuchError(f"more than {MAX_PATHS} paths")
-    return (*(_path_fact(host, groups, *item) for item in wanted), *_preload_list(host))
+    return (
+        *(_path_fact(host, groups, *item) for item in wanted),
+        *_preload_list(host),
+        *(item for item in stores if isinstance(item, PathFact)),
+    )
 
 
 def _wanted(host: Host) -> Iterator[tuple[PathRole, str, str]]:
@@ -66,6 +81,7 @@ def _wanted(host: Host) -> Iterator[tuple[PathRole, str, str]]:
     else:
         cache = env.get("XDG_CACHE_HOME") or f"{host.home}/.cache"
         yield PathRole.TORCH_EXTENSIONS, f"{cache}/torch_extensions", "default"
+    yield from _of_artifacts(host)
     for path in nccl.conf_files(host):
         if path != os.devnull:
             yield PathRole.NCCL_CONF, path, "NCCL"
@@ -74,7 +90,35 @@ def _wanted(host: Host) -> Iterator[tuple[PathRole, str, str]]:
             for plugin in value.split(","):
                 if plugin.startswith("/"):
                     yield PathRole.NCCL_PLUGIN, plugin, origin
+    yield from places.places(host)
     yield from _searched(host)
+
+
+def _of_artifacts(host: Host) -> Iterator[tuple[PathRole, str, str]]:
+    """Folders of the job's checkpoints, and where libraries keep what they load.
+
+    The names follow ``huggingface_hub/constants.py``, ``datasets/config.py``, ``torch/hub.py``, the
+    CUDA programming guide, numba's and Python's documentation.
+    """
+    env = host.environ
+    for named in host.named.checkpoints:
+        yield PathRole.CHECKPOINTS, named.path, named.origin
+    cache = env.get("XDG_CACHE_HOME") or f"{host.home}/.cache"
+    top, origin = env.get("HF_HOME") or f"{cache}/huggingface", "HF_HOME"
+    yield PathRole.DATASET_CACHE, top, origin if env.get(origin) else "default"
+    for name in _HF_FOLDERS:
+        if env.get(name):
+            yield PathRole.DATASET_CACHE, env[name], name
+    if env.get("TORCH_HOME"):
+        yield PathRole.TORCH_HUB, env["TORCH_HOME"], "TORCH_HOME"
+    else:
+        yield PathRole.TORCH_HUB, f"{cache}/torch", "default"
+    compiled = env.get("CUDA_CACHE_PATH")
+    origin = "CUDA_CACHE_PATH" if compiled else "default"
+    yield PathRole.KERNEL_CACHE, compiled or f"{host.home}/.nv/ComputeCache", origin
+    for name in ("NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX"):
+        if env.get(name):
+            yield PathRole.KERNEL_CACHE, env[name], name
 
 
 def _searched(host: Host) -> Iterator[tuple[PathRole, str, str]]:
@@ -134,7 +178,6 @@ def seen(host: Host) -> Iterator[os.stat_result]:
 
 
 def _path_fact(host: Host, groups: "_Groups", role: PathRole, path: str, origin: str) -> PathFact:
-    chain: list[Link] = []
     if not path.startswith("/"):
         return PathFact(
             outcome=Outcome.ERROR,
@@ -143,6 +186,20 @@ def _path_fact(host: Host, groups: "_Groups", role: PathRole, path: str, origin:
             path=path,
             origin=origin,
         )
+    outcome, reason, chain = _chain(host, groups, path)
+    return PathFact(
+        outcome=outcome, reason=reason, role=role, path=path, origin=origin, chain=chain
+    )
+
+
+def chains(host: Host) -> Callable[[str], tuple[Outcome, str, tuple[Link, ...]]]:
+    """Return what tells, of an absolute path, what is on the way and how looking at it ended."""
+    groups = _Groups(host)
+    return lambda path: _chain(host, groups, path)
+
+
+def _chain(host: Host, groups: "_Groups", path: str) -> tuple[Outcome, str, tuple[Link, ...]]:
+    chain: list[Link] = []
     try:
         for link in _walk(host, groups, path):
             chain.append(link)  # noqa: PERF402 - what was seen before an error counts
@@ -156,9 +213,7 @@ def _path_fact(host: Host, groups: "_Groups", role: PathRole, path: str, origin:
                 if hidden.outcome is Outcome.OK
                 else (hidden.outcome, hidden.reason)
             )
-    return PathFact(
-        outcome=outcome, reason=reason, role=role, path=path, origin=origin, chain=tuple(chain)
-    )
+    return outcome, reason, tuple(chain)
 
 
 def _walk(host: Host, groups: "_Groups", path: str) -> Iterator[Link]:

@@ -13,7 +13,7 @@ from typing import Final
 from packaging.utils import canonicalize_name
 
 from securetrain.audit.collect.host import FILE_LIMIT, Host, TooMuchError
-from securetrain.audit.facts import EntryPoint, Package, Python, StartupFile
+from securetrain.audit.facts.node import EntryPoint, Package, Python, StartupFile
 
 TORCHRUN_GROUP: Final = "torchrun.handlers"
 _MAX_DISTRIBUTIONS: Final = 3000
@@ -23,15 +23,17 @@ _STARTUP_MODULES: Final = ("sitecustomize", "usercustomize")
 
 def packages(host: Host) -> dict[str, Package]:
     """Name to version of every installed distribution; the first on the search path wins."""
-    found: dict[str, Package] = {}
-    for dist in _installed(host):
-        name, version = _name_and_version(dist)
-        if name:
-            found.setdefault(name, Package(version=version))
-    return dict(sorted(found.items()))
+    if not host.seen_packages:
+        found: dict[str, str] = {}
+        for dist in installed(host):
+            name, version = name_and_version(dist)
+            if name:
+                found.setdefault(name, version)
+        host.seen_packages.update(sorted(found.items()))
+    return {name: Package(version=version) for name, version in host.seen_packages.items()}
 
 
-def _name_and_version(dist: Distribution) -> tuple[str, str]:
+def name_and_version(dist: Distribution) -> tuple[str, str]:
     """The two headers, without the long description, which costs most of the time to parse.
 
     Raises:
@@ -47,7 +49,7 @@ def _name_and_version(dist: Distribution) -> tuple[str, str]:
 def entry_points(host: Host) -> tuple[EntryPoint, ...]:
     """The entry points that torchrun would load into its agent when it starts."""
     found = {}
-    for dist in _installed(host):
+    for dist in installed(host):
         if "torchrun.handlers" not in (dist.read_text("entry_points.txt") or ""):
             continue
         for entry in dist.entry_points:
@@ -55,7 +57,7 @@ def entry_points(host: Host) -> tuple[EntryPoint, ...]:
                 fact = EntryPoint(
                     name=entry.name,
                     value=entry.value,
-                    distribution=_name_and_version(dist)[0],
+                    distribution=name_and_version(dist)[0],
                 )
                 found[fact.distribution, fact.name] = fact
     return tuple(found[key] for key in sorted(found))
@@ -73,7 +75,12 @@ def python(host: Host) -> Python:
     return Python(startup_files=tuple(files))
 
 
-def _installed(host: Host) -> list[Distribution]:
+def installed(host: Host) -> list[Distribution]:
+    """Every distribution on the search path.
+
+    Raises:
+        TooMuchError: when there are more than `_MAX_DISTRIBUTIONS`.
+    """
     found: list[Distribution] = []
     for dist in distributions(path=list(host.search_path)):
         if len(found) == _MAX_DISTRIBUTIONS:
@@ -101,7 +108,7 @@ def _startup_files(host: Host) -> list[Path]:
 def _claims(host: Host) -> dict[str, str]:
     """Map start-up files to the distributions whose RECORD lists them."""
     claims: dict[str, str] = {}
-    for dist in _installed(host):
+    for dist in installed(host):
         record = dist.read_text("RECORD")
         if record is None:
             continue

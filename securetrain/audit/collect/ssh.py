@@ -17,7 +17,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, outcome_of
-from securetrain.audit.facts import ConfFile, ConfVariable, Outcome, SshdConfig, SshdOption
+from securetrain.audit.facts.base import Outcome
+from securetrain.audit.facts.node import ConfFile, ConfVariable, SshdConfig, SshdOption
 
 _SYSTEM: Final = "/etc/ssh"
 _SSHD: Final = ("/usr/sbin/sshd", "/usr/local/sbin/sshd", "/sbin/sshd")

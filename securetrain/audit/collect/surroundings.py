@@ -10,11 +10,12 @@ import os
 import re
 from typing import Final
 
-from securetrain.audit.collect.host import Host, MountPoint, TooMuchError, reading
-from securetrain.audit.facts import Context
+from securetrain.audit.collect.host import HiddenError, Host, MountPoint, TooMuchError, reading
+from securetrain.audit.facts.node import Context
 
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"
 """PROC_PID_INIT_INO of linux/proc_ns.h."""
+_PROCESS: Final = re.compile(r"/proc/\d")
 _MARKERS: Final = (
     ("/.dockerenv", "docker"),
     ("/run/.containerenv", "podman"),
@@ -50,6 +51,14 @@ def first_pid_namespace(host: Host) -> bool:
         return str(host.at("/proc/self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
     except OSError:
         return False
+
+
+def is_any_process_hidden(host: Host) -> bool:
+    """Return whether something is mounted over a process, or that cannot be told."""
+    try:
+        return any(_PROCESS.match(mount.target) for mount in host.mounts())
+    except (OSError, TooMuchError, HiddenError):
+        return True
 
 
 def container(host: Host) -> str:

@@ -6,26 +6,27 @@ What a container merely does not show (securityfs, devices, settings of modules)
 never absent.
 """
 
+import errno
+import ipaddress
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, get_args
 
-from securetrain.audit.collect.host import HiddenError, Host, TooMuchError, reading
+from securetrain.audit.collect.host import HiddenError, Host, MountPoint, TooMuchError, reading
+from securetrain.audit.collect.packages import container_toolkit
 from securetrain.audit.collect.surroundings import NOT_IN_A_CONTAINER, container
-from securetrain.audit.facts import (
-    Hardware,
-    Kernel,
-    Mount,
-    Reading,
-    SharedSegment,
-    SysctlName,
-)
+from securetrain.audit.facts.artifacts import NetworkMount
+from securetrain.audit.facts.base import Outcome, Reading
+from securetrain.audit.facts.node import Hardware, Kernel, Mount, SharedSegment, SysctlName
 
 NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "beegfs", "wekafs", "ceph", "glusterfs",
      "fuse.sshfs", "fuse.s3fs", "fuse.juicefs", "9p", "afs", "panfs"}
 )  # fmt: skip
-_MOUNT_POINTS: Final = ("/", "/tmp", "/dev/shm")  # noqa: S108
+_SYSTEM: Final = frozenset({"/", "/usr"})
+"""What a machine without disks runs from; its set-id programs are the system's own."""
+_MOUNT_POINTS: Final = ("/", "/tmp", "/dev/shm", "/proc")  # noqa: S108
 _SEGMENT_PREFIXES: Final = (
     "nccl-", "torch_", "cuda.shm", "sem.nccl", "pym-", "psm_", "pymp-", "sem.mp-",
 )  # fmt: skip
@@ -38,6 +39,20 @@ _CMDLINE_WORDS: Final = frozenset(
      "indirect_target_selection", "tsa", "spectre_bhi", "nosmep", "nosmap", "kvm.nx_huge_pages"}
 )  # fmt: skip
 """What switches protections of the kernel (Documentation/admin-guide/kernel-parameters.txt)."""
+_DMI: Final = "/sys/class/dmi/id"
+_IPMI: Final = "/sys/class/ipmi"
+_FIRMWARE: Final = "/sys/firmware/dmi/entries"
+_CLOUDS: Final = (
+    ("amazon", "aws"),
+    ("google", "gcp"),
+    ("7783-7084-3265-9085-8269-3286-77", "azure"),
+    ("oraclecloud", "oci"),
+    ("alibaba cloud", "alibaba"),
+    ("openstack", "openstack"),
+    ("digitalocean", "digitalocean"),
+    ("hetzner", "hetzner"),
+)
+"""What firmware says of its cloud; 38 is SMBIOS's number for an IPMI device."""
 _NOT_HERE: Final = "not there, seen from inside a container: the machine may have it"
 
 
@@ -79,9 +94,59 @@ def mounts(host: Host) -> tuple[Mount, ...]:
     return tuple(found[target] for target in sorted(found))
 
 
+def network_mounts(host: Host) -> tuple[NetworkMount, ...]:
+    """The filesystems of other machines that are mounted here."""
+    found: dict[str, MountPoint] = {}
+    for mount in host.mounts():
+        found.pop(mount.target, None)
+        found[mount.target] = mount
+    return tuple(
+        NetworkMount(
+            target=target,
+            fstype=mount.fstype,
+            options=tuple(sorted(set(_flags(mount.options)))),
+            system=target in _SYSTEM,
+            encrypted=_encrypted(mount),
+        )
+        for target, mount in sorted(found.items())
+        if mount.fstype in NETWORK_FILESYSTEMS
+    )
+
+
+def _encrypted(mount: MountPoint) -> Reading[bool]:
+    """Return whether the client's options say that nothing passes in clear."""
+    options = dict(part.partition("=")[::2] for part in mount.options.split(","))
+    address = options.get("addr", "")
+    value: bool | None = None
+    if mount.fstype == "fuse.sshfs" or options.get("trans") == "virtio" or _is_here(address):
+        value = True
+    elif mount.fstype in ("nfs", "nfs4"):
+        tls = options.get("xprtsec") in ("tls", "mtls")
+        value = tls or options["sec"] == "krb5p" if tls or "sec" in options else None
+    elif mount.fstype in ("cifs", "smb3"):
+        value = True if "seal" in options else None
+    elif mount.fstype == "ceph":
+        value = options.get("ms_mode", "legacy") == "secure"
+    if value is None:
+        reason = f"{mount.target}: the client's options of {mount.fstype} do not say"
+        return Reading(outcome=Outcome.ERROR, reason=reason)
+    return Reading(outcome=Outcome.OK, value=value)
+
+
+def _is_here(address: str) -> bool:
+    """Return whether the server is this machine: a tunnel's end, as with EFS over TLS."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
 def _flags(options: str) -> list[str]:
-    """Mount options without their values, which may name hosts and keys."""
-    return [option.partition("=")[0] for option in options.split(",")]
+    """Mount options without their values, which may name hosts and keys, but that of hidepid."""
+    return [
+        option if option.startswith("hidepid=") else option.partition("=")[0]
+        for option in options.split(",")
+    ]
 
 
 def filesystem_of(host: Host, path: str) -> str:
@@ -154,8 +219,41 @@ def hardware(host: Host) -> Hardware:
         nvidia_driver=reading(lambda: _first_line(host, "/proc/driver/nvidia/version")),
         infiniband=reading(lambda: tuple(host.names("/sys/class/infiniband"))),
         tpm=reading(lambda: _first_device(host, ("/dev/tpmrm0",))),
+        container_toolkit=reading(lambda: container_toolkit(host)),
         tee=reading(lambda: _first_device(host, ("/dev/sev-guest", "/dev/tdx_guest"))),
+        cloud=reading(lambda: _cloud(host)),
+        bmc=reading(lambda: _bmc(host)),
     )
+
+
+def _cloud(host: Host) -> str:
+    """The cloud whose firmware this is.
+
+    Raises:
+        FileNotFoundError: when the firmware says nothing, or nothing of a cloud.
+    """
+    said = []
+    for name in ("sys_vendor", "product_name", "chassis_asset_tag", "bios_version"):
+        with suppress(FileNotFoundError):
+            said.append(host.text(f"{_DMI}/{name}", 4096).strip().lower())
+    for mark, cloud in _CLOUDS:
+        if any(mark in text for text in said):
+            return cloud
+    raise FileNotFoundError(errno.ENOENT, "no cloud in what the firmware says", _DMI)
+
+
+def _bmc(host: Host) -> str:
+    """The place that shows a management processor: a driver's, or the firmware's table.
+
+    Raises:
+        FileNotFoundError: when there is none.
+    """
+    with suppress(FileNotFoundError):
+        if host.names(_IPMI):
+            return _IPMI
+    if any(name.startswith("38-") for name in host.names(_FIRMWARE)):
+        return f"{_FIRMWARE}/38-0"
+    raise FileNotFoundError(errno.ENOENT, "no management processor", _FIRMWARE)
 
 
 def _first_line(host: Host, path: str) -> str:

@@ -4,12 +4,13 @@
 
 from typing import TYPE_CHECKING, Final
 
+from securetrain.audit.facts.access import Reach
 from securetrain.audit.fields import View, resolve
-from securetrain.audit.functions.base import Judgement, NoArgs
-from securetrain.audit.kleene import truth
+from securetrain.audit.functions.base import Args, Judgement, NoArgs, records
+from securetrain.audit.kleene import FALSE, truth, unknown
 
 if TYPE_CHECKING:
-    from securetrain.audit.facts import SshdOption
+    from securetrain.audit.facts.node import SshdOption
 
 _DEFAULTS: Final = {
     "permitrootlogin": "prohibit-password",
@@ -69,3 +70,30 @@ def sshd_closed(view: View, _: NoArgs) -> list[Judgement]:
 
 def _said(value: str, place: str) -> str:
     return f"'{value}' ({place})"
+
+
+class SudoArgs(Args, frozen=True, kw_only=True):
+    """The commands that need a password."""
+
+    reach: tuple[Reach, ...]
+
+
+def sudo_asks(view: View, args: SudoArgs) -> list[Judgement]:
+    """The job's user becomes no other without a password, but for commands that are named."""
+    found = []
+    for rule in records(view, "sudo"):
+        if rule.reach not in args.reach:
+            continue
+        good, why = FALSE, f"{rule.who} may run {rule.reach} commands without a password"
+        if rule.applies is None:
+            good, why = unknown(f"whether {view.document.root('job').user} is in {rule.who}"), ""
+        found.append(
+            Judgement(
+                label=rule.label,
+                good=good,
+                why=why,
+                location=rule.location,
+                evidence={"reach": rule.reach.value, "from": f"{rule.path}:{rule.line}"},
+            )
+        )
+    return found

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from securetrain.audit.facts import Location
+from securetrain.audit.facts.base import Location
 from securetrain.audit.fields import Path, View, resolve
 from securetrain.audit.kleene import Truth
 
@@ -23,7 +23,8 @@ from securetrain.audit.kleene import Truth
 class Judgement:
     """The judgement of one thing: true when it is as it should be, with what was seen."""
 
-    label: str
+    label: str | tuple[str, ...]
+    """The name of the element; where the subject nests, one name for each ``[*]``."""
     good: Truth
     why: str = ""
     location: Location | None = None
@@ -42,6 +43,8 @@ class Function:
     args: type[msgspec.Struct]
     reads: tuple[Path, ...]
     """Each field, with ``*`` for the elements of a collection."""
+    asks: bool = False
+    """Whether it asks for itself what is known: then missing evidence is no reason to stop."""
 
 
 class Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,9 +55,9 @@ class NoArgs(Args, frozen=True, kw_only=True):
     """Nothing to say."""
 
 
-def records(view: View, name: str) -> tuple[Any, ...]:
+def records(view: View, name: str, root: str = "node") -> tuple[Any, ...]:
     """The records of a section; the engine calls a function only with its evidence at hand."""
-    value = resolve(view, ("node", name))
+    value = resolve(view, (root, name))
     assert isinstance(value, tuple), name
     return value
 

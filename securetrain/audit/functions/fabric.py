@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from securetrain.audit.facts import EnvKind, Location, Outcome, PathFact, PathRole
+from securetrain.audit.facts.base import Location, Outcome
+from securetrain.audit.facts.node import EnvKind, PathFact, PathRole
 from securetrain.audit.fields import Missing, View, resolve
 from securetrain.audit.functions.base import Args, Judgement, NoArgs, records
 from securetrain.audit.functions.paths import path_is_safe
@@ -92,7 +93,7 @@ def plugins_fixed(view: View, args: PluginArgs) -> list[Judgement]:
         if there.value:
             plugins = there.value.split(",")  # NCCL takes the first of the list that it can load
             judged = [
-                _judge_plugin(one, files, args, view.document.body.job.uid) for one in plugins
+                _judge_plugin(one, files, args, view.document.root("job").uid) for one in plugins
             ]
             good = all_of(truth for truth, _ in judged)
             why = next((said for truth, said in judged if not truth.value and said), "")

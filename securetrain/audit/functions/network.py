@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions about interfaces: how the kernel combines their settings (ip-sysctl)."""
 
-from securetrain.audit.facts import Interface
+from securetrain.audit.facts.node import Interface
 from securetrain.audit.fields import Missing, View, resolve
 from securetrain.audit.functions.base import Args, Judgement, NoArgs, records
 from securetrain.audit.kleene import TRUE, truth, unknown

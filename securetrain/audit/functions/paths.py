@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions about the paths that a job executes or loads from."""
 
-from securetrain.audit.facts import ALWAYS_THERE, Link, Outcome, PathFact, PathRole
+from typing import Protocol
+
+from securetrain.audit.facts.base import Outcome
+from securetrain.audit.facts.node import ALWAYS_THERE, Link, PathFact, PathRole
 from securetrain.audit.fields import View
 from securetrain.audit.functions.base import Args, Judgement, records
 from securetrain.audit.kleene import FALSE, TRUE, Truth, all_of, truth, unknown
@@ -21,7 +24,7 @@ def paths_safe(view: View, args: PathArgs) -> list[Judgement]:
     there = {fact.role for fact in chosen.values()}
     lacking = [role for role in args.roles if role in ALWAYS_THERE and role not in there]
     return [
-        *(_judge_path(fact, view.document.body.job.uid) for fact in chosen.values()),
+        *(_judge_path(fact, view.document.root("job").uid) for fact in chosen.values()),
         *(Judgement(label=role, good=unknown(f"no path of {role} was seen")) for role in lacking),
     ]
 
@@ -64,7 +67,31 @@ def path_is_safe(fact: PathFact, uid: int) -> tuple[Truth, str]:
     the way only when it is sticky and the next component exists: then nobody else can replace it.
     At the end of what exists, and for the target itself, others may not write at all.
     """
-    trusted = {0, uid}
+    return chain_is_safe(fact, {0, uid})
+
+
+class Walked(Protocol):
+    """A path with everything on the way to it."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of looking at it."""
+
+    @property
+    def reason(self) -> str:
+        """The reason of that outcome."""
+
+    @property
+    def path(self) -> str:
+        """The path."""
+
+    @property
+    def chain(self) -> tuple[Link, ...]:
+        """The components on the way."""
+
+
+def chain_is_safe(fact: Walked, trusted: set[int]) -> tuple[Truth, str]:
+    """`path_is_safe` for other users than root and the job's."""
     open_: list[str] = []
     for position, link in enumerate(fact.chain):
         if link.uid not in trusted:

@@ -5,7 +5,20 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from securetrain.audit.functions import access, fabric, network, node, paths
+from securetrain.audit.functions import (
+    access,
+    advisories,
+    fabric,
+    firewall,
+    keys,
+    listeners,
+    network,
+    node,
+    paths,
+    run,
+    slurm,
+    slurm_files,
+)
 from securetrain.audit.functions.base import Function, NoArgs, fields
 
 _PATHS: Final = fields("node", "paths", "*", of=("role", "path", "origin", "chain"))
@@ -18,6 +31,35 @@ _CONF: Final = (
     ("node", "nccl_conf", "*", "options"),
     *fields("node", "nccl_conf", "*", "options", "*", of=("name", "value", "line")),
 )
+_LISTENING: Final = fields(
+    "node", "listeners", "*", of=("protocol", "address", "port", "scope", "uid", "kernel")
+)
+_PROCESS: Final = ("node", "listeners", "*", "process")
+_FILTERS: Final = (
+    ("node", "firewall", "legacy"),
+    ("node", "firewall", "filters"),
+    *fields(
+        *("node", "firewall", "filters", "*"),
+        of=(
+            "table",
+            "chain",
+            "family",
+            "hook",
+            "ending",
+            "opens",
+            "allows",
+            "denies",
+            "conditional",
+        ),
+    ),
+    *fields("node", "interfaces", "*", of=("name", "kind", "loopback", "ipv6")),
+)
+_ROUTES: Final = fields("node", "routes", "*", of=("network", "interface"))
+_ID: Final = ("node", "identities", "*")
+_IDENTITY: Final = fields(*_ID, of=("path", "role"))
+_KEY: Final = fields(*_ID, "key", of=("uid", "mode"))
+_CERTIFICATE: Final = fields(*_ID, "certificate", of=("begins", "ends", "key", "digest"))
+_ANCHOR: Final = fields(*_ID, "anchor", of=("begins", "ends", "key", "digest"))
 _WAYS_IN: Final = ("name", "up", "loopback")
 
 
@@ -104,10 +146,121 @@ FUNCTIONS: Final[Mapping[str, Function]] = _registry(
             ),
         ),
         Function(
+            name="listeners.programs_kept_in",
+            body=listeners.programs_kept_in,
+            args=listeners.ProgramArgs,
+            reads=(
+                *_LISTENING,
+                *fields("node", "listeners", "*", "process", of=("pid", "program", "guarded")),
+                *_ENV,
+            ),
+        ),
+        Function(
+            name="listeners.tensorpipe_kept_in",
+            body=listeners.tensorpipe_kept_in,
+            args=NoArgs,
+            reads=(
+                *_LISTENING,
+                *fields(
+                    "node", "listeners", "*", "process", of=("pid", "loads_torch", "tensorpipe")
+                ),
+            ),
+        ),
+        *(
+            Function(name=f"network.{name}", body=body, args=NoArgs, reads=(*_FILTERS, *more))
+            for name, body, more in (
+                ("inbound_denied", firewall.inbound_denied, ()),
+                ("outbound_denied", firewall.outbound_denied, _ROUTES),
+                (
+                    "listeners_filtered",
+                    firewall.listeners_filtered,
+                    (*_LISTENING, *fields(*_PROCESS, of=("pid", "loads_torch"))),
+                ),
+            )
+        ),
+        Function(
+            name="network.ports_filtered",
+            body=firewall.ports_filtered,
+            args=firewall.PortArgs,
+            reads=(*_FILTERS, *_LISTENING),
+        ),
+        Function(
+            name="network.metadata_out_of_reach",
+            body=firewall.metadata_out_of_reach,
+            args=firewall.NetworkArgs,
+            reads=(*_FILTERS, *_ROUTES, ("node", "hardware", "cloud")),
+        ),
+        Function(
+            name="network.management_apart",
+            body=firewall.management_apart,
+            args=firewall.ManagementArgs,
+            reads=(*_FILTERS, *_ROUTES, ("node", "hardware", "bmc")),
+        ),
+        Function(
+            name="fabric.encrypted",
+            body=firewall.fabric_encrypted,
+            args=firewall.TunnelArgs,
+            reads=(
+                *_ENV,
+                *_CONF,
+                *fields("node", "interfaces", "*", of=("name", "kind", "loopback")),
+            ),
+        ),
+        Function(
+            name="fabric.rdma_apart",
+            body=firewall.rdma_apart,
+            args=NoArgs,
+            reads=(
+                *_ROUTES,
+                ("node", "rdma", "ports"),
+                ("node", "rdma", "storage"),
+                *fields("node", "rdma", "ports", "*", of=("name", "layer", "interfaces")),
+            ),
+        ),
+        Function(
+            name="identity.sudo_asks",
+            body=access.sudo_asks,
+            args=access.SudoArgs,
+            reads=fields("node", "sudo", "*", of=("who", "applies", "reach", "path", "line")),
+        ),
+        Function(
+            name="identity.keys_kept",
+            body=keys.keys_kept,
+            args=NoArgs,
+            reads=(*_IDENTITY, *_KEY, *_CERTIFICATE),
+        ),
+        Function(
+            name="identity.sessions_short",
+            body=keys.sessions_short,
+            args=NoArgs,
+            reads=(*_IDENTITY, *_KEY, *_CERTIFICATE),
+        ),
+        Function(
+            name="identity.authorities_apart",
+            body=keys.authorities_apart,
+            args=keys.WeakArgs,
+            reads=(*_IDENTITY, *_CERTIFICATE, *_ANCHOR, (*_ID, "fits")),
+        ),
+        Function(
             name="attestation.possible",
             body=node.attestation_possible,
             args=NoArgs,
             reads=fields("node", "hardware", of=("tpm", "tee")),
+        ),
+        *run.FUNCTIONS,
+        *slurm.FUNCTIONS,
+        *slurm_files.FUNCTIONS,
+        Function(
+            name="advisories.none_match",
+            body=advisories.no_advisory,
+            args=advisories.MatchArgs,
+            reads=(("node", "packages", "*", "version"),),
+        ),
+        Function(
+            name="advisories.in_date",
+            body=advisories.advisories_in_date,
+            args=advisories.AgeArgs,
+            reads=(("node", "packages"),),
         ),
     )
 )

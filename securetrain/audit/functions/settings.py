@@ -14,7 +14,7 @@ Rules (NCCL's ``src/misc/param.cc``, whose ``setenv`` replaces nothing):
 from dataclasses import dataclass
 from typing import Final
 
-from securetrain.audit.facts import Location, Outcome
+from securetrain.audit.facts.base import Location, Outcome
 from securetrain.audit.fields import View
 from securetrain.audit.functions.base import records
 

@@ -1,92 +1,34 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Facts: what was seen on one node, as data. Nothing here judges.
+"""Facts about one node: a section for each collector.
 
-Rules:
-
-1. a document has one schema name and forbids unknown fields;
-2. each section says how its collection ended (`Outcome`) and why; only an ``ok`` section has a
-   value;
-3. inside a section, a record that reads one thing has an outcome of its own: ``absent`` is a
-   definite observation (the file does not exist), ``denied``, ``error`` and ``timeout`` are not;
-4. None means "not known"; it never means "no";
-5. a collection is empty only where its type says so (`MAY_BE_EMPTY`, and `ALWAYS_THERE` for the
-   roles of paths): elsewhere its collector always finds something, and nothing is missing evidence;
-6. secrets appear as names, owners and modes, never as values.
+Roles of paths that have one on every machine are in `ALWAYS_THERE`: none of such a role is missing
+evidence.
 """
 
-from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, TypeAlias
 
-import msgspec
-from msgspec import Meta
-
-from securetrain.core import canonical
-from securetrain.core.errors import AuditError, UsageError
-
-SCHEMA: Final = "securetrain.facts/v2"
-FACTS_LIMIT: Final = 4 << 20
-"""The largest facts document that is read, in bytes; one node makes about 50 KB."""
-
-T = TypeVar("T")
-
-MAY_BE_EMPTY: Final = Meta(extra={"may_be_empty": True})
-"""On the type of a collection: nothing in it is an answer (rule 5)."""
-
-Mode: TypeAlias = Annotated[str, Meta(pattern=r"^[0-7]{4}\Z")]
-"""Permission bits with set-id and sticky, four octal digits."""
-
-
-class Outcome(StrEnum):
-    """The outcome of reading something."""
-
-    OK = "ok"
-    DENIED = "denied"
-    ABSENT = "absent"
-    ERROR = "error"
-    TIMEOUT = "timeout"
-
-
-class Location(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The place that a fact was read from; lines begin with 1, and 0 is not known."""
-
-    path: str
-    line: int = 0
-
-
-class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base of every record."""
-
-    @property
-    def label(self) -> str:
-        """The name of this record in a finding's subject."""
-        return ""
-
-    @property
-    def location(self) -> Location | None:
-        """The place that it was read from; None when that is the kernel and no file."""
-        return None
-
-
-class Observed(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A record that reads one thing and says how that ended."""
-
-    outcome: Outcome
-    reason: str = ""
-
-
-class Section(Observed, Generic[T], frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The result of one collector; `value` is there exactly when the outcome is ``ok``."""
-
-    value: T | None = None
-
-
-class Reading(Observed, Generic[T], frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One value that may be absent or out of reach."""
-
-    value: T | None = None
-
+from securetrain.audit.facts.access import Identities, Sudo
+from securetrain.audit.facts.artifacts import Artifacts, NetworkMount
+from securetrain.audit.facts.base import (
+    MAY_BE_EMPTY,
+    Body,
+    Fact,
+    FileFact,
+    Location,
+    Mode,
+    Observed,
+    Reading,
+    Section,
+    SeenFile,
+    decode_body,
+)
+from securetrain.audit.facts.gloo import Gloo
+from securetrain.audit.facts.machine import Machine, Rendezvous
+from securetrain.audit.facts.network import Firewall, Route
+from securetrain.audit.facts.packages import IndexSource, RecordSample, Requirements
+from securetrain.audit.facts.rdma import Rdma
 
 SysctlName: TypeAlias = Literal[
     "fs.protected_fifos",
@@ -139,6 +81,24 @@ class Mount(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.target
 
 
+class Program(StrEnum):
+    """Programs that checks ask about, by what they are for."""
+
+    TENSORBOARD = "tensorboard"
+    JUPYTER = "jupyter"
+    RAY = "ray"
+    MLFLOW = "mlflow"
+    AIM = "aim"
+    CLEARML = "clearml"
+    WANDB = "wandb"
+    DEBUGPY = "debugpy"
+    GDBSERVER = "gdbserver"
+    DYNOLOG = "dynolog"
+    DCGM = "dcgm"
+    EXPORTER = "exporter"
+    OTHER = "other"
+
+
 class Process(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The process behind a listener; never its arguments."""
 
@@ -146,6 +106,12 @@ class Process(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str
     loads_torch: bool | None
     """Whether libtorch is mapped; None when its map cannot be read."""
+    program: Program | None = None
+    """None when its arguments cannot be read."""
+    guarded: bool | None = None
+    """Whether it asks clients for a password or token, as far as its settings say."""
+    tensorpipe: bool | None = None
+    """Whether torch's RPC runs in it; None when its threads cannot be listed."""
 
 
 class Scope(StrEnum):
@@ -207,21 +173,10 @@ class ConfVariable(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Its line, from 1; 0 when nobody counted."""
 
 
-class ConfFile(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ConfFile(SeenFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A configuration file, reduced to the options that checks ask about."""
 
-    path: str
     options: Annotated[tuple[ConfVariable, ...], MAY_BE_EMPTY] | None = None
-
-    @property
-    def label(self) -> str:
-        """The file."""
-        return self.path
-
-    @property
-    def location(self) -> Location:
-        """The file."""
-        return Location(path=self.path)
 
 
 class SshdOption(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -253,12 +208,21 @@ class PathRole(StrEnum):
     INDUCTOR_CACHE = "inductor-cache"
     TRITON_CACHE = "triton-cache"
     TORCH_EXTENSIONS = "torch-extensions"
+    CHECKPOINTS = "checkpoints"
+    DATASET_CACHE = "dataset-cache"
+    KERNEL_CACHE = "kernel-cache"
+    TORCH_HUB = "torch-hub"
     NCCL_CONF = "nccl-conf"
     NCCL_PLUGIN = "nccl-plugin"
     EXECUTABLES = "executables"
     LIBRARIES = "libraries"
     PRELOAD = "preload"
     PYTHON_MODULES = "python-modules"
+    NCCL_SEARCHED = "nccl-searched"
+    FLIGHT_RECORDER = "flight-recorder"
+    CONTROL_SOCKET = "control-socket"
+    MPS = "mps"
+    FILE_STORE = "file-store"
 
 
 ALWAYS_THERE: Final = frozenset(
@@ -266,9 +230,13 @@ ALWAYS_THERE: Final = frozenset(
         PathRole.INDUCTOR_CACHE,
         PathRole.TRITON_CACHE,
         PathRole.TORCH_EXTENSIONS,
+        PathRole.DATASET_CACHE,
+        PathRole.KERNEL_CACHE,
+        PathRole.TORCH_HUB,
         PathRole.NCCL_CONF,
         PathRole.EXECUTABLES,
         PathRole.PRELOAD,
+        PathRole.FLIGHT_RECORDER,
     }
 )
 """Roles that have a path on every machine: a default of torch, NCCL or the loader."""
@@ -285,24 +253,13 @@ class Link(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The members of its group, when the group may write; None when they are not known."""
 
 
-class PathFact(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PathFact(SeenFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A path that the job will use, with everything on the way to it that exists."""
 
     role: PathRole
-    path: str
     origin: str
     """Which variable or default names it."""
     chain: tuple[Link, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """The path."""
-        return self.path
-
-    @property
-    def location(self) -> Location:
-        """The path."""
-        return Location(path=self.path)
 
 
 class SharedSegment(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -337,23 +294,22 @@ class EntryPoint(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return f"{self.distribution}:{self.name}"
 
 
-class SecretFile(Observed, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class KeyForm(StrEnum):
+    """The form of a file of credentials that may be a private key."""
+
+    NONE = "none"
+    ENCRYPTED = "encrypted"
+    CLEAR = "clear"
+
+
+class SecretFile(SeenFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A file where credentials usually are: never its content."""
 
-    path: str
     uid: int | None = None
     mode: Mode | None = None
     network_filesystem: bool | None = None
-
-    @property
-    def label(self) -> str:
-        """The file."""
-        return self.path
-
-    @property
-    def location(self) -> Location:
-        """The file."""
-        return Location(path=self.path)
+    key: KeyForm | None = None
+    """Whether it is a private key, and one that a passphrase protects; None when it is unread."""
 
 
 class Kernel(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -365,22 +321,11 @@ class Kernel(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     lsm: Reading[tuple[str, ...]]
 
 
-class StartupFile(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class StartupFile(FileFact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A file that every start of this Python executes or reads."""
 
-    path: str
     claimed_by: str
     """The distribution whose RECORD lists it, ``system`` for the OS's package; empty: nobody."""
-
-    @property
-    def label(self) -> str:
-        """The file."""
-        return self.path
-
-    @property
-    def location(self) -> Location:
-        """The file."""
-        return Location(path=self.path)
 
 
 class Python(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -397,6 +342,12 @@ class Hardware(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tpm: Reading[str]
     tee: Reading[str]
     """The guest device of a confidential machine (SEV-SNP, TDX)."""
+    container_toolkit: Reading[str]
+    """The version of what gives containers their GPUs."""
+    cloud: Reading[str]
+    """The cloud that the firmware names."""
+    bmc: Reading[str]
+    """The place that shows a management processor."""
 
 
 class Context(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -418,9 +369,12 @@ class Node(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sysctls: Section[dict[SysctlName, Reading[int]]]
     interfaces: Section[tuple[Interface, ...]]
     mounts: Section[tuple[Mount, ...]]
+    firewall: Section[Firewall]
+    routes: Section[Annotated[tuple[Route, ...], MAY_BE_EMPTY]]
     listeners: Section[Annotated[tuple[Listener, ...], MAY_BE_EMPTY]]
     env: Section[Annotated[tuple[EnvVariable, ...], MAY_BE_EMPTY]]
     nccl_conf: Section[tuple[ConfFile, ...]]
+    gloo: Section[Gloo]
     paths: Section[tuple[PathFact, ...]]
     shm: Section[Annotated[tuple[SharedSegment, ...], MAY_BE_EMPTY]]
     packages: Section[dict[str, Package]]
@@ -428,10 +382,21 @@ class Node(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     secrets: Section[tuple[SecretFile, ...]]
     ssh: Section[tuple[ConfFile, ...]]
     sshd: Section[SshdConfig]
+    sudo: Section[Sudo]
+    identities: Section[Identities]
+    machine: Section[Machine]
+    rendezvous: Section[Rendezvous]
+    rdma: Section[Rdma]
     kernel: Section[Kernel]
     python: Section[Python]
     hardware: Section[Hardware]
     context: Section[Context]
+    artifacts: Section[Artifacts]
+    indexes: Section[tuple[IndexSource, ...]]
+    requirements: Section[Annotated[tuple[Requirements, ...], MAY_BE_EMPTY]]
+    records: Section[RecordSample]
+    versions: Section[str]
+    network_mounts: Section[Annotated[tuple[NetworkMount, ...], MAY_BE_EMPTY]]
 
 
 class Job(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -443,20 +408,9 @@ class Job(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
     home: str
 
 
-class Collected(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The time, place and tool of the collection of facts."""
-
-    at: datetime
-    hostname: str
-    collector: str
-    boot_id: str = ""
-
-
-class NodeFacts(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NodeFacts(Body, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="node"):
     """A facts document about one node."""
 
-    schema: Literal["securetrain.facts/v2"] = SCHEMA
-    collected: Collected
     job: Job
     node: Node
 
@@ -465,36 +419,11 @@ class NodeFacts(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The node, by its name."""
         return f"node:{self.collected.hostname}"
 
-    def to_json(self) -> bytes:
-        """Canonical JSON."""
-        return canonical.encode(self)
-
-
-EVIDENCE: Final = tuple(f"node.{field.name}" for field in msgspec.structs.fields(Node))
-"""The names that a check may list under ``evidence``."""
-
 
 def decode_facts(data: bytes, where: str) -> NodeFacts:
-    """Parse a facts document.
+    """Parse a facts document about a node.
 
     Raises:
         AuditError: ST-AUDT-002 when it is malformed, or a section's value contradicts its outcome.
     """
-    try:
-        facts = canonical.decode(data, NodeFacts, limit=FACTS_LIMIT, where=where)
-    except UsageError as error:
-        raise _malformed(error.what, where) from error
-    for field in msgspec.structs.fields(Node):
-        section: Section[object] = getattr(facts.node, field.name)
-        if (section.outcome is Outcome.OK) != (section.value is not None):
-            raise _malformed(
-                f"outcome {section.outcome.value!r} does not fit its value",
-                f"{where}: node.{field.name}",
-            )
-    if facts.collected.at.tzinfo is None:
-        raise _malformed("a time without a zone", f"{where}: collected.at")
-    return facts
-
-
-def _malformed(what: str, where: str) -> AuditError:
-    return AuditError("ST-AUDT-002", what, where)
+    return decode_body(data, {"node": NodeFacts}, where)
