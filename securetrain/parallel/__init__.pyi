@@ -2,6 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from .build import Description as Description
 from .build import parallelize as parallelize
+from .choices import check_microbatches as check_microbatches
+from .choices import check_reduction as check_reduction
+from .choices import check_schedule as check_schedule
+from .decoder import decoder as decoder
+from .decoder_plan import DecoderPlan as DecoderPlan
 from .degrees import RANKED as RANKED
 from .degrees import Axis as Axis
 from .degrees import Degrees as Degrees
@@ -16,13 +21,22 @@ from .experts import local_weight as local_weight
 from .gradients import are_finite as are_finite
 from .gradients import clip_grads as clip_grads
 from .gradients import grad_norm as grad_norm
+from .gradients import squared_norm_share as squared_norm_share
 from .initialization import initialize as initialize
+from .initialization import initialize_as_built as initialize_as_built
+from .kind import SHARDED as SHARDED
 from .kind import DataParallelism as DataParallelism
 from .kind import kind_of as kind_of
 from .locality import machine_id as machine_id
 from .locality import tp_machine_span as tp_machine_span
+from .loss import cross_entropy_sum as cross_entropy_sum
 from .mesh import Mesh as Mesh
 from .mesh import make_mesh as make_mesh
+from .objective import Objective as Objective
+from .objective import Sum as Sum
+from .objective import call_at_positions as call_at_positions
+from .objective import call_plainly as call_plainly
+from .plain_plan import PlainPlan as PlainPlan
 from .plan import Compression as Compression
 from .plan import ContextKind as ContextKind
 from .plan import ParallelPlan as ParallelPlan
@@ -39,3 +53,6 @@ from .schedule import min_microbatches as min_microbatches
 from .schedule import num_stages as num_stages
 from .schedule import stages_of as stages_of
 from .schedule import stages_per_rank as stages_per_rank
+from .selfcheck import Comparison as Comparison
+from .selfcheck import self_check as self_check
+from .values import restore_buffers as restore_buffers

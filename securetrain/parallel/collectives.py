@@ -4,10 +4,14 @@
 
 Results are ordinary tensors that have arrived: torch's functional collectives return a subclass
 that waits later, and a compiled region that takes one loses the gradient behind it (torch 2.13).
+
+`gather_ranks` and `swap_ranks` are operators to the compiler, which keeps them as they are in the
+middle of what it compiles. Operators take no objects, so groups go by name (`Peers`).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 import torch
 import torch.distributed as dist
@@ -36,9 +40,44 @@ def all_to_all(
     return out
 
 
-def all_gather(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """A process group, as operators know it."""
+
+    name: str
+    size: int
+    rank: int
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup) -> Self:
+        """Remember a group under its name."""
+        name = str(group.group_name)
+        _GROUPS[name] = group
+        return cls(name, group.size(), group.rank())
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The group itself."""
+        return group_of(self.name)
+
+
+_GROUPS: Final[dict[str, dist.ProcessGroup]] = {}
+
+
+def group_of(name: str) -> dist.ProcessGroup:
+    """The group of `Peers.name`."""
+    return _GROUPS[name]
+
+
+def gather_ranks(x: torch.Tensor, peers: Peers) -> torch.Tensor:
     """All ranks' tensors along a new first dimension; gradients are summed over ranks."""
-    out: torch.Tensor = _AllGather.apply(x, group)
+    out: torch.Tensor = _gather(x, peers.name, peers.size)
+    return out
+
+
+def swap_ranks(x: torch.Tensor, peers: Peers) -> torch.Tensor:
+    """An equal piece of the first dimension to each rank; theirs come back in rank order."""
+    out: torch.Tensor = _swap(x, peers.name)
     return out
 
 
@@ -91,17 +130,58 @@ class _AllToAll(torch.autograd.Function):
         return back, None, None, None
 
 
-class _AllGather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        ctx.group = group
-        out = x.new_empty((group.size(), *x.shape))
-        _all_gather(out.flatten(0, 1), x.contiguous(), group=group)
-        return out
+@torch.library.custom_op("securetrain::gather_ranks", mutates_args=())
+def _gather(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
+    out = x.new_empty((ranks, *x.shape))
+    _all_gather(out.flatten(0, 1), x.contiguous(), group=group_of(group))
+    return out
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        grad = grads[0].contiguous()
-        out = torch.empty_like(grad[0])
-        _reduce_scatter(out, grad.flatten(0, 1), group=ctx.group)
-        return out, None
+
+@_gather.register_fake
+def _(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
+    del group
+    return x.new_empty((ranks, *x.shape))
+
+
+@torch.library.custom_op("securetrain::sum_scatter_ranks", mutates_args=())
+def _sum_scatter(grad: torch.Tensor, group: str) -> torch.Tensor:
+    grad = grad.contiguous()
+    out = torch.empty_like(grad[0])
+    _reduce_scatter(out, grad.flatten(0, 1), group=group_of(group))
+    return out
+
+
+@_sum_scatter.register_fake
+def _(grad: torch.Tensor, group: str) -> torch.Tensor:
+    del group
+    return grad.new_empty(grad.shape[1:])
+
+
+@torch.library.custom_op("securetrain::swap_ranks", mutates_args=())
+def _swap(x: torch.Tensor, group: str) -> torch.Tensor:
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dist.all_to_all_single(out, x.contiguous(), group=group_of(group))
+    return out
+
+
+@_swap.register_fake
+def _(x: torch.Tensor, group: str) -> torch.Tensor:
+    del group
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _remember_group(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    del output
+    ctx.group = inputs[1]
+
+
+def _gather_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    return _sum_scatter(grad, ctx.group), None, None
+
+
+def _swap_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return _swap(grad, ctx.group), None
+
+
+_gather.register_autograd(_gather_backward, setup_context=_remember_group)
+_swap.register_autograd(_swap_backward, setup_context=_remember_group)

@@ -23,7 +23,8 @@ Rules:
    batch, and their gradients add up.
 
 torch's own `context_parallel` has no kernels for the CPU, and needs attention to be called under a
-context manager; this is the one implementation, on CUDA as well.
+context manager; this is the one implementation, on CUDA as well, where torch's kernels compute each
+part. Messages are operators of their own, so that a compiled block stays one graph.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,8 @@ from torch import nn
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils._mode_utils import no_dispatch
 
-from securetrain.parallel.collectives import all_gather, all_to_all
+from securetrain.parallel.collectives import Peers, gather_ranks, swap_ranks
+from securetrain.parallel.lower_right import attend_lower_right
 from securetrain.parallel.mesh import Mesh
 from securetrain.parallel.plan import ContextKind, ParallelPlan
 from securetrain.parallel.ring import ring_attention
@@ -75,22 +77,22 @@ def make_attention(kind: ContextKind, group: dist.ProcessGroup) -> Attend:
         case _:
             raise ValueError(f"unknown context parallelism {kind!r}")
 
+    peers = Peers.of(group)
+
     def attend(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
         del positions  # rule 1 says which they are
-        return over_ranks(q, k, v, group)
+        return over_ranks(q, k, v, peers)
 
-    # Messages are not for the compiler: it would keep the rest of the block from being compiled.
-    disabled: Attend = torch.compiler.disable(attend)
-    return disabled
+    return attend
 
 
 def _all_gather_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, peers: Peers
 ) -> torch.Tensor:
-    k, v = _merge_positions(all_gather(torch.stack((k, v)), group)).unbind()
-    ranks, rank, half = group.size(), group.rank(), q.shape[2] // 2
+    k, v = _merge_positions(gather_ranks(torch.stack((k, v)), peers)).unbind()
+    ranks, rank, half = peers.size, peers.rank, q.shape[2] // 2
     head, tail = q.chunk(2, dim=2)
     return torch.cat(
         (
@@ -103,6 +105,8 @@ def _all_gather_attention(
 
 def _attend_up_to(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, end: int) -> torch.Tensor:
     """Attention of the queries of the last positions before `end`."""
+    if torch.compiler.is_compiling():
+        return attend_lower_right(q, k[:, :, :end], v[:, :, :end])
     return F.scaled_dot_product_attention(
         q,
         k[:, :, :end],
@@ -114,26 +118,24 @@ def _attend_up_to(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, end: int) -
 
 def _causal_mask(queries: int, keys: int) -> torch.Tensor:
     """A mask that is only a name for a kernel. Torch 2.13 cannot make one while a mode looks on, as
-    that of selective recomputing does.
+    that of selective recomputing does, and a compiler cannot make one at all.
     """
     with no_dispatch():
         return causal_lower_right(queries, keys)
 
 
-def _ulysses(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: dist.ProcessGroup
-) -> torch.Tensor:
-    ranks = group.size()
+def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, peers: Peers) -> torch.Tensor:
+    ranks = peers.size
 
     def rows(x: torch.Tensor) -> torch.Tensor:
         """All positions, in order, of this rank's share of the heads."""
         shares = x.unflatten(1, (ranks, -1)).movedim(1, 0)
-        return _merge_positions(all_to_all(shares, group))
+        return _merge_positions(swap_ranks(shares, peers))
 
     attended = F.scaled_dot_product_attention(
         rows(q), rows(k), rows(v), is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
     )
-    shares = all_to_all(_split_positions(attended, ranks), group)
+    shares = swap_ranks(_split_positions(attended, ranks), peers)
     return shares.movedim(0, 1).flatten(1, 2)
 
 

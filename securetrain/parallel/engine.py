@@ -8,8 +8,8 @@ microbatches add up to the gradient of the mean.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -17,28 +17,38 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from securetrain.parallel.context import head_tail
+from securetrain.parallel.copies import CopyCheck
 from securetrain.parallel.kind import DataParallelism
-from securetrain.parallel.loss import cross_entropy_sum, detach_loss, loss_parallel_context
+from securetrain.parallel.loss import detach_loss, loss_parallel_context
 from securetrain.parallel.mesh import Mesh
+from securetrain.parallel.objective import (
+    Objective,
+    map_tensors,
+    pieces_of,
+    sums_of,
+    tensors_of,
+    to_device,
+)
 from securetrain.parallel.plan import Precision, Settings, Zero
 
 
 class Engine(Protocol):
     """The computation of one step."""
 
+    sums: list[torch.Tensor]
+    """This rank's part of each metric of the objective, over the last step or forward pass."""
+
     def forward_backward(
         self,
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
+        inputs: Any,
+        targets: Any,
         positions: torch.Tensor,
-        divisor: float,
+        divisor: float | torch.Tensor,
     ) -> torch.Tensor:
         """Leave gradients in the parameters; return this rank's part of the loss, detached."""
         ...
 
-    def forward(
-        self, inputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, inputs: Any, targets: Any, positions: torch.Tensor) -> torch.Tensor:
         """This rank's part of the sum of losses, detached."""
         ...
 
@@ -52,26 +62,43 @@ class ParallelModel:
     mesh: Mesh
     device: torch.device
     engine: Engine
+    copies: CopyCheck | None = None
+    """Compares gradients that must be equal; None where nothing is copied."""
+    objective: Objective = field(default_factory=Objective)
+    _positions: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """This rank's of rows of each length, on the host and on the device."""
 
     def forward_backward(
-        self, inputs: torch.Tensor, targets: torch.Tensor, divisor: float
+        self, inputs: Any, targets: Any, divisor: float | torch.Tensor
     ) -> torch.Tensor:
         """Compute the gradients of a step (collective).
 
         Args:
-            inputs: (B, S) int64: this data-parallel rank's rows, whole.
-            targets: (B, S) int64.
-            divisor: Tokens of the step over all ranks.
+            inputs: This data-parallel rank's rows, whole; (B, S) int64, or what the objective
+                takes.
+            targets: Likewise.
+            divisor: Tokens of the step over all ranks, or what else the loss is the mean over. A
+                number on the device makes nobody wait.
 
         Returns:
             This rank's part of the mean loss, detached: the parts of all ranks, divided by the
             tensor-parallel degree, add up to it.
         """
         inputs, targets, positions = self._local_batch(inputs, targets)
-        return self.engine.forward_backward(inputs, targets, positions, divisor)
+        loss = self.engine.forward_backward(inputs, targets, positions, divisor)
+        if self.copies is not None:
+            self.copies.after_backward()
+        return loss
+
+    @property
+    def metric_sums(self) -> dict[str, torch.Tensor]:
+        """This rank's part of each metric of the last step, as `forward_backward` returns the
+        loss.
+        """
+        return dict(zip(self.objective.metrics, self.engine.sums, strict=True))
 
     @torch.no_grad()
-    def loss_sum(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_sum(self, inputs: Any, targets: Any) -> torch.Tensor:
         """This rank's part of the sum of losses (collective); as in `forward_backward`."""
         inputs, targets, positions = self._local_batch(inputs, targets)
         loss = self.engine.forward(inputs, targets, positions)
@@ -104,17 +131,30 @@ class ParallelModel:
         for part in self.parts:
             yield from (module for module in part.modules() if isinstance(module, FSDPModule))
 
-    def _local_batch(
-        self, inputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """This rank's positions of its rows."""
-        mesh, length = self.mesh, inputs.shape[1]
-        if mesh.degrees.cp == 1:
-            positions = torch.arange(length)
-        else:
-            positions = head_tail(length, mesh.degrees.cp, mesh.cp.get_local_rank())
-            inputs, targets = inputs[:, positions], targets[:, positions]
-        return inputs.to(self.device), targets.to(self.device), positions.to(self.device)
+    def _local_batch(self, inputs: Any, targets: Any) -> tuple[Any, Any, torch.Tensor]:
+        """This rank's positions of its rows, on its device."""
+        if not self.objective.has_positions:
+            inputs, targets = map_tensors((inputs, targets), torch.Tensor.contiguous)
+            inputs, targets = to_device((inputs, targets), self.device)
+            return inputs, targets, torch.empty(0, dtype=torch.int64)
+        first = next(tensors_of(inputs))
+        here, there = self._positions_of(first.shape[1])
+        if self.mesh.degrees.cp > 1:
+            inputs, targets = map_tensors((inputs, targets), lambda x: x[:, here])
+        # A caller's may be views, of which a loss of one's own could not make a view.
+        inputs, targets = map_tensors((inputs, targets), torch.Tensor.contiguous)
+        inputs, targets = to_device((inputs, targets), self.device)
+        return inputs, targets, there
+
+    def _positions_of(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self._positions.get(length)
+        if found is None:
+            mesh = self.mesh
+            here = torch.arange(length)
+            if mesh.degrees.cp > 1:
+                here = head_tail(length, mesh.degrees.cp, mesh.cp.get_local_rank())
+            found = self._positions[length] = here, to_device(here, self.device)
+        return found
 
 
 class PlainEngine:
@@ -127,7 +167,11 @@ class PlainEngine:
         mesh: Mesh,
         settings: Settings,
         device: torch.device,
+        *,
+        objective: Objective,
     ) -> None:
+        self.sums: list[torch.Tensor] = []
+        self._objective = objective
         self._module = module
         self._settings = settings
         self._device = device
@@ -138,35 +182,34 @@ class PlainEngine:
 
     def forward_backward(
         self,
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
+        inputs: Any,
+        targets: Any,
         positions: torch.Tensor,
-        divisor: float,
+        divisor: float | torch.Tensor,
     ) -> torch.Tensor:
         """See `Engine`."""
         count = self._settings.microbatches
         total = torch.zeros((), device=self._device)
-        pieces = zip(inputs.chunk(count), targets.chunk(count), strict=True)
-        for number, (x, y) in enumerate(pieces):
+        self.sums = self._objective.nothing(self._device)
+        for number, (x, y) in enumerate(pieces_of((inputs, targets), count)):
             with self._gradient_sync(last=number == count - 1), loss_parallel_context(tp=self._tp):
                 loss = self._loss(x, y, positions) / divisor
                 (loss * self._scale).backward()
             total += detach_loss(loss)
         return total
 
-    def forward(
-        self, inputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, inputs: Any, targets: Any, positions: torch.Tensor) -> torch.Tensor:
         """See `Engine`."""
+        self.sums = self._objective.nothing(self._device)
         with loss_parallel_context(tp=self._tp):
             return detach_loss(self._loss(inputs, targets, positions))
 
-    def _loss(
-        self, inputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor
-    ) -> torch.Tensor:
+    def _loss(self, inputs: Any, targets: Any, positions: torch.Tensor) -> torch.Tensor:
         with self._autocast():
-            logits = self._module(inputs, positions)
-        return cross_entropy_sum(logits, targets)
+            outputs = self._objective.call(self._module, inputs, positions)
+        found = sums_of(self._objective.metrics, outputs, targets)
+        self.sums = [a + b for a, b in zip(self.sums, found, strict=True)]
+        return self._objective.loss(outputs, targets)
 
     def _autocast(self) -> AbstractContextManager[object]:
         """FSDP casts by itself, DDP does not."""

@@ -79,13 +79,15 @@ class ExpertExchange:
         ranks = self.group.size()
         arriving = torch.empty_like(counts)
         dist.all_to_all_single(arriving, counts, group=self.group)
-        sent = counts.view(ranks, -1).sum(1).tolist()
-        received = check_row_counts(arriving.view(ranks, -1).tolist(), limit=len(rows))
+        # The one place in a layer where the host waits: messages have the size that these say.
+        going, coming = torch.stack((counts, arriving)).view(2, ranks, -1).tolist()
+        sent = [sum(experts) for experts in going]
+        received = check_row_counts(coming, limit=len(rows))
         mine = all_to_all(rows, self.group, received=received, sent=sent)
         # They come by rank, and by expert within a rank; experts take theirs together.
         by_rank = arriving.view(ranks, -1)
         expert = torch.arange(by_rank.shape[1], device=rows.device).repeat(ranks)
-        order = expert.repeat_interleave(arriving).argsort(stable=True)
+        order = expert.repeat_interleave(arriving, output_size=len(mine)).argsort(stable=True)
         out = compute(mine[order], by_rank.sum(0))[order.argsort()]
         return all_to_all(out, self.group, received=sent, sent=received)
 

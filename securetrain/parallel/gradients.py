@@ -11,10 +11,12 @@ Rules:
 3. every rank gets the same number, because the last operation is an all-reduce: decisions taken on
    it agree without asking again;
 4. parameters of one model may lie on several meshes (experts have their own): each is summed over
-   its own axes, and the stages of a pipeline are added up last.
+   its own axes, and the stages of a pipeline are added up last;
+5. the device is given few things to do: gradients of one mesh share one sum of squares, and pending
+   sums of one mesh travel together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import torch
@@ -36,26 +38,58 @@ def grad_norm(
         parameters: This rank's.
         stages: The ranks that hold the other stages of a pipeline.
     """
-    # Gradients with the same mesh and the same sharded axes are summed in one all-reduce.
-    shared: dict[tuple[DeviceMesh | None, tuple[int, ...]], list[torch.Tensor]] = {}
-    for parameter in parameters:
-        if parameter.grad is None:
-            continue
-        local, mesh, axes = _local_grad(parameter)
-        shared.setdefault((mesh, axes), []).append(local)
     total: torch.Tensor | None = None
-    for (mesh, axes), tensors in shared.items():
-        norms = torch.stack([norm.double() for norm in torch._foreach_norm(tensors)])  # noqa: SLF001
-        square = norms.square().sum()
+    for square, mesh, axes in _squares(parameters):
         for axis in axes:
             assert mesh is not None
             dist.all_reduce(square, group=mesh.get_group(axis))
         total = square if total is None else total + square
-    if total is None:
-        raise ValueError("no parameter has a gradient")
+    assert total is not None
     if stages is not None:
         dist.all_reduce(total, group=stages)
     return total.sqrt()
+
+
+@torch.no_grad()
+def squared_norm_share(parameters: Iterable[nn.Parameter], ranks: int) -> torch.Tensor:
+    """This rank's share of the square of `grad_norm`: those of all ranks of the job add up to it,
+    so one sum over all ranks, which may carry other numbers, too, takes the place of one for each
+    axis. A float64 scalar.
+
+    Args:
+        parameters: This rank's.
+        ranks: How many ranks there are for each stage of a pipeline.
+    """
+    # Copies of a gradient are equal, so each gives its part.
+    shares = []
+    for square, mesh, axes in _squares(parameters):
+        pieces = 1
+        for axis in axes:
+            assert mesh is not None
+            pieces *= mesh.size(axis)
+        shares.append(square * (pieces / ranks))
+    return torch.stack(shares).sum()
+
+
+def _squares(
+    parameters: Iterable[nn.Parameter],
+) -> list[tuple[torch.Tensor, DeviceMesh | None, tuple[int, ...]]]:
+    """Squares of the norms of what is here: of gradients with the same mesh, over which axes of it
+    they are cut.
+    """
+    with_grads = [parameter for parameter in parameters if parameter.grad is not None]
+    if not with_grads:
+        raise ValueError("no parameter has a gradient")
+    _finish_sums(with_grads)
+    shared: dict[tuple[DeviceMesh | None, tuple[int, ...]], list[torch.Tensor]] = {}
+    for parameter in with_grads:
+        local, mesh, axes = _local_grad(parameter)
+        shared.setdefault((mesh, axes), []).append(local)
+    found = []
+    for (mesh, axes), tensors in shared.items():
+        norms = torch.stack(torch._foreach_norm(tensors)).double()  # noqa: SLF001
+        found.append((norms.square().sum(), mesh, axes))
+    return found
 
 
 @torch.no_grad()
@@ -79,6 +113,38 @@ def are_finite(*values: torch.Tensor) -> torch.Tensor:
     return torch.stack([torch.isfinite(value) for value in values]).all()
 
 
+def _finish_sums(parameters: Sequence[nn.Parameter]) -> None:
+    """Add up what is pending (Partial), with one message for each mesh, axis and dtype."""
+    pending: dict[
+        tuple[DeviceMesh, tuple[int, ...], torch.dtype], list[tuple[nn.Parameter, DTensor]]
+    ] = {}
+    for parameter in parameters:
+        grad = parameter.grad
+        if not isinstance(grad, DTensor):
+            continue
+        axes = tuple(n for n, p in enumerate(grad.placements) if isinstance(p, Partial))
+        if any(p.reduce_op != "sum" for p in grad.placements if isinstance(p, Partial)):
+            raise ValueError("a gradient is pending, and not as a sum")
+        if axes:
+            key = grad.device_mesh, axes, grad.dtype
+            pending.setdefault(key, []).append((parameter, grad))
+    for (mesh, axes, _), found in pending.items():
+        flat = torch.cat([grad.to_local().flatten() for _, grad in found])
+        for axis in axes:
+            dist.all_reduce(flat, group=mesh.get_group(axis))
+        pieces = flat.split([grad.to_local().numel() for _, grad in found])
+        for (parameter, grad), piece in zip(found, pieces, strict=True):
+            whole = [Replicate() if n in axes else p for n, p in enumerate(grad.placements)]
+            parameter.grad = DTensor.from_local(
+                piece.view(grad.to_local().shape),
+                mesh,
+                whole,
+                run_check=False,
+                shape=grad.shape,
+                stride=grad.stride(),
+            )
+
+
 def _local_grad(
     parameter: nn.Parameter,
 ) -> tuple[torch.Tensor, DeviceMesh | None, tuple[int, ...]]:
@@ -87,9 +153,5 @@ def _local_grad(
     assert grad is not None
     if not isinstance(grad, DTensor):
         return grad, None, ()
-    if any(isinstance(placement, Partial) for placement in grad.placements):
-        whole = [Replicate() if isinstance(p, Partial) else p for p in grad.placements]
-        grad = grad.redistribute(placements=whole)
-        parameter.grad = grad
     axes = tuple(n for n, p in enumerate(grad.placements) if not isinstance(p, Replicate))
     return grad.to_local(), grad.device_mesh, axes

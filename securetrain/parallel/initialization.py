@@ -38,6 +38,29 @@ def initialize(model: nn.Module, seed: int, draw: Draw) -> None:
         parameter.copy_(value)
 
 
+def initialize_as_built(build: Callable[[], nn.Module], seed: int) -> Callable[[nn.Module], None]:
+    """Fill a model as its own constructor does under `seed`, parameters and buffers: what
+    `Description.materialize` is for a model that has no function for each name. Every rank builds
+    the whole model once, in host memory.
+    """
+
+    @torch.no_grad()
+    def materialize(part: nn.Module) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            whole = build()
+        values = dict(whole.named_parameters()) | dict(whole.named_buffers())
+        for name, empty in (*part.named_parameters(), *part.named_buffers()):
+            value = values[name].detach().to(empty.device, empty.dtype)
+            if isinstance(empty, DTensor):
+                value = distribute_tensor(
+                    value, empty.device_mesh, empty.placements, src_data_rank=None
+                )
+            empty.copy_(value)
+
+    return materialize
+
+
 def seed_of(seed: int, name: str) -> int:
     """A 56-bit seed of its own for each name."""
     digest = hashlib.blake2b(f"securetrain/init/1:{seed}:{name}".encode(), digest_size=7)

@@ -3,6 +3,7 @@
 """The data-parallel wrapper that degrees and settings ask for. Free of torch."""
 
 from enum import StrEnum
+from typing import Final
 
 from securetrain.parallel.degrees import Degrees
 from securetrain.parallel.plan import Precision, Settings
@@ -15,6 +16,10 @@ class DataParallelism(StrEnum):
     DDP = "ddp"
     FSDP = "fsdp"
     HSDP = "hsdp"
+
+
+SHARDED: Final = frozenset({DataParallelism.FSDP, DataParallelism.HSDP})
+"""Those whose ranks share parameters."""
 
 
 def kind_of(degrees: Degrees, settings: Settings) -> DataParallelism:

@@ -5,7 +5,8 @@
 Rules:
 
 1. what stages send each other is declared before the first step: shapes and dtypes come from the
-   job, so that no rank learns them from what another one sends (torch would send pickled objects);
+   job, so that no rank learns them from what another one sends. Torch asks all stages whether they
+   are declared, and reads pickled objects when one says no: here that is refused (ST-RUNT-001);
 2. positions are the same for every microbatch, but schedules cut keyword arguments along their
    first dimension: they are repeated once for each;
 3. gradients are not scaled by the schedule: the loss is already divided by all tokens;
@@ -13,7 +14,7 @@ Rules:
    their way without a backward pass.
 """
 
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,10 +23,27 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.distributed.tensor import DTensor, Shard
 
-from securetrain.parallel.loss import cross_entropy_sum, detach_loss, loss_parallel_context
+from securetrain.core.errors import RuntimeRefusal
+from securetrain.parallel.loss import detach_loss, loss_parallel_context
 from securetrain.parallel.mesh import Mesh
+from securetrain.parallel.objective import Objective, sums_of
 from securetrain.parallel.plan import ParallelPlan, Precision, Settings
 from securetrain.parallel.schedule import num_stages, rank_of_stage
+
+GRADIENT_SYNC: Final = "set_requires_gradient_sync"
+"""The method of FSDP with which a stage asks."""
+
+
+class DeclaredStage(PipelineStage):
+    """A stage that neither sends nor reads objects that say what shapes are."""
+
+    def _recv_meta(self, src_stage: int) -> NoReturn:
+        del src_stage
+        raise _asked()
+
+    def _send_meta(self, meta: object, dst_stage: int) -> NoReturn:
+        del meta, dst_stage
+        raise _asked()
 
 
 class PipelineEngine:
@@ -37,6 +55,7 @@ class PipelineEngine:
         plan: The model's plan.
         settings: The job's settings.
         device: Where it computes.
+        objective: What is to become small.
     """
 
     def __init__(
@@ -46,7 +65,11 @@ class PipelineEngine:
         plan: ParallelPlan,
         settings: Settings,
         device: torch.device,
+        *,
+        objective: Objective,
     ) -> None:
+        self.sums: list[torch.Tensor] = []
+        self._objective = objective
         self._stages = stages
         self._mesh = mesh
         self._plan = plan
@@ -58,7 +81,7 @@ class PipelineEngine:
         # Between stages positions are cut among tensor-parallel ranks, logits along the vocabulary.
         bf16 = settings.precision is Precision.BF16
         self._dtype = torch.bfloat16 if bf16 else torch.float32
-        self._divisor = 1.0
+        self._divisor: float | torch.Tensor = 1.0
         if self._last:
             stages[self._total - 1].register_forward_hook(_local)
         self._schedule: Any = None
@@ -69,7 +92,7 @@ class PipelineEngine:
         inputs: torch.Tensor,
         targets: torch.Tensor,
         positions: torch.Tensor,
-        divisor: float,
+        divisor: float | torch.Tensor,
     ) -> torch.Tensor:
         """See `Engine`."""
         self._divisor = divisor
@@ -78,6 +101,7 @@ class PipelineEngine:
         if inputs.shape != self._rows:
             raise ValueError(f"the pipeline was built for rows of {self._rows}, not {inputs.shape}")
         found: list[torch.Tensor] = []
+        self.sums = self._objective.nothing(self._device)
         with loss_parallel_context(tp=self._mesh.degrees.tp > 1):
             self._schedule.step(
                 *((inputs,) if self._first else ()),
@@ -94,6 +118,7 @@ class PipelineEngine:
         self, inputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
         """See `Engine`."""
+        self.sums = self._objective.nothing(self._device)
         degrees, part = self._mesh.degrees, next(iter(self._stages.values()))
         shape = (inputs.shape[0], inputs.shape[1] // degrees.tp, self._plan.hidden_size(part))
         group, x = self._mesh.pp.get_group(), inputs
@@ -132,7 +157,10 @@ class PipelineEngine:
             return torch.empty(shape, dtype=self._dtype, device="meta", requires_grad=True)
 
         hidden = floats(rows, length // tp, self._plan.hidden_size(part))
-        return PipelineStage(
+        if self._settings.reduce_each_microbatch:
+            # Stages ask not to before each backward pass; the default is to reduce.
+            setattr(part, GRADIENT_SYNC, _keep_reducing)
+        return DeclaredStage(
             part,
             number,
             self._total,
@@ -148,7 +176,22 @@ class PipelineEngine:
     def _sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if self._mesh.degrees.tp > 1:
             logits = DTensor.from_local(logits, self._mesh.tp, [Shard(-1)], run_check=False)
-        return cross_entropy_sum(logits, targets)
+        found = sums_of(self._objective.metrics, logits, targets)
+        self.sums = [a + b for a, b in zip(self.sums, found, strict=True)]
+        return self._objective.loss(logits, targets)
+
+
+def _asked() -> RuntimeRefusal:
+    return RuntimeRefusal(
+        "ST-RUNT-001",
+        "another stage says that shapes are not declared, and its objects would be read",
+        "pipeline",
+        "exclude its node: every stage of one program declares them",
+    )
+
+
+def _keep_reducing(*_asked: object, **_named: object) -> None:
+    """Ignore a request to keep gradients whole."""
 
 
 def _local(_module: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:

@@ -60,6 +60,8 @@ class Recompute(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"
     """All but the results of matrix products and attention."""
+    ALTERNATE = "alternate"
+    """As selective, and every second matrix product, too."""
     FULL = "full"
     """Everything inside a block."""
 
@@ -84,6 +86,8 @@ class Settings:
     microbatches: int = 1
     """Pieces of a rank's rows: they fill a pipeline, or else accumulate gradients."""
     schedule: Schedule = Schedule.ONE_F_ONE_B
+    reduce_each_microbatch: bool = False
+    """In a pipeline: share gradients after each microbatch instead of keeping them whole."""
     context: ContextKind = ContextKind.ALL_GATHER
     recompute: Recompute = Recompute.NONE
     compile: bool = False

@@ -6,14 +6,15 @@ Rules (Chen et al. 2016, arXiv:1604.06174; selective: Korthikanti et al. 2022, a
 
 1. the unit is a block: what enters it is kept, and `full` keeps nothing else;
 2. `selective` keeps what is dear: results of matrix products and of attention, and what arrived
-   from other ranks. The rest (norms, rotary positions, activations) is cheap to compute again;
+   from other ranks. The rest (norms, rotary positions, activations) is cheap to compute again.
+   `alternate` keeps every second matrix product only, as torchtitan does;
 3. a block's `forward` is replaced and nothing is wrapped, so that parameters keep their names on
    every setting and checkpoints fit all of them;
 4. in a block with experts, `selective` is about attention, and the experts keep what enters them
    only. They may be a sharded group of their own, whose gathering does not happen the same way
    twice, as torch's selective checkpointing demands of everything inside it;
-5. random numbers are not recorded: no built-in model draws any, and reading a generator's state
-   waits for the GPU.
+5. the second pass draws the random numbers of the first (dropout): another mask would give a wrong
+   gradient with the right loss. A generator's state is a number in host memory, on a GPU too.
 """
 
 from collections.abc import Callable
@@ -56,17 +57,18 @@ def apply_recompute(model: nn.Module, plan: ParallelPlan, recompute: Recompute) 
     """Make every block of `model` forget what the backward pass can compute again, in place."""
     if recompute is Recompute.NONE:
         return
-    keeping_some = partial(checkpoint, context_fn=_contexts)
+    contexts = _contexts if recompute is Recompute.SELECTIVE else _alternating
+    keeping_some = partial(checkpoint, context_fn=contexts)
     for block in plan.blocks(model).values():
         match recompute:
             case Recompute.FULL:
                 _replace(block, checkpoint)
-            case Recompute.SELECTIVE if experts := list(plan.experts(block)):
+            case Recompute.SELECTIVE | Recompute.ALTERNATE if experts := list(plan.experts(block)):
                 for attention in plan.attentions(block):
                     _replace(attention, keeping_some)
                 for some in experts:
                     _replace(some, checkpoint)
-            case Recompute.SELECTIVE:
+            case Recompute.SELECTIVE | Recompute.ALTERNATE:
                 _replace(block, keeping_some)
             case _:
                 raise ValueError(f"unknown recompute {recompute!r}")
@@ -79,13 +81,28 @@ def _replace(module: nn.Module, again: Callable[..., Any]) -> None:
 def _recomputing(forward: Callable[..., Any], again: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def recomputed(*inputs: Any, **named: Any) -> Any:
-        return again(forward, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
+        return again(forward, *inputs, use_reentrant=False, preserve_rng_state=True, **named)
 
     return recomputed
 
 
 def _contexts() -> Contexts:
     contexts: Contexts = create_selective_checkpoint_contexts(_policy)
+    return contexts
+
+
+def _alternating() -> Contexts:
+    """The same without every second product: forward and recomputing count for themselves."""
+    seen = {False: 0, True: 0}
+
+    def policy(context: Any, operator: Any, *args: object, **kwargs: object) -> CheckpointPolicy:
+        if operator is _aten.mm.default:
+            seen[context.is_recompute] += 1
+            if seen[context.is_recompute] % 2 == 0:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+        return _policy(context, operator, *args, **kwargs)
+
+    contexts: Contexts = create_selective_checkpoint_contexts(policy)
     return contexts
 
 

@@ -34,6 +34,12 @@ class Schedule(StrEnum):
 
 _SINGLE: Final = {Schedule.GPIPE, Schedule.ONE_F_ONE_B}
 _V: Final = {Schedule.ZBV_ZERO_BUBBLE, Schedule.DUAL_PIPE_V}
+_SPLIT: Final = {*_V, Schedule.INTERLEAVED_ZERO_BUBBLE}
+
+
+def splits_backward(schedule: Schedule) -> bool:
+    """True where gradients of inputs and of weights are computed in two passes."""
+    return schedule in _SPLIT
 
 
 def stages_per_rank(schedule: Schedule) -> int:
@@ -60,7 +66,9 @@ def rank_of_stage(schedule: Schedule, stage: int, ranks: int) -> int:
 
 def min_microbatches(schedule: Schedule, ranks: int) -> int:
     """Fewer microbatches than this the schedule does not take."""
-    return 2 * ranks if schedule is Schedule.DUAL_PIPE_V else 1
+    if schedule is Schedule.DUAL_PIPE_V:
+        return 2 * ranks
+    return ranks if schedule is Schedule.ONE_F_ONE_B else 1
 
 
 def microbatch_multiple(schedule: Schedule, ranks: int) -> int:

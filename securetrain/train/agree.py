@@ -85,6 +85,11 @@ def recording_refusals(
     try:
         yield
     except SecureTrainError as error:
-        if error.definition.family != "RUNT":
-            ledger.write(event.of(error, subject))
+        match error.definition.family:
+            case "RUNT":
+                pass
+            case "GRAD":  # the guard ends the run, whatever this rank was at
+                ledger.write(events.RunHalted.of(error, "gradients"))
+            case _:
+                ledger.write(event.of(error, subject))
         raise

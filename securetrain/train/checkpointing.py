@@ -11,7 +11,9 @@ Rules:
    before it was verified;
 4. resuming gives the run that was not interrupted, bit for bit, on the same number of ranks;
 5. what is said about a checkpoint (head, ledger) is said when it is there, and old ones go only
-   after that (`artifacts.lineage.folder`).
+   after that (`artifacts.lineage.folder`);
+6. what a death has interrupted is finished before anything is chosen: by the launcher before its
+   workers start, or here without one (`artifacts.lineage.recovery`).
 """
 
 from collections.abc import Callable
@@ -32,16 +34,16 @@ from securetrain.artifacts import (
     RankSigner,
     Recipient,
     SaveContext,
+    SavedCheckpoint,
     async_save,
-    load,
     save,
 )
-from securetrain.artifacts.checkpoint import SavedCheckpoint
 from securetrain.artifacts.lineage import (
     NO_EPOCH,
     Found,
     History,
     Known,
+    Recovery,
     checkpoints_of,
     head,
     highest_step,
@@ -76,6 +78,7 @@ from securetrain.ledger import Journal, events
 from securetrain.policy import LoadedPolicy
 from securetrain.train.agree import rank_zero_decides
 from securetrain.train.config import AUTO, NEVER, CheckpointJob
+from securetrain.train.fitting import load_into
 from securetrain.train.optim import optimizer_state
 from securetrain.train.saving import Background
 from securetrain.train.trainer import Progress, Trainer
@@ -119,6 +122,8 @@ class Checkpoints:
     device: torch.device
     job: CheckpointJob
     """How checkpoints are written, and how many stay."""
+    recovery: Recovery | None = None
+    """Rank 0's, where there is no launcher to do it."""
     decryption_key: Path | None = None
     """Opens an encrypted checkpoint that is resumed."""
     freshness: Freshness | None = None
@@ -195,7 +200,7 @@ class Checkpoints:
             self._remove_old()
         elif self.is_node_leader:
             self.ledger.write(events.CheckpointSeen(subject=path.name, step=step, digest=digest))
-        self._parent, self._seq = digest, context.seq + 1
+        self._parent, self._seq = digest, self._seq + 1
 
     def _remove_old(self) -> None:
         if not self.job.keep:
@@ -233,6 +238,7 @@ class Checkpoints:
             IntegrityError: the checkpoint is refused (ST-CKPT).
             UsageError: ST-USAG-005 when resume is 'never' but the run has checkpoints.
         """
+        rank_zero_decides(self._recover, self.device)
         if choice in {AUTO, NEVER}:
             step = rank_zero_decides(lambda: self._choose(choice), self.device)
             if step < 0:
@@ -249,15 +255,17 @@ class Checkpoints:
             asked = msgspec.structs.replace(policy.checkpoint, require_head=False)
             policy = msgspec.structs.replace(policy, checkpoint=asked)
         key = self.decryption_key
-        predicate = load(
+        predicate = load_into(
             state,
             path,
+            shape=trainer.shape,
             trust=self.trust,
             policy=policy,
             now=self.clock(),
             # One that a person names may be old, unless the policy asks for the head.
             freshness=self.freshness if choice == AUTO or policy.checkpoint.require_head else None,
             keys=[] if key is None else [DecryptionKey.load(key)],
+            expect=self.job.expected(),
         )
         digest = digest_of(predicate)
         if choice == AUTO:
@@ -277,6 +285,8 @@ class Checkpoints:
         self._seq = predicate.seq + 1 if same_run else 0
         if self.is_rank_zero:
             self._skip_to_head()
+            if choice == AUTO:
+                self._remove_old()  # a death may have come before that
         return predicate
 
     def roll_back(self, trainer: Trainer, verdict: Verdict) -> int | None:
@@ -321,6 +331,11 @@ class Checkpoints:
         self.history = read_history(read_run_ledger(self.run.ledger, self.trust).recorded)
         return 0
 
+    def _recover(self) -> int:
+        if self.recovery is not None and self.recovery.begin(self.history):
+            return self._read_again()
+        return 0
+
     def _newest_until(self, step: int) -> int:
         """The newest of this run's own checkpoints up to a step; -1 for none."""
         found = checkpoints_of(self.run.checkpoints, self.run_id, self.trust)
@@ -348,8 +363,10 @@ class Checkpoints:
 
     def _context(self, trainer: Trainer) -> SaveContext:
         progress = trainer.progress
+        expected = self.policy.policy.checkpoint.expect
         return SaveContext(
             run_id=self.run_id,
+            name=(expected.name or "") if expected is not None else "",
             step=progress.step,
             seq=self._seq,
             epoch=None if self.history.epoch == NO_EPOCH else self.history.epoch,

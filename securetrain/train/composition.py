@@ -16,9 +16,10 @@ from securetrain.parallel import (
     DataParallelism,
     Degrees,
     RequestedDegrees,
+    check_microbatches,
+    check_reduction,
+    check_schedule,
     kind_of,
-    microbatch_multiple,
-    min_microbatches,
     nearest_divisor,
     num_stages,
     resolve_degrees,
@@ -164,9 +165,11 @@ def _check_tensor(job: JobConfig, degrees: Degrees, where: str) -> None:
 
 
 def _check_pipeline(job: JobConfig, degrees: Degrees, where: str) -> None:
+    check_reduction(degrees, settings_of(job), f"{where}: parallel.reduce_each_microbatch")
     if degrees.pp == 1:
         return
-    schedule, pieces = job.parallel.schedule, settings_of(job).microbatches
+    check_schedule(degrees, settings_of(job), f"{where}: compute.recompute")
+    schedule = job.parallel.schedule
     stages = num_stages(schedule, degrees.pp)
     if job.model.layers < stages:
         raise bad_field(
@@ -176,16 +179,7 @@ def _check_pipeline(job: JobConfig, degrees: Degrees, where: str) -> None:
             "parallel.pp",
             f"pp: {max(1, job.model.layers // stages_per_rank(schedule))}",
         )
-    least = min_microbatches(schedule, degrees.pp)
-    unit = microbatch_multiple(schedule, degrees.pp)
-    if pieces < least or pieces % unit:
-        raise bad_field(
-            f"{schedule} on pp {degrees.pp} takes a multiple of {unit} microbatches, at least"
-            f" {least}; these are {pieces}",
-            where,
-            "parallel.microbatches",
-            f"microbatches: {_above(max(pieces, least), unit)}",
-        )
+    check_microbatches(degrees, settings_of(job), f"{where}: parallel.microbatches")
 
 
 def _check_experts(job: JobConfig, degrees: Degrees, where: str) -> None:

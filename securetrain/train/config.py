@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from securetrain.artifacts.statement import Expectation
 from securetrain.core.errors import PolicyError, UsageError
 from securetrain.core.files import read_file
 from securetrain.parallel import (
@@ -32,6 +33,7 @@ from securetrain.parallel import (
     nearest_divisor,
 )
 from securetrain.policy.load import parse_yaml
+from securetrain.policy.schema import Expect
 from securetrain.train.models.shape import ModelShape, RopeScaling
 
 API_VERSION: Final = "securetrain.dev/job/v1"
@@ -162,6 +164,10 @@ class ParallelJob(_Section, frozen=True, kw_only=True):
     """Pieces of a rank's rows: they fill a pipeline, or else accumulate gradients."""
     schedule: Schedule = Schedule.ONE_F_ONE_B
     """How a pipeline's stages take turns."""
+    reduce_each_microbatch: bool = False
+    """In a pipeline: share gradients after each microbatch, where torch keeps them whole, in
+    float32, until the last one. Less memory, more messages.
+    """
     context: ContextKind = ContextKind.ALL_GATHER
     """How ranks that share positions attend to each other's."""
     async_tp: bool = False
@@ -174,7 +180,7 @@ class ComputeJob(_Section, frozen=True, kw_only=True):
     """The settings of one rank's computation."""
 
     recompute: Recompute = Recompute.NONE
-    """Activation checkpointing: none, selective or full."""
+    """Activation checkpointing: none, selective, alternate or full."""
     compile: bool = False
     """Compile each block."""
     float8: bool = False
@@ -223,6 +229,10 @@ class CheckpointJob(_Section, frozen=True, kw_only=True):
     """Steps between checkpoints; the last step always saves. 0: only the last."""
     resume: Annotated[str, Meta(min_length=1)] = AUTO
     """auto: the run's newest checkpoint, if any; never; or a checkpoint's directory."""
+    expect: Expect | None = None
+    """Which checkpoint the directory in `resume` must hold: run, name, digest, signer, min_step or
+    min_version.
+    """
     decryption_key: str = ""
     """X25519 private key file with which an encrypted checkpoint is resumed; empty for none."""
     background: bool = False
@@ -231,6 +241,10 @@ class CheckpointJob(_Section, frozen=True, kw_only=True):
     """How many of the newest checkpoints stay; 0: all."""
     keep_every: Annotated[int, Meta(ge=0)] = 0
     """Checkpoints of steps that this divides stay for good; 0: none."""
+
+    def expected(self) -> Expectation | None:
+        """The checkpoint that is wanted."""
+        return None if self.expect is None else Expectation(**msgspec.structs.asdict(self.expect))
 
 
 class MetricsJob(_Section, frozen=True, kw_only=True):
@@ -368,6 +382,7 @@ def settings_of(job: JobConfig) -> Settings:
         if asked.microbatches == AUTO
         else int(asked.microbatches),
         schedule=asked.schedule,
+        reduce_each_microbatch=asked.reduce_each_microbatch,
         context=asked.context,
         recompute=compute.recompute,
         compile=compute.compile,
@@ -472,6 +487,13 @@ def _check(job: JobConfig, where: str) -> None:
             where,
             "checkpoint.keep_every",
             "keep: 3, or keep_every: 0",
+        )
+    if job.checkpoint.expect is not None and job.checkpoint.resume in {AUTO, NEVER}:
+        raise bad_field(
+            "the run's own ledger says which checkpoint is resumed; nothing would be compared",
+            where,
+            "checkpoint.expect",
+            "name the checkpoint's directory in resume:, or leave expect: out",
         )
     if not job.checkpoint.resume.strip():
         raise bad_field("empty", where, "checkpoint.resume", "auto, never or a directory")

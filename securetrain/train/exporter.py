@@ -22,8 +22,15 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from securetrain.artifacts import INDEX_JSON, SaveContext, encode_header, load, sign_safetensors
-from securetrain.artifacts.checkpoint import memory
+from securetrain.artifacts import (
+    INDEX_JSON,
+    Expectation,
+    SaveContext,
+    encode_header,
+    load,
+    memory,
+    sign_safetensors,
+)
 from securetrain.artifacts.model import BUNDLE, SignedModel
 from securetrain.artifacts.statement import CheckpointPredicate, Parent, ParentRole, digest_of
 from securetrain.core.errors import IntegrityError, UsageError, os_error
@@ -58,6 +65,8 @@ def export(
     dtype: str = "float32",
     base: SignedModel | None = None,
     file_bytes: int = FILE_BYTES,
+    name: str = "",
+    expect: Expectation | None = None,
 ) -> Exported:
     """Write the weights of a checkpoint under the names of Hugging Face, and sign them.
 
@@ -71,6 +80,8 @@ def export(
         dtype: The type that tensors are stored as.
         base: The model that was fine-tuned, whose documents go along.
         file_bytes: Tensors of one file, at most, unless one alone is larger.
+        name: The name that is signed; the checkpoint's when empty.
+        expect: Which checkpoint is wanted.
 
     Raises:
         IntegrityError: ST-CKPT-100 to 200.
@@ -89,7 +100,7 @@ def export(
             file = "model.safetensors"
             if len(groups) > 1:
                 file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-            tensors, predicate = _read(checkpoint, names, shape, dtype, trust, now)
+            tensors, predicate = _read(checkpoint, names, shape, dtype, trust, now, expect)
             if source is not None and digest_of(source) != digest_of(predicate):
                 raise IntegrityError(
                     "ST-CKPT-130", "it was exchanged while it was read", str(checkpoint)
@@ -97,14 +108,14 @@ def export(
             source = predicate
             total += _write(staging / file, tensors)
             where |= dict.fromkeys(tensors, file)
-        for name, data in _documents(shape, base):
-            _put(staging / name, [memoryview(data)])
+        for document, data in _documents(shape, base):
+            _put(staging / document, [memoryview(data)])
         if len(groups) > 1:
             said = {"metadata": {"total_size": total}, "weight_map": where}
             data = msgspec.json.format(msgspec.json.encode(said, order="sorted"), indent=2)
             _put(staging / INDEX_JSON, [memoryview(data)])
     assert source is not None
-    signed = sign_safetensors(out, key=key, context=_context(source, now))
+    signed = sign_safetensors(out, key=key, context=_context(source, now, name))
     return Exported(path=out, digest=digest_of(signed), num_files=len(groups))
 
 
@@ -129,13 +140,14 @@ def _read(  # noqa: PLR0917 - one call
     dtype: str,
     trust: TrustRoot,
     now: datetime,
+    expect: Expectation | None,
 ) -> tuple[dict[str, torch.Tensor], CheckpointPredicate]:
     """Some tensors under their new names."""
     sizes = hf.sizes(shape)
     state: dict[str, Any] = {
         MODEL + name: torch.empty(sizes[name], dtype=DTYPES[dtype]) for name in names
     }
-    predicate = load(state, checkpoint, trust=trust, policy=None, now=now)
+    predicate = load(state, checkpoint, trust=trust, policy=None, now=now, expect=expect)
     return {hf.hf_name(name.removeprefix(MODEL)): one for name, one in state.items()}, predicate
 
 
@@ -169,9 +181,10 @@ def _documents(shape: ModelShape, base: SignedModel | None) -> Iterator[tuple[st
             yield document.name, base.document(document.name)
 
 
-def _context(source: CheckpointPredicate, now: datetime) -> SaveContext:
+def _context(source: CheckpointPredicate, now: datetime, name: str) -> SaveContext:
     return SaveContext(
         run_id=source.run_id,
+        name=name or source.name,
         step=source.step,
         seq=source.seq,
         created=now,

@@ -9,6 +9,7 @@ does again.
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -165,17 +166,20 @@ class MetricsWriter:
         if self._console is not None and (evaluated or metrics.step % self._console_every == 0):
             self.say(describe(metrics, self._steps))
 
+    def sync(self) -> None:
+        """Have the steps so far on the disk: a checkpoint is not to outlive its curve."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise os_error(error, self._file.name) from error
+
     def write_verdict(self, verdict: "Verdict") -> None:
         """Add what the guard says of a step to TensorBoard's events, where there are any."""
         if self._board is None:
             return
-        for score in verdict.table:
-            for name, value in (("evidence", score.evidence), ("norm", score.norm)):
-                if value is not None:
-                    self._board.add_scalar(f"guard/{name}/rank-{score.rank}", value, verdict.step)
-        if verdict.integrity is not None:
-            self._board.add_scalar("guard/integrity", verdict.integrity, verdict.step)
-        self._board.add_scalar("guard/excluded", len(verdict.excluded), verdict.step)
+        from securetrain.guard import add_verdict  # noqa: PLC0415 - only with a guard
+
+        add_verdict(self._board, verdict)
 
     def rewind(self, step: int) -> None:
         """The run goes back: drop the lines of later steps, which it does again."""

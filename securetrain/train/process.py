@@ -14,6 +14,10 @@ import torch.distributed as dist
 
 from securetrain.core.errors import os_error
 
+REPRODUCIBLE: Final = ("MKL_CBWR", "AUTO,STRICT")
+"""MKL rounds its products alike wherever in memory the numbers are (its reference, "Conditional
+Numerical Reproducibility"). Otherwise a resumed run may differ in the last bit."""
+
 
 def start_group(environment: Mapping[str, str], timeout: timedelta) -> torch.device:
     """Join the default process group; alone, make one of a single rank.
@@ -25,14 +29,16 @@ def start_group(environment: Mapping[str, str], timeout: timedelta) -> torch.dev
     Returns:
         The device of this rank: its GPU where there is one, else the CPU.
     """
+    os.environ.setdefault(*REPRODUCIBLE)  # MKL reads it with its first product
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(environment.get("LOCAL_RANK", "0"))) if cuda else None
     if device is not None:
         torch.cuda.set_device(device)
     # Small bookkeeping travels as CPU tensors, so Gloo is there beside NCCL.
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    # A group that knows its device connects at once, and others are split off it.
     if "RANK" in environment:
-        dist.init_process_group(backend, timeout=timeout)
+        dist.init_process_group(backend, timeout=timeout, device_id=device)
     else:
         dist.init_process_group(
             backend,
@@ -40,6 +46,7 @@ def start_group(environment: Mapping[str, str], timeout: timedelta) -> torch.dev
             rank=0,
             world_size=1,
             timeout=timeout,
+            device_id=device,
         )
     return device or torch.device("cpu")
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from securetrain.core import ExitCode
+from securetrain.core.errors import SecureTrainError
 from securetrain.guard import Verdict, sketch_backend, verdict_events
 from securetrain.ledger import events
 from securetrain.policy.schema import GuardResponse
@@ -34,6 +35,7 @@ from securetrain.train.models.shape import num_parameters
 from securetrain.train.process import peak_memory
 from securetrain.train.profiling import Profiler
 from securetrain.train.prometheus import PrometheusFile
+from securetrain.train.self_check import check_job
 from securetrain.train.setup import Session, Worker, open_session
 from securetrain.train.trainer import StepResult
 
@@ -67,6 +69,7 @@ def run_job(
         with recording_refusals(session.ledger, events.CheckpointRefused, "resume"):
             resumed = session.checkpoints.resume(session.trainer, job.checkpoint.resume)
         if resumed is None:
+            _check_mesh(session)
             _start_from(session)
             if session.may_roll_back:
                 session.checkpoints.save(session.trainer)  # there is always one to go back to
@@ -75,6 +78,27 @@ def run_job(
             return _Loop(session, writer, _count(session)).run(last)
     finally:
         session.close()
+
+
+def _check_mesh(session: Session) -> None:
+    """Compare a small copy of the model on the mesh with one process (collective)."""
+    worker, subject = session.worker, str(session.mesh.degrees)
+    try:
+        found = check_job(session.job, session.mesh, worker.device)
+    except SecureTrainError as error:
+        if worker.is_rank_zero:
+            session.ledger.write(events.MeshRefused.of(error, subject))
+        raise
+    if worker.is_rank_zero:
+        session.ledger.write(
+            events.MeshChecked(
+                subject=subject,
+                steps=found.steps,
+                loss=found.loss,
+                norm=found.norm,
+                left_out=", ".join(found.left_out),
+            )
+        )
 
 
 def _start_from(session: Session) -> None:
@@ -99,6 +123,8 @@ class _Loop:
     baselines: Baselines | None
     bits: float | None = None
     """The last validation result."""
+    steady: bool = False
+    """Whether a silent rank is a lost one by now."""
     profiler: Profiler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -152,12 +178,16 @@ class _Loop:
             self._roll_back(result.judged)
             return result
         if _due(job.checkpoint.every, step, ends=ends):
-            self.session.checkpoints.save(trainer)
+            if self.writer is not None:
+                self.writer.sync()
+            with self._patiently():
+                self.session.checkpoints.save(trainer)
         return result
 
     def _roll_back(self, verdict: Verdict) -> None:
         session = self.session
-        with recording_refusals(session.ledger, events.CheckpointRefused, "rollback"):
+        refusals = recording_refusals(session.ledger, events.CheckpointRefused, "rollback")
+        with refusals, self._patiently():
             step = session.checkpoints.roll_back(session.trainer, verdict)
         ranks = ", ".join(map(str, verdict.newly_excluded))
         if step is None:
@@ -193,7 +223,9 @@ class _Loop:
     def _settle(self, *, wait: bool) -> None:
         """Hear how a checkpoint in the background went (collective while there is one)."""
         checkpoints = self.session.worker.run.checkpoints
-        with recording_refusals(self.session.ledger, events.CheckpointRefused, str(checkpoints)):
+        ledger = self.session.ledger
+        refusals = recording_refusals(ledger, events.CheckpointRefused, str(checkpoints))
+        with refusals, self._patiently():
             self.session.checkpoints.settle(wait=wait)
 
     def _record(self, result: StepResult) -> None:
@@ -238,6 +270,19 @@ class _Loop:
         """After the first step a silent rank is a lost rank."""
         for group in self.session.mesh.groups:
             _set_pg_timeout(STEADY_TIMEOUT, group)
+        self.steady = True
+
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
+        """Storage may take longer than a step: what the job's own group says meanwhile may wait."""
+        if not self.steady:
+            yield
+            return
+        _set_pg_timeout(FIRST_TIMEOUT)
+        try:
+            yield
+        finally:
+            _set_pg_timeout(STEADY_TIMEOUT)
 
     def _say(self, text: str) -> None:
         if self.writer is not None:

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from securetrain.artifacts.checkpoint import SavedCheckpoint
+from securetrain.artifacts import SavedCheckpoint
 from securetrain.core.errors import RuntimeRefusal
 
 _FAILED: Final = 0

@@ -18,7 +18,12 @@ import torch
 import torch.distributed as dist
 
 from securetrain.artifacts import Floors, Freshness, VerifiedDataset
-from securetrain.artifacts.lineage import read_history, read_run_ledger, read_waivers
+from securetrain.artifacts.lineage import (
+    Recovery,
+    read_history,
+    read_run_ledger,
+    read_waivers,
+)
 from securetrain.artifacts.model import SignedModel
 from securetrain.artifacts.statement import RunSigning, open_signing
 from securetrain.core import NodeState, RunDir, canonical
@@ -28,6 +33,8 @@ from securetrain.guard import (
     OnSuspicion,
     SketchWriter,
     Suspicion,
+    WordSigner,
+    launcher_words,
     sketch_backend,
 )
 from securetrain.identity.keys import PrivateKey
@@ -55,7 +62,7 @@ from securetrain.train.config import Format, JobConfig, settings_of, shape_of
 from securetrain.train.data import Rows
 from securetrain.train.data.open import Data, plan_data
 from securetrain.train.data.prefetch import Prefetch
-from securetrain.train.models.init_weights import init_weights
+from securetrain.train.models.init_weights import clear_weights, init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
 from securetrain.train.optim import make_optimizer
@@ -171,6 +178,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         sketches if worker.is_rank_zero else None,
         nodes=signing.nodes,
         on_suspicion=_recorder(ledger) if worker.is_node_leader and worker.signer else None,
+        signer=_words(worker, run, ledger),
     )
     trainer.byte_tokens = data.format is Format.BYTES
     if worker.is_rank_zero:
@@ -220,6 +228,7 @@ def open_session(job: JobConfig, where: str, worker: Worker) -> Session:
         else None,
         freshness=_freshness(worker, run_id_of(trust)),
         job=job.checkpoint,
+        recovery=_recovery(worker, trust),
     )
     return Session(
         job=job,
@@ -271,6 +280,7 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
     *,
     nodes: Sequence[int] | None = None,
     on_suspicion: OnSuspicion | None = None,
+    signer: WordSigner | None = None,
 ) -> Trainer:
     """Model, optimizer, guard and data of one rank (collective).
 
@@ -283,23 +293,24 @@ def build(  # noqa: PLR0917 - one call, in the order of the docstring
         sketches: Takes the guard's records.
         nodes: The node of each rank.
         on_suspicion: Told whom the guard reports to the rendezvous.
+        signer: Signs this rank's words in the guard's disputes.
     """
     shape = shape_of(job)
     model = Description(
         build=lambda: Llama(shape),
-        # Weights that are read later need no values before.
         materialize=(lambda part: init_weights(part, job.seed, shape))
         if job.model.weights is None
-        else lambda _: None,
+        else clear_weights,
         plan=LlamaPlan(),
     )
     parallel = parallelize(model, mesh, settings_of(job), worker.device)
     guard = attach_guard(
         parallel,
         settings,
-        None if sketches is None else sketches.write,
+        on_record=None if sketches is None else sketches.write,
         nodes=nodes,
         on_suspicion=on_suspicion,
+        signer=signer,
     )
     optimizer = make_optimizer(parallel, job.optimizer)
     if guard is not None:
@@ -344,12 +355,36 @@ def _signing(worker: Worker) -> RunSigning:
     return RunSigning(run_id="", rank=dist.get_rank(), checkpoint=key, head=key, signer=None)
 
 
+def _words(worker: Worker, run: RunDir, ledger: Journal) -> WordSigner | None:
+    """The launcher signs what this rank says in disputes; without one nobody does."""
+    if not worker.signer:
+        return None
+    keeps = worker.is_node_leader
+    return launcher_words(Path(worker.signer), run, keeps=keeps, record=ledger.write)
+
+
 def _freshness(worker: Worker, run_id: str) -> Freshness | None:
     """This node's memory of the run, which its agent keeps, and the waivers for it."""
     if worker.state is None:
         return None
     floors = Floors(worker.state.floors(run_id))
     return Freshness(floors=floors, waivers=read_waivers(worker.run.waivers), head=False)
+
+
+def _recovery(worker: Worker, trust: TrustRoot) -> Recovery | None:
+    """Rank 0's part of the launcher's, where there is none."""
+    if worker.signer or not worker.is_rank_zero:
+        return None
+    run = worker.run
+    return Recovery(
+        folder=run.checkpoints,
+        run_id=run_id_of(trust),
+        trust=trust,
+        ledger=open_worker_ledger(run, "", WriterRole.LAUNCHER, 0, worker.clock),
+        key=lambda: PrivateKey.load(run.key("checkpoint")),
+        clock=worker.clock,
+        files=run.replaced,
+    )
 
 
 def _open_data(

@@ -7,8 +7,8 @@ A step, in this order:
 1. forward and backward; the loss is the sum over this rank's tokens divided by the tokens of all
    ranks, so that the result does not depend on how the rows were dealt out;
 2. the guard judges what every rank sent, before anything is done with the sum;
-3. one all-reduce carries the loss, whether every number is finite, and whether anybody was asked
-   to stop: all ranks decide the same;
+3. one all-reduce carries the loss, the gradient's norm, whether anybody was asked to stop and how
+   busy experts are: all ranks decide the same. Then the host waits for the device, once a step;
 4. a step that is refused, or not finite, changes nothing: its gradients are dropped and it is
    recorded; otherwise clip, then step. Whether refused steps end the run the guard decides where it
    refuses them: one bad rank never does. What is not finite without a word of the guard's ends it
@@ -27,13 +27,13 @@ import torch.distributed as dist
 
 from securetrain.core.errors import GuardError
 from securetrain.guard import Aftermath, Verdict
-from securetrain.parallel import ParallelModel, are_finite, clip_grads, grad_norm
+from securetrain.parallel import ParallelModel, clip_grads, squared_norm_share
 from securetrain.train.baseline import Baselines
 from securetrain.train.config import JobConfig
 from securetrain.train.data import Rows, share
 from securetrain.train.data.prefetch import Prefetch
 from securetrain.train.metrics import StepMetrics
-from securetrain.train.models.moe import balance_experts
+from securetrain.train.models.moe import balance_experts, busiest_expert, pop_expert_loads
 from securetrain.train.models.shape import ModelShape, flops_per_token
 from securetrain.train.optim import lr_at, set_lr
 from securetrain.train.randomness import seed_step
@@ -109,6 +109,18 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedStep:
+    """The sums of a step over all ranks, on the device."""
+
+    sums: torch.Tensor
+    """Of losses, and of those that were asked to stop."""
+    norm: torch.Tensor | None
+    """Of the whole gradient; None when the guard refused it."""
+    loads: torch.Tensor | None
+    """Rows of each expert; None for a dense model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReducedStep:
     """The facts about a step that all ranks share."""
 
@@ -120,6 +132,7 @@ class ReducedStep:
     """Whether any rank was asked to stop."""
     norm: float
     """Of the whole gradient, before clipping; not a number when the guard refused it."""
+    expert_load: float | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,17 +166,17 @@ class Trainer:
         lr = lr_at(step, self.job.steps, self.job.optimizer)
         set_lr(self.optimizer, lr)
         mesh = self.model.mesh
-        stage = mesh.pp.get_local_rank() if mesh.degrees.pp > 1 else 0
-        seed_step(self.job.seed, step, rows=mesh.dp_rank, stage=stage)
+        seed_step(self.job.seed, step, rows=mesh.dp_rank, stage=mesh.pp_rank)
         self.optimizer.zero_grad(set_to_none=True)
         local_loss = self._forward_backward(step)
         verdict = self.guard.judge(step) if self.guard is not None else None
         refusal, halt = _refusal(verdict)
-        norm = self._norm() if refusal is None else None
+        shared = self._share_step(local_loss, with_norm=refusal is None)
+        norm = shared.norm
         if norm is not None and self.guard is not None:
             norm, verdict = self._bind(norm, self.guard, verdict)
             refusal, halt = _refusal(verdict)
-        agreed = self._reduce_step(local_loss, norm)
+        agreed = self._read_step(shared, norm)
         if refusal is None and not agreed.finite:
             # The guard names the rank where there is one; this is what stands without it.
             refusal = GuardError(
@@ -175,13 +188,14 @@ class Trainer:
             assert norm is not None
             clip_grads(self.model.parameters(), norm, self.job.optimizer.clip)
             self.optimizer.step()
+            if shared.loads is not None:
+                balance_experts(self.model, self.shape, shared.loads)
             self.progress.refused_in_a_row = 0
         else:
             self.progress.refused += 1
             self.progress.refused_in_a_row += 1
             if verdict is None or verdict.proceed:
                 halt = halt or self._too_many(step, refusal)
-        expert_load = balance_experts(self.model, self.shape, applied=refusal is None)
         self.optimizer.zero_grad(set_to_none=True)
         word = _verdict_word(verdict, refusal)
         self.progress.step = step
@@ -200,7 +214,7 @@ class Trainer:
             refusal=refusal,
             halt=halt,
             stop=agreed.stop,
-            expert_load=expert_load,
+            expert_load=agreed.expert_load,
         )
 
     @torch.no_grad()
@@ -256,11 +270,6 @@ class Trainer:
         batch = self.rows.batch(step, self._share(self.job.data.batch_rows))
         return self.model.forward_backward(*batch, self.tokens_per_step)
 
-    def _norm(self) -> torch.Tensor:
-        mesh = self.model.mesh
-        stages = mesh.pp.get_group() if mesh.degrees.pp > 1 else None
-        return grad_norm(self.model.parameters(), stages)
-
     def _bind(
         self, norm: torch.Tensor, guard: Judge, verdict: Verdict | None
     ) -> tuple[torch.Tensor, Verdict | None]:
@@ -272,22 +281,42 @@ class Trainer:
                 parameter.grad = None
         return after.value, after.verdict or verdict
 
-    def _reduce_step(self, local_loss: torch.Tensor, norm: torch.Tensor | None) -> ReducedStep:
+    def _share_step(self, local_loss: torch.Tensor, *, with_norm: bool) -> SharedStep:
+        """Add up over all ranks what they decide by."""
+        degrees = self.model.mesh.degrees
+        stop = torch.full_like(local_loss, float(self.stop.requested), dtype=torch.float64)
+        said = [local_loss.double(), stop]
+        if with_norm:
+            square = squared_norm_share(self.model.parameters(), degrees.world // degrees.pp)
+            said.append(square.to(local_loss.device))  # gradients may lie in host memory
+        loads = pop_expert_loads(self.model, self.shape)
+        sums = torch.stack(said)
+        if loads is not None:
+            sums = torch.cat((sums, loads.flatten()))
+        dist.all_reduce(sums)
+        return SharedStep(
+            sums=sums[:2],
+            norm=sums[2].sqrt() if with_norm else None,
+            loads=None if loads is None else sums[len(said) :].view_as(loads),
+        )
+
+    def _read_step(self, shared: SharedStep, norm: torch.Tensor | None) -> ReducedStep:
         """Decide with all ranks: the only place where the host waits for the device."""
-        known = torch.full_like(local_loss, math.nan)
+        known = [shared.sums]
+        if shared.loads is not None:
+            known.append(busiest_expert(shared.loads).view(1))
         if norm is not None:
-            known = norm.to(local_loss.device)  # gradients may lie in host memory
-        odd = ~are_finite(local_loss, *([] if norm is None else [known]))
-        stop = torch.full_like(local_loss, float(self.stop.requested))
-        shared = torch.stack([local_loss.double(), odd.double(), stop.double()])
-        dist.all_reduce(shared)
-        loss, odd_ranks, stops, length = torch.cat([shared, known.double().view(1)]).tolist()
+            known.append(norm.double().to(shared.sums.device).view(1))
+        loss, stops, *rest = torch.cat(known).tolist()
+        length = rest.pop() if norm is not None else math.nan
         return ReducedStep(
             # Ranks that share matrices have computed the same loss.
             loss=loss / self.model.mesh.degrees.tp,
-            finite=odd_ranks == 0,
+            # One odd number on one rank makes the sum odd.
+            finite=math.isfinite(loss) and (norm is None or math.isfinite(length)),
             stop=stops > 0,
             norm=length,
+            expert_load=rest.pop() if rest else None,
         )
 
     def _too_many(self, step: int, refusal: GuardError) -> GuardError | None:

@@ -3,20 +3,42 @@
 """Attach the guard to a parallel model: the mesh says which ranks can be compared."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
+import torch
 import torch.distributed as dist
 
-from securetrain.guard import GradientGuard, OnSuspicion, StepRecord
+from securetrain.guard import (
+    RETAIN_BYTES,
+    GradientGuard,
+    OnSuspicion,
+    StepRecord,
+    WordSigner,
+)
 from securetrain.parallel import ParallelModel
 from securetrain.policy.schema import Gradients, GuardMode
+
+SHARE: Final = 32
+"""Of a GPU's memory: a share in so many may hold gradients that wait for a seed."""
+
+
+def retained(device: torch.device) -> int:
+    """Bytes of local gradients that the guard may keep in a backward pass before it has to wait for
+    the device and draw a seed. On the CPU nothing runs ahead, so a little is enough.
+    """
+    if device.type != "cuda":
+        return RETAIN_BYTES
+    return max(RETAIN_BYTES, torch.cuda.get_device_properties(device).total_memory // SHARE)
 
 
 def attach_guard(
     model: ParallelModel,
     settings: Gradients,
+    *,
     on_record: Callable[[StepRecord], None] | None = None,
     nodes: Sequence[int] | None = None,
     on_suspicion: OnSuspicion | None = None,
+    signer: WordSigner | None = None,
 ) -> GradientGuard | None:
     """A guard that sees every gradient of `model` (collective); None when the policy wants none.
 
@@ -39,6 +61,8 @@ def attach_guard(
         job_group=dist.group.WORLD if pieces else None,
         nodes=nodes,
         on_suspicion=on_suspicion,
+        signer=signer,
+        retain_bytes=retained(model.device),
     )
     guard.attach(*model.parts)
     return guard

@@ -30,6 +30,9 @@ BY_STAGE = (
     Case("pp 4", 4, "{pp: 4, microbatches: 4}"),
     Case("pp x tp", 4, "{pp: 2, tp: 2}"),
     Case("pp x fsdp", 4, "{pp: 2, dp_shard: 2}"),
+    Case(
+        "pp x fsdp, reduced each", 4, "{pp: 2, dp_shard: 2, reduce_each_microbatch: true}"
+    ),
     Case("pp x replicas", 4, "{pp: 2, dp_replicate: 2, schedule: LoopedBFS, microbatches: 2}"),
     Case("pp x fsdp x tp", 8, "{pp: 2, dp_shard: 2, tp: 2}"),
     Case(

@@ -13,6 +13,7 @@ from securetrain.parallel import blockwise
 from securetrain.parallel.blockwise import PartialAttention
 from securetrain.parallel.context import head_tail, make_attention
 from securetrain.parallel.plan import ContextKind
+from securetrain.parallel.ring import ring_backward, ring_forward
 from securetrain.testing.processes import run_ranks
 
 B, H, G, S, K = 2, 4, 2, 32, 8
@@ -101,6 +102,37 @@ def test_parts_merge_to_the_whole():
     torch.testing.assert_close(so_far.lse, lse)
 
 
+def in_one_graph() -> dict[str, tuple[int, bool]]:
+    """For each kind, how many graphs a compiler needs, and whether they compute the same."""
+    from torch._dynamo.utils import counters
+
+    group = dist.group.WORLD
+    assert group is not None
+    positions = head_tail(S, dist.get_world_size(), dist.get_rank())
+    found = {}
+    for kind in ContextKind:
+        attend = make_attention(kind, group)
+        got = []
+        torch._dynamo.reset()
+        counters.clear()
+        whole = torch.compile(attend, backend="aot_eager", fullgraph=True)
+        for compute in (attend, whole):
+            *qkv, grad = (x[:, :, positions].contiguous() for x in made())
+            q, k, v = (x.requires_grad_() for x in qkv)
+            out = compute(q, k, v, positions)
+            out.backward(grad)
+            got.append([out.detach(), q.grad, k.grad, v.grad])
+        same = all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*got, strict=True))
+        found[kind.value] = counters["stats"]["unique_graphs"], same
+    return found
+
+
+@pytest.mark.dist
+def test_a_compiled_block_with_context_parallelism_is_one_graph():
+    for found in run_ranks(in_one_graph, 2, timeout=120):
+        assert found == {kind.value: (1, True) for kind in ContextKind}
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("causal", [True, False])
@@ -140,8 +172,9 @@ def largest_of_a_ring() -> int:
     group = dist.group.WORLD
     assert group is not None
     q = torch.randn(1, 1, LONG // dist.get_world_size(), K, requires_grad=True)
-    with Largest() as seen:
-        make_attention(ContextKind.RING, group)(q, q, q, torch.empty(0)).sum().backward()
+    with Largest() as seen, torch.no_grad():
+        out, lse = ring_forward(q, q, q, group)
+        ring_backward(torch.ones_like(out), (q, q, q), (out, lse), group)
     return int(seen.numel)
 
 

@@ -5,7 +5,6 @@ sees the two mistakes that raise no error.
 """
 
 import resource
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,10 +13,13 @@ from torch.distributed import _functional_collectives as funcol
 from torch.distributed.device_mesh import DeviceMesh
 
 from securetrain.core.errors import RuntimeRefusal
+from securetrain.parallel.engine import ParallelModel
 from securetrain.parallel.experts import ExpertExchange, check_row_counts
 from securetrain.parallel.mesh import EFSDP, Mesh
 from securetrain.testing.processes import run_ranks
+from securetrain.train import trainer
 from securetrain.train.models import moe
+from securetrain.train.models.shape import ModelShape
 from tests.parallel.curves import Case, Curve, curve, passes
 from tests.parallel.matrix import SPARSE
 
@@ -136,7 +138,16 @@ def without_replicas() -> Curve:
 
 def without_counting_together() -> Curve:
     """A bias that knows this rank's tokens only."""
-    vars(moe)["dist"] = SimpleNamespace(all_reduce=lambda load: None)
+    own: list[torch.Tensor] = []
+
+    def pop(model: ParallelModel, shape: ModelShape) -> torch.Tensor | None:
+        own[:] = [x for x in [moe.pop_expert_loads(model, shape)] if x is not None]
+        return own[0].clone()
+
+    vars(trainer)["pop_expert_loads"] = pop
+    vars(trainer)["balance_experts"] = lambda model, shape, _: moe.balance_experts(
+        model, shape, own[0]
+    )
     return curve(Case("", 2, "{dp_shard: 2, ep: 2}", SPARSE))
 
 

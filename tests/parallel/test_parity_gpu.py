@@ -7,7 +7,7 @@ hosts and uses its sockets (NCCL's environment variables; nccl issue 418). The s
 walked with Gloo on a machine without a GPU, so that what is skipped there is the GPU alone.
 """
 
-import os
+import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,18 +18,12 @@ import torch.distributed as dist
 
 from benchmarks import h200
 from securetrain.testing.processes import run_ranks
-from tests.parallel.curves import Case, Curve, curves, differences, passes
+from securetrain.train.config import shape_of
+from securetrain.train.models.shape import num_parameters
+from tests.parallel.curves import DENSE, Case, Curve, curves, differences, passes
+from tests.parallel.matrix import SPARSE
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: NCCL was not run")
-NCCL = {
-    "NCCL_MULTI_RANK_GPU_ENABLE": "1",  # NCCL 2.30 and later ask for it
-    "NCCL_P2P_DISABLE": "1",
-    "NCCL_SHM_DISABLE": "1",
-    "NCCL_CUMEM_ENABLE": "0",
-    "NCCL_NVLS_ENABLE": "0",
-    "NCCL_SOCKET_IFNAME": "=lo",
-    "NCCL_NET": "Socket",
-}
 MATRIX = (
     Case("ddp", 2, "{dp_replicate: 2}"),
     Case("ddp, bfloat16 messages", 2, "{dp_replicate: 2, compression: bf16}"),
@@ -45,34 +39,40 @@ MATRIX = (
     Case("hsdp", 4, "{dp_replicate: 2, dp_shard: 2}"),
     Case("fsdp x tp", 4, "{dp_shard: 2, tp: 2}"),
     Case("pp x tp", 4, "{pp: 2, tp: 2}"),
+    *(
+        Case(name, ranks, parallel, model, guard=True)
+        for name, ranks, parallel, model in (
+            ("ddp, guarded", 2, "{dp_replicate: 2}", DENSE),
+            ("moe, guarded", 2, "{dp_shard: 2}", SPARSE),
+            ("ep, guarded", 2, "{dp_shard: 2, ep: 2}", SPARSE),
+            ("hsdp, guarded", 4, "{dp_replicate: 2, dp_shard: 2}", DENSE),
+            ("pp x fsdp, guarded", 4, "{pp: 2, dp_shard: 2}", DENSE),
+            ("ep x hsdp, guarded", 4, "{dp_replicate: 2, dp_shard: 2, ep: 2}", SPARSE),
+            ("ep over fsdp, x tp, guarded", 4, "{dp_shard: 2, tp: 2, ep: 2}", SPARSE),
+        )
+    ),
 )
 
 
 def on_device(cases: list[Case], store: str, device: str) -> dict[str, Curve | str]:
     """The curves over a group with `device`'s backend; runs on every rank of `run_ranks`."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    dist.destroy_process_group()
-    backend = "gloo"
     if device == "cuda":
-        os.environ.update(NCCL, NCCL_HOSTID=f"host-{rank}")
-        torch.cuda.set_device(0)
-        backend = "cpu:gloo,cuda:nccl"
-    file_store = dist.FileStore(store, world)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=file_store, rank=rank, world_size=world)
-    return curves(cases, "cuda:0" if device == "cuda" else "cpu")
+        return curves(cases, str(h200.join_on_gpu(store, 1)))
+    return curves(cases)
 
 
 def compare(cases: list[Case], folder: Path, device: str, patience: float) -> None:
-    alone = [Case("alone", 1, "{}")]
-    want = run_ranks(on_device, 1, alone, str(folder / "1"), device, timeout=patience)[0]["alone"]
-    assert not isinstance(want, str), want
+    models = dict.fromkeys(case.model for case in cases)
+    alone = [Case(model, 1, "{}", model) for model in models]
+    wanted = run_ranks(on_device, 1, alone, str(folder / "1"), device, timeout=patience)[0]
     for ranks in sorted({case.ranks for case in cases}):
         mine = [case for case in cases if case.ranks == ranks]
         store = str(folder / str(ranks))
         for found in run_ranks(on_device, ranks, mine, store, device, timeout=patience):
             for case in mine:
-                got = found.get(case.name, "not reached")
+                got, want = found.get(case.name, "not reached"), wanted[case.model]
                 assert not isinstance(got, str), (case, got)
+                assert not isinstance(want, str), want
                 assert passes(got, want), (case, differences(got, want))
 
 
@@ -89,6 +89,13 @@ def test_meshes_on_nccl_equal_one_process(tmp_path):
 @pytest.mark.dist
 def test_the_same_path_with_gloo(tmp_path):
     compare([MATRIX[5]], tmp_path, "cpu", 90)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.many
+def test_guarded_meshes_with_gloo(tmp_path):
+    compare([case for case in MATRIX if case.guard], tmp_path, "cpu", 300)
 
 
 @pytest.mark.gpu
@@ -128,15 +135,34 @@ def test_the_harness_says_when_there_is_no_gpu(monkeypatch, capsys):
     assert "nothing was measured" in capsys.readouterr().err
 
 
-def walk(folder: str) -> str:
-    out = Path(folder) / "figures.json"
-    options = ["--device", "cpu", "--tiny", "--pairs", "1", "--steps", "1", "--json", str(out)]
-    assert h200.main(options) == 0
-    return out.read_text()
-
-
 @pytest.mark.dist
 def test_the_harness_runs_without_a_gpu(tmp_path):
-    text = run_ranks(walk, 1, str(tmp_path))[0]
-    for name in ("tokens_per_second", "mfu", "hardened_over_plain", "parameters"):
-        assert f'"{name}"' in text
+    out = tmp_path / "figures.json"
+    options = ["--device", "cpu", "--tiny", "--pairs", "1", "--steps", "1", "--json", str(out)]
+    assert h200.main(options) == 0
+    found = json.loads(out.read_text())["figures"]
+    assert {"tokens_per_second", "mfu", "hardened_over_plain", "parameters"} <= found.keys()
+    assert found["ranks"] == 2
+
+
+def test_the_harness_does_not_measure_a_rank_that_sends_nothing():
+    with pytest.raises(SystemExit):
+        h200.main(["--device", "cpu", "--tiny", "--ranks", "1"])
+
+
+@pytest.mark.parametrize(
+    ("gib", "ranks", "sharing", "parameters"),
+    [(139, 8, 1, 3e9), (79, 8, 1, 2e9), (79, 2, 1, 0.8e9), (139, 2, 2, 0.8e9), (79, 2, 2, 0.3e9),
+     (22, 2, 1, 0.1e9)],
+)  # fmt: skip
+def test_the_model_is_the_largest_that_fits(gib, ranks, sharing, parameters):
+    size = h200.size_for(gib << 30, ranks=ranks, sharing=sharing)
+    assert size.memory(ranks) * sharing < gib << 30
+    assert num_parameters(shape_of(size.job(ranks))) >= parameters
+    larger = h200.SIZES[: h200.SIZES.index(size)]
+    assert all(one.memory(ranks) * sharing > 0.9 * (gib << 30) for one in larger)
+
+
+def test_what_fits_nowhere_is_said():
+    with pytest.raises(ValueError, match="no size fits into 2 GiB"):
+        h200.size_for(4 << 30, ranks=2, sharing=2)

@@ -8,7 +8,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from securetrain.core.errors import SecureTrainError, UsageError
+from securetrain.core.errors import (
+    GuardError,
+    IntegrityError,
+    RuntimeRefusal,
+    SecureTrainError,
+    UsageError,
+)
+from securetrain.ledger import events
 from securetrain.testing.processes import run_ranks
 from securetrain.train import agree
 
@@ -42,3 +49,25 @@ def scenario(fails_at: int) -> tuple[int, str]:
 def test_all_go_on_together_or_stop_together():
     assert run_ranks(scenario, 2, -1) == [(5, ""), (5, "")]
     assert run_ranks(scenario, 2, 3) == [(3, "ST-USAG-015"), (0, "ST-RUNT-004")]
+
+
+@pytest.mark.parametrize(
+    ("error", "entered"),
+    [
+        (IntegrityError("ST-DATA-101", "cut"), [(events.DatasetRefused, "ST-DATA-101", "corpus")]),
+        (GuardError("ST-GRAD-010", "gone"), [(events.RunHalted, "ST-GRAD-010", "gradients")]),
+        (RuntimeRefusal("ST-RUNT-004", "rank 0 has refused"), []),
+    ],
+)
+def test_a_refusal_is_entered_as_what_it_is(error, entered):
+    class Written:
+        def write(self, event):
+            found.append((type(event), event.code, event.subject))
+
+    found: list[object] = []
+    with (
+        pytest.raises(type(error)),
+        agree.recording_refusals(Written(), events.DatasetRefused, "corpus"),
+    ):
+        raise error
+    assert found == entered

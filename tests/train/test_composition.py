@@ -114,6 +114,25 @@ REFUSED = [
         "context: ring",
     ),
     # Pipelines.
+    (
+        {"parallel.pp": 1, "parallel.reduce_each_microbatch": True},
+        2,
+        "parallel.reduce_each_microbatch",
+        "pipelines whose ranks share parameters",
+        "reduce_each_microbatch: false",
+    ),
+    (
+        {
+            "parallel.pp": 2,
+            "parallel.schedule": "ZBVZeroBubble",
+            "parallel.microbatches": 4,
+            "parallel.reduce_each_microbatch": True,
+        },
+        4,
+        "parallel.reduce_each_microbatch",
+        "where no reduction follows",
+        "schedule: Interleaved1F1B",
+    ),
     ({"parallel.pp": 8}, 8, "parallel.pp", "has 8 stages, the model 4 layers", "pp: 4"),
     (
         {"parallel.pp": 4, "parallel.schedule": "ZBVZeroBubble", "parallel.microbatches": 8},
@@ -125,6 +144,13 @@ REFUSED = [
     (
         {"parallel.pp": 2, "parallel.schedule": "DualPipeV", "parallel.microbatches": 2},
         2,
+        "parallel.microbatches",
+        "at least 4; these are 2",
+        "microbatches: 4",
+    ),
+    (
+        {"parallel.pp": 4, "parallel.microbatches": 2},
+        4,
         "parallel.microbatches",
         "at least 4; these are 2",
         "microbatches: 4",
@@ -251,3 +277,16 @@ def test_compressed_gradients_cannot_be_watched():
         check_guard(compressed, GuardMode.DETECT, "job.yaml")
     assert refused.value.where == "job.yaml: parallel.compression"
     assert "gradients.mode: off" in refused.value.fix
+
+
+@pytest.mark.parametrize("recompute", ["selective", "alternate"])
+def test_selective_recomputing_fits_no_schedule_that_goes_back_twice(recompute):
+    changes = {
+        "compute": {"recompute": recompute},
+        "parallel": {"pp": 2, "schedule": "ZBVZeroBubble", "microbatches": 4},
+    }
+    with pytest.raises(UsageError, match="ZBVZeroBubble goes back twice") as caught:
+        check_world(job(changes), 2, "job.yaml")
+    assert caught.value.code == "ST-USAG-007"
+    assert "compute.recompute" in str(caught.value)
+    check_world(job(changes | {"compute": {"recompute": "full"}}), 2, "job.yaml")

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,9 +38,11 @@ from securetrain.policy.load import bundled_dir, load_resolved
 from securetrain.policy.schema import GuardResponse
 from securetrain.testing.processes import run_ranks
 from securetrain.testing.runs import SmallRun
+from securetrain.train.checkpointing import Checkpoints
 from securetrain.train.config import JobConfig, override, parse_job
-from securetrain.train.run import _Loop, run_job
+from securetrain.train.run import FIRST_TIMEOUT, STEADY_TIMEOUT, _Loop, run_job
 from securetrain.train.setup import Worker, open_session
+from securetrain.train.trainer import Trainer
 from tests.train.conftest import now
 from tests.train.jobs import JOB
 
@@ -128,6 +131,7 @@ def test_a_run_writes_what_it_should(new_run: NewRun):
     assert "done: 6 steps" in text
     assert recorded(made)[1:] == [
         ("dataset-opened", Decision.ALLOW, ""),
+        ("mesh-checked", Decision.ALLOW, ""),
         ("checkpoint-signed", Decision.ALLOW, ""),
         ("checkpoint-signed", Decision.ALLOW, ""),
         ("training-finished", Decision.OBSERVE, ""),
@@ -478,3 +482,31 @@ def test_a_rollback_without_a_launcher_is_refused(new_run: NewRun):
     changed = msgspec.structs.replace(policy, gradients=gradients)
     write_atomic(made.run_dir.resolved_policy, canonical.encode(changed))
     assert refused(made) == "ST-GRAD-021"
+
+
+def test_a_checkpoint_may_take_longer_than_a_step(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job's own group is tight in steps, and patient while a checkpoint is stored."""
+    now_is = [FIRST_TIMEOUT]
+    seen: list[tuple[str, timedelta]] = []
+
+    def tell(what: str, name: str, owner: type) -> None:
+        original = getattr(owner, name)
+
+        def told(*args: Any, **named: Any) -> Any:
+            seen.append((what, now_is[0]))
+            return original(*args, **named)
+
+        monkeypatch.setattr(owner, name, told)
+
+    def set_timeout(timeout: timedelta, _group: object = None) -> None:
+        now_is[0] = timeout
+
+    monkeypatch.setattr("securetrain.train.run._set_pg_timeout", set_timeout)
+    tell("step", "train_step", Trainer)
+    tell("save", "save", Checkpoints)
+    train(new_run().run_dir)
+    steps = [timeout for what, timeout in seen if what == "step"]
+    assert steps == [FIRST_TIMEOUT] + [STEADY_TIMEOUT] * 5
+    assert [timeout for what, timeout in seen if what == "save"] == [FIRST_TIMEOUT] * 2

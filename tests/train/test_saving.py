@@ -20,7 +20,7 @@ from securetrain.artifacts.lineage.folder import REMOVING
 from securetrain.artifacts.lineage.logged import proof_name
 from securetrain.core import canonical
 from securetrain.core.codes import ExitCode
-from securetrain.core.errors import IntegrityError, RuntimeRefusal
+from securetrain.core.errors import IntegrityError, RuntimeRefusal, UsageError
 from securetrain.core.rundir import RunDir
 from securetrain.ledger import events, read_ledger
 from securetrain.policy.load import load_resolved
@@ -79,6 +79,27 @@ def test_old_ones_go_and_the_ledger_says_so(new_run: NewRun):
     entries = [json.loads(line) for line in run.run_dir.ledger.read_text().splitlines()]
     assert sum(events.CheckpointRemoved.NAME in json.dumps(entry) for entry in entries) == 4
     assert [made.step for made in past(run).made] == [5, 6]
+
+
+def test_what_is_resumed_is_what_the_job_expects(new_run: NewRun):
+    """Another run's name is refused, and the run's own goes on; its launcher's is its own."""
+    run = new_run()
+    assert train(run.run_dir, parse_job(EVERY % "keep: 4", "job.yaml"), stop_after=2) is ExitCode.OK
+    path, own = run.run_dir.checkpoint(2), run_id_of(run.trust)
+    for wrong, code in (("run: prod", "ST-CKPT-125"), ("name: prod-model", "ST-CKPT-126")):
+        job = parse_job(EVERY % f"resume: {path}, expect: {{{wrong}}}", "job.yaml")
+        with pytest.raises(IntegrityError) as error:
+            train(run.run_dir, job)
+        assert error.value.code == code
+    job = parse_job(EVERY % f"resume: {path}, expect: {{run: {own}, name: {own}}}", "job.yaml")
+    assert train(run.run_dir, job, stop_after=3) is ExitCode.OK
+
+
+def test_an_expectation_of_what_the_ledger_decides_is_an_error():
+    with pytest.raises(UsageError) as error:
+        parse_job(EVERY % "expect: {run: prod}", "job.yaml")
+    assert error.value.code == "ST-USAG-007"
+    assert "checkpoint.expect" in error.value.where
 
 
 def test_what_was_removed_is_not_wanted_after_an_eviction(new_run: NewRun):

@@ -31,6 +31,13 @@ def init_weights(model: nn.Module, seed: int, shape: ModelShape) -> None:
         buffer.zero_()
 
 
+@torch.no_grad()
+def clear_weights(model: nn.Module) -> None:
+    """Set everything to zero: parameters are read later, all of them, and buffers start at zero."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.zero_()
+
+
 def _deviation(name: str, size: torch.Size, shape: ModelShape) -> float:
     if name == "tok_embeddings.weight":
         # A tied one is the head as well, whose logits would be far too large.

@@ -9,7 +9,8 @@ and 2307.09288; Su et al. 2021, arXiv:2104.09864; Ainslie et al. 2023, arXiv:230
 1. layers are named in a ModuleDict, and embedding and head may be absent: a pipeline stage is this
    class with parts taken out, under the same names;
 2. positions are an input: a rank that holds part of a sequence says which part;
-3. attention is a callable in an attribute, which context parallelism replaces.
+3. attention is a callable in an attribute, which context parallelism replaces;
+4. cosines and sines of the positions are computed once for all layers.
 
 Shapes: B rows, S sequence, D model, H heads, K head size, V vocabulary.
 """
@@ -31,10 +32,14 @@ divides H.
 """
 
 
+Angles: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines, (S, 1, K/2) float32."""
+
+
 def rotary(
     positions: torch.Tensor, size: int, theta: float, scaling: RopeScaling | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of shape (S, 1, K/2), float32, for heads of `size`."""
+) -> Angles:
+    """Cosines and sines of the positions, for heads of `size`."""
     half = size // 2
     rates = theta ** (-torch.arange(half, dtype=torch.float32, device=positions.device) / half)
     if scaling is not None:
@@ -45,7 +50,7 @@ def rotary(
     return angles.cos(), angles.sin()
 
 
-def rotate(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def rotate(x: torch.Tensor, angles: Angles) -> torch.Tensor:
     """Turn each pair (i, i + K/2) of every head of `x` (B, S, H, K) by its position's angle."""
     cos, sin = angles
     a, b = x.chunk(2, dim=-1)
@@ -68,8 +73,6 @@ class Attention(nn.Module):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.head_size = shape.head
-        self.rope_theta = shape.rope_theta
-        self.rope_scaling = shape.rope_scaling
         queries, keys = shape.heads * shape.head, shape.keys * shape.head
         self.wq = nn.Linear(shape.dim, queries, bias=False)
         self.wk = nn.Linear(shape.dim, keys, bias=False)
@@ -77,7 +80,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(queries, shape.dim, bias=False)
         self.attend: Attend = attend_causal
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, positions: torch.Tensor, angles: Angles) -> torch.Tensor:
         """Attend to this and earlier positions; `x` and the result are (B, S, D)."""
         rows, length, _ = x.shape
         # -1 heads: under tensor parallelism a rank holds only its share of them.
@@ -85,7 +88,6 @@ class Attention(nn.Module):
             weight(x).view(rows, length, -1, self.head_size)
             for weight in (self.wq, self.wk, self.wv)
         )
-        angles = rotary(positions, self.head_size, self.rope_theta, self.rope_scaling)
         q, k = rotate(q, angles), rotate(k, angles)
         attended = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), positions)
         out: torch.Tensor = self.wo(attended.transpose(1, 2).reshape(rows, length, -1))
@@ -123,9 +125,9 @@ class Block(nn.Module):
         else:
             self.feed_forward = FeedForward(shape)
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, positions: torch.Tensor, angles: Angles) -> torch.Tensor:
         """Add what attention and feed-forward make of `x`."""
-        x = x + self.attention(self.attention_norm(x), positions)
+        x = x + self.attention(self.attention_norm(x), positions, angles)
         network = self.moe if self.sparse else self.feed_forward
         out: torch.Tensor = x + network(self.ffn_norm(x))
         return out
@@ -152,8 +154,10 @@ class Llama(nn.Module):
         """
         if self.tok_embeddings is not None:
             x = self.tok_embeddings(x)
+        shape = self.shape
+        angles = rotary(positions, shape.head, shape.rope_theta, shape.rope_scaling)
         for layer in self.layers.values():
-            x = layer(x, positions)
+            x = layer(x, positions, angles)
         if self.norm is not None:
             x = self.norm(x)
         if self.shape.tied:

@@ -75,7 +75,8 @@ def _block_styles(*, sparse: bool) -> dict[str, ParallelStyle]:
     return {
         "attention_norm": SequenceParallel(),
         "attention": PrepareModuleInput(
-            input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
+            input_layouts=(Shard(1), None, None),
+            desired_input_layouts=(Replicate(), None, None),
         ),
         "attention.wq": ColwiseParallel(),
         "attention.wk": ColwiseParallel(),

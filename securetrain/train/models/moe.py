@@ -19,7 +19,6 @@ down, up), ``moe.expert_bias``.
 """
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -80,8 +79,8 @@ class MoE(nn.Module):
         choice = (scores.detach() + self.expert_bias).topk(self.per_token).indices
         weights = scores.gather(1, choice)
         weights = weights / weights.sum(-1, keepdim=True)
-        counts = torch.bincount(choice.flatten(), minlength=len(self.expert_bias))
-        self._count(counts)
+        counts = _count(choice, len(self.expert_bias))
+        self._remember(counts)
         order = choice.flatten().argsort(stable=True)
         rows = tokens[:, None].expand(-1, self.per_token, -1).flatten(0, 1)[order]
         found = self.experts(rows, counts)[order.argsort()]
@@ -97,39 +96,53 @@ class MoE(nn.Module):
         load, self._load = self._load, None
         return load
 
-    def _count(self, counts: torch.Tensor) -> None:
+    def _remember(self, counts: torch.Tensor) -> None:
         if self.training:
             self._load = counts if self._load is None else self._load + counts
 
 
+def _count(choice: torch.Tensor, experts: int) -> torch.Tensor:
+    """Count the choices of each expert: (experts,) int64. `bincount` would have the host look."""
+    each = choice.flatten()
+    counts = torch.zeros(experts, dtype=torch.int64, device=choice.device)
+    return counts.scatter_add_(0, each, torch.ones_like(each))
+
+
 @torch.no_grad()
-def balance_experts(model: ParallelModel, shape: ModelShape, *, applied: bool) -> float | None:
-    """After a step: even out the load of experts (collective, over all ranks).
+def pop_expert_loads(model: ParallelModel, shape: ModelShape) -> torch.Tensor | None:
+    """Rows that this rank gave to each expert in this step: (layers, experts) float64, zero for the
+    layers of other stages; None for a dense model. To be added up over all ranks.
+    """
+    if not shape.experts:
+        return None
+    loads = torch.zeros(shape.layers, shape.experts, dtype=torch.float64, device=model.device)
+    for layer, moe in _mixtures(model):
+        if (counts := moe.pop_expert_load()) is not None:
+            loads[layer] = counts.double()
+    return loads
+
+
+def busiest_expert(loads: torch.Tensor) -> torch.Tensor:
+    """The rows of the busiest expert over the mean, in the layer where that is largest: a scalar.
+
+    Ranks that saw the same tokens count them twice, for every expert alike.
+    """
+    return (loads.amax(1) / loads.mean(1)).max()
+
+
+@torch.no_grad()
+def balance_experts(model: ParallelModel, shape: ModelShape, loads: torch.Tensor) -> None:
+    """After a step that was taken: even out the load of experts.
 
     Args:
         model: Its parts have seen this step's tokens.
         shape: Its sizes.
-        applied: Whether the step was taken; otherwise biases stay as they are, too.
-
-    Returns:
-        The rows of the busiest expert over the mean, in the layer where that is largest; the same
-        on every rank. None for a dense model.
+        loads: What `pop_expert_loads` gave, added up over all ranks: equal on each, so that biases
+            stay equal.
     """
-    if not shape.experts:
-        return None
-    load = torch.zeros(shape.layers, shape.experts, dtype=torch.int64, device=model.device)
-    found = dict(_mixtures(model))
-    for layer, moe in found.items():
-        if (counts := moe.pop_expert_load()) is not None:
-            load[layer] = counts
-    # Each rank fills in the layers that it has. Ranks that saw the same tokens count them twice,
-    # for every expert alike.
-    dist.all_reduce(load)
-    means = load.double().mean(1, keepdim=True)
-    for layer, moe in found.items():
-        if applied:
-            moe.expert_bias += shape.expert_balance * (means - load)[layer].sign().float()
-    return float((load.amax(1) / means[:, 0]).max())
+    means = loads.mean(1, keepdim=True)
+    for layer, moe in _mixtures(model):
+        moe.expert_bias += shape.expert_balance * (means - loads)[layer].sign().float()
 
 
 def _mixtures(model: ParallelModel) -> list[tuple[int, MoE]]:

@@ -36,12 +36,13 @@ def groups_of(degrees: Degrees, per_node: int) -> tuple[Groups, ...]:
     found, stride = [], degrees.world
     for axis in RANKED:
         stride //= degrees.degree(axis)
-        found.append(_groups(axis, degrees.degree(axis), stride, degrees.world, per_node))
+        found.append(group_of(axis, degrees.degree(axis), stride, degrees.world, per_node))
     # Experts take the innermost ranks.
-    found.append(_groups(Axis.EP, degrees.ep, 1, degrees.world, per_node))
+    found.append(group_of(Axis.EP, degrees.ep, 1, degrees.world, per_node))
     return tuple(groups for groups in found if groups.degree > 1)
 
 
-def _groups(axis: Axis, degree: int, stride: int, world: int, per_node: int) -> Groups:
+def group_of(axis: Axis, degree: int, stride: int, world: int, per_node: int) -> Groups:
+    """The groups of `degree` ranks that are `stride` apart."""
     spanned = len({rank // per_node for rank in range(0, degree * stride, stride)})
     return Groups(axis=axis, degree=degree, stride=stride, count=world // degree, nodes=spanned)

@@ -7,13 +7,15 @@ Rules:
 1. what `check_world` refuses for a run is refused here, with the same words;
 2. parameters are counted as `parallelize` cuts them, on a fake process group of the job's size;
    pipeline ranks that hold the same are laid out once;
-3. a job that does not fit is a finding, with the nearest mesh that does, or none.
+3. a job that does not fit is a finding, with the fastest meshes that do, or none; one that fits is
+   told of those that are faster by more than `FASTER`.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -30,11 +32,17 @@ from securetrain.train.composition import check_world
 from securetrain.train.config import JobConfig, settings_of, shape_of
 from securetrain.train.models.shape import ModelShape, flops_per_token, num_parameters
 from securetrain.train.planning.axis_groups import Groups, groups_of
+from securetrain.train.planning.cuts import Cut
 from securetrain.train.planning.devices import Device
-from securetrain.train.planning.memory import LocalParameters, Memory, Workload, held, memory_of
-from securetrain.train.planning.suggest import differing, suggest, workload_of
+from securetrain.train.planning.memory import ERROR, Memory, memory_of
+from securetrain.train.planning.step_time import ERROR as TIME_ERROR
+from securetrain.train.planning.step_time import StepTime, beyond, step_time
+from securetrain.train.planning.suggest import Suggestion, suggest, workload_of
 from securetrain.train.planning.traffic import bytes_per_step
+from securetrain.train.planning.workload import LocalParameters, Workload, held
 
+FASTER: Final = 0.1
+"""A job that fits is told of another mesh when that takes this part less."""
 Layout: TypeAlias = Callable[[ModelShape, Degrees, Settings, LocalParameters], int]
 
 
@@ -49,6 +57,15 @@ class RankPlan:
     memory: Memory
     traffic: dict[Axis, int]
     """Bytes that each of its ranks sends in a step, by axis."""
+
+
+class Verdict(StrEnum):
+    """The comparison of a plan and a device; the plan's error bar is `memory.ERROR`."""
+
+    FITS = "fits"
+    UNCERTAIN = "uncertain"
+    """The device's memory is within the error bar."""
+    TOO_MUCH = "does not fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +88,14 @@ class JobPlan:
     warnings: tuple[str, ...]
     suggestion: tuple[str, ...]
     """Fields of job.yaml that would make it fit; empty when it fits or nothing does."""
+    suggestions: tuple[Suggestion, ...]
+    """The fastest few that fit: all of them when the job does not, else those faster than it."""
+    time: StepTime | None
+    """An estimate; None without a device whose speed is known."""
+    beyond: tuple[str, ...]
+    """Why that estimate goes beyond what it was compared with; empty where it does not."""
+    cuts: tuple[Cut, ...]
+    """How parameters are cut; empty when that was not asked for."""
     seconds: float
     """How long planning took, without imports."""
 
@@ -80,24 +105,56 @@ class JobPlan:
         return max(self.ranks, key=lambda rank: rank.memory.total)
 
     @property
-    def fits(self) -> bool | None:
-        """True when every rank fits; None when no device was named."""
+    def error(self) -> float:
+        """The error of the plan, either way, as a part of it."""
+        return ERROR
+
+    @property
+    def time_error(self) -> float:
+        """The error of estimated times, either way, as a part of them."""
+        return TIME_ERROR
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The answer for the fullest rank, with the plan's error; None without a device."""
         if self.device is None:
             return None
-        return self.fullest.memory.total <= self.device.budget
+        total = self.fullest.memory.total
+        if total * (1 + ERROR) <= self.device.budget:
+            return Verdict.FITS
+        return Verdict.UNCERTAIN if total * (1 - ERROR) <= self.device.budget else Verdict.TOO_MUCH
+
+    @property
+    def fits(self) -> bool | None:
+        """True when every rank fits for sure; None when no device was named."""
+        return None if self.verdict is None else self.verdict is Verdict.FITS
 
     def document(self) -> dict[str, Any]:
         """The plan as plain values."""
         values: dict[str, Any] = msgspec.to_builtins(self)
         values["fits"] = self.fits
+        values["verdict"] = self.verdict
+        values["error"] = self.error
         values["world"] = self.degrees.world
         for plain, rank in zip(values["ranks"], self.ranks, strict=True):
             plain["memory"]["total"] = rank.memory.total
+        values["time_error"] = self.time_error
+        if self.time is not None:
+            values["time"]["total"] = self.time.total
+        for plain, found in zip(values["suggestions"], self.suggestions, strict=True):
+            if found.time is not None:
+                plain["time"]["total"] = found.time.total
         return values
 
 
 def make_plan(
-    job: JobConfig, where: str, *, per_node: int, nodes: int, device: Device | None
+    job: JobConfig,
+    where: str,
+    *,
+    per_node: int,
+    nodes: int,
+    device: Device | None,
+    explain: bool = False,
 ) -> JobPlan:
     """Plan a job.
 
@@ -107,18 +164,20 @@ def make_plan(
         per_node: Processes on each node.
         nodes: How many nodes.
         device: The device of each process; None compares nothing.
+        explain: Say how each parameter is cut.
 
     Raises:
         UsageError: ST-USAG-007, the job and the number of processes do not go together.
     """
     degrees = check_world(job, per_node * nodes, where)
     # Imported here: a job that is refused need not wait for torch.
-    from securetrain.train.planning.fake_mesh import local_elements  # noqa: PLC0415
+    from securetrain.train.planning.fake_mesh import cuts_of, local_elements  # noqa: PLC0415
 
     begin = time.perf_counter()
     work, settings, shape = workload_of(job, degrees), settings_of(job), shape_of(job)
     ranks = tuple(_ranks(work, local_elements))
     groups = groups_of(degrees, per_node)
+    spent = None if device is None else step_time(work, device, per_node)
     plan = JobPlan(
         name=job.name,
         shape=shape,
@@ -134,17 +193,31 @@ def make_plan(
         device=device,
         warnings=tuple(_warnings(work, groups)),
         suggestion=(),
+        suggestions=(),
+        time=spent,
+        beyond=() if device is None or spent is None else beyond(work, device, per_node),
+        cuts=cuts_of(shape, degrees, settings) if explain else (),
         seconds=0.0,
     )
-    found = None
-    if plan.fits is False:
-        assert device is not None
-        found = suggest(job, degrees.world, per_node, device.budget)
+    found = _suggestions(plan, job)
     return replace(
         plan,
-        suggestion=() if found is None else tuple(differing(job, found)),
+        suggestion=found[0].fields if found and not plan.fits else (),
+        suggestions=found,
         seconds=time.perf_counter() - begin,
     )
+
+
+def _suggestions(plan: JobPlan, job: JobConfig) -> tuple[Suggestion, ...]:
+    if plan.device is None:
+        return ()
+    if plan.fits and plan.time is None:
+        return ()
+    found = suggest(job, plan.degrees.world, plan.per_node, plan.device)
+    if not plan.fits or plan.time is None:
+        return found
+    limit = plan.time.total * (1 - FASTER)
+    return tuple(each for each in found if each.time is not None and each.time.total < limit)
 
 
 def _ranks(work: Workload, local_elements: Layout) -> list[RankPlan]:

@@ -2,230 +2,222 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of a rank, in bytes. Free of torch.
 
-Counted, not measured: parameters, gradients, the two moments of AdamW, what FSDP gathers for a
-while, and what autograd keeps for the backward pass of the microbatches that are in flight. A test
-compares the activations with what autograd really keeps. Not counted: the gradient guard's buffers
-(one more gradient of the model under DDP), a compiler's savings, fragments.
+A step is fullest at one of a few moments, and the plan is the largest of them:
 
-Sources: Rajbhandari et al. 2019 (arXiv:1910.02054) for states; Korthikanti et al. 2022
-(arXiv:2205.05198), 4, for the method of counting activations.
+=========  =======================================================================================
+moment     what is there besides parameters and AdamW's moments
+=========  =======================================================================================
+loss       all activations of the microbatches in flight, and the logits on their way back
+backward   the same activations, the first block's gradients on their way to other ranks
+blocks     all gradients, the last block's on their way
+rest       all gradients, those of embedding and head on their way
+reduce     a pipeline's only: whole float32 gradients of all stages of the rank
+=========  =======================================================================================
+
+Counted, and compared with the storages of a real step (`fake_step`, in tests) and with published
+peaks of torchtitan. Under a pipeline torch keeps every gradient whole, in float32, until the last
+microbatch, and every parameter whole for the step.
+
+Not counted: the gradient guard's buffers (one more gradient of the model under DDP), a compiler's
+savings. `SLACK` is what the caching allocator takes besides: the ratio of bytes reserved to bytes
+counted, over the published tables.
+
+Source for states: Rajbhandari et al. 2019 (arXiv:1910.02054).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from securetrain.parallel import (
-    ContextKind,
-    DataParallelism,
-    Degrees,
-    Precision,
-    Recompute,
-    Schedule,
-    Settings,
-    Zero,
-    kind_of,
-    layers_of,
-    stages_of,
-    stages_per_rank,
+from securetrain.parallel import SHARDED, DataParallelism, Zero, kind_of, stages_per_rank
+from securetrain.train.planning.activations import (
+    backward_workspace,
+    block_activations,
+    head_waiting,
+    logits_block,
+    loss_workspace,
 )
-from securetrain.train.models.shape import ModelShape, block_parameters
+from securetrain.train.planning.flights import flights
+from securetrain.train.planning.workload import FP32, LocalParameters, Workload
 
-FP32: Final = 4
 MOMENTS: Final = 8
 """AdamW's two moments in float32."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """The work of one rank."""
-
-    shape: ModelShape
-    degrees: Degrees
-    settings: Settings
-    rows: int
-    """Of one microbatch of one data-parallel rank."""
-    length: int
-    """Positions of a row."""
-
-    @property
-    def tokens(self) -> int:
-        """Of one microbatch on one context-parallel rank."""
-        return self.rows * self.length // self.degrees.cp
-
-    @property
-    def element(self) -> int:
-        """Bytes of an activation."""
-        return 2 if self.settings.precision is Precision.BF16 else FP32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalParameters:
-    """Parameters of one pipeline rank, before and after they are cut."""
-
-    pipeline_rank: int
-    local: int
-    """Elements that this rank keeps."""
-    block: int
-    """Elements of the largest block, cut by tensor and expert parallelism only."""
-    rest: int
-    """The same of everything that is not in a block."""
-    blocks: int
-    """How many blocks the rank has."""
+SLACK: Final = 0.09
+"""Of what is counted: fragments of the caching allocator."""
+ERROR: Final = 0.15
+"""How far a plan may be from what a device shows, either way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of one rank."""
+    """Bytes of one rank at its fullest moment."""
 
     parameters: int
     gradients: int
+    """Those that wait for the optimizer, or for the last microbatch."""
     optimizer: int
     gathered: int
-    """Whole parameters and gradients of the groups that are in use at the same time."""
-    activations: int
-    logits: int
+    """Whole parameters."""
+    traffic: int = 0
+    """Gradients on their way to other ranks, and what a stage receives."""
+    activations: int = 0
+    logits: int = 0
+    slack: int = 0
+    """Fragments of the allocator."""
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def total(self) -> int:
-        """At the fullest moment."""
-        return (
-            self.parameters + self.gradients + self.optimizer + self.gathered
-            + self.activations + self.logits
-        )  # fmt: skip
-
-
-def held(work: Workload, pipeline_rank: int) -> LocalParameters:
-    """Count the parameters of a pipeline rank from the sizes alone."""
-    shape, degrees = work.shape, work.degrees
-    total = degrees.pp * stages_per_rank(work.settings.schedule) if degrees.pp > 1 else 1
-    mine = stages_of(work.settings.schedule, pipeline_rank, degrees.pp) if degrees.pp > 1 else (0,)
-    blocks = sum(len(layers_of(stage, total, shape.layers)) for stage in mine)
-    experts = 3 * shape.dim * shape.ffn * shape.experts
-    # Norms and routers are not cut by tensor parallelism; they are small enough to be left out.
-    dense = (block_parameters(shape) - experts) // degrees.tp
-    table = shape.vocab * shape.dim // degrees.tp
-    ends = int(0 in mine) + int(total - 1 in mine and not shape.tied)
-    rest = ends * table + (shape.dim if total - 1 in mine else 0)
-    local = (blocks * dense + rest) // degrees.fsdp + blocks * experts // (
-        degrees.ep * degrees.efsdp
-    )
-    return LocalParameters(
-        pipeline_rank=pipeline_rank,
-        local=local,
-        block=dense + experts // degrees.ep,
-        rest=rest,
-        blocks=blocks,
-    )
+        """All of it."""
+        return sum(self.parts.values())
 
 
 def memory_of(work: Workload, found: LocalParameters) -> Memory:
-    """The bytes of one rank.
+    """The bytes of one rank at its fullest moment.
 
     Args:
         work: The workload of the rank.
         found: The parameters that it holds.
     """
-    last = work.degrees.pp * stages_per_rank(work.settings.schedule) - 1
-    has_head = work.degrees.pp == 1 or last in stages_of(
-        work.settings.schedule, found.pipeline_rank, work.degrees.pp
-    )
+    fullest = max(_moments(work, found), key=lambda memory: memory.total)
+    slack = int(SLACK * fullest.total) + (logits_block(work) if fullest.logits else 0)
+    return replace(fullest, slack=slack)
+
+
+def _moments(work: Workload, found: LocalParameters) -> Iterator[Memory]:
+    """The holdings of a rank at each moment that may be its fullest."""
+    base = _states(work, found)
+    if work.degrees.pp > 1:
+        yield from _pipelined(work, found, base)
+        return
+    block, kept = block_activations(work), found.blocks * block_activations(work)
+    whole, waiting = _gathered(work, found), _waiting(work, found)
+    ends = head_waiting(work, 1.0)
+    before = replace(base, gradients=waiting)
+    after = replace(base, gradients=base.gradients + (waiting if _accumulates(work) else 0))
+    head, leaving = _head(work, found) * work.element, _leaving(work, found)
+    if kind_of(work.degrees, work.settings) not in SHARDED:
+        head = leaving = 0
+    yield replace(before, gathered=whole.loss, activations=kept + ends, logits=loss_workspace(work))
+    again = backward_workspace(work)
+    yield replace(before, gathered=whole.backward, traffic=head, activations=kept + again)
+    yield replace(before, gathered=whole.backward, traffic=head + leaving, activations=kept - block)
+    yield replace(after, gathered=whole.backward, traffic=head + leaving)
+    if kind_of(work.degrees, work.settings) in SHARDED:
+        yield replace(after, traffic=found.rest * (work.element + FP32))
+
+
+def _pipelined(work: Workload, found: LocalParameters, base: Memory) -> Iterator[Memory]:
+    """The same for a rank of a pipeline.
+
+    Gradients of a stage wait whole from its first backward pass on (see `flights`).
+    """
+    settings, whole = work.settings, _gathered(work, found).backward
+    received, all_gradients = _received(work, found), _waiting(work, found)
+    sharded = kind_of(work.degrees, settings) in SHARDED
+    each_reduced = settings.reduce_each_microbatch
+    passing = max(found.block, _head(work, found)) * work.element if sharded else 0
+    leaving = max(found.block, found.rest) * (work.element + FP32)
+    for flight in flights(
+        settings.schedule, work.degrees.pp, found.pipeline_rank, settings.microbatches
+    ):
+        each = found.blocks * block_activations(work) + _handed_on(work)
+        held = replace(
+            base,
+            gradients=int(all_gradients * flight.begun),
+            gathered=whole,
+            activations=int(each * flight.waiting),
+        )
+        again = backward_workspace(work)
+        yield replace(held, traffic=received + passing, activations=held.activations + again)
+        if each_reduced:
+            gone = held.activations - block_activations(work)
+            yield replace(held, traffic=received + leaving, activations=max(0, gone))
+        if found.last and flight.last:
+            yield replace(
+                held,
+                traffic=received,
+                activations=held.activations + head_waiting(work, flight.waiting),
+                logits=loss_workspace(work),
+            )
+    if sharded and not each_reduced:
+        sent = FP32 * max(found.block, found.rest)
+        yield replace(base, gradients=all_gradients, gathered=whole, traffic=received + sent)
+
+
+def _states(work: Workload, found: LocalParameters) -> Memory:
+    """The state that is there all the time, and the gradients at the end of a step."""
     states = 0 if work.settings.cpu_offload else found.local
     return Memory(
-        parameters=FP32 * states,
-        gradients=FP32 * states,
-        optimizer=MOMENTS * states,
-        gathered=_gathered(work, found),
-        activations=_in_flight(work, found),
-        logits=_logits(work) if has_head else 0,
+        parameters=FP32 * states, gradients=FP32 * states, optimizer=MOMENTS * states, gathered=0
     )
 
 
-def block_activations(work: Workload) -> int:
-    """Bytes that autograd keeps for one block and one microbatch."""
-    shape, degrees = work.shape, work.degrees
-    queries, keys = shape.heads * shape.head, shape.keys * shape.head
-    tp = degrees.tp
-    # Between blocks and in the norms positions are cut; a matrix product keeps what was gathered.
-    stream = 2 * shape.dim / tp
-    gathered = 2 * shape.dim
-    spread = degrees.cp if work.settings.context is ContextKind.ALL_GATHER else 1
-    attention = (2 * queries + 2 * keys * spread) / tp
-    copies = shape.experts_per_token if shape.experts else 1
-    network = 4 * shape.ffn * copies / tp
-    if shape.experts:
-        network += 2 * shape.dim * copies
-    match work.settings.recompute:
-        case Recompute.FULL:
-            elements = shape.dim / tp
-        case Recompute.SELECTIVE:
-            # The results of matrix products and attention, and the block's input.
-            products = (2 * queries + 2 * keys) / tp + (2 * shape.ffn * copies + shape.dim) / tp
-            elements = products + 2 * shape.dim / tp
-        case _:
-            elements = stream + gathered + attention + network
-    return int(elements * work.tokens * work.element)
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """Bytes of parameters that are whole on this rank."""
+
+    loss: int
+    backward: int
 
 
-def microbatches_in_flight(schedule: Schedule, ranks: int, rank: int, microbatches: int) -> float:
-    """The most microbatches, over all of a rank's layers, that wait for their backward pass."""
-    if ranks == 1:
-        return 1.0
-    each = stages_per_rank(schedule)
-    match schedule:
-        case Schedule.GPIPE | Schedule.LOOPED_BFS:
-            chunks = microbatches * each
-        case Schedule.ONE_F_ONE_B:
-            chunks = ranks - rank
-        case Schedule.INTERLEAVED_1F1B | Schedule.INTERLEAVED_ZERO_BUBBLE:
-            # Narayanan et al. 2021: warm-up of 2(p - r - 1) + (v - 1)p chunks, and the one at work.
-            chunks = 2 * (ranks - rank - 1) + (each - 1) * ranks + 1
-        case _:
-            chunks = 2 * ranks + 1
-    return min(chunks, microbatches * each) / each
-
-
-def _in_flight(work: Workload, found: LocalParameters) -> int:
-    flying = microbatches_in_flight(
-        work.settings.schedule, work.degrees.pp, found.pipeline_rank, work.settings.microbatches
-    )
-    kept = block_activations(work) * found.blocks * flying
-    if work.settings.recompute is not Recompute.NONE:
-        # One block is computed again in full.
-        whole = Workload(
-            shape=work.shape,
-            degrees=work.degrees,
-            settings=Settings(precision=work.settings.precision, context=work.settings.context),
-            rows=work.rows,
-            length=work.length,
-        )
-        kept += block_activations(whole)
-    return int(kept)
-
-
-def _logits(work: Workload) -> int:
-    """Logits, their float32 copy, its log-softmax and the gradient."""
-    return work.tokens * work.shape.vocab // work.degrees.tp * (work.element + 3 * FP32)
-
-
-def _gathered(work: Workload, found: LocalParameters) -> int:
-    """Bytes that FSDP holds whole for a while: parameters to compute with, gradients to send."""
+def _gathered(work: Workload, found: LocalParameters) -> _Whole:
     kind, element = kind_of(work.degrees, work.settings), work.element
-    whole = found.blocks * found.block + found.rest
-    match kind:
-        case DataParallelism.NONE:
-            return 0
-        case DataParallelism.DDP:
-            # Autocast keeps a bfloat16 copy of the weights for the step.
-            return whole * element if element < FP32 else 0
-        case _:
-            pass
+    everything = found.whole * element
+    if kind is DataParallelism.NONE:
+        return _Whole(0, 0)
+    if kind is DataParallelism.DDP:
+        # Autocast keeps a bfloat16 copy of the weights for the step.
+        copies = everything if element < FP32 else 0
+        return _Whole(copies, copies)
     if work.settings.zero is Zero.PARAMETERS and work.degrees.pp == 1:
-        # The block at work, the one that is on its way, and the rest, which stays.
-        parameters = min(2, found.blocks) * found.block + found.rest
-    else:
-        parameters = whole
-    sent = max(found.block, found.rest)
-    gradients = sent * (element + FP32)
-    if work.settings.zero is Zero.OPTIMIZER and work.settings.microbatches > 1:
-        gradients = whole * FP32
-    return parameters * element + gradients
+        # The rest stays; the block at work, and the one that is on its way.
+        rest = found.rest * element
+        return _Whole(rest, rest + min(2, found.blocks) * found.block * element)
+    return _Whole(everything, everything)
+
+
+def _accumulates(work: Workload) -> bool:
+    """Return whether gradients wait whole for the last microbatch."""
+    settings = work.settings
+    if kind_of(work.degrees, settings) not in SHARDED or settings.microbatches == 1:
+        return False
+    if settings.reduce_each_microbatch:
+        return False
+    return work.degrees.pp > 1 or settings.zero is Zero.OPTIMIZER
+
+
+def _waiting(work: Workload, found: LocalParameters) -> int:
+    """Bytes of gradients that are there before the last microbatch goes back."""
+    if _accumulates(work):
+        return FP32 * found.whole
+    kind = kind_of(work.degrees, work.settings)
+    if kind is DataParallelism.DDP or work.settings.microbatches > 1:
+        return _states(work, found).gradients
+    return FP32 * found.whole if kind in SHARDED and work.degrees.pp > 1 else 0
+
+
+def _head(work: Workload, found: LocalParameters) -> int:
+    """Elements of the head's matrix."""
+    return work.shape.vocab * work.shape.dim // work.degrees.tp if found.last else 0
+
+
+def _leaving(work: Workload, found: LocalParameters) -> int:
+    """Bytes of a block's gradients as they were made, and as they are reduced."""
+    return found.block * (work.element + FP32)
+
+
+def _received(work: Workload, found: LocalParameters) -> int:
+    """Bytes that a stage keeps to receive into: one piece for each microbatch and neighbour."""
+    stages = stages_per_rank(work.settings.schedule)
+    sides = 2 * stages - int(found.first) - int(found.last)
+    return sides * work.settings.microbatches * _handed_on(work)
+
+
+def _handed_on(work: Workload) -> int:
+    """Bytes that a stage passes on for one microbatch."""
+    return work.tokens * work.shape.dim * work.element // work.degrees.tp

@@ -15,18 +15,18 @@ from securetrain.parallel import (
     kind_of,
     stages_per_rank,
 )
-from securetrain.train.planning.memory import FP32, LocalParameters, Workload
+from securetrain.train.planning.workload import FP32, LocalParameters, Workload
 
 
 def bytes_per_step(work: Workload, found: LocalParameters) -> dict[Axis, int]:
     """Bytes that one rank sends along each axis of the mesh in one step."""
     counted = {
-        Axis.PP: _pipeline(work),
-        Axis.DP_REPLICATE: _replicas(work, found),
-        Axis.DP_SHARD: _shards(work, found),
-        Axis.CP: _context(work, found),
-        Axis.TP: _tensor(work, found),
-        Axis.EP: _experts(work, found),
+        Axis.PP: pipeline(work),
+        Axis.DP_REPLICATE: replicas(work, found),
+        Axis.DP_SHARD: shards(work, found),
+        Axis.CP: context(work, found),
+        Axis.TP: tensor(work, found),
+        Axis.EP: experts(work, found),
     }
     if work.degrees.dp_shard == 1:
         # Parameters are cut over the context-parallel ranks alone.
@@ -43,11 +43,12 @@ def _passes(work: Workload) -> int:
     return 3 if work.settings.recompute is Recompute.FULL else 2
 
 
-def _replicas(work: Workload, found: LocalParameters) -> float:
+def replicas(work: Workload, found: LocalParameters) -> float:
+    """An all-reduce of the gradients that a rank keeps."""
     return 2 * _share(work.degrees.dp_replicate) * found.local * FP32
 
 
-def _shards(work: Workload, found: LocalParameters) -> float:
+def shards(work: Workload, found: LocalParameters) -> float:
     """FSDP over dp_shard x cp: gather parameters, scatter gradients."""
     if kind_of(work.degrees, work.settings) is DataParallelism.DDP:
         return 0.0
@@ -57,19 +58,19 @@ def _shards(work: Workload, found: LocalParameters) -> float:
     again = settings.zero is Zero.PARAMETERS and work.degrees.pp == 1
     gathers = 2 * settings.microbatches if again else 1
     scatters = 1 if settings.zero is Zero.OPTIMIZER else settings.microbatches
-    if work.degrees.pp > 1:
+    if work.degrees.pp > 1 and not settings.reduce_each_microbatch:
         scatters = 1
     return _share(ranks) * whole * (gathers * work.element + scatters * FP32)
 
 
-def _tensor(work: Workload, found: LocalParameters) -> float:
+def tensor(work: Workload, found: LocalParameters) -> float:
     """Two gathers and two scatters a block and pass (Korthikanti et al. 2022)."""
     stream = work.tokens * work.shape.dim * work.element
     each = 4 * _share(work.degrees.tp) * stream * _passes(work)
     return each * found.blocks * work.settings.microbatches
 
 
-def _context(work: Workload, found: LocalParameters) -> float:
+def context(work: Workload, found: LocalParameters) -> float:
     """Keys and values of the others forward, their gradients back; or four all-to-alls."""
     shape, cp = work.shape, work.degrees.cp
     keys = 2 * shape.keys * shape.head * work.tokens * work.element / work.degrees.tp
@@ -81,7 +82,7 @@ def _context(work: Workload, found: LocalParameters) -> float:
     return each * _passes(work) * found.blocks * work.settings.microbatches
 
 
-def _experts(work: Workload, found: LocalParameters) -> float:
+def experts(work: Workload, found: LocalParameters) -> float:
     """There and back again, for each chosen expert."""
     shape = work.shape
     tokens = work.tokens / work.degrees.tp * shape.experts_per_token
@@ -89,7 +90,7 @@ def _experts(work: Workload, found: LocalParameters) -> float:
     return each * _passes(work) * found.blocks * work.settings.microbatches
 
 
-def _pipeline(work: Workload) -> float:
+def pipeline(work: Workload) -> float:
     """Hidden states forward and their gradients back, once for each stage of a rank."""
     stream = work.tokens * work.shape.dim * work.element / work.degrees.tp
     return 2 * stream * work.settings.microbatches * stages_per_rank(work.settings.schedule)

@@ -13,7 +13,12 @@ from securetrain.parallel.plan import Settings
 from securetrain.train.models.init_weights import init_weights
 from securetrain.train.models.llama import Llama
 from securetrain.train.models.llama_plan import LlamaPlan
-from securetrain.train.models.moe import MoE, balance_experts
+from securetrain.train.models.moe import (
+    MoE,
+    balance_experts,
+    busiest_expert,
+    pop_expert_loads,
+)
 from securetrain.train.models.shape import (
     ModelShape,
     active_parameters,
@@ -115,17 +120,23 @@ def test_biases_move_towards_an_even_load_when_a_step_was_taken():
     assert names == {"layers.0.moe.expert_bias", "layers.1.moe.expert_bias"}
 
     model.forward_backward(tokens, tokens, 64.0)
-    assert balance_experts(model, SHAPE, applied=False) is not None
+    loads = pop_expert_loads(model, SHAPE)
+    assert loads is not None
+    assert loads.sum(1).tolist() == [128.0, 128.0]
     assert moe.expert_bias.tolist() == [0.0] * 4, "a refused step changes nothing"
 
     model.forward_backward(tokens, tokens, 64.0)
     moe._load = torch.tensor([40, 32, 32, 24])
-    load = balance_experts(model, SHAPE, applied=True)
+    loads = pop_expert_loads(model, SHAPE)
+    assert loads is not None
+    balance_experts(model, SHAPE, loads)
     assert moe.expert_bias.tolist() == [-0.25, 0.0, 0.0, 0.25]
-    assert load is not None
-    assert load >= 40 / 32
+    assert float(busiest_expert(loads)) >= 40 / 32
+    again = pop_expert_loads(model, SHAPE)
+    assert again is not None
+    assert not again.any(), "each step counts anew"
     dense = ModelShape(dim=16, heads=2)
-    assert balance_experts(model, dense, applied=True) is None
+    assert pop_expert_loads(model, dense) is None
 
 
 def test_biases_of_an_offloaded_model_are_where_it_computes():

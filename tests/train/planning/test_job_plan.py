@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,79 @@ def test_what_does_not_fit_is_a_finding_with_a_mesh_that_does():
     assert found.fits, found.fullest.memory
 
 
+def test_suggestions_are_the_fastest_that_fit_and_say_why():
+    plan = plan_of("{dp_replicate: 8}")
+    times = [found.time.total for found in plan.suggestions if found.time is not None]
+    assert 1 < len(times) == len(plan.suggestions) <= 3
+    # Estimates within a fiftieth are alike, and the smaller change comes first.
+    assert all(before <= after * 1.03 for before, after in pairwise(times))
+    assert plan.suggestion == plan.suggestions[0].fields
+    for found in plan.suggestions:
+        assert found.fields
+        assert found.memory * (1 + plan.error) <= DEVICES["h200"].budget
+    assert len({found.degrees for found in plan.suggestions}) == len(plan.suggestions)
+
+
+def test_a_job_that_fits_is_told_of_what_is_faster_by_more_than_a_little():
+    slow = plan_of("{tp: 8, pp: 2, microbatches: 8}", nodes=4)
+    assert slow.fits
+    assert not slow.suggestion
+    assert slow.time is not None
+    assert slow.suggestions
+    for found in slow.suggestions:
+        assert found.time is not None
+        assert found.time.total < 0.9 * slow.time.total
+
+
+def test_without_a_speed_the_smallest_change_that_fits_comes_first():
+    plan = plan_of("{}", device=Device("a device", 100 * 10**9))
+    assert plan.time is None
+    assert plan.suggestion
+    assert all(line.startswith(("parallel.micro", "compute.")) for line in plan.suggestion)
+    assert all(found.time is None for found in plan.suggestions)
+
+
+LARGEST = """\
+apiVersion: securetrain.dev/job/v1
+kind: TrainJob
+name: largest
+steps: 10
+precision: bf16
+model: {dim: 16384, layers: 126, heads: 128, kv_heads: 8, ffn: 53248, vocab: 128256}
+data: {seq_len: 8192, batch_rows: 4096}
+eval: {rows: 4096}
+"""
+
+
+def test_suggestions_for_16384_ranks_are_for_16384_ranks():
+    job = job_of("{pp: 16, tp: 8, microbatches: 32}", LARGEST)
+    plan = make_plan(job, "job.yaml", per_node=8, nodes=2048, device=DEVICES["h100"])
+    assert plan.suggestions
+    assert all(found.degrees.world == 16384 for found in plan.suggestions)
+    # Parameters over thousands of ranks: nobody measured that, and the plan says so.
+    wide = [found for found in plan.suggestions if found.degrees.fsdp > 512]
+    assert all(any("compared up to 64" in why for why in found.beyond) for found in wide)
+    assert plan.beyond == ("fsdp over 128 nodes, compared up to 64",)
+    small = make_plan(job, "job.yaml", per_node=8, nodes=2048, device=DEVICES["l4"])
+    assert small.beyond == ("no l4 was compared", *plan.beyond)
+    assert not plan_of("{}").beyond
+
+
+def test_what_is_cut_where():
+    job = job_of("{pp: 2, tp: 2, dp_shard: 2, microbatches: 4}")
+    plan = make_plan(job, "job.yaml", per_node=8, nodes=1, device=None, explain=True)
+    cuts = {cut.name: cut for cut in plan.cuts}
+    queries, down = cuts["layers.*.attention.wq.weight"], cuts["layers.*.feed_forward.w2.weight"]
+    assert queries.whole == (4096, 4096)
+    assert queries.axes == ("fsdp 0", "tp 0")
+    assert queries.local == (1024, 4096)
+    assert down.axes == ("fsdp 0", "tp 1")
+    assert down.local == (2048, 7168)
+    assert cuts["layers.*.attention_norm.weight"].axes == ("fsdp 0", "tp whole")
+    # Those of the other stage are there, too.
+    assert {"tok_embeddings.weight", "norm.weight", "output.weight"} <= set(cuts)
+
+
 def test_nothing_fits_into_nothing():
     plan = plan_of("{}", device=Device("tiny", 4 * GIB))
     assert plan.fits is False
@@ -127,6 +201,17 @@ def test_the_command(tmp_path):
     assert as_json.return_value == 1
     assert document["fits"] is False
     assert document["world"] == 8
+    # The memory is another one, the device is the job's.
+    assert document["time"]["total"] > 0
+    named = ["--device", "h100", "--memory", "24", "--network", "100", "--json"]
+    timed = runner.invoke(command, [str(file), *named], standalone_mode=False)
+    document = json.loads(timed.output)
+    assert document["time"]["total"] > 0
+    assert document["time_error"] == 0.25
+    assert document["device"]["speed"]["network"] == 12.5e9
+    assert "about" in shown.output
+    explained = runner.invoke(command, [str(file), "--explain"], standalone_mode=False)
+    assert "layers.*.attention.wq.weight" in explained.output
     unknown = runner.invoke(command, [str(file), "--device", "abacus"], standalone_mode=False)
     assert isinstance(unknown.exception, UsageError)
     assert "h200" in unknown.exception.fix
