@@ -2,9 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from .checkpoint.async_save import SaveMode as SaveMode
 from .checkpoint.async_save import async_save as async_save
+from .checkpoint.legacy import convert as convert
 from .checkpoint.load import load as load
+from .checkpoint.save import SavedCheckpoint as SavedCheckpoint
 from .checkpoint.save import save as save
 from .checkpoint.save_safetensors import save_safetensors as save_safetensors
+from .checkpoint.session import Session as Session
+from .checkpoint.signed_storage import SignedReader as SignedReader
+from .checkpoint.signed_storage import SignedWriter as SignedWriter
+from .checkpoint.tensors import memory as memory
 from .dataset.verified import VerifiedDataset as VerifiedDataset
 from .examination import Examined as Examined
 from .examination import Wanted as Wanted
@@ -19,7 +25,15 @@ from .scan.findings import ScanResult as ScanResult
 from .scan.findings import merge_scans as merge_scans
 from .scan.safe_globals import VALUES as VALUES
 from .scan.scanner import scan_path as scan_path
+from .spot import SpotScan as SpotScan
+from .spot import Spotted as Spotted
+from .spot import spot_check as spot_check
+from .spot import spot_scan as spot_scan
 from .statement.context import SaveContext as SaveContext
+from .statement.disputes import CheckedWords as CheckedWords
+from .statement.disputes import check_words as check_words
+from .statement.disputes import is_words as is_words
+from .statement.expectation import Expectation as Expectation
 from .statement.members import RankSigner as RankSigner
 from .statement.this_run import RunSigning as RunSigning
 from .statement.this_run import this_run as this_run

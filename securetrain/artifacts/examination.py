@@ -4,11 +4,13 @@
 
 Rules for a checkpoint or dataset, in order:
 
-1. the artifact is verified with what this machine knows besides it: waivers and floors;
+1. the artifact is verified, as the one that was asked for, with what this machine knows besides it:
+   waivers and floors;
 2. what verifies is remembered in the floors, so that nothing older counts from now on; an artifact
    that is older than what they know is refused by that;
 3. a scan and the chain are added where they are asked for; where the chain breaks is a problem of
-   the artifact.
+   the artifact. In an artifact that verifies, what the scanner does not know is data: the native
+   format reads it as numbers and bytes, all of which were signed.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +25,15 @@ from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.logged import LogProof
 from securetrain.artifacts.lineage.waivers import LIMIT as WAIVER_LIMIT
 from securetrain.artifacts.lineage.walk import Link, problems, walk
-from securetrain.artifacts.model.oms.model import ModelResult, ModelRoots, one_root, verify_model
+from securetrain.artifacts.model.oms.asked import check_bundle
+from securetrain.artifacts.model.oms.model import ModelResult, Scope, verify_model
+from securetrain.artifacts.model.oms.signers import ModelRoots, one_root
 from securetrain.artifacts.scan.findings import ScanResult
 from securetrain.artifacts.scan.scanner import scan_path
+from securetrain.artifacts.statement.expectation import Expectation
+from securetrain.artifacts.statement.rules import expected_by
 from securetrain.artifacts.statement.statements import CheckpointPredicate, DatasetPredicate
+from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.verify import VerifyResult, verify_path
 from securetrain.core.errors import IntegrityError
@@ -43,6 +50,7 @@ class Wanted:
     log_proof: Path | None = None
     waivers: Sequence[Path] = ()
     floors: Path | None = None
+    expect: Expectation | None = None
     scan: bool = False
     walk: bool = False
     places: Sequence[Path] = ()
@@ -57,6 +65,18 @@ class Examined:
     policy: LoadedPolicy | None
     scanned: ScanResult | None
     chain: Link | None
+    asked: Sequence[Expectation] = ()
+    """What was expected of it, by the caller and by the policy."""
+
+    @property
+    def not_asked(self) -> tuple[str, ...]:
+        """The fields that would say which artifact this is, and that nobody gave."""
+        fields: tuple[str, ...] = ("name", "digest", "signer")
+        if self.result.kind is Kind.CHECKPOINT:
+            fields = ("run", *fields)
+        return tuple(
+            field for field in fields if all(getattr(one, field) is None for one in self.asked)
+        )
 
 
 def examine(
@@ -78,14 +98,18 @@ def examine(
         progress=progress,
         known=_known(wanted),
         log_proof=proof,
+        expect=wanted.expect,
     )
     if result.ok and wanted.floors is not None:
         result = _remembered(result, Floors(wanted.floors), trust)
     scanned = scan_path(Path(path)) if wanted.scan else None
+    if scanned is not None and result.ok:
+        scanned = scanned.among_data()
     chain = None
     if wanted.walk or wanted.places:
         result, chain = _followed(result, trust, wanted.places)
-    return Examined(result=result, policy=policy, scanned=scanned, chain=chain)
+    asked = _asked(result, wanted.expect, policy)
+    return Examined(result=result, policy=policy, scanned=scanned, chain=chain, asked=asked)
 
 
 def examine_model(
@@ -94,7 +118,9 @@ def examine_model(
     roots: ModelRoots,
     now: datetime,
     *,
+    scope: Scope | None = None,
     scan: bool,
+    expect: Expectation | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[ModelResult, ScanResult | None]:
     """Verify a model in the format of OpenSSF Model Signing, and scan it when asked to.
@@ -104,8 +130,21 @@ def examine_model(
     """
     if bundle is None:
         raise one_root(str(path))
-    result = verify_model(path, bundle, roots.read(str(path)), now, progress=progress)
+    trust = roots.read(str(path))
+    result = verify_model(path, bundle, trust, now, scope=scope, progress=progress)
+    if result.payload:
+        result.problems += check_bundle(expect, result.payload, str(bundle))
     return result, scan_path(path) if scan else None
+
+
+def _asked(
+    result: VerifyResult, expect: Expectation | None, policy: LoadedPolicy | None
+) -> list[Expectation]:
+    """Everything that was expected: a policy speaks of checkpoints only."""
+    found = [expect]
+    if policy is not None and result.kind is Kind.CHECKPOINT:
+        found.append(expected_by(policy.policy))
+    return [one for one in found if one is not None]
 
 
 def _known(wanted: Wanted) -> Freshness | None:

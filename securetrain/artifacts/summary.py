@@ -10,9 +10,12 @@ It is an in-toto statement of SLSA's Verification Summary Attestation
    ``SECURETRAIN_L1`` every byte is as a trusted key signed it; ``SECURETRAIN_L2`` also a policy
    was given and held, and the statement names run, dataset and policy (a dataset: it held);
    ``SECURETRAIN_L3`` also every node that took part proved itself by hardware;
-3. without a statement that verifies there is no digest, so there is nothing to make a summary of.
+3. it always names a policy, as SLSA asks: without one of the user's, the policy is the one that
+   every artifact is held to (`INTEGRITY`), whose digest is that of its words;
+4. without a statement that verifies there is no digest, so there is nothing to make a summary of.
 """
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -31,6 +34,10 @@ from securetrain.policy.load import LoadedPolicy
 
 PREDICATE_TYPE: Final = "https://slsa.dev/verification_summary/v1"
 VERIFIER_ID: Final = "https://securetrain.dev/verify"
+INTEGRITY_WORDS: Final = (
+    "Every byte is as a key signed it that the trust root names for this kind of artifact. "
+    "Nothing else was asked."
+)
 LEVELS: Final = ("SECURETRAIN_L1", "SECURETRAIN_L2", "SECURETRAIN_L3")
 
 
@@ -41,6 +48,13 @@ class PolicyUsed:
     uri: str
     digest: str
     """SHA-256, hex."""
+
+
+INTEGRITY: Final = PolicyUsed(
+    uri=f"{VERIFIER_ID}/integrity/v1",
+    digest=hashlib.sha256(INTEGRITY_WORDS.encode()).hexdigest(),
+)
+"""The policy of an artifact that was verified without one."""
 
 
 def levels(result: VerifyResult, policy: PolicyUsed | None) -> tuple[str, ...]:
@@ -70,7 +84,7 @@ def summarize(
         passed: False when something besides `result` was asked for and did not hold (a scan).
 
     Raises:
-        UsageError: ST-USAG-001, rule 3.
+        UsageError: ST-USAG-001, rule 4.
     """
     if not result.digest:
         raise UsageError(
@@ -86,8 +100,8 @@ def summarize(
         "verificationResult": "PASSED" if result.ok and passed else "FAILED",
         "verifiedLevels": list(levels(result, policy)) if passed else [],
     }
-    if policy is not None:
-        predicate["policy"] = {"uri": policy.uri, "digest": {"sha256": policy.digest}}
+    held = INTEGRITY if policy is None else policy
+    predicate["policy"] = {"uri": held.uri, "digest": {"sha256": held.digest}}
     return canonical.dumps(
         {
             "_type": STATEMENT_TYPE,
@@ -105,7 +119,7 @@ def summarize(
 
 def sign(summary: bytes, key: Signer) -> bytes:
     """The summary in a DSSE envelope."""
-    return dsse.sign(summary, dsse.IN_TOTO, [key])
+    return dsse.sign(summary, dsse.IN_TOTO, [key], keyless=True)
 
 
 def write_summary(
@@ -120,7 +134,7 @@ def write_summary(
     """Write the summary to a new file, signed when there is a key.
 
     Raises:
-        UsageError: ST-USAG-001, rule 3; ST-USAG-005 when the file exists.
+        UsageError: ST-USAG-001, rule 4; ST-USAG-005 when the file exists.
     """
     used = None
     if policy is not None:

@@ -4,6 +4,7 @@
 
 import datetime as dt
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from securetrain.artifacts.statement.statements import (
     PolicyRef,
     TreeInfo,
 )
-from securetrain.artifacts.summary import PolicyUsed, levels, sign, summarize
+from securetrain.artifacts.summary import INTEGRITY, PolicyUsed, levels, sign, summarize
 from securetrain.artifacts.tree.layout import Kind
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.verify import VerifyResult
@@ -95,6 +96,29 @@ def test_a_refused_artifact_fails_and_has_no_level() -> None:
 )
 def test_the_level_is_computed(result: VerifyResult, policy: PolicyUsed | None, level: int) -> None:
     assert len(levels(result, policy)) == level
+
+
+@pytest.mark.parametrize("policy", [None, POLICY])
+@pytest.mark.parametrize("result", [GOOD, BAD])
+def test_a_summary_has_what_slsa_requires(result: VerifyResult, policy: PolicyUsed | None) -> None:
+    """The table of required fields in slsa.dev/spec/v1.1/verification_summary, and in-toto's."""
+    said = json.loads(summarize(result, policy, NOW))
+    assert set(said) == {"_type", "subject", "predicateType", "predicate"}
+    assert said["_type"] == "https://in-toto.io/Statement/v1"
+    assert said["predicateType"] == "https://slsa.dev/verification_summary/v1"
+    predicate = said["predicate"]
+    required = {"verifier", "timeVerified", "resourceUri", "policy", "verificationResult"}
+    assert set(predicate) == required | {"verifiedLevels"}
+    assert "://" in predicate["verifier"]["id"]
+    assert set(predicate["policy"]) == {"uri", "digest"}
+    assert predicate["policy"]["uri"]
+    assert re.fullmatch("[0-9a-f]{64}", predicate["policy"]["digest"]["sha256"])
+    assert predicate["resourceUri"].startswith("urn:")
+    assert predicate["verificationResult"] in {"PASSED", "FAILED"}
+    assert dt.datetime.fromisoformat(predicate["timeVerified"]) == NOW
+    assert not [level for level in predicate["verifiedLevels"] if level.startswith("SLSA_")]
+    assert policy is not None or predicate["policy"]["uri"] == INTEGRITY.uri
+    assert summarize(result, None, NOW) != summarize(result, POLICY, NOW)
 
 
 def test_without_a_digest_there_is_no_summary() -> None:

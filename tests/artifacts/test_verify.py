@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from securetrain.artifacts import verify
+from securetrain.artifacts import content, verify
 from securetrain.artifacts.dataset.verified import sign_documents
-from securetrain.artifacts.statement.listing import check_listing
+from securetrain.artifacts.model.safetensors_folder import sign_safetensors
+from securetrain.artifacts.statement.context import SaveContext
+from securetrain.artifacts.statement.listing import check_listing, open_data
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     GradientRecord,
@@ -23,6 +25,7 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind
 from securetrain.artifacts.tree.problems import most_telling
+from securetrain.artifacts.tree.safetensors_header import encode_header
 from securetrain.core.codes import CODES, ExitCode
 from securetrain.core.errors import UsageError
 from securetrain.core.hashtree import TreeParams
@@ -327,13 +330,71 @@ def test_the_list_of_problems_is_bounded(forge, check, tmp_path):
 
 
 def test_progress_and_large_files(forge, check, tmp_path, monkeypatch):
-    monkeypatch.setattr(verify, "STRETCH", 4096)
+    monkeypatch.setattr(content, "STRETCH", 4096)
     forge(tmp_path / "c", os.urandom(50_000))
     seen = []
     result = check(tmp_path / "c", progress=lambda done, total: seen.append((done, total)))
     assert result.ok
     assert seen[-1] == (50_000, 50_000)
     assert len(seen) == 13
+
+
+def test_many_files_cost_as_much_each_as_few(tmp_path, keys, now, check):
+    """A loop over all tensors for each file took 40 s for a model of 1,024 files."""
+
+    def calls(files: int) -> int:
+        folder = tmp_path / str(files)
+        folder.mkdir()
+        for number in range(files):
+            tensors = {f"layer.{number}.{n}": ("float32", (2,)) for n in range(8)}
+            data = encode_header(tensors) + bytes(64)
+            (folder / f"model-{number:05d}.safetensors").write_bytes(data)
+        context = SaveContext(run_id="r", step=0, seq=0, created=now, save_id="0" * 32)
+        sign_safetensors(folder, key=keys.checkpoint, context=context)
+        count = 0
+
+        def counting(_frame, event, _argument):
+            nonlocal count
+            count += event.endswith("call")
+
+        sys.setprofile(counting)
+        try:
+            result = check(folder)
+        finally:
+            sys.setprofile(None)
+        assert result.ok, result.problems
+        assert result.num_files == files + 1
+        return count
+
+    assert calls(96) < 1.3 * 8 * calls(12)
+
+
+def test_a_header_is_judged_by_the_bytes_that_were_hashed(tmp_path, keys, now, check, monkeypatch):
+    """Nothing is read twice: who changes a file between two reads finds no second read."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    data = encode_header({"w": ("float32", (2,))}) + bytes(8)
+    (folder / "model.safetensors").write_bytes(data)
+    context = SaveContext(run_id="r", step=0, seq=0, created=now, save_id="0" * 32)
+    sign_safetensors(folder, key=keys.checkpoint, context=context)
+    opened = []
+
+    def counted(root, name, size, kind):
+        opened.append(name)
+        return open_data(root, name, size, kind)
+
+    monkeypatch.setattr(content, "open_data", counted)
+    assert check(folder).ok
+    assert opened == ["model.safetensors"]
+    # The length of the header lies while the file is opened, and tells the truth when it is hashed.
+    prefix = content._FileJob.expect_header
+
+    def lying(job):
+        prefix(job)
+        job.header = bytearray(len(job.header) - 1)
+
+    monkeypatch.setattr(content._FileJob, "expect_header", lying)
+    assert codes(check(folder)) == ["ST-CKPT-191"]
 
 
 def test_a_file_that_vanishes_under_the_check(checkpoint, check, monkeypatch):

@@ -18,7 +18,8 @@ import base64
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.stateful import Stateful
@@ -36,6 +38,7 @@ from securetrain.artifacts.checkpoint.writer import Writer
 from securetrain.artifacts.checkpoint.writing import FileWriter
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.members import RankSigner
+from securetrain.artifacts.tree import lease
 from securetrain.artifacts.tree.encryption import Recipient
 from securetrain.artifacts.tree.storage import LocalStaging, Place, Staging, shown, storage_of
 from securetrain.core import canonical
@@ -105,6 +108,7 @@ def async_save(
         recipients=recipients,
     )
     staged = _copy(state_dict)
+    lease.guard()  # here is the main thread, as a rule; the save is in another one
     return _background.submit(staged, writer, group, shown(path))
 
 
@@ -122,11 +126,40 @@ def _copy(state_dict: dict[str, Any]) -> dict[str, Any]:
     )
     stager = DefaultStager(options)
     try:
-        staged = stager.stage(plain)
+        staged = stager.stage(_replaced(plain, _hold))
         assert isinstance(staged, dict)
-        return staged
+        held: dict[str, Any] = _replaced(staged, _release)
+        return held
     finally:
         stager.close()
+
+
+@dataclass(slots=True)
+class _Held:
+    """A sparse tensor, which torch's stager cannot copy: it is copied already."""
+
+    tensor: torch.Tensor
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Held":
+        return self
+
+
+def _hold(value: Any) -> Any:
+    sparse = isinstance(value, torch.Tensor) and value.layout is not torch.strided
+    return _Held(value.detach().clone().cpu()) if sparse else value
+
+
+def _release(value: Any) -> Any:
+    return value.tensor if isinstance(value, _Held) else value
+
+
+def _replaced(value: Any, one: Callable[[Any], Any]) -> Any:
+    """The same nested dicts and lists, with what `one` puts in the place of each leaf."""
+    if type(value) in {dict, OrderedDict}:
+        return type(value)((name, _replaced(inner, one)) for name, inner in value.items())
+    if type(value) is list:
+        return [_replaced(inner, one) for inner in value]
+    return one(value)
 
 
 class _Background:
@@ -241,7 +274,10 @@ def _ask(staging: LocalStaging, name: str, gathered: _Gathered) -> bytes:
     try:
         answer = canonical.decode(done.stdout, Answer, limit=ANSWER_LIMIT)
     except SecureTrainError as error:
-        raise OSError(f"the helper process ended with {done.returncode}") from error
+        ended = f"was killed by signal {-done.returncode}" if done.returncode < 0 else "failed"
+        raise OSError(f"the helper process {ended} and said nothing of the file") from error
+    if answer.errno:
+        raise OSError(answer.errno, os.strerror(answer.errno), str(staging.folder / name))
     if answer.error:
         raise OSError(f"the helper process: {answer.error}")
     return base64.b64decode(answer.leaves, validate=True)

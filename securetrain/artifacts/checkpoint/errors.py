@@ -16,14 +16,14 @@ from typing import ParamSpec, TypeVar
 from torch.distributed.checkpoint.api import CheckpointException
 
 from securetrain.core import CODES
-from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError, os_error
+from securetrain.core.errors import IntegrityError, SecureTrainError, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def refusing(code: str, fix: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Turn what torch raises about a state dict into `code`, and OSError into ST-CKPT-200.
+    """Turn what torch raises about a state dict into `code`, and what the disk says into its name.
 
     Args:
         code: the usage code that ValueError, RuntimeError and their like become.
@@ -35,17 +35,14 @@ def refusing(code: str, fix: str = "") -> Callable[[Callable[P, R]], Callable[P,
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return function(*args, **kwargs)
-            except SecureTrainError:
+            except SecureTrainError as error:
+                cause = error.__cause__
+                if isinstance(error, UsageError) and isinstance(cause, OSError):
+                    # A small file's writer calls it the usage of a file.
+                    raise _of_disk(cause, error.where) from cause
                 raise
             except OSError as error:
-                if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-                    raise os_error(error, str(error.filename or "")) from error
-                raise IntegrityError(
-                    "ST-CKPT-200",
-                    str(error.strerror or error),
-                    str(error.filename or ""),
-                    "check the disk and the permissions; nothing half-written was kept",
-                ) from error
+                raise _of_disk(error, str(error.filename or "")) from error
             except (ValueError, RuntimeError, KeyError, TypeError, AssertionError) as error:
                 raise UsageError(code, f"{error}", fix=fix) from error
             except Exception as error:
@@ -54,6 +51,19 @@ def refusing(code: str, fix: str = "") -> Callable[[Callable[P, R]], Callable[P,
         return wrapper
 
     return decorate
+
+
+def _of_disk(error: OSError, where: str) -> IntegrityError:
+    """Name a disk's error for what it is, with the exit code of I/O."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        quota = "the quota is used up" if error.errno == errno.EDQUOT else ""
+        return IntegrityError("ST-CKPT-202", quota, where)
+    return IntegrityError(
+        "ST-CKPT-200",
+        str(error.strerror or error),
+        where,
+        "check the disk and the permissions; nothing half-written was kept",
+    )
 
 
 def unwrap(failure: CheckpointException) -> BaseException:

@@ -17,7 +17,7 @@ that two neighbours hash it once.
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +28,7 @@ from securetrain.artifacts.checkpoint.sealing import SealedReader
 from securetrain.artifacts.checkpoint.tensors import can_fill, is_plain, memory
 from securetrain.artifacts.statement.reading import BLOCK, REQUEST, LeafReader
 from securetrain.artifacts.tree.index import Chunk
+from securetrain.artifacts.tree.pool import Pool, stop
 
 STRETCH: Final = 4 << 20
 """Bytes that one task reads and hashes."""
@@ -40,7 +41,7 @@ class Fetch:
     """Reads ranges of one file."""
 
     reader: LeafReader | SealedReader
-    pool: ThreadPoolExecutor
+    pool: Pool
     pending: list[Future[None]] = field(default_factory=list)
 
     def start(self, offset: int, view: memoryview) -> None:
@@ -88,9 +89,11 @@ class Fetch:
 
     def stop(self) -> None:
         """Let nothing go on."""
-        for future in self.pending:
-            future.cancel()
-        wait(self.pending)
+        stop(self.pending)
+
+    def close(self) -> None:
+        """Close the file; nothing of it may be pending."""
+        self.reader.file.close()
 
     def _steps(self) -> tuple[int, int]:
         """The size of a leaf, and how many of them one task reads."""

@@ -48,6 +48,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     leaves: str = ""
     """The leaf table in base64."""
     error: str = ""
+    errno: int = 0
+    """What the system said; 0 when the error is another one."""
 
 
 def write(request: Request) -> Answer:
@@ -71,8 +73,11 @@ def write(request: Request) -> Answer:
         for start in range(0, request.size, STRETCH):
             with view[start : start + STRETCH] as piece:
                 hashing = pool.submit(tree.update, piece)
-                sink.write(piece)
-                hashing.result()
+                try:
+                    sink.write(piece)
+                finally:
+                    # What is still being hashed cannot be unmapped, and would hide the error.
+                    hashing.result()
     return Answer(leaves=base64.b64encode(tree.finish().leaves).decode())
 
 
@@ -82,7 +87,9 @@ def main() -> int:
         request = canonical.decode(sys.stdin.buffer.read(LIMIT + 1), Request, limit=LIMIT)
         answer = write(request)
     except (OSError, ValueError, SecureTrainError) as error:
-        answer = Answer(error=f"{type(error).__name__}: {error}"[:2000])
+        answer = Answer(
+            error=f"{type(error).__name__}: {error}"[:2000], errno=getattr(error, "errno", 0) or 0
+        )
     sys.stdout.buffer.write(canonical.encode(answer))
     return 0
 

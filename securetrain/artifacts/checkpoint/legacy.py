@@ -48,6 +48,7 @@ from securetrain.artifacts.scan.scanner import scan_path
 from securetrain.artifacts.scan.window import Window
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.tree import index as index_file
+from securetrain.artifacts.tree.foreign import DTYPES
 from securetrain.artifacts.tree.layout import LEGACY_METADATA
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import LocalStorage, Source
@@ -207,7 +208,7 @@ class _State:
     def _check_tensor(self, name: str, entry: TensorStorageMetadata) -> None:
         """The boxes tile the tensor, and it is no larger than the files."""
         dtype = dtype_name(entry.properties.dtype, name)
-        size = math.prod(entry.size) * index_file.DTYPES[dtype]
+        size = math.prod(entry.size) * DTYPES[dtype]
         if size > sum(self.sizes.values()):
             raise self._lie(f"a shape of {size} bytes, more than there are", name)
         chunks = [

@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
+from securetrain.artifacts.checkpoint import values
 from securetrain.artifacts.checkpoint.errors import refusing, unwrap
 from securetrain.artifacts.checkpoint.tensors import check_host, dtype_name
 from securetrain.artifacts.checkpoint.writer import FILE, Writer
@@ -130,6 +131,39 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def check_plan(plan: SavePlan) -> None:
+    """Refuse a rank's plan that the format cannot hold.
+
+    Raises:
+        UsageError: ST-USAG-013, naming the value.
+    """
+    check_host()
+    for item in plan.items:
+        name = item.index.fqn
+        if name == FILE:
+            raise UsageError(
+                _PLAN, "securetrain keeps this name for itself", name, "rename the value"
+            )
+        if item.type is not WriteItemType.BYTE_IO:
+            assert item.tensor_data is not None
+            dtype_name(item.tensor_data.properties.dtype, name)
+
+
+def encode_values(plan: SavePlan, planner: DefaultSavePlanner) -> dict[str, codec.Coded]:
+    """The values of a rank's plan in the typed codec.
+
+    Raises:
+        UsageError: ST-USAG-013 for one that has no place in the format.
+    """
+    return {
+        item.index.fqn: codec.encode(
+            planner.lookup_object(item.index), item.index.fqn, values.describe
+        )
+        for item in plan.items
+        if item.type is WriteItemType.BYTE_IO
+    }
+
+
 class Planner(DefaultSavePlanner):
     """torch's planner, with values in the typed codec instead of pickles."""
 
@@ -146,23 +180,21 @@ class Planner(DefaultSavePlanner):
     ) -> None:
         """Flatten the state dict."""
         super().set_up_planner(state_dict, storage_meta, is_coordinator)
+        for name, value in list(self.state_dict.items()):
+            found = values.split(value, name)
+            if found is None:
+                continue
+            self.state_dict[name], tensors = found
+            if taken := tensors.keys() & self.state_dict.keys():
+                raise UsageError(_PLAN, "two values need this name", min(taken), "rename the value")
+            self.state_dict.update(tensors)
 
     @refusing(_PLAN)
     def create_local_plan(self) -> SavePlan:
         """Plan this rank's part, refusing what the format cannot hold."""
-        check_host()
         plan = super().create_local_plan()
-        for item in plan.items:
-            name = item.index.fqn
-            if name == FILE:
-                raise UsageError(
-                    _PLAN, "securetrain keeps this name for itself", name, "rename the value"
-                )
-            if item.type is WriteItemType.BYTE_IO:
-                self.coded[name] = codec.encode(self.lookup_object(item.index), name)
-            else:
-                assert item.tensor_data is not None
-                dtype_name(item.tensor_data.properties.dtype, name)
+        check_plan(plan)
+        self.coded.update(encode_values(plan, self))
         # The mapping from flat to nested names is made again from the state dict that is loaded.
         return dataclasses.replace(plan, planner_data={})
 

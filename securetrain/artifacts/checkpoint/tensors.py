@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from securetrain.artifacts.tree.index import DTYPES
+from securetrain.artifacts.tree.foreign import DTYPES
 from securetrain.core.errors import UsageError
 
 BY_NAME: Final[dict[str, torch.dtype]] = {

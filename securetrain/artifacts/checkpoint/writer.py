@@ -30,6 +30,7 @@ from securetrain.artifacts.checkpoint.errors import refusing
 from securetrain.artifacts.checkpoint.sealing import SealingWriter
 from securetrain.artifacts.checkpoint.tensors import dtype_name, memory, to_host
 from securetrain.artifacts.checkpoint.writing import FileWriter, InThisProcess, Output
+from securetrain.artifacts.lineage import numbering
 from securetrain.artifacts.statement import members
 from securetrain.artifacts.statement.context import SaveContext
 from securetrain.artifacts.statement.members import RankSigner
@@ -43,6 +44,7 @@ from securetrain.artifacts.statement.statements import (
     sign,
 )
 from securetrain.artifacts.statement.this_run import this_run
+from securetrain.artifacts.tree import codec
 from securetrain.artifacts.tree import index as index_file
 from securetrain.artifacts.tree.encryption import FileCipher, Recipient, Sealed, new_key
 from securetrain.artifacts.tree.layout import INDEX, LEAVES_SUFFIX, STATEMENT, Kind
@@ -101,6 +103,7 @@ class Writer(StorageWriter):
         self.output = output or InThisProcess()
         self.recipients = recipients
         self.save_id = ""
+        self.seq = 0
         self.signs_by_run = False
         self.coordinator = False
         self.world_size = 1
@@ -142,6 +145,12 @@ class Writer(StorageWriter):
         self.world_size = len(plans)
         self.params = self.given or TreeParams(leaf_size=leaf_size(plans))
         self.save_id = self.context.save_id or secrets.token_hex(16)
+        said = self.context
+        self.seq = (
+            numbering.next_number(self.storage, said.run_id, self.key)
+            if said.seq is None
+            else said.seq
+        )
         self.names = self.container.names([_has_tensors(plan) for plan in plans])
         try:
             self.staging.begin()
@@ -162,7 +171,7 @@ class Writer(StorageWriter):
     @refusing(_PLAN)
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's file and its leaf table; report places, values and what it signs."""
-        coded = getattr(planner, "coded", {})
+        coded = self.coded(plan, planner)
         save_id, rank, name, self.world_size, self.signs_by_run, *tree = plan.storage_data
         self.params = _params(*tree)
         if len(save_id) != 32 or not set(save_id) <= set("0123456789abcdef"):
@@ -190,6 +199,10 @@ class Writer(StorageWriter):
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
+
+    def coded(self, plan: SavePlan, planner: SavePlanner) -> Mapping[str, codec.Coded]:  # noqa: ARG002 - SignedWriter's
+        """The values of this rank, as `save.Planner` has encoded them."""
+        return getattr(planner, "coded", {})
 
     def _key_of_run(self) -> Signer:
         """The run's own key, for a coordinator that was given none."""
@@ -299,6 +312,7 @@ class Writer(StorageWriter):
         except FileExistsError as error:
             raise self._exists() from error
         self.predicate = predicate
+        numbering.note(predicate.run_id, predicate.seq)
         # What is returned goes to every rank: send what they need and nothing else.
         metadata.state_dict_metadata = {}
         metadata.planner_data = None
@@ -351,8 +365,9 @@ class Writer(StorageWriter):
             )
         predicate = CheckpointPredicate(
             run_id=said.run_id,
+            name=said.signed_name,
             step=said.step,
-            seq=said.seq,
+            seq=self.seq,
             save_id=self.save_id,
             created=said.created,
             expires=said.expires,
@@ -482,6 +497,4 @@ def _index(
         if isinstance(entry, TensorStorageMetadata)
     ]
     values.sort(key=lambda value: value.fqn)
-    return index_file.Index(
-        version=index_file.VERSION, tensors=tuple(tensors), values=tuple(values)
-    )
+    return index_file.Index.of(tensors, values)

@@ -125,10 +125,10 @@ class Arena:
         length = min(self.layout.leaf, self._sizes[name] - index * self.layout.leaf)
         return self._view[start : start + length]
 
-    def stretch(self, name: str, offset: int, length: int) -> memoryview:
-        """The memory of a range of a file, whose leaves have been verified."""
+    def copy(self, name: str, offset: int, length: int) -> bytes:
+        """The bytes of a range of a file, whose leaves have been verified."""
         start = self._marks + self._first[name] * self.layout.leaf + offset
-        return self._view[start : start + length]
+        return self._map[start : start + length]
 
     def mark(self, name: str, index: int) -> None:
         """Say that a leaf has been verified."""

@@ -10,9 +10,9 @@ Rules, in order:
    file which has grown begins with what it was in earlier versions; it loads the page of leaf
    hashes that it needs and checks that against the page hashes, and checks each leaf that it
    touches against the page;
-3. leaves are read once into private memory and served from there (bounded, least recently used
-   out first): what changes on disk afterwards changes nothing that was verified, and a leaf that
-   was dropped is verified again.
+3. leaves are read once into private memory and served from there (`kept`; bounded): what changes
+   on disk afterwards changes nothing that was verified, and a leaf that was dropped is verified
+   again.
 """
 
 import threading
@@ -26,6 +26,7 @@ from typing import Final, Self
 
 from securetrain.artifacts.dataset.arena import Layout, OwnArena, SharedArena
 from securetrain.artifacts.dataset.growth import check_growth
+from securetrain.artifacts.dataset.kept import Kept, room
 from securetrain.artifacts.dataset.removal import Removals
 from securetrain.artifacts.dataset.write import (
     Document,
@@ -34,7 +35,8 @@ from securetrain.artifacts.dataset.write import (
 )
 from securetrain.artifacts.lineage.floors import Floors
 from securetrain.artifacts.lineage.machine import Floor
-from securetrain.artifacts.statement import rules
+from securetrain.artifacts.statement import expectation, rules
+from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.listing import check_listing, open_data, read_statement
 from securetrain.artifacts.statement.reading import SignedFile
 from securetrain.artifacts.statement.statements import DataFile, DatasetPredicate, open_statement
@@ -47,7 +49,6 @@ from securetrain.core.hashtree import DIGEST_SIZE, PAGE_LEAVES, TreeParams
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.policy.schema import Policy
 
-CACHE_BYTES: Final = 64 << 20
 MAX_OPEN: Final = 32
 MAX_PAGES: Final = 32
 DOCUMENTS_LIMIT: Final = 1 << 30
@@ -73,9 +74,8 @@ class VerifiedDataset:
     removals: Removals = field(repr=False)
     _files: dict[str, DataFile] = field(repr=False)
     _open: "OrderedDict[str, _OpenFile]" = field(default_factory=OrderedDict, repr=False)
-    _cache: OrderedDict[tuple[str, int], memoryview] = field(
-        default_factory=OrderedDict, repr=False
-    )
+    _kept: Kept | None = field(default=None, repr=False)
+    _leaf_size: int = field(default=0, repr=False)
     _split_starts: dict[str, list[int]] = field(default_factory=dict, repr=False)
     _arena: "OwnArena | SharedArena | None" = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -89,7 +89,8 @@ class VerifiedDataset:
         policy: Policy | None,
         now: datetime,
         floors: Floors | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
+        expect: Expectation | None = None,
     ) -> "VerifiedDataset":
         """Verify the statement, the policy and the listing of a dataset.
 
@@ -100,7 +101,11 @@ class VerifiedDataset:
             now: the time of the check.
             floors: what this node has seen before; an older version than that is refused, and this
                 one is remembered.
-            cache_bytes: how much verified data is kept in memory.
+            cache_bytes: how much verified data this process keeps in memory, taken as it is read;
+                None for an eighth of the memory that is free, divided by the ranks of this node,
+                and at least 64 MiB. There is never more than the dataset.
+            expect: which dataset is wanted (name, digest, version, signer); None takes any that the
+                trust root's keys have signed.
 
         Raises:
             IntegrityError: ST-DATA-100 to 150.
@@ -113,6 +118,7 @@ class VerifiedDataset:
             problems = check_listing(path, predicate)
         except OSError as error:
             raise Problem(code="ST-DATA-200", what=str(error)).error(str(path)) from error
+        problems += expectation.check(opened, expect)
         if policy is not None:
             problems += rules.check(opened, policy, now, nodes=False)
         if problems:
@@ -124,10 +130,13 @@ class VerifiedDataset:
             predicate,
             opened.digest,
             opened.key_ids,
-            cache_bytes,
+            room() if cache_bytes is None else cache_bytes,
             Removals.of(predicate.removed),
             {file.name: file for file in predicate.files},
         )
+
+    def __post_init__(self) -> None:
+        self._leaf_size = self.predicate.tree.leaf_size
 
     @property
     def files(self) -> dict[str, int]:
@@ -147,7 +156,8 @@ class VerifiedDataset:
                 some were removed, ST-DATA-160 when the range is not inside the file, ST-DATA-200
                 on I/O errors.
         """
-        size = self._size(file)
+        entry = self._files.get(file)
+        size = self._size(file) if entry is None else entry.size
         if offset < 0 or length < 0 or offset + length > size:
             raise IntegrityError(
                 "ST-DATA-160",
@@ -158,21 +168,23 @@ class VerifiedDataset:
             return b""
         if self.removals:
             self.removals.check(file, offset, length, str(self.path))
-        leaf = self.predicate.tree.leaf_size
+        leaf = self._leaf_size
         first, start = divmod(offset, leaf)
-        last = (offset + length - 1) // leaf
         if self._arena is not None:
+            last = (offset + length - 1) // leaf
             self._arena.ensure(file, first, last - first + 1)
-            return bytes(self._arena.arena.stretch(file, offset, length))
-        with self._lock:
-            if first == last:
-                return bytes(self._leaf(file, first)[start : start + length])
-            # A leaf's memory may be taken for the next one, so that each is copied at once.
-            pieces = [bytes(self._leaf(file, first)[start:])]
-            pieces += [bytes(self._leaf(file, index)) for index in range(first + 1, last)]
-            end = offset + length - last * leaf
-            pieces.append(bytes(self._leaf(file, last)[:end]))
-        return b"".join(pieces)
+            return self._arena.arena.copy(file, offset, length)
+        if start + length <= leaf:
+            if self._kept is not None:
+                found = self._kept.find(file, first, start, start + length)
+                if found is not None:
+                    return found
+            return self._piece(file, first, start, start + length)
+        end = start + length
+        return b"".join(
+            self._piece(file, first + n, start if n == 0 else 0, min(leaf, end - n * leaf))
+            for n in range(-(-end // leaf))
+        )
 
     def share(self) -> OwnArena:
         """Keep what is verified from now on where other processes of this node can read it.
@@ -258,7 +270,7 @@ class VerifiedDataset:
             for file in self._open.values():
                 file.close()
             self._open.clear()
-            self._cache.clear()
+            self._kept = None
         if self._arena is not None:
             self._arena.close()
             self._arena = None
@@ -298,23 +310,18 @@ class VerifiedDataset:
             self._split_starts[split] = found
         return found
 
-    def _leaf(self, name: str, index: int) -> memoryview:
-        """A verified leaf, from the cache or the disk. The lock is held."""
-        found = self._cache.get((name, index))
-        if found is not None:
-            self._cache.move_to_end((name, index))
-            return found
-        file = self._opened(name)
-        # Memory that was used before costs no page faults; nothing outside refers to it.
-        leaf = self.predicate.tree.leaf_size
-        if self._cache and (len(self._cache) + 1) * leaf > self.cache_bytes:
-            room = self._cache.popitem(last=False)[1].obj
-        else:
-            room = bytearray(leaf)
-        view = memoryview(room)[: file.file.leaf_range(index)[1]]
-        file.leaf_into(index, view)
-        self._cache[name, index] = view
-        return view
+    def _piece(self, name: str, index: int, start: int, end: int) -> bytes:
+        """A part of a verified leaf, from memory or the disk."""
+
+        def fill(slot: memoryview) -> None:
+            file = self._opened(name)
+            file.leaf_into(index, slot[: file.file.leaf_range(index)[1]])
+
+        with self._lock:
+            if self._kept is None:
+                leaves = sum(self._params.num_leaves(file.size) for file in self._files.values())
+                self._kept = Kept(self._leaf_size, leaves, self.cache_bytes)
+            return self._kept.get(name, index, start, end, fill)
 
     def _fill(self, name: str, index: int, view: memoryview) -> None:
         """Read a leaf into the arena and verify it there."""

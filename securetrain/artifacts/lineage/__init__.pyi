@@ -25,6 +25,7 @@ from .machine import Head as Head
 from .machine import History as History
 from .machine import Known as Known
 from .machine import Order as Order
+from .machine import Rollback as Rollback
 from .machine import State as State
 from .machine import in_doubt as in_doubt
 from .machine import newest_believed as newest_believed
@@ -33,6 +34,7 @@ from .machine import order as order
 from .machine import removable as removable
 from .quarantine import Quarantine as Quarantine
 from .quarantine import set_aside as set_aside
+from .recovery import Recovery as Recovery
 from .waivers import Waiver as Waiver
 from .waivers import read_waivers as read_waivers
 from .walk import Link as Link

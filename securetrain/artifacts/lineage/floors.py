@@ -40,7 +40,7 @@ from securetrain.core.files import (
 )
 
 LIMIT: Final = 16 << 20
-HEAD_LIMIT: Final = 4 << 10
+HEAD_LIMIT: Final = 8 << 10
 """Bytes of a head that is kept; one with more signatures is not shown to others."""
 VERSION: Final = 1
 

@@ -12,8 +12,9 @@ removed, as many as somebody asked for and no other. Rules, in order:
 2. which of them may go is said by `machine.removable`; the caller protects where the run went back
    to after an eviction, and what is not in the log yet;
 3. a checkpoint gets another name first, which nothing looks for, then the run's ledger says that it
-   is gone, then its files go. A crash in between leaves that name, and the next removal finishes
-   what was begun: the ledger never names as newest what is not there.
+   is gone, then its files go, its statement last. A crash in between leaves that name, and the next
+   removal finishes what was begun before it begins another: the ledger never names as newest what
+   is not there. What has that name and no statement was said to be gone.
 
 A checkpoint that was removed is one to which no eviction can go back. Whoever removes keeps at
 least as many as are made while a node's last proof may be old.
@@ -29,7 +30,7 @@ from typing import Final
 from securetrain.artifacts.lineage.machine import State
 from securetrain.artifacts.statement.listing import read_statement
 from securetrain.artifacts.statement.statements import Opened, open_statement
-from securetrain.artifacts.tree.layout import Kind
+from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.core.errors import IntegrityError, SecureTrainError, os_error
 from securetrain.core.files import sync_dir
 from securetrain.identity.trust import TrustRoot
@@ -159,15 +160,32 @@ def remove(
         UsageError: ST-USAG-002 or 006 on I/O errors.
     """
     try:
+        _finish(folder, run_id, trust, tell)
         for one in going:
             one.path.rename(one.path.with_name(one.path.name + REMOVING))
         sync_dir(folder)
-        for one in checkpoints_of(folder, run_id, trust, _is_going):
-            tell(one)
-            shutil.rmtree(one.path)
+        _finish(folder, run_id, trust, tell)
     except OSError as error:
         raise os_error(error, str(folder)) from error
 
 
+def _finish(folder: Path, run_id: str, trust: TrustRoot, tell: Callable[[Found], None]) -> None:
+    for one in checkpoints_of(folder, run_id, trust, _is_going):
+        tell(one)
+        for path in one.path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != STATEMENT:
+                path.unlink()
+        shutil.rmtree(one.path)
+    for path in folder.iterdir():
+        # A crash came between the last file and its folder.
+        if _is_going(path.name) and not path.is_symlink() and not any(path.iterdir()):
+            path.rmdir()
+
+
 def _is_going(name: str) -> bool:
-    return state_in_name(name) is State.REMOVING
+    return (
+        state_in_name(name) is State.REMOVING
+        and step_in_name(name.removesuffix(REMOVING)) is not None
+    )

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from securetrain.artifacts.lineage.machine import HEAD, Head
-from securetrain.artifacts.statement.statements import CheckpointPredicate, digest_of
+from securetrain.artifacts.statement.statements import CheckpointPredicate, Verifies, digest_of
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import LocalStorage, Storage
 from securetrain.core import ExitCode, canonical
@@ -42,7 +42,7 @@ LIFETIME: Final = timedelta(days=30)
 
 def sign_head(head: Head, key: Signer) -> bytes:
     """The head's envelope."""
-    return dsse.sign(canonical.encode(head), PAYLOAD_TYPE, [key])
+    return dsse.sign(canonical.encode(head), PAYLOAD_TYPE, [key], keyless=True)
 
 
 def read_message(message: bytes) -> Head:
@@ -56,7 +56,7 @@ def read_message(message: bytes) -> Head:
     return canonical.decode(payload, Head, limit=LIMIT, canonical=True)
 
 
-def open_head(data: bytes, trust: TrustRoot, where: str = "") -> Head:
+def open_head(data: bytes, trust: Verifies, where: str = "") -> Head:
     """Rule 1.
 
     Raises:
@@ -65,7 +65,7 @@ def open_head(data: bytes, trust: TrustRoot, where: str = "") -> Head:
     return _open(data, trust, where)[0]
 
 
-def _open(data: bytes, trust: TrustRoot, where: str) -> tuple[Head, frozenset[str]]:
+def _open(data: bytes, trust: Verifies, where: str) -> tuple[Head, frozenset[str]]:
     try:
         payload = trust.verify(data, PAYLOAD_TYPE, TrustRole.CHECKPOINT, where)
         head = canonical.decode(payload.data, Head, limit=LIMIT, canonical=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from securetrain.artifacts.lineage import machine
-from securetrain.artifacts.lineage.machine import NO_EPOCH, History, Made, State
+from securetrain.artifacts.lineage.machine import NO_EPOCH, History, Made, Rollback, State
 from securetrain.core.files import read_file
 from securetrain.identity.trust import TrustRoot
 from securetrain.ledger import Reading, Recorded, events, read_ledger
@@ -60,9 +60,13 @@ def read_history(recorded: Sequence[Recorded]) -> History:
                 restart = digest
             case events.NodeDistrusted(subject=node, last_good=last_good):
                 distrusted.add((node, last_good))
-            case events.CheckpointSigned() | events.CheckpointSeen() as said:
+            case (
+                events.CheckpointSigned()
+                | events.CheckpointSeen()
+                | events.CheckpointRecovered() as said
+            ):
                 _happen(states, said.digest, machine.Event.ENTER)
-                if isinstance(said, events.CheckpointSigned):
+                if not isinstance(said, events.CheckpointSeen):
                     made.pop(said.digest, None)  # made again: it is the newest now
                 made[said.digest] = Made(
                     name=said.subject, step=said.step, digest=said.digest, time=latest, epoch=epoch
@@ -80,8 +84,23 @@ def read_history(recorded: Sequence[Recorded]) -> History:
         set_aside=frozenset(one for one, state in states.items() if state is State.SET_ASIDE),
         epoch=epoch,
         restart=restart,
+        going_back=_unfinished(recorded),
         distrusted=frozenset(distrusted),
     )
+
+
+def _unfinished(recorded: Sequence[Recorded]) -> Rollback | None:
+    """The rollback that no restart point ends."""
+    begun = None
+    for line in recorded:
+        match line.event:
+            case events.RolledBack(to=to, ranks=ranks):
+                begun = Rollback(to, ranks)
+            case events.RestartPoint():
+                begun = None
+            case _:
+                pass
+    return begun
 
 
 def _happen(states: dict[str, State], digest: str, event: machine.Event) -> None:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that is asked of a verified statement besides the bytes that it is about.
 
-One place, so that a loader and a verifier cannot ask differently. In order: expiry; the ranks' own
-signatures (`members`); the policy's rules (`rules`); then whether the checkpoint is the newest that
-may be believed (`machine`), by the record beside it (`quarantine`) and, when somebody asks, by its
-surroundings (`freshness`).
+One place, so that a loader and a verifier cannot ask differently. In order: whether it is the one
+that was asked for (`expectation`); expiry; the ranks' own signatures (`members`); the policy's
+rules (`rules`); then whether the checkpoint is the newest that may be believed (`machine`), by the
+record beside it (`quarantine`) and, when somebody asks, by its surroundings (`freshness`).
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from datetime import datetime
 from securetrain.artifacts.lineage import freshness, machine, quarantine
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.machine import Known
-from securetrain.artifacts.statement import members, rules
+from securetrain.artifacts.statement import expectation, members, rules
+from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.statements import CheckpointPredicate, Opened
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.artifacts.tree.storage import Storage
@@ -34,6 +35,8 @@ class Asked:
     """Given, a checkpoint must be the newest of its run, whatever the policy says."""
     nodes: bool = True
     """Whether to ask for the tiers of the nodes, too."""
+    expect: Expectation | None = None
+    """The artifact that is wanted; None when any will do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class Judged:
 
 def judge(opened: Opened, storage: Storage, asked: Asked) -> Judged:
     """Ask everything."""
-    problems = []
+    problems = expectation.check(opened, asked.expect)
     if asked.policy is not None:
         problems += rules.check(opened, asked.policy, asked.now, nodes=asked.nodes)
     if not isinstance(opened.predicate, CheckpointPredicate):

@@ -28,10 +28,13 @@ and `folder` read it. Loading, verifying, resuming, evicting, numbering and remo
    when the evicted node was rank 0, which signs it, nor for an epoch that has not begun.
 4. The newest `keep` are never removed, nor those of steps that `every` divides, nor protected ones.
 5. No number is used twice: the next one is above the head's and everything this node has seen.
+6. A death may come between a checkpoint's data and its entry in the ledger. The run rolls forward:
+   what follows the ledger's last by its signed parent, and is believed by rule 2, is entered before
+   anything else happens, one after the other. Where two follow the same one nothing is entered.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import reduce
@@ -152,6 +155,16 @@ class Made:
     """`NO_EPOCH` when none had begun."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """The guard takes a run back."""
+
+    to: int
+    """The step."""
+    ranks: str
+    """Those that are excluded."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """The checkpoints of a run, as its ledger tells of them (`history`)."""
@@ -165,6 +178,8 @@ class History:
     restart: str = ""
     """The digest of the checkpoint that the run went back to last; empty when it never did, or went
     back to the beginning."""
+    going_back: Rollback | None = None
+    """A rollback that was begun: no `RestartPoint` ends it."""
     distrusted: frozenset[tuple[str, str]] = frozenset()
     """Evictions that were dealt with: the node, and its ``last_good``."""
 
@@ -342,6 +357,38 @@ def next_seq(seq: int, run_id: str, head: Head | None, floor: Floor | None) -> i
     """The number of the next checkpoint, at least `seq` (rule 5)."""
     headed = -1 if head is None or head.run_id != run_id else head.seq
     return max(seq, headed + 1, 0 if floor is None else floor.seq + 1)
+
+
+def not_entered(found: Sequence[OpenedT], known: Known) -> list[OpenedT]:
+    """The checkpoints that the ledger is to be told of now, oldest first (rule 6).
+
+    Args:
+        found: Those of the run.
+        known: With the time and the run's history.
+    """
+    assert known.history is not None, "the ledger's last is what they follow"
+    ahead: list[OpenedT] = []
+    history = known.history
+    while True:
+        here = replace(known, history=history)
+        follows = [one for one in found if _follows(one, here, history)]
+        if len(follows) != 1:
+            return ahead
+        one = follows[0]
+        ahead.append(one)
+        made = Made(
+            name="",
+            step=one.checkpoint.step,
+            digest=one.digest,
+            time=one.checkpoint.created,
+            epoch=NO_EPOCH,
+        )
+        history = replace(history, made=(*history.made, made))
+
+
+def _follows(one: Opened, known: Known, history: History) -> bool:
+    is_last = history.last is not None and one.digest == history.last.digest
+    return not (is_last or expired(one, known.now) or doubts(one, known))
 
 
 def _head(head: Head, run_id: str, now: datetime | None) -> list[Problem]:

@@ -1,10 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-from .oms.model import DEFAULT_NAME as DEFAULT_NAME
+from .oms.model import Form as Form
 from .oms.model import ModelResult as ModelResult
-from .oms.model import ModelRoots as ModelRoots
-from .oms.model import read_signer as read_signer
+from .oms.model import Scope as Scope
+from .oms.model import default_bundle as default_bundle
 from .oms.model import sign_model as sign_model
+from .oms.signers import ModelRoots as ModelRoots
+from .oms.signers import read_signer as read_signer
 from .safetensors_folder import sign_safetensors as sign_safetensors
 from .signed_model import BUNDLE as BUNDLE
 from .signed_model import SignedModel as SignedModel

@@ -89,9 +89,7 @@ def describe(storage: Storage, *, context: SaveContext, params: TreeParams) -> D
         headers[name] = header, tree.size
         tables[name + LEAVES_SUFFIX] = tree.leaves
         files.append(RankFile(name=name, size=tree.size, root=tree.root.hex(), rank=rank))
-    index = index_file.Index(
-        version=index_file.VERSION, tensors=safetensors_header.tensors_of(headers), values=()
-    )
+    index = index_file.Index.of(safetensors_header.tensors_of(headers))
     data = index_file.encode(index)
     index_file.parse(data, {file.name: file.size for file in files})
     documents = [
@@ -99,8 +97,9 @@ def describe(storage: Storage, *, context: SaveContext, params: TreeParams) -> D
     ]
     predicate = CheckpointPredicate(
         run_id=context.run_id,
+        name=context.signed_name,
         step=context.step,
-        seq=context.seq,
+        seq=context.seq or 0,
         save_id=context.save_id,
         created=context.created,
         expires=context.expires,

@@ -7,7 +7,8 @@ Two signatures count, both by a key that the trust root names for checkpoints. R
 1. our own statement (``securetrain sign DIR``): as for every checkpoint;
 2. an OpenSSF Model Signing bundle made with a key (`BUNDLE`, beside the files): its signature is
    verified first; then every file is read once, while its SHA-256 is compared with the bundle's and
-   its hash tree is built. From there on it is read leaf by leaf as everything else is, by a
+   its hash tree is built. What the bundle leaves out, and what git keeps, is hidden from every
+   reader. From there on it is read leaf by leaf as everything else is, by a
    statement that exists in this process alone. Bundles of certificates, or keyless ones, name
    people whom a trust root does not know: who trusts them verifies them (``securetrain verify
    --bundle``) and signs for them;
@@ -31,10 +32,14 @@ import msgspec
 from securetrain.artifacts.model.oms import bundle as bundle_file
 from securetrain.artifacts.model.oms import keys as oms_keys
 from securetrain.artifacts.model.oms import manifest
-from securetrain.artifacts.model.oms.model import DEFAULT_NAME, TrustedKey
+from securetrain.artifacts.model.oms.asked import check_bundle
+from securetrain.artifacts.model.oms.listing import GIT
+from securetrain.artifacts.model.oms.model import DEFAULT_NAME
+from securetrain.artifacts.model.oms.signers import TrustedKey
 from securetrain.artifacts.model.safetensors_folder import describe
-from securetrain.artifacts.statement import rules
+from securetrain.artifacts.statement import expectation, rules
 from securetrain.artifacts.statement.context import SaveContext
+from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.listing import check_listing, read_statement
 from securetrain.artifacts.statement.reading import read_digested
 from securetrain.artifacts.statement.statements import (
@@ -96,7 +101,12 @@ class SignedModel:
 
 
 def open_model(
-    path: Path, *, trust: TrustRoot, policy: Policy | None, now: datetime
+    path: Path,
+    *,
+    trust: TrustRoot,
+    policy: Policy | None,
+    now: datetime,
+    expect: Expectation | None = None,
 ) -> SignedModel:
     """Verify who signed a model, and read what it holds.
 
@@ -105,6 +115,8 @@ def open_model(
         trust: The keys that may sign checkpoints.
         policy: What is asked of it (rule 4).
         now: The time of the check.
+        expect: Which model is wanted; None takes any that the trust root's keys have signed. Of a
+            bundle, the name and the digest that it signs count; it has nothing else.
 
     Raises:
         IntegrityError: ST-CKPT-100 to 200 for our statements, ST-OMSB-100 to 200 for bundles.
@@ -120,12 +132,12 @@ def open_model(
                 str(path),
                 "verify it (securetrain verify --bundle) and sign the model yourself",
             )
-        storage, trust, signer = _unbundle(LocalStorage(path), trust, now)
-        asked = None
+        storage, trust, signer = _unbundle(LocalStorage(path), trust, now, expect)
+        asked = expect = None
     opened = open_statement(read_statement(storage, _KIND), _KIND, trust, storage.name)
     predicate = opened.predicate
     assert isinstance(predicate, CheckpointPredicate)
-    problems = check_listing(storage, predicate)
+    problems = [*expectation.check(opened, expect), *check_listing(storage, predicate)]
     if asked is not None:
         problems += rules.check(opened, asked, now, nodes=False)
     if problems:
@@ -147,6 +159,7 @@ def _of_foreign(policy: Policy) -> Policy:
     """Rule 4."""
     checkpoint = msgspec.structs.replace(
         policy.checkpoint,
+        expect=None,  # the run's own checkpoints are meant
         require_clean_verdict=False,
         require_lineage=False,
         require_head=False,
@@ -158,14 +171,16 @@ def _of_foreign(policy: Policy) -> Policy:
 
 
 def _unbundle(
-    folder: LocalStorage, trust: TrustRoot, now: datetime
+    folder: LocalStorage, trust: TrustRoot, now: datetime, expect: Expectation | None
 ) -> tuple["Overlay", TrustRoot, str]:
     """Rule 2."""
     where = f"{folder.name}/{BUNDLE}"
     payload, signer = _verified(folder, trust, now, where)
-    resources = {one.name: one.digest for one in manifest.read(payload, where).resources}
+    for problem in check_bundle(expect, payload, where):
+        raise problem.error(where)
+    resources, hidden = _resources(payload, where)
     watched: dict[str, Any] = {}
-    overlay = Overlay(folder=folder, hidden=frozenset({BUNDLE}), watched=watched)
+    overlay = Overlay(folder=folder, hidden=hidden, watched=watched)
     context = SaveContext(
         run_id="",
         step=0,
@@ -182,10 +197,29 @@ def _unbundle(
     root = sign_root({TrustRole.CHECKPOINT: [key.public]}, key, now, now + _LIFETIME)
     memory = described.written | {STATEMENT: envelope}
     return (
-        Overlay(folder=folder, hidden=frozenset({BUNDLE}), memory=memory),
+        Overlay(folder=folder, hidden=hidden, memory=memory),
         TrustRoot.parse(root, now),
         signer,
     )
+
+
+def _resources(payload: bytes, where: str) -> tuple[dict[str, str], frozenset[str]]:
+    """The files and their digests, and what is left out, which nobody can then read."""
+    predicate = manifest.read(payload, where)
+    how = predicate.serialization
+    if how.method != "files" or how.hash_type != "sha256" or how.allow_symlinks:
+        raise IntegrityError(
+            "ST-OMSB-120",
+            f"the bundle signs {how.method} by {how.hash_type}"
+            f"{' behind links' if how.allow_symlinks else ''}, and weights to start from are read"
+            " by whole files, SHA-256 and no links",
+            where,
+            "verify it (securetrain verify --bundle) and sign the model with a key of the trust"
+            " root (securetrain sign)",
+        )
+    resources = {one.name: one.digest for one in predicate.resources}
+    left_out = {manifest.plain_ignored(one) for one in how.ignore_paths}
+    return resources, frozenset({BUNDLE, *GIT, *left_out})
 
 
 def _verified(
@@ -211,7 +245,8 @@ def _verified(
         except IntegrityError:
             continue  # Ed25519, which Model Signing does not know
         if oms_keys.hint_of(key) == bundle.hint:
-            TrustedKey(key=key).unwrap(bundle, now, where)
+            if TrustedKey(key=key).unwrap(bundle, now, where).is_old:
+                raise IntegrityError("ST-OMSB-110", "a signature of release 0.2", where)
             return bundle.payload, f"key {key_id[:16]}"
     raise IntegrityError(
         "ST-OMSB-120",

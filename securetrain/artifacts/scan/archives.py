@@ -24,11 +24,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import IO, Any, Final, TypeAlias
 
 from securetrain.artifacts.scan.findings import MALFORMED, TWO_FORMATS
 from securetrain.artifacts.scan.formats import Format
+from securetrain.artifacts.scan.remarks import UnjudgedError
 from securetrain.artifacts.scan.window import Window
 
 MAX_MEMBERS: Final = 1_000_000
@@ -44,18 +46,39 @@ _READ_ERRORS: Final = (
     OverflowError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, RuntimeError,
 )  # fmt: skip
 
+
+class _Zlib:
+    """A zlib stream, which joblib writes, as a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._machine = zlib.decompressobj()
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end."""
+        while not self._machine.eof:
+            packed = self._machine.unconsumed_tail or self._file.read(CHUNK)
+            try:
+                data = self._machine.decompress(packed, size) if packed else b""
+            except zlib.error as error:
+                raise UnjudgedError(f"packed by zlib, or else: {error}") from error
+            if not packed:
+                raise UnjudgedError("packed by zlib, and cut short")
+            if data:
+                return data
+        return b""
+
+
 _OPENERS: Final[dict[Format, Callable[[IO[bytes]], Any]]] = {
     Format.GZIP: gzip.open,
     Format.BZIP2: bz2.open,
     Format.XZ: lzma.open,
+    Format.ZLIB: _Zlib,
 }
+
 
 Take: TypeAlias = Callable[[int], None]
 """Counts unpacked bytes; raises `UnjudgedError` when there are too many."""
-
-
-class UnjudgedError(Exception):
-    """Something cannot be judged."""
 
 
 class ArchiveError(Exception):
@@ -64,6 +87,16 @@ class ArchiveError(Exception):
     def __init__(self, code: str, what: str) -> None:
         super().__init__(what)
         self.code = code
+
+
+class Archive(StrEnum):
+    """The maker of a zip archive."""
+
+    TORCH = "torch.save"
+    TORCHSCRIPT = "TorchScript"
+    EXPORT = "torch.export"
+    MAR = "TorchServe"
+    OTHER = "something else"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +108,8 @@ class Member:
     is_raw: bool = False
     """Whether a loader takes it for plain numbers."""
     is_program: bool = False
-    """Whether a loader takes it for code."""
+    """Whether a loader takes it for TorchScript."""
+    of: Archive = Archive.OTHER
     problem: str = ""
     """Why it cannot be judged."""
 
@@ -95,9 +129,23 @@ def zip_members(window: Window, take: Take) -> Iterator[Member]:
     if len(entries) > MAX_MEMBERS or len(names) != len(entries):
         raise ArchiveError(MALFORMED, "two members of one name, or too many members")
     places = _places(window, entries)
-    is_torch = any(PurePosixPath(name).name == "data.pkl" for name in names)
+    kind = _kind(names)
     for entry in entries:
-        yield from _zip_member(entry, places[entry.header_offset], take, is_torch=is_torch)
+        yield from _zip_member(entry, places[entry.header_offset], take, kind)
+
+
+def _kind(names: set[str]) -> Archive:
+    """The maker of an archive, told by members that only it writes."""
+    for name in names:
+        parts = PurePosixPath(name).parts
+        if parts[1:] == ("archive_format",):
+            return Archive.EXPORT
+        if parts[-1:] == ("data.pkl",):
+            code = any(PurePosixPath(other).parts[1:2] == ("code",) for other in names)
+            return Archive.TORCHSCRIPT if code else Archive.TORCH
+        if parts == ("MAR-INF", "MANIFEST.json"):
+            return Archive.MAR
+    return Archive.OTHER
 
 
 def _places(window: Window, entries: list[zipfile.ZipInfo]) -> dict[int, Window]:
@@ -134,25 +182,38 @@ def _data_start(window: Window, entry: zipfile.ZipInfo) -> int:
 
 
 def _zip_member(
-    entry: zipfile.ZipInfo, place: Window, take: Take, *, is_torch: bool
+    entry: zipfile.ZipInfo, place: Window, take: Take, kind: Archive
 ) -> Iterator[Member]:
     name = entry.orig_filename
     parts = PurePosixPath(name).parts
+    program = kind is Archive.TORCHSCRIPT and parts[1:2] == ("code",) and name.endswith(".py")
     if entry.is_dir() and entry.file_size == 0:
         return
     if entry.flag_bits & _ENCRYPTED:
-        yield Member(name=name, problem="encrypted")
-    elif is_torch and parts[1:2] == ("code",):
-        yield Member(name=name, is_program=True)
-    elif is_torch and parts[1:2] == ("data",) and len(parts) == 3:
-        yield Member(name=name, is_raw=True)
+        yield Member(name=name, of=kind, problem="encrypted")
+    elif _is_raw(kind, parts):
+        yield Member(name=name, of=kind, is_raw=True)
     elif entry.compress_type == zipfile.ZIP_STORED:
-        yield Member(name=name, window=place)
+        yield Member(name=name, of=kind, window=place, is_program=program)
     elif entry.compress_type == zipfile.ZIP_DEFLATED:
         with _spool(_inflate(place), take) as inner:
-            yield Member(name=name, window=inner)
+            yield Member(name=name, of=kind, window=inner, is_program=program)
     else:
-        yield Member(name=name, problem=f"packed by method {entry.compress_type}")
+        yield Member(name=name, of=kind, problem=f"packed by method {entry.compress_type}")
+
+
+def _is_raw(kind: Archive, parts: tuple[str, ...]) -> bool:
+    """Tell whether torch takes a member for plain numbers."""
+    match kind:
+        case Archive.TORCH | Archive.TORCHSCRIPT:
+            folders = ("data", "constants") if kind is Archive.TORCHSCRIPT else ("data",)
+            known = len(parts) == 3 and parts[1] in folders
+            return known or parts[1:] in ((".format_version",), (".storage_alignment",))
+        case Archive.EXPORT:
+            weights = parts[1:3] in (("data", "weights"), ("data", "constants"))
+            return weights and parts[-1].startswith(("weight_", "tensor_"))
+        case _:
+            return False
 
 
 def tar_members(window: Window) -> Iterator[Member]:

@@ -17,12 +17,16 @@ from securetrain.core import CODES, ExitCode
 
 NOTHING: Final = "ST-SCAN-030"
 UNJUDGED: Final = "ST-SCAN-031"
+UNKNOWN_KIND: Final = "ST-SCAN-032"
 UNSAFE_NAME: Final = "ST-SCAN-142"
 UNSAFE_GLOBAL: Final = "ST-SCAN-190"
 UNFOLLOWED: Final = "ST-SCAN-191"
 MALFORMED: Final = "ST-SCAN-192"
 TWO_FORMATS: Final = "ST-SCAN-193"
 PROGRAM: Final = "ST-SCAN-194"
+CALLED: Final = "ST-SCAN-195"
+ESCAPE: Final = "ST-SCAN-196"
+OUTSIDE: Final = "ST-SCAN-197"
 UNREADABLE: Final = "ST-SCAN-200"
 
 
@@ -36,6 +40,8 @@ class Finding:
     """Name below what was scanned, with forward slashes; ``a.pt!archive/data.pkl`` inside one."""
     offset: int | None = None
     """Where, from the start of the innermost member."""
+    at: int | None = None
+    """Where, from the start of the file on disk; None in what had to be unpacked."""
     item: str = ""
     """The value of the state dict whose bytes these are, when an index names it."""
 
@@ -62,6 +68,7 @@ class Finding:
             "what": self.what,
             "file": self.file,
             "offset": self.offset,
+            "at": self.at,
             "item": self.item,
             "fix": self.fix,
         }
@@ -133,6 +140,14 @@ class ScanResult:
         if not self.findings:
             return ExitCode.OK if self.judged else CODES[NOTHING].exit
         return min((CODES[one.code] for one in self.findings), key=lambda code: code.rank).exit
+
+    def among_data(self) -> "ScanResult":
+        """The result where files of no known kind are data, which nothing loads but as bytes."""
+        data = [one.file for one in self.findings if one.code == UNKNOWN_KIND]
+        kept = [one for one in self.findings if one.code != UNKNOWN_KIND]
+        if not kept and not self.judged:
+            kept = [Finding(code=NOTHING, what="nothing in it holds weights or objects")]
+        return replace(self, findings=kept, passed_over=[*self.passed_over, *data])
 
     def to_dict(self) -> dict[str, object]:
         """The result as plain data, for --json."""

@@ -10,7 +10,11 @@ there (`pickletools` gives each opcode's effect on the stack). Rules, in order:
 2. a global whose name cannot be followed, and an extension code (whose meaning lies in the process
    that loads), count as unsafe;
 3. a pickle that breaks off is unsafe: an unpickler runs everything up to the break;
-4. nothing is resolved, imported or called.
+4. nothing is resolved, imported or called;
+5. the arrays that joblib writes between opcodes are stepped over (`arrays`), or read as the pickles
+   that they are;
+6. texts that make a loader call something (`_instantiator`, `_target_`) are noted with what they
+   name; a text that is made by a codec, which could be one of them, cannot be followed.
 
 Source of the format: Lib/pickletools.py and PEP 3154, PEP 574.
 """
@@ -22,7 +26,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import IO, Final, cast
 
+from securetrain.artifacts.scan import arrays
 from securetrain.artifacts.scan.safe_globals import STORED
+from securetrain.artifacts.scan.safe_models import MODELS
 from securetrain.artifacts.scan.window import Skipped, TooLargeError, Window
 
 MAX_OPCODES: Final = 50_000_000
@@ -42,6 +48,14 @@ _TEXTS: Final = frozenset(
 _PUTS: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _GETS: Final = frozenset({"GET", "BINGET", "LONG_BINGET"})
 _EXTENSIONS: Final = frozenset({"EXT1", "EXT2", "EXT4"})
+_TUPLES: Final = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_CALLERS: Final = frozenset({"_target_", "_instantiator", "_class_path"})
+_ENCODE: Final = "_codecs.encode"
+_TEXT: Final = "builtins.str"
+_FOLLOWED: Final = frozenset({*arrays.WRAPPERS, arrays.DTYPE, _ENCODE, _TEXT})
+_PLAIN_CODECS: Final = frozenset({"latin1", "latin_1", "ascii", "utf8", "utf_8"})
+MAX_NESTED: Final = 8
+_CODES: Final = frozenset(one.code.encode("latin-1") for one in pickletools.opcodes)
 _MARK: Final = pickletools.markobject
 _OTHER: Final = object()
 
@@ -57,6 +71,10 @@ class Analysis:
     opcodes: Counter[str] = field(default_factory=Counter)
     integers: list[int] = field(default_factory=list)
     """The first integer arguments: torch's magic number is among them."""
+    callers: list[tuple[str, str, int]] = field(default_factory=list)
+    """Texts that make a loader call something, the text behind each, and where."""
+    has_pickled_arrays: bool = False
+    """Whether joblib's arrays of objects are in it."""
     end: int = 0
     """One past the STOP opcode, from the start of the window."""
     problem: str = ""
@@ -70,6 +88,19 @@ class Analysis:
         return {name: at for name, at in self.globals.items() if name not in STORED}
 
     @property
+    def alarming(self) -> dict[str, int]:
+        """Those that models do not name either."""
+        return {name: at for name, at in self.unsafe.items() if name not in MODELS}
+
+    def include(self, inner: "Analysis") -> None:
+        """Add the effects of a pickle inside this one."""
+        for name, at in inner.globals.items():
+            self.globals.setdefault(name, at)
+        self.unfollowed += inner.unfollowed
+        self.callers += inner.callers
+        self.opcodes.update(inner.opcodes)
+
+    @property
     def calls(self) -> int:
         """The number of opcodes that call something or set somebody's state."""
         return sum(count for name, count in self.opcodes.items() if name in _CALLS)
@@ -81,6 +112,17 @@ class _MalformedError(ValueError):
 
 def analyse(window: Window, offset: int = 0) -> Analysis:
     """Read the pickle at `offset` of a window. Raises nothing about its content."""
+    found = _analyse(window, offset, 0)
+    if found.has_pickled_arrays:
+        # What knows nothing of joblib reads on with the memo that it has: other names may come out.
+        plain = _analyse(window, offset, None)
+        if not found.problem and (plain.unfollowed or set(plain.alarming) - set(found.alarming)):
+            found.problem, found.too_large = "an array of objects that two loaders read", True
+    return found
+
+
+def _analyse(window: Window, offset: int, depth: int | None) -> Analysis:
+    """Read a pickle; without a depth, as one that knows nothing of joblib."""
     machine = _Machine()
     window.seek(offset)
     try:
@@ -88,7 +130,9 @@ def analyse(window: Window, offset: int = 0) -> Analysis:
             warnings.simplefilter("ignore")  # odd escapes in strings of protocol 0
             for opcode, argument, at in pickletools.genops(cast("IO[bytes]", window)):
                 machine.step(opcode, argument, at or 0)
-    except TooLargeError as error:
+                if machine.array is not None and depth is not None:
+                    _step_over(window, machine, depth)
+    except (TooLargeError, arrays.UnknownArrayError) as error:
         machine.found.problem, machine.found.too_large = str(error), True
     except (ValueError, TypeError, OverflowError, AttributeError, MemoryError) as error:
         machine.found.problem = f"{error}" or type(error).__name__
@@ -96,8 +140,32 @@ def analyse(window: Window, offset: int = 0) -> Analysis:
     return machine.found
 
 
+def _step_over(window: Window, machine: "_Machine", depth: int) -> None:
+    """Rule 5.
+
+    Raises:
+        UnknownArrayError: where the array ends is not known.
+    """
+    state, machine.array = machine.array, None
+    at = window.tell()
+    end = arrays.array_end(window, at, state)
+    if end is None:
+        if depth >= MAX_NESTED:
+            raise arrays.UnknownArrayError("arrays of objects in arrays of objects")
+        inner = _analyse(window, at, depth + 1)
+        machine.found.include(inner)
+        machine.found.has_pickled_arrays = True
+        end = inner.end
+        if inner.problem:
+            raise arrays.UnknownArrayError(f"an array of objects: {inner.problem}")
+    elif window.peek(at, 1) in _CODES:
+        # What knows nothing of joblib would go on here.
+        raise arrays.UnknownArrayError("an array of joblib that begins like an opcode")
+    window.seek(end)
+
+
 class _Machine:
-    """The stack of an unpickler in which only strings have a value."""
+    """The stack of an unpickler in which only strings, and what arrays need, have a value."""
 
     def __init__(self) -> None:
         self.found = Analysis()
@@ -105,6 +173,10 @@ class _Machine:
         self._memo: dict[object, object] = {}
         self._memoized = 0
         self._count = 0
+        self._arrays = False
+        """Whether joblib's arrays may come."""
+        self.array: object | None = None
+        """The state of an array whose bytes are next."""
 
     def step(self, opcode: pickletools.OpcodeInfo, argument: object, at: int) -> None:
         """Follow one opcode.
@@ -120,41 +192,109 @@ class _Machine:
         self.found.opcodes[name] += 1
         match name:
             case _ if name in _TEXTS:
-                if isinstance(argument, Skipped):
-                    raise TooLargeError("a string too long to be read")
+                self._text(argument, at)
                 self._stack.append(argument)
             case "MEMOIZE":
                 self._put(self._memoized)
             case _ if name in _PUTS:
                 self._put(argument)
             case _ if name in _GETS:
-                self._stack.append(self._memo.get(argument, _OTHER))
+                value = self._memo.get(argument, _OTHER)
+                self._text(value, at)
+                self._stack.append(value)
             case "DUP":
                 self._stack.append(self._top())
             case "POP":
                 self._pop(1, marks=True)
             case _:
-                self._call(name, argument, at)
-                self._move(opcode)
+                self._other(opcode, argument, at)
 
-    def _call(self, name: str, argument: object, at: int) -> None:
-        """Note what an opcode names."""
+    def _other(self, opcode: pickletools.OpcodeInfo, argument: object, at: int) -> None:
+        made = self._call(opcode.name, argument, at)
+        if made is _OTHER:
+            made = self._make(opcode.name, argument, at)
+        self._move(opcode)
+        if made is not _OTHER and self._stack:
+            self._stack[-1] = made
+
+    def _text(self, value: object, at: int) -> None:
+        """Rule 6.
+
+        Raises:
+            TooLargeError: it was stepped over.
+        """
+        if isinstance(value, Skipped):
+            raise TooLargeError("a string too long to be read")
+        if not isinstance(value, str):
+            return
+        callers = self.found.callers
+        if callers and not callers[-1][1] and value not in _CALLERS:
+            callers[-1] = (callers[-1][0], value or "?", callers[-1][2])
+        if value in _CALLERS and len(callers) < MAX_NAMED:
+            callers.append((value, "", at))
+
+    def _make(self, name: str, argument: object, at: int) -> object:
+        """Return the value that an opcode leaves, where an array needs it."""
+        top = self._stack[-2:]
+        if name in _TUPLES and len(self._stack) >= _TUPLES[name]:
+            return tuple(self._stack[len(self._stack) - _TUPLES[name] :])
+        if name == "REDUCE" and len(top) == 2 and isinstance(top[0], arrays.Named):
+            if _is_recoded(top[0].name, top[1]):
+                self.found.unfollowed.append(at)
+            made = arrays.dtype_of(top[1]) if top[0].name == arrays.DTYPE else None
+            return made if made is not None else _OTHER
+        if name == "BUILD" and len(top) == 2 and isinstance(top[0], arrays.Dtype):
+            top[0].state(top[1])
+            return top[0]
+        if not self._arrays and name != "TUPLE":
+            return _OTHER
+        return self._make_for_arrays(name, argument, top)
+
+    def _make_for_arrays(self, name: str, argument: object, top: list[object]) -> object:
+        if isinstance(argument, int):
+            return argument
+        if name == "TUPLE":
+            above = self._above_mark()
+            return tuple(above) if len(above) <= 64 else _OTHER
+        if name == "NEWOBJ" and len(top) == 2 and isinstance(top[0], arrays.Named):
+            return arrays.Wrapper() if top[0].name in arrays.WRAPPERS else _OTHER
+        if name == "EMPTY_DICT":
+            return {}
+        if name == "SETITEMS":
+            above = self._above_mark()
+            below = self._stack[-len(above) - 2] if len(self._stack) > len(above) + 1 else None
+            if isinstance(below, dict) and len(above) <= 64:
+                pairs = zip(above[::2], above[1::2], strict=False)
+                return below | {key: value for key, value in pairs if isinstance(key, str)}
+        if name == "BUILD" and len(top) == 2 and isinstance(top[0], arrays.Wrapper):
+            self.array = top[1]
+        return _OTHER
+
+    def _above_mark(self) -> list[object]:
+        """The values above the topmost mark."""
+        for depth in range(1, min(len(self._stack), 130) + 1):
+            if self._stack[-depth] is _MARK:
+                return self._stack[len(self._stack) - depth + 1 :]
+        return [_OTHER] * 65
+
+    def _call(self, name: str, argument: object, at: int) -> object:
+        """Note what an opcode names; return it when an array needs it."""
         if name == "STACK_GLOBAL":
             module, attribute = self._stack[-2:] if len(self._stack) > 1 else (_OTHER, _OTHER)
             if isinstance(module, str) and isinstance(attribute, str):
-                self._name(module, attribute, at)
-            else:
-                self.found.unfollowed.append(at)
+                return self._name(module, attribute, at)
+            self.found.unfollowed.append(at)
         elif name in ("GLOBAL", "INST"):
             # pickletools joins the two lines by a space; no module has one in its name.
             module_name, _, attribute_name = str(argument).partition(" ")
-            self._name(module_name, attribute_name, at)
+            return self._name(module_name, attribute_name, at)
         elif name in _EXTENSIONS:
             self.found.unfollowed.append(at)
         elif isinstance(argument, int) and len(self.found.integers) < 8:
             self.found.integers.append(argument)
+        return _OTHER
 
-    def _name(self, module: str, attribute: str, at: int) -> None:
+    def _name(self, module: str, attribute: str, at: int) -> object:
         if (module, attribute) in _compat_pickle.NAME_MAPPING:
             module, attribute = _compat_pickle.NAME_MAPPING[module, attribute]
         else:
@@ -163,6 +303,8 @@ class _Machine:
         if name not in self.found.globals and len(self.found.globals) >= MAX_NAMED:
             raise TooLargeError(f"more than {MAX_NAMED} globals")
         self.found.globals.setdefault(name, at)
+        self._arrays |= name in arrays.WRAPPERS
+        return arrays.Named(name) if name in _FOLLOWED else _OTHER
 
     def _move(self, opcode: pickletools.OpcodeInfo) -> None:
         """Apply an opcode's effect on the stack."""
@@ -180,7 +322,7 @@ class _Machine:
         """Remember the top of the stack under `key`."""
         value = self._top()
         self._memoized += 1
-        if isinstance(value, str):
+        if isinstance(value, (str, arrays.Named, arrays.Dtype)):
             self._memo[key] = value
         elif key in self._memo:
             del self._memo[key]
@@ -197,3 +339,13 @@ class _Machine:
             if self._top() is _MARK and not marks:
                 raise _MalformedError("a mark where a value must be")
             self._stack.pop()
+
+
+def _is_recoded(name: str, arguments: object) -> bool:
+    """Tell whether a call makes a text of bytes or by a codec that hides what it spells."""
+    count = len(arguments) if isinstance(arguments, tuple) else 3
+    if name == _TEXT:
+        return count > 1
+    codec = arguments[1] if isinstance(arguments, tuple) and count > 1 else "latin1"
+    plain = isinstance(codec, str) and codec.lower().replace("-", "_") in _PLAIN_CODECS
+    return name == _ENCODE and not plain

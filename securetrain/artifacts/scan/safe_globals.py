@@ -10,7 +10,7 @@ dotted path below an allowed name is another name.
 
 from typing import Final
 
-from securetrain.artifacts.tree.index import DTYPES
+from securetrain.artifacts.tree.foreign import DTYPES
 
 BUILTINS: Final = frozenset(
     f"builtins.{name}"

@@ -8,9 +8,11 @@ Rules, in order:
    and special files are findings, and never followed;
 2. every pickle in them is analysed (`pickles`), never loaded; so are the items of a checkpoint of
    torch.distributed.checkpoint, each at the place that its index names;
-3. what cannot be judged (encrypted, packed in an unknown way, too large, broken) is a finding, not
-   a pass; a scan in which nothing was judged is one too;
-4. an archive's two directories must agree, and a file must be of one format only: scanners and
+3. other formats are judged by what their loaders would run, call or read (`contents`);
+4. what cannot be judged (of an unknown kind, the source of a program, encrypted, packed in an
+   unknown way, too large, broken) is a finding, not a pass; a scan in which nothing was judged is
+   one too. Text, pictures and sound are nothing that a loader of weights runs;
+5. an archive's two directories must agree, and a file must be of one format only: scanners and
    loaders read different ones otherwise.
 """
 
@@ -21,23 +23,26 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
-from securetrain.artifacts.scan import dcp
+from securetrain.artifacts.scan import contents, dcp, torchscript
 from securetrain.artifacts.scan.archives import (
+    Archive,
     ArchiveError,
     Member,
-    UnjudgedError,
     numpy_pickle,
     tar_members,
     unpack,
     zip_members,
 )
+from securetrain.artifacts.scan.called import is_safe_target
 from securetrain.artifacts.scan.findings import (
+    CALLED,
     MALFORMED,
     NOTHING,
     PROGRAM,
     TWO_FORMATS,
     UNFOLLOWED,
     UNJUDGED,
+    UNKNOWN_KIND,
     UNREADABLE,
     UNSAFE_GLOBAL,
     UNSAFE_NAME,
@@ -47,6 +52,7 @@ from securetrain.artifacts.scan.findings import (
 )
 from securetrain.artifacts.scan.formats import Format, is_pickle_name, recognise
 from securetrain.artifacts.scan.pickles import Analysis, analyse
+from securetrain.artifacts.scan.remarks import DATA, BrokenError, Remark, UnjudgedError
 from securetrain.artifacts.scan.window import Window
 from securetrain.core.errors import UsageError
 from securetrain.core.files import open_regular, survey
@@ -61,6 +67,13 @@ _LEGACY_MAGIC: Final = 0x1950A86A20F9469CFC6C
 _LEGACY_PICKLES: Final = 5
 _TAIL: Final = (64 << 10) + 22
 _METADATA_NAMES: Final = (".metadata",)
+_WITHOUT_SIGNATURE: Final = frozenset(
+    {
+        Format.UNKNOWN, Format.TEXT, Format.MEDIA, Format.SOURCE, Format.CONFIG, Format.TEMPLATE,
+        Format.NOTEBOOK, Format.ONNX,
+    }
+)  # fmt: skip
+"""Formats that bytes are only taken for while they are no pickle that attacks."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes looked at so far and the bytes in all."""
@@ -97,15 +110,31 @@ class _Scan:
     """Bytes that may still be unpacked."""
     items: dict[str, list[dcp.Item]] = field(default_factory=lambda: defaultdict(list))
     """What indexes name, by file."""
+    data: set[str] = field(default_factory=set)
+    """Files that others name as theirs, and read as numbers."""
+    fd: int = -1
+    """The file on disk that is looked at."""
+    scripted: bool = False
+    """Whether it is inside an archive of TorchScript, whose classes are its own."""
 
     def add(
-        self, code: str, what: str, file: str, offset: int | None = None, item: str = ""
+        self,
+        code: str,
+        what: str,
+        file: str,
+        offset: int | None = None,
+        item: str = "",
+        *,
+        within: Window | None = None,
     ) -> None:
-        """Note a finding."""
+        """Note a finding; `offset` counts from the start of `within`."""
         if len(self.result.findings) >= MAX_FINDINGS:
             self.result.truncated = True
             return
-        finding = Finding(code=code, what=what, file=file, offset=offset, item=item)
+        at = None
+        if within is not None and within.fd == self.fd and offset is not None:
+            at = within.start + offset
+        finding = Finding(code=code, what=what, file=file, offset=offset, at=at, item=item)
         if finding not in self.result.findings:
             self.result.findings.append(finding)
 
@@ -124,6 +153,11 @@ class _Scan:
             done += file.size
             if progress is not None:
                 progress(done, total)
+        self.result.findings = [
+            one
+            for one in self.result.findings
+            if not (one.code == UNKNOWN_KIND and one.file in self.data)
+        ]
 
     def file(self, path: Path, name: str) -> None:
         """Scan one file."""
@@ -135,6 +169,7 @@ class _Scan:
             return
         try:
             window = Window.whole(fd)
+            self.fd = fd
             self.result.num_bytes += window.size
             if _is_index(name):
                 self.index(window, name)
@@ -187,13 +222,25 @@ class _Scan:
         if found not in (Format.ZIP, Format.TAR, Format.UNKNOWN) and _ends_as_zip(window):
             self.add(TWO_FORMATS, f"{found} at its start, a zip archive at its end", name, 0, item)
 
-    def _match(  # noqa: C901 - one case a format
+    def _match(  # noqa: C901, PLR0912 - one case a format
         self, found: Format, window: Window, name: str, depth: int, item: str, *, must_be: bool
     ) -> None:
-        match found:
-            case Format.PICKLE | Format.UNKNOWN:
-                sure = must_be or found is Format.PICKLE or is_pickle_name(name)
+        if found in _WITHOUT_SIGNATURE:
+            sure = must_be or is_pickle_name(name)
+            if sure or _is_attack(analyse(window)):
                 self.pickles(window, name, item, must_be=sure)
+                return
+            if window.size == 0:
+                self._pass_over(name)
+                return
+        match found:
+            case Format.PICKLE:
+                self.pickles(window, name, item, must_be=True)
+            case Format.TEXT | Format.MEDIA:
+                self._pass_over(name)
+            case Format.UNKNOWN | Format.SOURCE:
+                what = "bytes of no known format" if found is Format.UNKNOWN else str(found)
+                self.add(UNKNOWN_KIND, what, name, None, item)
             case Format.ZIP:
                 self.archive(zip_members(window, self._take), found, name, depth, item)
             case Format.TAR:
@@ -205,33 +252,49 @@ class _Scan:
                     self.pickles(
                         window.part(offset, window.size - offset), name, item, must_be=True
                     )
-            case Format.SAFETENSORS | Format.GGUF:
+            case Format.SAFETENSORS:
                 self.judged(name, found)
-            case Format.GZIP | Format.BZIP2 | Format.XZ:
+            case Format.GZIP | Format.BZIP2 | Format.XZ | Format.ZLIB:
                 with unpack(window, found, self._take) as inner:
                     self.content(inner, name + "!" + PurePosixPath(name).stem, depth + 1, item)
-            case Format.HDF5:
-                raise UnjudgedError("HDF5: a Keras model in it may hold code (Lambda layers)")
             case Format.PACKED:
                 raise UnjudgedError(str(found))
             case Format.ELF:
                 self.add(PROGRAM, "machine code", name, None, item)
             case _:
-                raise ValueError(f"unknown format {found!r}")
+                self.judged(name, found)
+                self.remarks(contents.JUDGES[found](window, name), window, name, item)
+
+    def remarks(self, remarks: Iterable[Remark], window: Window, name: str, item: str = "") -> None:
+        """Note what a judge of one format has to say."""
+        try:
+            for one in remarks:
+                if one.code == DATA:
+                    self.data.add(str(PurePosixPath(name).parent / one.what))
+                    continue
+                self.add(one.code, one.what, name, one.offset, item, within=window)
+        except UnjudgedError as error:
+            self.add(UNJUDGED, str(error), name, None, item)
+        except BrokenError as error:
+            self.add(MALFORMED, f"malformed: {error}", name, None, item)
 
     def archive(
         self, members: Iterable[Member], found: Format, name: str, depth: int, item: str
     ) -> None:
         """Scan the members of an archive."""
         self.judged(name, found)
+        outer = self.scripted
         for member in members:
+            self.scripted = member.of is Archive.TORCHSCRIPT
             inside = f"{name}!{member.name}"
             if member.problem:
                 self.add(UNJUDGED, member.problem, inside, None, item)
-            elif member.is_program:
-                self.add(PROGRAM, "a TorchScript program", inside, None, item)
+            elif member.is_program and member.window is not None:
+                self.judged(inside, Format.SOURCE)
+                self.remarks(torchscript.judge(member.window), member.window, inside, item)
             elif not member.is_raw and member.window is not None:
                 self.content(member.window, inside, depth + 1, item)
+        self.scripted = outer
 
     def pickles(
         self,
@@ -248,23 +311,16 @@ class _Scan:
             window: The bytes.
             name: For findings.
             item: For findings.
-            must_be: Whether a loader takes these bytes for a pickle. Otherwise they count only when
-                they are one that names and calls something unsafe.
+            must_be: Whether a loader takes these bytes for a pickle, so that none is a finding.
             first: What the analysis of the first one says, if that is known.
         """
-        if window.size == 0:
-            if must_be:
-                self.add(MALFORMED, "an empty pickle", name, 0, item)
-            else:
-                self._pass_over(name)
+        if window.size == 0 and must_be:
+            self.add(MALFORMED, "an empty pickle", name, 0, item, within=window)
             return
         at, count, wanted = 0, 0, 1
         while at < window.size and count < wanted:
             found = first if first is not None and at == 0 else analyse(window, at)
-            if count == 0 and not must_be and not _is_attack(found):
-                self._pass_over(name)
-                return
-            self._report(found, name, item)
+            self._report(found, window, name, item)
             if found.problem:
                 return
             count += 1
@@ -279,15 +335,30 @@ class _Scan:
         if "!" not in name:
             self.result.passed_over.append(name)
 
-    def _report(self, found: Analysis, name: str, item: str) -> None:
-        for unsafe, at in found.unsafe.items():
-            self.add(UNSAFE_GLOBAL, f"it names {unsafe}", name, at, item)
+    def _report(self, found: Analysis, window: Window, name: str, item: str) -> None:
+        for unsafe, at in found.alarming.items():
+            if not (self.scripted and unsafe.startswith("__torch__.")):
+                self.add(UNSAFE_GLOBAL, f"it names {unsafe}", name, at, item, within=window)
         for at in found.unfollowed[:10]:
-            self.add(UNFOLLOWED, "a global whose name cannot be followed", name, at, item)
+            self.add(
+                UNFOLLOWED,
+                "a global or text that cannot be followed",
+                name,
+                at,
+                item,
+                within=window,
+            )
+        for key, target, at in found.callers[:10]:
+            if not is_safe_target(target):
+                what = f"{key} names {target[:200]!r}, which a loader calls"
+                self.add(CALLED, what, name, at, item, within=window)
         if found.too_large:
-            self.add(UNJUDGED, f"too large to be judged: {found.problem}", name, found.end, item)
+            what = f"too large or not to be followed: {found.problem}"
+            self.add(UNJUDGED, what, name, found.end, item, within=window)
         elif found.problem:
-            self.add(MALFORMED, f"it breaks off: {found.problem}", name, found.end, item)
+            self.add(
+                MALFORMED, f"it breaks off: {found.problem}", name, found.end, item, within=window
+            )
         self.judged(name, Format.PICKLE, found)
 
     def judged(self, name: str, kind: Format, found: Analysis | None = None) -> None:
@@ -321,7 +392,7 @@ def _is_index(name: str) -> bool:
 
 def _is_attack(found: Analysis) -> bool:
     """Tell whether bytes that need not be a pickle are one that does something unsafe."""
-    named = any(all(part.isidentifier() for part in name.split(".")) for name in found.unsafe)
+    named = any(all(part.isidentifier() for part in name.split(".")) for name in found.alarming)
     return (named or bool(found.unfollowed)) and found.calls > 0
 
 

@@ -8,7 +8,9 @@ from .dataset_predicate import Removed as Removed
 from .dataset_predicate import Scan as Scan
 from .dataset_predicate import Verdict as Verdict
 from .dataset_predicate import digest_of_report as digest_of_report
+from .expectation import Expectation as Expectation
 from .listing import read_statement as read_statement
+from .statements import Bound as Bound
 from .statements import CheckpointPredicate as CheckpointPredicate
 from .statements import DatasetRef as DatasetRef
 from .statements import GradientRecord as GradientRecord

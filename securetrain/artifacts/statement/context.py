@@ -19,14 +19,17 @@ class SaveContext:
     """The lineage of one checkpoint. The coordinator's context is the one that gets signed."""
 
     run_id: str
+    name: str = ""
+    """The name by which people ask for what is saved; the run's when empty."""
     step: int
     """Optimizer steps that led to this state."""
     created: datetime
     """When it is saved, with a time zone."""
     expires: datetime | None = None
     """From when on nobody should load it; None when it keeps."""
-    seq: int = 0
-    """Which checkpoint of the run this is, counted from 0."""
+    seq: int | None = None
+    """Which checkpoint of the run this is, counted from 0; None takes one more than the newest that
+    the same key has signed in the same folder."""
     epoch: int | None = None
     """The membership that is in force; None when the training loop does not know."""
     dataset: DatasetRef = field(default_factory=DatasetRef)
@@ -40,3 +43,8 @@ class SaveContext:
     """Where it ran. The versions of torch, python and securetrain are added when saving."""
     save_id: str = ""
     """32 hex digits that no other save has; drawn by the coordinator when empty."""
+
+    @property
+    def signed_name(self) -> str:
+        """The name that the statement bears."""
+        return self.name or self.run_id

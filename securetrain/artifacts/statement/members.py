@@ -99,7 +99,8 @@ class RankSigner:
 
 def certify(member: RankKey, by: Signer) -> str:
     """Certify a rank's key, as one who admits nodes."""
-    return dsse.sign(canonical.encode(member), PAYLOAD_TYPE, [by]).decode()
+    # One for each rank: companions would fill the statement.
+    return dsse.sign(canonical.encode(member), PAYLOAD_TYPE, [by], classical=True).decode()
 
 
 def issue(run_id: str, node: str, term: tuple[datetime, datetime], by: Signer) -> RankSigner:
@@ -258,6 +259,17 @@ class _Refused(Exception):  # noqa: N818 - why nothing further is asked
     """A certificate does not count."""
 
 
+def certified_key(text: str, trust: TrustRoot, where: str) -> tuple[PublicKey, RankKey]:
+    """The key in a certificate that somebody has signed who may.
+
+    Raises:
+        SecureTrainError: it does not verify, or is malformed.
+    """
+    payload = trust.verify(text.encode(), PAYLOAD_TYPE, TrustRole.NODE, where)
+    said = canonical.decode(payload.data, RankKey, limit=LIMIT, canonical=True)
+    return PublicKey.from_spki(_bytes(said.key)), said
+
+
 def _certified(
     predicate: CheckpointPredicate, trust: TrustRoot
 ) -> dict[str, tuple[PublicKey, str]]:
@@ -266,9 +278,7 @@ def _certified(
     for number, text in enumerate(predicate.members):
         where = f"the certificate {number}"
         try:
-            payload = trust.verify(text.encode(), PAYLOAD_TYPE, TrustRole.NODE, where)
-            said = canonical.decode(payload.data, RankKey, limit=LIMIT, canonical=True)
-            key = PublicKey.from_spki(_bytes(said.key))
+            key, said = certified_key(text, trust, where)
         except SecureTrainError as error:
             raise _Refused(f"{where}: {reason(error)}") from error
         if said.run_id != predicate.run_id:

@@ -19,7 +19,7 @@ from securetrain.artifacts.tree.problems import Problem, content_problem, table_
 from securetrain.artifacts.tree.storage import Place, Source, Storage, storage_of
 from securetrain.core.hashtree import DIGEST_SIZE, TreeParams, root_of
 
-BLOCK: Final = 1 << 20
+BLOCK: Final = 512 << 10
 """Bytes that are read at once and then hashed, while the processor's cache holds them."""
 
 REQUEST: Final = 16 << 20

@@ -3,15 +3,19 @@
 """The demands of a policy on a verified statement.
 
 Rules for both kinds: not older than ``max_age_days``, and not from the future. For checkpoints
-also: the hash tree's algorithm; the lineage (run, dataset and policy are named, and no checkpoint
-is its own parent); the gradient verdict; and, when an artifact is verified after the run, the tiers
-that its nodes proved.
+also: which one it is; the hash tree's algorithm; the lineage (run, dataset and policy are named,
+and no checkpoint is its own parent); the gradient verdict; and, when an artifact is verified after
+the run, the tiers that its nodes proved.
 """
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
+from securetrain.artifacts.statement import expectation
+from securetrain.artifacts.statement.expectation import Expectation
 from securetrain.artifacts.statement.statements import (
     CheckpointPredicate,
     DatasetPredicate,
@@ -41,11 +45,18 @@ def check(opened: Opened, policy: Policy, now: datetime, *, nodes: bool) -> list
         case CheckpointPredicate() as predicate:
             problems = _age(Kind.CHECKPOINT, predicate.created, policy.checkpoint.max_age_days, now)
             problems += _checkpoint(predicate, opened.digest, policy)
+            problems += expectation.check(opened, expected_by(policy))
             return problems + (_nodes(predicate, policy, now) if nodes else [])
         case DatasetPredicate() as dataset:
             return _age(Kind.DATASET, dataset.created, policy.dataset.max_age_days, now)
         case _:
             raise ValueError(f"unknown predicate {type(opened.predicate).__name__}")
+
+
+def expected_by(policy: Policy) -> Expectation | None:
+    """The checkpoint that a policy wants."""
+    asked = policy.checkpoint.expect
+    return None if asked is None else Expectation(**msgspec.structs.asdict(asked))
 
 
 def _age(kind: Kind, created: datetime, max_days: int | None, now: datetime) -> list[Problem]:

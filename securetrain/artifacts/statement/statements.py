@@ -17,37 +17,51 @@ import binascii
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
-from msgspec import Meta
 
 from securetrain.artifacts.statement import dataset_predicate
+from securetrain.artifacts.statement.checkpoint_predicate import (
+    MAX_WORLD,
+    Bound,
+    CheckpointPredicate,
+    CheckpointPredicateV1,
+    DatasetRef,
+    GradientRecord,
+    GradientVerdict,
+    IndexFile,
+    NodeRef,
+    Parent,
+    ParentRole,
+    PolicyRef,
+    RankFile,
+    RankSignature,
+)
 from securetrain.artifacts.statement.dataset_predicate import (
     DataFile,
     DatasetPredicate,
     Removed,
     Split,
 )
-from securetrain.artifacts.tree.encryption import Sealed
 from securetrain.artifacts.tree.layout import INDEX, STATEMENT, Kind, bad_name
 from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time, TreeInfo
 from securetrain.artifacts.tree.problems import Problem
 from securetrain.core import ExitCode, canonical
 from securetrain.core.errors import IdentityError, UsageError
-from securetrain.core.vocabulary import NodeTier
-from securetrain.identity import dsse, statement
+from securetrain.identity import dsse, envelope_unverified, statement
 from securetrain.identity.keys import Signer
-from securetrain.identity.trust import TrustRoot
+from securetrain.identity.trust import TrustRole
 
 __all__ = [
     "CHECKPOINT_TYPE",
+    "CHECKPOINT_TYPE_V1",
     "DATASET_TYPE",
     "DIGEST_NAME",
     "MAX_DOCUMENT",
     "MAX_FILES",
     "MAX_WORLD",
+    "Bound",
     "CheckpointPredicate",
     "Count",
     "DataFile",
@@ -77,144 +91,15 @@ __all__ = [
     "tree_digest",
 ]
 
-CHECKPOINT_TYPE: Final = f"{statement.PREDICATE_BASE}/checkpoint/v1"
+CHECKPOINT_TYPE: Final = f"{statement.PREDICATE_BASE}/checkpoint/v2"
+CHECKPOINT_TYPE_V1: Final = f"{statement.PREDICATE_BASE}/checkpoint/v1"
+"""Read, and written no more."""
 DATASET_TYPE: Final = f"{statement.PREDICATE_BASE}/dataset/v1"
 DIGEST_NAME: Final = "securetrainTree1"
 """The subject's digest algorithm: SHA-256 over the canonical list of files, sizes and roots."""
 
 MAX_FILES: Final = 1_000_000
-MAX_WORLD: Final = 1 << 20
 MAX_DOCUMENT: Final = 64 << 20
-
-
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """A part of a predicate; its fields are in camel case in the file."""
-
-
-class RankFile(_Part, frozen=True, omit_defaults=True):
-    """A checkpoint's data file: which rank wrote it, and the root of its tree."""
-
-    name: Text
-    size: Count
-    root: Hex32
-    rank: Count
-    sealed: Sealed | None = None
-    """How it is encrypted; None when it is not."""
-
-    @property
-    def data_size(self) -> int:
-        """Bytes of tensors and gaps in it, once decrypted: what the index speaks of."""
-        return self.size if self.sealed is None else self.sealed.size
-
-
-class IndexFile(_Part, frozen=True):
-    """The checkpoint's index: SHA-256 of all its bytes."""
-
-    name: Text
-    size: Count
-    sha256: Hex32
-
-
-class ParentRole(StrEnum):
-    """The use that a checkpoint made of another one."""
-
-    PREVIOUS = "previous"
-    BASE = "base"
-    ADAPTER = "adapter"
-    MERGE = "merge"
-
-
-class Parent(_Part, frozen=True):
-    """An artifact that this one was made from."""
-
-    digest: Hex32
-    role: ParentRole = ParentRole.PREVIOUS
-
-
-class DatasetRef(_Part, frozen=True):
-    """The dataset that was trained on, and how far."""
-
-    name: Text = ""
-    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
-    cursor: dict[str, Count] = {}
-
-
-class PolicyRef(_Part, frozen=True):
-    """The policy that was in force."""
-
-    id: Text = ""
-    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
-
-
-class NodeRef(_Part, frozen=True):
-    """A machine that took part: what it proved about itself, and which ranks ran there."""
-
-    node: Text
-    tier: NodeTier
-    label: Text = ""
-    ranks: list[Count] = []
-    result: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
-    """SHA-256 of its attestation result; empty when that is not known."""
-
-
-class GradientVerdict(StrEnum):
-    """The word of the guard on the steps that led here."""
-
-    CLEAN = "clean"
-    REFUSED = "refused"
-    UNWATCHED = "unwatched"
-
-
-class GradientRecord(_Part, frozen=True):
-    """The guard's verdict and the steps that it rests on."""
-
-    verdict: GradientVerdict = GradientVerdict.UNWATCHED
-    judged: Count = 0
-    refused: Count = 0
-    clean_steps: Count = 0
-    """Steps in a row, up to this one, that were judged and in which nothing was found."""
-    audited: Count | None = None
-    """The last step that an audit replayed; None when none was."""
-
-
-class RankSignature(_Part, frozen=True):
-    """The signature of one rank over its own part (`members`)."""
-
-    rank: Count
-    key: Hex32
-    sig: Annotated[str, Meta(max_length=256)]
-    """Base64."""
-
-
-class CheckpointPredicate(_Part, frozen=True):
-    """The content of a checkpoint's signature."""
-
-    run_id: Text
-    step: Count
-    seq: Count
-    save_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
-    created: Time
-    world_size: Annotated[int, Meta(ge=1, le=MAX_WORLD)]
-    tree: TreeInfo
-    files: list[RankFile]
-    index: IndexFile
-    parents: list[Parent] = []
-    dataset: DatasetRef = DatasetRef()
-    policy: PolicyRef = PolicyRef()
-    code: dict[str, Text] = {}
-    env: dict[str, Text] = {}
-    nodes: list[NodeRef] = []
-    gradients: GradientRecord = GradientRecord()
-    epoch: Count | None = None
-    """The membership under which it was made; None when the saver did not say."""
-    expires: Time | None = None
-    """From when on it must not be loaded; None when it keeps."""
-    documents: list[IndexFile] = []
-    """Further small files, for other readers than ours: for example a safetensors index."""
-    members: Annotated[list[Annotated[str, Meta(max_length=8192)]], Meta(max_length=65536)] = []
-    """The certificates of the ranks' keys (`members.RankKey`, in DSSE)."""
-    signatures: list[RankSignature] = []
-    """Every rank's signature over its own part, by rank; empty when the ranks did not sign."""
 
 
 Predicate: TypeAlias = CheckpointPredicate | DatasetPredicate
@@ -228,6 +113,11 @@ class Opened:
     predicate: Predicate
     digest: str
     key_ids: frozenset[str]
+    identities: frozenset[str] = frozenset()
+    """Names of those of them who signed without a key."""
+    statement: str = ""
+    """SHA-256 of the in-toto statement (hex), whoever signed it; empty where it was not read."""
+    statement_size: int = 0
 
     @property
     def checkpoint(self) -> CheckpointPredicate:
@@ -312,7 +202,7 @@ def read_message(message: bytes) -> CheckpointPredicate:
 def claimed_kind(data: bytes) -> Kind | None:
     """The kind that an envelope claims before it is verified; decides which role is asked."""
     try:
-        envelope = canonical.decode(data, dsse.Envelope, limit=dsse.ENVELOPE_LIMIT)
+        envelope = envelope_unverified(data)
         payload = canonical.loads(
             base64.b64decode(envelope.payload, validate=True), limit=dsse.ENVELOPE_LIMIT
         )
@@ -320,7 +210,7 @@ def claimed_kind(data: bytes) -> Kind | None:
         return None
     claimed = payload.get("predicateType") if isinstance(payload, dict) else None
     match claimed:
-        case str() if claimed == CHECKPOINT_TYPE:
+        case str() if claimed in {CHECKPOINT_TYPE, CHECKPOINT_TYPE_V1}:
             return Kind.CHECKPOINT
         case str() if claimed == DATASET_TYPE:
             return Kind.DATASET
@@ -328,8 +218,22 @@ def claimed_kind(data: bytes) -> Kind | None:
             return None
 
 
+class Verifies(Protocol):
+    """Something that says which envelopes count: a trust root, as a rule."""
+
+    def verify(
+        self,
+        envelope: bytes,
+        payload_type: str,
+        role: TrustRole,
+        where: str = "",
+        logged: int | None = None,
+    ) -> dsse.VerifiedPayload:
+        """Verify an envelope for a role; IdentityError when it does not count."""
+
+
 def open_statement(
-    data: bytes, kind: Kind, trust: TrustRoot, where: str = "", logged: int | None = None
+    data: bytes, kind: Kind, trust: Verifies, where: str = "", logged: int | None = None
 ) -> Opened:
     """Verify a statement and check that it is sound.
 
@@ -349,7 +253,7 @@ def open_statement(
         predicate: Predicate
         match kind:
             case Kind.CHECKPOINT:
-                parsed: Any = statement.parse(payload, CHECKPOINT_TYPE, CheckpointPredicate)
+                parsed: Any = _parse_checkpoint(payload)
             case Kind.DATASET:
                 parsed = statement.parse(payload, DATASET_TYPE, DatasetPredicate)
             case _:
@@ -364,7 +268,28 @@ def open_statement(
         problem = _other_subject(kind, parsed.subjects, digest)
     if problem is not None:
         raise problem.error(where)
-    return Opened(kind=kind, predicate=predicate, digest=digest, key_ids=payload.key_ids)
+    return Opened(
+        kind=kind,
+        predicate=predicate,
+        digest=digest,
+        key_ids=payload.key_ids,
+        identities=payload.identities,
+        statement=hashlib.sha256(payload.data).hexdigest(),
+        statement_size=len(payload.data),
+    )
+
+
+def _parse_checkpoint(payload: dsse.VerifiedPayload) -> statement.Statement[CheckpointPredicate]:
+    """Read version 2, or version 1 as a statement that has no name and binds nothing more."""
+    try:
+        frame = canonical.loads(payload.data, limit=dsse.ENVELOPE_LIMIT)
+    except UsageError:
+        frame = None  # refused below, as what it is
+    if not isinstance(frame, dict) or frame.get("predicateType") != CHECKPOINT_TYPE_V1:
+        return statement.parse(payload, CHECKPOINT_TYPE, CheckpointPredicate)
+    old = statement.parse(payload, CHECKPOINT_TYPE_V1, CheckpointPredicateV1)
+    said = {field: getattr(old.predicate, field) for field in old.predicate.__struct_fields__}
+    return statement.Statement(old.subjects, CheckpointPredicate(**said))
 
 
 def _code(kind: Kind, refused: ExitCode) -> str:
@@ -441,6 +366,8 @@ def _unsound_checkpoint(predicate: CheckpointPredicate) -> Problem | None:
         return _malformed(kind, "more steps refused than judged")
     if any(not 0 < document.size <= MAX_DOCUMENT for document in predicate.documents):
         return _malformed(kind, f"a document that is empty or larger than {MAX_DOCUMENT} bytes")
+    if predicate.bound.parents and len(predicate.bound.parents) != len(predicate.parents):
+        return _malformed(kind, "the statements of some parents are bound, and of others not")
     signed = [signature.rank for signature in predicate.signatures]
     if signed != sorted(set(signed)) or any(rank >= predicate.world_size for rank in signed):
         return _malformed(kind, "the signatures are not of distinct ranks of the world, sorted")

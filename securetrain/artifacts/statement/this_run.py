@@ -47,8 +47,9 @@ def open_signing(path: Path) -> RunSigning:
     said = socket.welcome()
     checkpoint = head = signer = None
     if said.checkpoint_key:
-        checkpoint = LauncherKey.of(socket, Ask.CHECKPOINT, said.checkpoint_key)
-        head = LauncherKey.of(socket, Ask.HEAD, said.checkpoint_key)
+        pair = (said.checkpoint_key, said.checkpoint_companion)
+        checkpoint = LauncherKey.of(socket, Ask.CHECKPOINT, *pair)
+        head = LauncherKey.of(socket, Ask.HEAD, *pair)
     if said.rank_key:
         key = LauncherKey.of(socket, Ask.RANK, said.rank_key)
         signer = RankSigner(key, said.rank_certificate)

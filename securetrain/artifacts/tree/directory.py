@@ -103,5 +103,8 @@ class Storage(Protocol):
     def replace(self, name: str, data: bytes) -> None:
         """Put a small file in place of an older one, whole or not at all."""
 
+    def siblings(self) -> "list[Storage]":
+        """The directories beside this one; OSError when they cannot be listed."""
+
     def above(self) -> "Storage":
         """The folder that this directory lies in."""

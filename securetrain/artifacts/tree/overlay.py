@@ -64,6 +64,7 @@ class Overlay:
     folder: LocalStorage
     memory: dict[str, bytes] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
+    """Names that are not there for a reader, with all below them."""
     watched: dict[str, Any] | None = None
     """Given, it gets the SHA-256 state of every file that is read."""
 
@@ -87,12 +88,17 @@ class Overlay:
 
     def has(self, name: str) -> bool:
         """See `Storage`."""
-        return name in self.memory or (name not in self.hidden and self.folder.has(name))
+        return name in self.memory or (not self._is_hidden(name) and self.folder.has(name))
 
     def survey(self) -> tuple[list[FileEntry], list[UnsafeEntry]]:
         """See `Storage`."""
         files, unsafe = self.folder.survey()
-        files = [file for file in files if file.name not in self.hidden | self.memory.keys()]
+        files = [
+            file
+            for file in files
+            if file.name not in self.memory and not self._is_hidden(file.name)
+        ]
+        unsafe = [entry for entry in unsafe if not self._is_hidden(entry.name)]
         files += [FileEntry(name, len(data)) for name, data in self.memory.items()]
         return files, unsafe
 
@@ -100,7 +106,7 @@ class Overlay:
         """See `Storage`."""
         if name in self.memory:
             return MemorySource(self.memory[name], len(self.memory[name]))
-        if name in self.hidden:
+        if self._is_hidden(name):
             raise FileNotFoundError(name)
         inner = self.folder.open(name)
         if self.watched is None:
@@ -117,6 +123,11 @@ class Overlay:
             self.watched[name] = hashlib.sha256(data)
         return data
 
+    def _is_hidden(self, name: str) -> bool:
+        while name and name not in self.hidden:
+            name = name.rpartition("/")[0]
+        return bool(name)
+
     def staging(self, save_id: str) -> Staging:
         """Nothing is written here."""
         raise NotImplementedError(save_id)
@@ -124,6 +135,10 @@ class Overlay:
     def replace(self, name: str, data: bytes) -> None:
         """Nothing is written here."""
         raise NotImplementedError(name)
+
+    def siblings(self) -> list[Storage]:
+        """See `Storage`."""
+        return self.folder.siblings()
 
     def above(self) -> Storage:
         """See `Storage`."""

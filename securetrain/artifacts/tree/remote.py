@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from securetrain.artifacts.tree.directory import Sink, Source, Staging
+from securetrain.artifacts.tree.directory import Sink, Source, Staging, Storage
 from securetrain.artifacts.tree.layout import STATEMENT
 from securetrain.core.errors import UsageError
 from securetrain.core.files import FileEntry, UnsafeEntry, unsafe_name
@@ -235,6 +235,25 @@ class FsspecStorage:
     def replace(self, name: str, data: bytes) -> None:
         """See `Storage`."""
         asked(self.fs.pipe_file, self.place(name), data)
+
+    def siblings(self) -> list[Storage]:
+        """See `Storage`."""
+        self.forget()
+        above = self.above()
+        try:
+            found = asked(self.fs.ls, above.root, detail=True)
+        except FileNotFoundError:
+            return []
+        names = [
+            str(entry["name"]).rstrip("/").rpartition("/")[2]
+            for entry in found
+            if entry["type"] == "directory"
+        ]
+        return [
+            FsspecStorage(self.fs, f"{above.root}/{name}", f"{above.name}/{name}")
+            for name in sorted(names)
+            if name != self.base
+        ]
 
     def above(self) -> "FsspecStorage":
         """See `Storage`."""

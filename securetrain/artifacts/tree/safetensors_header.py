@@ -11,8 +11,8 @@ of JSON, then the tensors' bytes. Rules for reading, in order:
 3. each tensor has exactly the bytes of its shape and dtype; together they cover what follows the
    header, without a gap and without an overlap.
 
-What the header says must be what the signed index says (`against`), so that other readers of the
-same files cannot be told another story.
+What the header says must be what the signed index says (`differences`), so that other readers of
+the same files cannot be told another story.
 """
 
 import math
@@ -22,8 +22,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from securetrain.artifacts.tree.foreign import DTYPES
 from securetrain.artifacts.tree.index import (
-    DTYPES,
     MAX_BYTES,
     MAX_DIMS,
     Chunk,
@@ -65,7 +65,7 @@ _NAMES: Final[Mapping[str, str]] = {
 _CODES: Final = {name: code for code, name in _NAMES.items()}
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     """One tensor."""
 
     dtype: str
@@ -186,17 +186,23 @@ def tensors_of(files: Mapping[str, tuple[bytes, int]]) -> tuple[TensorEntry, ...
     return tuple(found[fqn] for fqn in sorted(found))
 
 
-def against(index: Index, name: str, header: bytes, size: int) -> list[Problem]:
-    """Compare a file's own header with what the signed index says of it."""
+def differences(
+    indexed: Mapping[str, TensorEntry], name: str, header: bytes, size: int
+) -> list[Problem]:
+    """Compare a file's own header with the tensors that the signed index places in the file.
+
+    Args:
+        indexed: the tensors that a checked index has there, by name.
+        name: the file.
+        header: its header, verified.
+        size: its bytes in all.
+    """
+    if _is_same(indexed, header, size):
+        return []
     try:
         said = tensors_of({name: (header, size)})
     except IntegrityError as error:
         return [Problem(code=error.code, what=error.what, file=name)]
-    indexed = {
-        tensor.fqn: tensor
-        for tensor in index.tensors
-        if any(chunk.file == name for chunk in tensor.chunks)
-    }
     told = {tensor.fqn: tensor for tensor in said if tensor.chunks}
     wrong = sorted(fqn for fqn in indexed.keys() | told.keys() if indexed.get(fqn) != told.get(fqn))
     return [
@@ -208,6 +214,55 @@ def against(index: Index, name: str, header: bytes, size: int) -> list[Problem]:
         )
         for fqn in wrong[:8]
     ]
+
+
+def _is_same(indexed: Mapping[str, TensorEntry], header: bytes, size: int) -> bool:
+    """Tell whether a header surely says what the index says; in doubt it is read, strictly.
+
+    It does when, from its last metadata on, it is byte for byte what the format's own library would
+    have written of the index: nothing of it is taken apart.
+    """
+    body = _spelled(indexed, len(header), size)
+    if body is None or int.from_bytes(header[:PREFIX], "little") != len(header) - PREFIX:
+        return False
+    said = header[PREFIX:].rstrip(b" ")
+    if said == b"{" + body:
+        return True
+    if not said.startswith(b"{") or not said.endswith(b"," + body):
+        return False
+    # What stands before the tensors has to be a member by itself: the metadata, once.
+    try:
+        member = canonical.loads(said[: -len(body) - 1] + b"}", limit=LIMIT)
+    except SecureTrainError:
+        return False
+    if not isinstance(member, dict) or list(member) != [METADATA]:
+        return False
+    metadata = member[METADATA]
+    return isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())
+
+
+def _spelled(indexed: Mapping[str, TensorEntry], start: int, size: int) -> bytes | None:
+    """The header of whole tensors without its metadata, from the first name on.
+
+    None when the index places them so that no header can say it.
+    """
+    said, expected = {}, start
+    for fqn, tensor in sorted(indexed.items(), key=_offset):
+        chunk, dtype = tensor.chunks[0], _CODES.get(tensor.dtype)
+        if len(tensor.chunks) != 1 or chunk.offset != expected or chunk.sizes != tensor.shape:
+            return None
+        if dtype is None or len(fqn) > MAX_NAME:
+            return None
+        expected += chunk.length
+        place = (chunk.offset - start, expected - start)
+        said[fqn] = Entry(dtype=dtype, shape=tensor.shape, data_offsets=place)
+    if expected != size or not said or METADATA in said:
+        return None
+    return msgspec.json.encode(said)[1:]
+
+
+def _offset(named: tuple[str, TensorEntry]) -> int:
+    return named[1].chunks[0].offset
 
 
 def weight_map(index: Index) -> bytes:

@@ -8,13 +8,13 @@ Everything that reads or writes artifacts speaks to a `Storage`; what each kind 
 """
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from securetrain.artifacts.tree import lease, writeback
 from securetrain.artifacts.tree.directory import Sink, Source, Staging, Storage
 from securetrain.core.errors import UsageError
 from securetrain.core.files import (
@@ -70,12 +70,19 @@ class FdSink:
     """A descriptor that is written to."""
 
     fd: int
+    durable: bool = False
+    """Whether the disk begins at once, because an fsync follows."""
+    at: int = 0
 
     def write(self, data: memoryview) -> None:
         """See `Sink`."""
         done = 0
         while done < len(data):
-            done += os.write(self.fd, data[done:])
+            count = os.write(self.fd, data[done : done + writeback.PIECE])
+            if self.durable:
+                writeback.begin(self.fd, self.at, count)
+            self.at += count
+            done += count
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,12 @@ class LocalStaging:
     def begin(self) -> None:
         """See `Staging`."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        self.folder.mkdir()
+        lease.take(self.folder)
+        try:
+            self.folder.mkdir()
+        except BaseException:
+            lease.release(self.folder)
+            raise
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
@@ -102,7 +114,7 @@ class LocalStaging:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self.folder / name, flags, PUBLIC_FILE)
         try:
-            yield FdSink(fd)
+            yield FdSink(fd, self.durable)
             if self.durable:
                 os.fsync(fd)
         finally:
@@ -125,21 +137,22 @@ class LocalStaging:
 
     def commit(self) -> None:
         """See `Staging`."""
-        if self.durable:
-            try:
-                commit_dir(self.folder, self.final)
-            except UsageError as error:
-                if error.code == "ST-USAG-005":
-                    raise FileExistsError(str(self.final)) from error
-                raise
-        else:
-            if self.final.exists() or self.final.is_symlink():
-                raise FileExistsError(str(self.final))
-            self.folder.rename(self.final)
+        with lease.committing(self.folder):
+            if self.durable:
+                try:
+                    commit_dir(self.folder, self.final)
+                except UsageError as error:
+                    if error.code == "ST-USAG-005":
+                        raise FileExistsError(str(self.final)) from error
+                    raise
+            else:
+                if self.final.exists() or self.final.is_symlink():
+                    raise FileExistsError(str(self.final))
+                self.folder.rename(self.final)
 
     def discard(self) -> None:
         """See `Staging`."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        lease.remove(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +215,15 @@ class LocalStorage:
     def replace(self, name: str, data: bytes) -> None:
         """See `Storage`."""
         write_atomic(self.path / name, data)
+
+    def siblings(self) -> list[Storage]:
+        """See `Storage`."""
+        folder = self.path.absolute().parent
+        if not folder.is_dir():
+            return []
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return [LocalStorage(folder / name) for name in sorted(names) if name != self.path.name]
 
     def above(self) -> "LocalStorage":
         """See `Storage`."""

@@ -3,6 +3,7 @@
 """What one of two ranks does in test_dist.py: argv is rank, directory. Writes rank-N.json."""
 
 import json
+import os
 import pickle
 import shutil
 import sys
@@ -169,7 +170,7 @@ def main() -> dict[str, Any]:
     errors["damage"] = error_of(read, target, bad)
     report["zeroed"] = bool((target["t"].to_local() == 0).all()) if RANK else None
     errors["exists"] = error_of(store, rows, "rows")
-    odd = {"t": rows["t"], "v": 1 if RANK == 0 else {1}}
+    odd = {"t": rows["t"], "v": 1 if RANK == 0 else range(1)}
     errors["one_rank_cannot"] = error_of(store, odd, "odd")
     errors["two_checkpoints"] = error_of(
         read, {"t": columns["t"]}, ROOT / ("rows" if RANK == 0 else "shifted")
@@ -193,3 +194,5 @@ if __name__ == "__main__":
     (ROOT / f"rank-{RANK}.json").write_text(json.dumps(main()))
     dist.barrier()
     dist.destroy_process_group()
+    # The end of the interpreter may abort while threads of torch are still there.
+    os._exit(0)

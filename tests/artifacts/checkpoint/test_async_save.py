@@ -33,7 +33,7 @@ def state():
 @pytest.fixture
 def start(keys, now, tmp_path):
     def run(content, name="ckpt", *, mode=SaveMode.THREAD, key=keys.checkpoint, params=SMALL):
-        context = SaveContext(run_id="r", step=1, created=now)
+        context = SaveContext(run_id="r", step=1, seq=1, created=now)
         return async_save(
             content, tmp_path / name, key=key, context=context, params=params, mode=mode
         )
@@ -75,7 +75,7 @@ def test_what_was_copied_is_what_is_saved(start, read, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_the_bytes_are_those_of_an_ordinary_save(start, keys, now, tmp_path, mode):
     saved = start(state(), mode=mode).result(timeout=60)
-    context = SaveContext(run_id="r", step=1, created=now)
+    context = SaveContext(run_id="r", step=1, seq=1, created=now)
     plain = save(state(), tmp_path / "plain", key=keys.checkpoint, context=context, params=SMALL)
     assert saved.digest == plain.digest
     for path in (tmp_path / "plain").glob("rank-*"):

@@ -46,16 +46,22 @@ def run(tmp_path_factory, keys, now):
         ("shifted", {"t": torch.arange(13 * 101.0).reshape(13, 101) + 1}),
     ):
         save(content, root / name, key=keys.checkpoint, context=context, params=SMALL)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error::FutureWarning", str(WORKER), str(rank), str(root)],
-            env=environment,
-        )
-        for rank in range(2)
-    ]
+    # A rank that dies says where.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    workers = []
+    for rank in range(2):
+        with (root / f"errors-{rank}").open("wb") as errors:
+            workers.append(
+                subprocess.Popen(
+                    [sys.executable, "-W", "error::FutureWarning", WORKER, str(rank), root],
+                    env=environment,
+                    stderr=errors,
+                )
+            )
     try:
-        assert [worker.wait(timeout=150) for worker in workers] == [0, 0]
+        ended = [worker.wait(timeout=150) for worker in workers]
+        said = [(root / f"errors-{rank}").read_text()[-4000:] for rank in range(2)]
+        assert ended == [0, 0], "\n".join(said)
     finally:
         for worker in workers:
             worker.kill()

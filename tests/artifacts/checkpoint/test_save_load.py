@@ -298,8 +298,8 @@ class Evil:
     "state",
     [
         {"x": Evil()},
-        {"x": {1, 2}},
-        {"x": torch.randn(3, 3).to_sparse()},
+        {"x": range(2)},
+        {"x": (torch.randn(3, 3).to_sparse(),)},
         {"x": torch.randn(3).as_subclass(Sub)},
         {"x": torch.empty(3, device="meta")},
         {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}},

@@ -10,7 +10,7 @@ import pytest
 
 from securetrain.artifacts import verify_path
 from securetrain.artifacts.lineage import freshness
-from securetrain.artifacts.lineage.floors import Floors
+from securetrain.artifacts.lineage.floors import HEAD_LIMIT, Floors
 from securetrain.artifacts.lineage.freshness import Freshness
 from securetrain.artifacts.lineage.head import (
     advance,
@@ -20,7 +20,7 @@ from securetrain.artifacts.lineage.head import (
     shown_head,
     sign_head,
 )
-from securetrain.artifacts.lineage.machine import HEAD, Floor
+from securetrain.artifacts.lineage.machine import HEAD, Floor, Head
 from securetrain.artifacts.lineage.quarantine import Quarantine, set_aside
 from securetrain.artifacts.lineage.waivers import (
     Waiver,
@@ -39,8 +39,10 @@ from securetrain.artifacts.statement.statements import (
 from securetrain.artifacts.tree.layout import STATEMENT, Kind
 from securetrain.artifacts.tree.storage import LocalStorage
 from securetrain.core.errors import IntegrityError
+from securetrain.identity.keys import PrivateKey
 from securetrain.identity.trust import TrustRole, TrustRoot
 from securetrain.policy.load import load_policy
+from securetrain.rendezvous.wire.protocol import FLOOR_LIMIT
 
 
 @pytest.fixture
@@ -321,6 +323,20 @@ def test_floors_that_are_a_link_are_refused(tmp_path):
         Floors(tmp_path / "floors.json").floor("r", [])
 
 
+def test_a_head_with_both_signatures_of_a_pair_can_be_shown_to_others(tmp_path, now):
+    """One that is too large is kept to itself, and then a node that was put back hears nothing."""
+    head = Head(
+        run_id="r" * 256, seq=1 << 40, step=1 << 40, digest="1" * 64, prev="2" * 64,
+        log_index=1 << 40, created=now, expires=now + timedelta(days=1),
+    )  # fmt: skip
+    key = PrivateKey.generate_pair()
+    data = sign_head(head, key)
+    assert len(data) <= HEAD_LIMIT == FLOOR_LIMIT
+    floors = Floors(tmp_path / "floors.json")
+    floors.raise_to("run-1", Floor(seq=1 << 40, digest="1" * 64), [key.key_id], data)
+    assert floors.head("run-1", {key.key_id}) == data
+
+
 def test_what_a_node_can_show_to_others_is_its_newest_head(run, keys, tmp_path, trust):
     folder, made = run
     floors = Floors(tmp_path / "floors.json")
@@ -336,7 +352,8 @@ def test_what_a_node_can_show_to_others_is_its_newest_head(run, keys, tmp_path, 
     floors.raise_to("run-1", Floor(seq=9, digest="9" * 64), shown.key_ids)
     older = Floor(seq=1, digest=digest_of(made[1]))
     floors.raise_to("run-1", older, shown.key_ids, b"older")
-    floors.raise_to("run-1", Floor(seq=10, digest="a" * 64), shown.key_ids, b"x" * 5000)
+    too_large = b"x" * (HEAD_LIMIT + 1)
+    floors.raise_to("run-1", Floor(seq=10, digest="a" * 64), shown.key_ids, too_large)
     assert floors.head("run-1", known) == data
     assert floors.head("run-1", {keys.stranger.key_id}) is None
     floors.raise_to("run-1", Floor(seq=11, digest="b" * 64), shown.key_ids, b"newer")

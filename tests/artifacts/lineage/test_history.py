@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from securetrain.artifacts.lineage.history import read_history
-from securetrain.artifacts.lineage.machine import NO_EPOCH, History
+from securetrain.artifacts.lineage.machine import NO_EPOCH, History, Rollback
 from securetrain.ledger import Body, Entry, Event, Recorded, events
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -83,6 +83,25 @@ def test_the_last_one_is_the_one_that_was_made_last():
     assert steps(found) == [1, 3, 2]
 
 
+def test_what_was_recovered_is_the_last_one():
+    """It was made before, and nobody said so in time: its time is that of the entry."""
+    found = read_history([signed(1, 1), signed(2, 9, event=events.CheckpointRecovered)])
+    assert found.last is not None
+    assert (found.last.step, found.last.time) == (2, START + timedelta(seconds=9))
+    again = read_history(
+        [signed(2, 1), signed(1, 2), signed(2, 9, event=events.CheckpointRecovered)]
+    )
+    assert steps(again) == [1, 2]
+
+
+def test_a_rollback_is_under_way_until_a_restart_point():
+    back = events.RolledBack(to=3, ranks="2", evidence="bad")
+    point = line(events.RestartPoint(subject="step", digest="a" * 64, step=3))
+    assert read_history([point]).going_back is None
+    assert read_history([point, line(back), signed(1, 1)]).going_back == Rollback(3, "2")
+    assert read_history([line(back), point]).going_back is None
+
+
 def test_evictions_that_were_dealt_with():
     found = read_history([line(events.NodeDistrusted(subject="node-b", last_good="then"))])
     assert found.distrusted == {("node-b", "then")}
@@ -93,6 +112,7 @@ def test_evictions_that_were_dealt_with():
     [
         events.CheckpointSigned,
         events.CheckpointSeen,
+        events.CheckpointRecovered,
         events.CheckpointQuarantined,
         events.EpochStarted,
         events.RestartPoint,

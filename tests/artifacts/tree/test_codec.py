@@ -1,9 +1,17 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
 import math
+import random
+from collections import Counter, OrderedDict, defaultdict
+from datetime import datetime, timedelta, timezone
+from enum import Enum, IntEnum
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from zoneinfo import ZoneInfo
 
 import msgspec
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,16 +19,38 @@ from securetrain.artifacts.tree import codec
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError
 
+zones = st.none() | st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
 scalars = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False)
+    | st.datetimes(timezones=zones)
+    | st.dates()
+    | st.timedeltas()
+    | st.text("abc/. ", max_size=9).map(Path)
+    | st.text("abc/. ", max_size=9).map(PurePosixPath)
 )
-keys = st.text() | st.integers() | st.tuples(st.integers(), st.text())
+keys = (
+    st.text()
+    | st.integers()
+    | st.tuples(st.integers(), st.text())
+    | st.frozensets(st.integers(), max_size=3)
+)
 values = st.recursive(
     scalars,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=4).map(tuple)
         | st.dictionaries(keys, inner, max_size=4)
+        | st.dictionaries(keys, inner, max_size=4).map(OrderedDict)
+        | st.dictionaries(keys, inner, max_size=4).map(lambda d: defaultdict(list, d))
+        | st.dictionaries(keys, inner, max_size=4).map(Counter)
+        | st.sets(keys, max_size=4)
+        | st.frozensets(keys, max_size=4)
     ),
     max_leaves=20,
 )
@@ -34,6 +64,12 @@ def same(a: object, b: object) -> bool:
         return a.hex() == b.hex()
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, complex) and isinstance(b, complex):
+        return same([a.real, a.imag], [b.real, b.imag])
+    if isinstance(a, datetime) and isinstance(b, datetime):
+        return (a.isoformat(), a.fold) == (b.isoformat(), b.fold)
+    if isinstance(a, defaultdict) and isinstance(b, defaultdict):
+        return a.default_factory is b.default_factory and same([*a.items()], [*b.items()])
     if isinstance(a, dict) and isinstance(b, dict):
         return same(list(a.items()), list(b.items()))
     return a == b
@@ -65,13 +101,65 @@ class _Callable:
 
 @pytest.mark.parametrize(
     "value",
-    [_Sub(1.0), {1, 2}, object(), _Callable(), lambda: 1, range(3), 1j, bytearray(b"x"), "\ud800"],
+    [
+        _Sub(1.0),
+        object(),
+        _Callable(),
+        lambda: 1,
+        range(3),
+        bytearray(b"x"),
+        "\ud800",
+        Path("\ud800"),
+        PureWindowsPath("x"),
+        defaultdict(lambda: 1),
+        datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")),
+        datetime(2026, 1, 1, tzinfo=timezone(timedelta(0), "named")),
+        {_Sub(1.0)},
+        (_Callable,),
+        torch.float32,
+        torch.zeros(1),
+        np.float64(1.0),
+        np.zeros(1),
+    ],
+    ids=lambda value: type(value).__name__,
 )
 def test_other_types_are_refused_by_name(value):
     with pytest.raises(UsageError) as caught:
         codec.encode({"a": [value]}, "opt.state")
     assert caught.value.code == "ST-USAG-013"
     assert caught.value.where == "opt.state"
+
+
+class _Colour(Enum):
+    RED = "red"
+
+
+class _Number(IntEnum):
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (_Colour.RED, "save its value, 'red'"),
+        (_Number.ONE, "save its value, 1"),
+        (np.random.default_rng(1), "bit_generator.state"),
+        (np.random.RandomState(1), "get_state()"),
+        (random.Random(1), "getstate()"),
+        (torch.Generator(), "get_state()"),
+        (torch.device("cpu"), "str(device)"),
+    ],
+)
+def test_the_refusal_says_what_to_save_instead(value, advice):
+    with pytest.raises(UsageError, match="ST-USAG-013") as caught:
+        codec.encode([value], "x")
+    assert advice in caught.value.fix
+
+
+def test_a_set_has_one_form():
+    """Equal sets iterate in any order; what is signed must not depend on it."""
+    first, second = {"a", "b", 3, (4, 5)}, {(4, 5), 3, "b", "a"}
+    assert codec.encode(first, "x") == codec.encode(second, "x")
 
 
 def test_depth_and_size_are_bounded():
@@ -105,7 +193,57 @@ def test_depth_and_size_are_bounded():
         {"bytes": "QQ=="[:3]},
         {"list": 3},
         {"tuple": [1], "list": []},
-        {"set": []},
+        {"set": [2, 1]},
+        {"set": [1, 1]},
+        {"set": [1, True]},
+        {"frozenset": [{"list": []}]},
+        {"complex": ["0x1p+0", "0x1p+0"]},
+        {"complex": ["0x1.0000000000000p+0"]},
+        {"datetime": ["2026-01-01", 0]},
+        {"datetime": ["2026-01-01T00:00:00", 2]},
+        {"datetime": ["2026-01-01T00:00:00Z", 0]},
+        {"datetime": "2026-01-01T00:00:00"},
+        {"date": "20260101"},
+        {"timedelta": [0, 86400, 0]},
+        {"timedelta": [10**12, 0, 0]},
+        {"timedelta": [1, 2]},
+        {"path": "a//b"},
+        {"path": 3},
+        {"path": "x" * 5000},
+        {"defaultdict": ["os.system", []]},
+        {"defaultdict": ["list"]},
+        {"defaultdict": [[], []]},
+        {"Counter": {}},
+        {"numpy": ["<f8"]},
+        {"numpy": ["<f8", "AAAA"]},
+        {"numpy": ["|O", "AAAAAAAAAAA="]},
+        {"ndarray": ["<f8", [1], "AAAA"]},
+        {"ndarray": ["<f8", [-1], ""]},
+        {"ndarray": ["<f8", [2**40], "AAAAAAAAAAA="]},
+        {"ndarray": ["<f8", [2**53 - 1] * 32, ""]},
+        {"ndarray": ["<f8", [0] * 33, ""]},
+        {"ndarray": ["|O8", [0], ""]},
+        {"ndarray": ["<U3", [0], ""]},
+        {"ndarray": ["<f8\n", [0], ""]},
+        {"ndarray": ["<M8[fortnight]", [0], ""]},
+        {"ndarray": ["|b1", [1], "Ag=="]},
+        {"ndarray": [["<f8"], [0], ""]},
+        {"ndarray": "<f8"},
+        {"tensor": ["float31", [0], ""]},
+        {"tensor": ["bool", [1], "Ag=="]},
+        {"tensor": ["float32", [1], ""]},
+        {"dtype": "float31"},
+        {"dtype": ["float32"]},
+        {"size": [-1]},
+        {"size": 3},
+        {"parts": ["sparse_bsr", [1], "", False]},
+        {"parts": ["ndarray", [1], "", False]},
+        {"parts": ["ndarray", [1], "|O", False]},
+        {"parts": ["ndarray", [1], "<f8", True]},
+        {"parts": ["sparse_coo", [1], "<f8", False]},
+        {"parts": ["sparse_coo", [1], "", 1]},
+        {"parts": ["sparse_csr", [1], "", True]},
+        {"list": [{"parts": ["sparse_coo", [1], "", False]}]},
         {"object": ["os.system"]},
         {"dict": [[1]]},
         {"dict": [[1, 2], [1, 3]]},

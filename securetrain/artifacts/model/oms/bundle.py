@@ -26,7 +26,8 @@ MAX_CHAIN: Final = 10
 
 class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sig: Annotated[str, Meta(min_length=1, max_length=4096)]
-    keyid: str = ""
+    keyid: str | None = None
+    """Not used: the material names the key. Older releases wrote ``null``."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,6 +38,9 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Hint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hint: Annotated[str, Meta(max_length=256)] = ""
+    rawBytes: Annotated[str, Meta(max_length=8192)] = ""  # noqa: N815
+    """The key itself, as releases before 1.1 wrote it."""
+    keyDetails: str | int | None = None  # noqa: N815
 
 
 class _RawCertificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +73,9 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
     signature: bytes
     hint: str | None = None
+    raw_key: bytes = b""
+    """The key, in bundles of releases before 1.1; it must be the trusted one and counts for nothing
+    else."""
     chain: tuple[bytes, ...] = ()
     """Certificates in DER, the signer's first."""
     is_keyless: bool = False
@@ -87,12 +94,15 @@ def parse(data: bytes, where: str) -> Bundle:
         kinds = (material.publicKey, material.x509CertificateChain, material.certificate)
         if sum(kind is not None for kind in kinds) != 1:
             raise ValueError("not exactly one kind of verification material")
-        chain = material.x509CertificateChain
+        if material.certificate is not None and not material.tlogEntries:
+            raise ValueError("a keyless signature without a log's entry")
+        chain, named = material.x509CertificateChain, material.publicKey
         return Bundle(
             raw=data,
             payload=_unbase64(envelope.payload),
             signature=_unbase64(envelope.signatures[0].sig),
-            hint=None if material.publicKey is None else material.publicKey.hint,
+            hint=None if named is None else named.hint,
+            raw_key=b"" if named is None else _unbase64(named.rawBytes),
             chain=() if chain is None else tuple(_unbase64(c.rawBytes) for c in chain.certificates),
             is_keyless=material.certificate is not None,
         )

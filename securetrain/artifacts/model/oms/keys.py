@@ -6,9 +6,11 @@ Model Signing knows ECDSA on P-256, P-384 and P-521, each with its own SHA-2. Ru
 certificates, in order:
 
 1. the chain leads to one of the given roots **now**: there is no trusted time in a bundle of this
-   kind, so an expired certificate proves nothing any more;
-2. the signer's certificate is an end entity's, may make signatures, and is for signing code where
-   it says what it is for.
+   kind, so an expired certificate proves nothing any more; a certificate that signed itself counts
+   when it is one of the roots;
+2. the signer's certificate may make signatures and may not issue certificates, and is for signing
+   code where it says what it is for. Many tools mark every certificate as an authority's: that of
+   a signer is one when its key usage lets it sign certificates too.
 """
 
 import hashlib
@@ -25,6 +27,7 @@ from OpenSSL import crypto
 
 from securetrain.artifacts.model.oms.manifest import malformed
 from securetrain.core.errors import IntegrityError
+from securetrain.identity.dsse import IN_TOTO
 
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey
@@ -107,6 +110,33 @@ def verify(key: PublicKey, signature: bytes, data: bytes, where: str) -> None:
         raise IntegrityError("ST-OMSB-110", "the signature does not verify", where) from error
 
 
+def verify_old(key: PublicKey, signature: bytes, payload: bytes, *, certified: bool) -> bool:
+    """Tell whether release 0.2 of the reference implementation has signed a payload.
+
+    It spelled the payload as Python text, and hashed for every certificate with SHA-256.
+    """
+    spelled = f"DSSEV1 {len(IN_TOTO)} {IN_TOTO} {len(payload)} {payload!r}".encode()
+    algorithm = hashes.SHA256() if certified else _HASHES[key.curve.name]
+    try:
+        key.verify(signature, spelled, ec.ECDSA(algorithm))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def check_raw(key: PublicKey, raw: bytes, where: str) -> None:
+    """Refuse a bundle of a release before 1.1 that holds another key.
+
+    Raises:
+        IntegrityError: ST-OMSB-120.
+    """
+    subject = serialization.PublicFormat.SubjectPublicKeyInfo
+    pem = key.public_bytes(serialization.Encoding.PEM, subject)
+    der = key.public_bytes(serialization.Encoding.DER, subject)
+    if raw and raw.strip() not in {pem.strip(), der.strip()}:
+        raise _untrusted(f"signed by another key than {hint_of(key)[:16]}", where)
+
+
 def check_hint(key: PublicKey, hint: str, where: str) -> None:
     """Refuse a bundle that names another key.
 
@@ -185,7 +215,8 @@ def _check_purpose(leaf: x509.Certificate, where: str) -> None:
             error
         )
     values = [extension.value for extension in extensions]
-    if any(isinstance(value, x509.BasicConstraints) and value.ca for value in values):
+    is_marked = any(isinstance(value, x509.BasicConstraints) and value.ca for value in values)
+    if is_marked and usage.key_cert_sign:
         raise _untrusted("the signer's certificate is an authority's", where)
     purposes = [value for value in values if isinstance(value, x509.ExtendedKeyUsage)]
     if not usage.digital_signature or any(CODE_SIGNING not in one for one in purposes):

@@ -1,26 +1,31 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""The statement of a Model Signing bundle: every file of a model and its SHA-256.
+"""The statement of a Model Signing bundle: every file of a model, or every shard, and its digest.
 
 Rules, in order, all of them on bytes whose signature has verified:
 
-1. the statement's and the predicate's types are the one that the specification names;
-2. one method (``files``) and one algorithm (``sha256``) are read, because the reference verifier
-   reads no other; the predicate is a closed schema, a resource's further fields are ignored, as
-   the specification asks;
+1. the statement's and the predicate's types are those that the specification names; the predicate
+   is a closed schema, a resource's further fields are ignored, as the specification asks;
+2. the method is ``files`` or ``shards``, the hash SHA-256, BLAKE2b or BLAKE3, the same for all
+   resources as for the whole; ``shard_size`` is there for shards, and for nothing else;
 3. a model of no files is refused; names are safe relative paths, unique (case ignored) and sorted;
-4. the subject's digest is the SHA-256 of the resources' digests in their order.
+   a model that is one file may call it ``.``, as the reference implementation does;
+4. a file's shards are all there, each as long as it must be, the last one perhaps shorter;
+5. what it leaves out (``ignore_paths``) are names below the model, never the model itself;
+6. the subject's digest is the SHA-256 of the resources' digests in their order.
 
-Whatever the bundle says should be ignored is not: every file below the model must be signed, but
-the bundle itself.
+Statements of release 0.2 (`PREDICATE_0_1`) list the files as subjects and have none of the rest;
+they are read where the signature is one of that release, and never written.
 """
 
 import hashlib
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from securetrain.core import canonical
 from securetrain.core.errors import IntegrityError, UsageError, reason
@@ -28,27 +33,38 @@ from securetrain.core.files import unsafe_name
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://model_signing/signature/v1.0"
+PREDICATE_0_1: Final = "https://model_signing/Digests/v0.1"
 PAYLOAD_LIMIT: Final = 64 << 20
 MAX_FILES: Final = 1_000_000
+ITSELF: Final = "."
+"""The name of a model that is one file, as the reference implementation writes it."""
 
-Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Hash: TypeAlias = Literal["sha256", "blake2b", "blake3"]
+HASHES: Final[Mapping[Hash, int]] = {"sha256": 32, "blake2b": 64, "blake3": 32}
+"""Each with its digest's length in bytes."""
+SHARD_SIZE: Final = 1_000_000_000
+"""In bytes, as the specification suggests."""
+
+_GLOB: Final = frozenset("*?[")
+_SHARD: Final = re.compile(r"(.+):(0|[1-9][0-9]{0,18}):([1-9][0-9]{0,18})", re.DOTALL)
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """One file of the model. Further fields may be there and mean nothing."""
+    """One file of the model, or one shard. Further fields may be there and mean nothing."""
 
     name: Annotated[str, Meta(min_length=1, max_length=4096)]
-    digest: Digest
-    algorithm: Literal["sha256"] = "sha256"
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]+\Z", max_length=128)]
+    algorithm: Hash = "sha256"
 
 
 class Serialization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The way in which the model was turned into resources."""
 
-    method: Literal["files"] = "files"
-    hash_type: Literal["sha256"] = "sha256"
+    method: Literal["files", "shards"] = "files"
+    hash_type: Hash = "sha256"
     allow_symlinks: bool = False
     ignore_paths: list[str] = []
+    shard_size: Annotated[int, Meta(gt=0)] | UnsetType = UNSET
 
 
 class Predicate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,8 +74,16 @@ class Predicate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resources: list[Resource]
 
 
+class Part(NamedTuple):
+    """Some bytes of a file, and their digest; `end` is None where it is the file's, whatever."""
+
+    start: int
+    end: int | None
+    digest: str
+
+
 class _Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
+    name: Annotated[str, Meta(min_length=1)]
     digest: dict[str, str]
 
 
@@ -70,7 +94,20 @@ class _Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     predicate: Predicate
 
 
-def root_of(resources: Sequence[Resource]) -> str:
+class _OldSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=4096)]
+    digest: dict[str, str]
+    annotations: dict[str, str] = {}
+
+
+class _OldStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: str = msgspec.field(name="_type")
+    subject: list[_OldSubject]
+    predicateType: str  # noqa: N815 - the name in the specification
+    predicate: dict[str, Any]
+
+
+def root_of(resources: Iterable[Resource]) -> str:
     """The subject's digest: SHA-256 over the raw digests in order, hex."""
     state = hashlib.sha256()
     for resource in resources:
@@ -78,15 +115,19 @@ def root_of(resources: Sequence[Resource]) -> str:
     return state.hexdigest()
 
 
-def write(name: str, resources: Sequence[Resource], ignored: Sequence[str]) -> bytes:
-    """The statement's bytes for a model called `name`.
+def write(
+    name: str,
+    resources: Sequence[Resource],
+    ignored: Sequence[str] = (),
+    serialization: Serialization | None = None,
+) -> bytes:
+    """The statement's bytes for a model called `name`; `ignored` is what was left out.
 
     Raises:
         IntegrityError: ST-OMSB-101 when it breaks its own rules.
     """
-    predicate = Predicate(
-        serialization=Serialization(ignore_paths=list(ignored)), resources=list(resources)
-    )
+    how = msgspec.structs.replace(serialization or Serialization(), ignore_paths=list(ignored))
+    predicate = Predicate(serialization=how, resources=list(resources))
     _check(predicate, "")
     statement: dict[str, Any] = {
         "_type": STATEMENT_TYPE,
@@ -105,7 +146,7 @@ def read(payload: bytes, where: str) -> Predicate:
     """
     try:
         value = canonical.loads(payload, limit=PAYLOAD_LIMIT, where=where)
-        statement = msgspec.convert(value, _Statement, strict=True)
+        statement = msgspec.convert(_with_whole_size(value), _Statement, strict=True)
     except (UsageError, msgspec.ValidationError) as error:
         raise malformed(reason(error), where) from error
     if statement.type != STATEMENT_TYPE or statement.predicateType != PREDICATE_TYPE:
@@ -117,17 +158,127 @@ def read(payload: bytes, where: str) -> Predicate:
     return predicate
 
 
+def read_old(payload: bytes, where: str) -> Predicate:
+    """Read a payload that release 0.2 of the reference implementation has signed.
+
+    Raises:
+        IntegrityError: ST-OMSB-101, ST-OMSB-110.
+    """
+    try:
+        value = canonical.loads(payload, limit=PAYLOAD_LIMIT, where=where)
+        statement = msgspec.convert(value, _OldStatement, strict=True)
+        resources = [Resource(name=s.name, digest=s.digest["sha256"]) for s in statement.subject]
+    except (UsageError, msgspec.ValidationError, KeyError) as error:
+        raise malformed(reason(error), where) from error
+    if statement.type != STATEMENT_TYPE or statement.predicateType != PREDICATE_0_1:
+        raise IntegrityError(
+            "ST-OMSB-110", "a signature as release 0.2 made them, over a later statement", where
+        )
+    resources.sort(key=lambda one: one.name)
+    predicate = Predicate(serialization=Serialization(), resources=resources)
+    _check(predicate, where)
+    return predicate
+
+
+def parts_of(predicate: Predicate) -> dict[str, tuple[Part, ...]]:
+    """The files of a predicate that was read, each with its shards in order, or as one part."""
+    if predicate.serialization.method == "files":
+        return {one.name: (Part(0, None, one.digest),) for one in predicate.resources}
+    found: dict[str, list[Part]] = {}
+    for one in predicate.resources:
+        name, start, end = _shard(one.name)
+        found.setdefault(name, []).append(Part(start, end, one.digest))
+    return {name: tuple(sorted(parts)) for name, parts in found.items()}
+
+
+def shard_name(name: str, start: int, end: int) -> str:
+    """The name of a shard's resource."""
+    return f"{name}:{start}:{end}"
+
+
+def plain_ignored(path: str) -> str:
+    """A name below a model as the format spells it, of what was left out; empty when it is none."""
+    if "\0" in path or path.startswith("/"):
+        return ""
+    parts = PurePosixPath(path).parts
+    return "" if ".." in parts else "/".join(parts)
+
+
+def has_glob(path: str) -> bool:
+    """Tell whether a name holds what other programs take for a pattern."""
+    return not _GLOB.isdisjoint(path)
+
+
+def _with_whole_size(value: Any) -> Any:
+    """The reference implementation writes a shard's size as ``1000.0``."""
+    try:
+        serialization = value["predicate"]["serialization"]
+        size = serialization["shard_size"]
+    except (KeyError, TypeError):
+        return value
+    if isinstance(size, float) and size.is_integer():
+        serialization["shard_size"] = int(size)
+    return value
+
+
 def _check(predicate: Predicate, where: str) -> None:
-    """Rule 3."""
-    names = [resource.name for resource in predicate.resources]
+    """Rules 2 to 5."""
+    how = predicate.serialization
+    if (how.method == "shards") != (how.shard_size is not UNSET):
+        raise malformed("a shard size is for shards, and they need one", where)
+    length = 2 * HASHES[how.hash_type]
+    for one in predicate.resources:
+        if one.algorithm != how.hash_type or len(one.digest) != length:
+            raise malformed(f"{one.name!r} has no digest of {how.hash_type}", where)
+    for path in how.ignore_paths:
+        if not plain_ignored(path):
+            raise malformed(f"it leaves out {path!r}, which is no name below the model", where)
+    names = [one.name for one in predicate.resources]
     if not names or len(names) > MAX_FILES:
         raise malformed(f"{len(names)} files", where)
-    if names != sorted(names) or len({name.casefold() for name in names}) != len(names):
-        raise malformed("the files are not sorted, or two have one name", where)
+    if isinstance(how.shard_size, int):
+        names = _check_shards(names, how.shard_size, where)
+    elif names != sorted(names):
+        raise malformed("the files are not sorted", where)
+    _check_names(names, where)
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    """Rule 3."""
+    if len({name.casefold() for name in names}) != len(names):
+        raise malformed("two files have one name", where)
+    if list(names) == [ITSELF]:
+        return
     for name in names:
         for part in name.split("/"):
             if problem := unsafe_name(part):
                 raise malformed(f"file {name!r}: {problem}", where)
+
+
+def _check_shards(names: Sequence[str], size: int, where: str) -> list[str]:
+    """Rule 4; the files' names."""
+    try:
+        shards = [_shard(name) for name in names]
+    except ValueError as error:
+        raise malformed(f"not a shard's name: {error}", where) from error
+    # The specification sorts names as text, the reference implementation by their numbers.
+    if list(names) != sorted(names) and shards != sorted(shards):
+        raise malformed("the shards are not sorted", where)
+    ends: dict[str, int] = {}
+    for name, start, end in sorted(shards):
+        before = ends.get(name, 0)
+        if start != before or start % size or not start < end <= start + size:
+            raise malformed(f"the shards of {name!r} do not follow each other", where)
+        ends[name] = end
+    return list(ends)
+
+
+def _shard(name: str) -> tuple[str, int, int]:
+    """The file, the start and the end: the last two colons count, a name may hold others."""
+    found = _SHARD.fullmatch(name)
+    if found is None:
+        raise ValueError(repr(name))
+    return found[1], int(found[2]), int(found[3])
 
 
 def malformed(what: str, where: str) -> IntegrityError:

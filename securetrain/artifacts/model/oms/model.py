@@ -1,200 +1,85 @@
 # SPDX-FileCopyrightText: 2026 The securetrain developers
 # SPDX-License-Identifier: Apache-2.0
-"""Sign and verify a model directory in the format of OpenSSF Model Signing.
+"""Sign and verify a model in the format of OpenSSF Model Signing: a directory, or one file.
 
 Rules of verifying, in order; the first three end the check when they fail:
 
-1. the bundle is a regular file of the right shape, of the kind that the verifier has a root for:
-   a key never verifies a bundle of certificates, nor the other way round;
-2. its signature verifies, over DSSE's pre-authentication encoding and no older one;
-3. its statement is sound (`manifest`);
-4. everything below the model is a regular file that the statement names, but the bundle itself;
-   links, special files, empty directories and files in any ignored place are problems;
-5. every file is read once and has its digest.
+1. the bundle is a regular file of the right shape, of the kind that the verifier has a root for,
+   and its signature verifies (`signers`);
+2. its statement is sound (`manifest`), and of the release whose signature it carries;
+3. the bundle does not list itself;
+4. everything below the model is a file that the statement names, but the bundle itself and what is
+   left out: what git keeps, what the statement leaves out, what the person asks to leave out. Links
+   are followed where the statement or the person says so; special files and empty directories are
+   problems (`listing`), and so is a directory in the place of a signature that was left out;
+5. every file that the statement names is read once and has its digest, whatever is left out.
+
+With `Scope.ignore_unsigned`, further files are not problems. What was left out or not signed is
+named in the result: nobody vouches for it.
 """
 
-import hashlib
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec import UNSET
 
 from securetrain.artifacts.model.oms import bundle as bundle_file
-from securetrain.artifacts.model.oms import keys, manifest
-from securetrain.artifacts.model.oms.manifest import Predicate, Resource
+from securetrain.artifacts.model.oms import manifest
+from securetrain.artifacts.model.oms.hashing import Hasher, Progress, Stretch, digests
+from securetrain.artifacts.model.oms.listing import (
+    GIT,
+    Found,
+    look,
+    name_below,
+    names_to_ignore,
+)
+from securetrain.artifacts.model.oms.manifest import (
+    ITSELF,
+    Hash,
+    Part,
+    Predicate,
+    Resource,
+    Serialization,
+)
+from securetrain.artifacts.model.oms.signers import ModelSigner, ModelTrust
 from securetrain.artifacts.tree.problems import Problem, most_telling
 from securetrain.core import CODES, ExitCode
-from securetrain.core.errors import IdentityError, IntegrityError, UsageError
-from securetrain.core.files import FileEntry, open_regular, read_file, survey, write_atomic
-from securetrain.identity import KeylessPolicy, verify_dsse
-from securetrain.identity.dsse import IN_TOTO, pae
-from securetrain.identity.keys import read_private
+from securetrain.core.errors import IntegrityError, UsageError
+from securetrain.core.files import read_file, write_atomic
 
-CHUNK: Final = 1 << 20
-KEY_LIMIT: Final = 1 << 20
 MAX_PROBLEMS: Final = 200
 DEFAULT_NAME: Final = "model.sig"
-
-Progress: TypeAlias = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeySigner:
-    """Signs with a bare key."""
-
-    key: keys.PrivateKey
-
-    def wrap(self, payload: bytes) -> bytes:
-        """The bundle."""
-        signature = keys.sign(self.key, pae(IN_TOTO, payload))
-        return bundle_file.write(payload, signature, hint=keys.hint_of(self.key.public_key()))
+SUFFIX: Final = ".sig"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateSigner:
-    """Signs with a key whose certificate travels along."""
+class Scope:
+    """A person's wishes beside the defaults."""
 
-    key: keys.PrivateKey
-    chain: tuple[x509.Certificate, ...]
-    """The signer's first, then what leads to the root; the root itself may be left out."""
-
-    def wrap(self, payload: bytes) -> bytes:
-        """The bundle.
-
-        Raises:
-            IntegrityError: ST-OMSB-120 when the certificate is not of this key.
-        """
-        if not self.chain or self.chain[0].public_key() != self.key.public_key():
-            raise IntegrityError(
-                "ST-OMSB-120", "the certificate is not of this key", "", "give the key's own"
-            )
-        signature = keys.sign(self.key, pae(IN_TOTO, payload))
-        der = tuple(one.public_bytes(Encoding.DER) for one in self.chain)
-        return bundle_file.write(payload, signature, chain=der)
+    ignore_paths: tuple[Path, ...] = ()
+    """Left out, with all below them."""
+    ignore_git: bool = True
+    """What git keeps is left out (`GIT`); a verifier who does not want that is not overruled by the
+    bundle."""
+    allow_symlinks: bool = False
+    """Links are followed, also where a statement does not say so."""
+    ignore_unsigned: bool = False
+    """Files that nobody has signed are no problem to a verifier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedKey:
-    """A verifier's root: one key."""
+class Form:
+    """The form in which a signer writes a model down."""
 
-    key: keys.PublicKey
-
-    def unwrap(self, bundle: bundle_file.Bundle, now: datetime, where: str) -> str:
-        """Rules 1 and 2; who signed, in words.
-
-        Raises:
-            IntegrityError: ST-OMSB-110, ST-OMSB-120.
-        """
-        del now
-        if bundle.hint is None:
-            raise _other_kind("a key", where)
-        keys.check_hint(self.key, bundle.hint, where)
-        keys.verify(self.key, bundle.signature, pae(IN_TOTO, bundle.payload), where)
-        return f"key {keys.hint_of(self.key)[:16]}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedRoots:
-    """A verifier's root: certificates of authorities."""
-
-    roots: tuple[x509.Certificate, ...]
-
-    def unwrap(self, bundle: bundle_file.Bundle, now: datetime, where: str) -> str:
-        """Rules 1 and 2; who signed, in words.
-
-        Raises:
-            IntegrityError: ST-OMSB-101, ST-OMSB-110, ST-OMSB-120, ST-OMSB-150.
-        """
-        if not bundle.chain:
-            raise _other_kind("certificates", where)
-        key, leaf = keys.check_chain(bundle.chain, self.roots, now, where)
-        keys.verify(key, bundle.signature, pae(IN_TOTO, bundle.payload), where)
-        return f"certificate {leaf.subject.rfc4514_string() or '(no subject)'}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedIdentity:
-    """A verifier's root: who signed, as a Sigstore instance vouches for it (keyless)."""
-
-    policy: KeylessPolicy
-    trusted_root: Path | None = None
-    """The instance's trusted root; None for the public one."""
-
-    def unwrap(self, bundle: bundle_file.Bundle, now: datetime, where: str) -> str:
-        """Rules 1 and 2; who signed, in words. Nothing is fetched.
-
-        Raises:
-            IntegrityError: ST-OMSB-110, ST-OMSB-120.
-            UsageError: ST-USAG-004 without the extra ``[sigstore]``.
-        """
-        del now  # a log says when it was signed
-        if not bundle.is_keyless:
-            raise _other_kind("an identity", where)
-        try:
-            found = verify_dsse(bundle.raw, IN_TOTO, self.policy, self.trusted_root, where)
-        except IdentityError as error:
-            code = "ST-OMSB-120" if error.code == "ST-IDEN-022" else "ST-OMSB-110"
-            raise IntegrityError(code, f"{error.code}: {error.what}", where, error.fix) from error
-        if found.payload.data != bundle.payload:
-            raise IntegrityError("ST-OMSB-110", "another payload was verified", where)
-        return f"{found.identity} (vouched for by {found.issuer})"
-
-
-ModelSigner: TypeAlias = KeySigner | CertificateSigner
-ModelTrust: TypeAlias = TrustedKey | TrustedRoots | TrustedIdentity
-
-
-def read_signer(key_file: Path, certificate: Path | None, chain: Sequence[Path]) -> ModelSigner:
-    """A signer from files; with the key's certificate, it and `chain` travel along."""
-    key = keys.load_private(read_private(key_file), None, str(key_file))
-    if certificate is None:
-        return KeySigner(key=key)
-    files = (certificate, *chain)
-    found = [one for file in files for one in _certificates(file)]
-    return CertificateSigner(key=key, chain=tuple(found))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRoots:
-    """Files and names that a verifier's root is read from; exactly one kind."""
-
-    public_key: Path | None = None
-    ca: Path | None = None
-    identity: str | None = None
-    issuer: str | None = None
-    trusted_root: Path | None = None
-
-    def read(self, where: str) -> ModelTrust:
-        """The root.
-
-        Raises:
-            UsageError: ST-USAG-001 when it is not exactly one kind.
-        """
-        keyless = self.identity or self.issuer or self.trusted_root
-        if sum(map(bool, (self.public_key, self.ca, keyless))) != 1:
-            raise one_root(where)
-        if self.public_key is not None:
-            pem = read_file(self.public_key, KEY_LIMIT)
-            return TrustedKey(key=keys.load_public(pem, str(self.public_key)))
-        if self.ca is not None:
-            return TrustedRoots(roots=tuple(_certificates(self.ca)))
-        policy = KeylessPolicy(identity=self.identity or "", issuer=self.issuer or "")
-        return TrustedIdentity(policy=policy, trusted_root=self.trusted_root)
-
-
-def one_root(where: str) -> UsageError:
-    """The refusal of a question that does not say whose signature counts, or on what."""
-    return UsageError(
-        "ST-USAG-001",
-        "a Model Signing bundle is verified with one root",
-        where,
-        "give --bundle FILE, and one of --public-key, --ca, --identity with --issuer",
-    )
+    algorithm: Hash = "sha256"
+    shard_size: int | None = None
+    """In bytes; None for whole files."""
+    spec_name: bool = False
+    """One file goes by its name, as the specification says, and not as ``.``, as the reference
+    implementation writes it and reads it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -207,8 +92,16 @@ class ModelResult:
     """Who signed; empty when no signature verified."""
     resources: Sequence[Resource] = ()
     problems: list[Problem] = field(default_factory=list)
+    left_out: Sequence[str] = ()
+    """Paths that are there and were not looked at, because they are left out."""
+    unsigned: Sequence[str] = ()
+    """Files that are there and were not looked at, because unsigned ones are ignored."""
+    notes: list[str] = field(default_factory=list)
+    """What else a person should know."""
     num_files: int = 0
     num_bytes: int = 0
+    payload: bytes = b""
+    """What was signed, verified and well-formed; empty when it is not."""
 
     @property
     def ok(self) -> bool:
@@ -228,36 +121,61 @@ class ModelResult:
             self.problems.append(Problem(code=code, what=what, file=file))
 
 
+def default_bundle(path: Path) -> Path:
+    """The place of a model's bundle when nobody says: in the directory, or beside the file."""
+    return path / DEFAULT_NAME if path.is_dir() else path.with_name(path.name + SUFFIX)
+
+
 def sign_model(
-    path: Path, bundle: Path, signer: ModelSigner, *, progress: Progress | None = None
+    path: Path,
+    bundle: Path,
+    signer: ModelSigner,
+    *,
+    scope: Scope | None = None,
+    form: Form | None = None,
+    notes: list[str] | None = None,
+    progress: Progress | None = None,
 ) -> Predicate:
     """Hash every file of a model, sign the list and write the bundle, which must not exist.
 
+    `notes` gets what a person should know of it.
+
     Raises:
-        UsageError: ST-USAG-002 when `path` holds links or special files, or is unreadable;
-            ST-USAG-005 when the bundle exists.
+        UsageError: ST-USAG-002 when `path` holds what cannot be signed, or is unreadable;
+            ST-USAG-001 for a path to leave out that no bundle can name; ST-USAG-005 when the bundle
+            exists.
         IntegrityError: ST-OMSB-101 for a model without files.
     """
-    if not path.is_dir():
-        raise UsageError("ST-USAG-002", "there is no such directory", str(path))
-    bundle_name = _name_below(path, bundle)
-    files, unsafe = survey(path)
-    if unsafe:
+    scope, form = scope or Scope(), form or Form()
+    if bundle.exists() or bundle.is_symlink():
+        raise UsageError(
+            "ST-USAG-005", "already exists", str(bundle), "remove it, or choose another name"
+        )
+    ignored = _ignored(path, scope, name_below(path, bundle))
+    found = look(path, ignored, follow=scope.allow_symlinks)
+    if notes is not None:
+        notes += [f"{name} is a link that leads out of the model" for name in found.outside]
+        notes += [f"left out: {name}" for name in sorted(found.left_out)]
+    if found.unsafe:
         raise UsageError(
             "ST-USAG-002",
-            f"{unsafe[0].reason}, which cannot be signed",
-            str(path / unsafe[0].name),
-            "remove or rename it",
+            f"{found.unsafe[0].reason}, which cannot be signed",
+            str(path / found.unsafe[0].name),
+            "remove or rename it, or leave it out (--ignore-paths); links: --allow-symlinks",
         )
-    total, done, resources = sum(file.size for file in files), 0, []
-    for file in files:
-        if file.name == bundle_name:
-            raise UsageError("ST-USAG-005", "already exists", str(bundle))
-        resources.append(Resource(name=file.name, digest=_digest(path, file)))
-        done += file.size
-        if progress is not None:
-            progress(done, total)
-    payload = manifest.write(path.resolve().name, resources, [bundle_name] if bundle_name else [])
+    hasher = Hasher(root=path, algorithm=form.algorithm, follow=scope.allow_symlinks)
+    resources = _hash(hasher, found, form, progress)
+    payload = manifest.write(
+        path.resolve().name,
+        resources,
+        ignored,
+        Serialization(
+            method="files" if form.shard_size is None else "shards",
+            hash_type=form.algorithm,
+            allow_symlinks=scope.allow_symlinks,
+            shard_size=UNSET if form.shard_size is None else form.shard_size,
+        ),
+    )
     write_atomic(bundle, signer.wrap(payload), replace=False)
     return manifest.read(payload, str(bundle))
 
@@ -268,40 +186,86 @@ def verify_model(
     trust: ModelTrust,
     now: datetime,
     *,
+    scope: Scope | None = None,
     progress: Progress | None = None,
 ) -> ModelResult:
-    """Verify a model directory against its bundle.
+    """Verify a model against its bundle.
 
     Raises:
-        UsageError: ST-USAG-002 when there is no such directory.
+        UsageError: ST-USAG-002 when there is no such model; ST-USAG-001 for a path to leave out
+            that is not below it.
     """
-    if not path.is_dir():
-        raise UsageError("ST-USAG-002", "there is no such directory", str(path))
+    scope = scope or Scope()
+    if not path.exists():
+        raise UsageError("ST-USAG-002", "there is no such directory or file", str(path))
+    more = list(names_to_ignore(path, scope.ignore_paths))
     result = ModelResult(path=path, bundle=bundle)
     try:
         predicate = _open(result, trust, now)
-        files = _listing(result, predicate)
+        how, signed = predicate.serialization, manifest.parts_of(predicate)
+        own = name_below(path, bundle)
+        if own in signed:
+            raise manifest.malformed("it names itself", str(bundle))
+        if not path.is_dir() and path.name in signed:
+            signed[ITSELF] = signed.pop(path.name)
+        follow = how.allow_symlinks or scope.allow_symlinks
+        plain = [manifest.plain_ignored(one) for one in how.ignore_paths]
+        ignored = {*plain, *GIT} if scope.ignore_git else {*plain} - {*GIT}
+        found = look(path, {*ignored, *more, own}, follow=follow, signed=signed)
+        files = _listing(result, signed, found, scope)
     except IntegrityError as error:
         result.problems.append(Problem(code=error.code, what=error.what, file=bundle.name))
         return result
     except OSError as error:
         result.add("ST-OMSB-200", str(error.strerror or error))
         return result
-    total = sum(file.size for file in files.values())
-    for resource in predicate.resources:
-        if file := files.get(resource.name):
-            _compare(result, resource, file)
-            if progress is not None:
-                progress(result.num_bytes, total)
+    hasher = Hasher(root=path, algorithm=how.hash_type, follow=follow)
+    _compare(result, hasher, files, found.files, progress)
     return result
 
 
-def _certificates(file: Path) -> list[x509.Certificate]:
-    return list(keys.load_certificates(read_file(file, KEY_LIMIT), str(file)))
+def _ignored(path: Path, scope: Scope, bundle_name: str) -> list[str]:
+    """The names that a signer leaves out, as the bundle will say them."""
+    ignored = list(names_to_ignore(path, scope.ignore_paths))
+    for name in ignored:
+        if manifest.has_glob(name):
+            raise UsageError(
+                "ST-USAG-001",
+                "a path to leave out holds *, ? or [, which a bundle cannot name",
+                name,
+                "rename it, or leave out its directory",
+            )
+    if path.is_dir():
+        ignored += GIT if scope.ignore_git else ()
+    if bundle_name:
+        ignored.append(bundle_name)
+    return sorted(set(ignored))
+
+
+def _hash(hasher: Hasher, found: Found, form: Form, progress: Progress | None) -> list[Resource]:
+    """The resources of what was found, in their order."""
+    stretches = []
+    for name, size in found.files.items():
+        step = size if form.shard_size is None else form.shard_size
+        ends = range(step, size + step, step) if form.shard_size is not None else (size,)
+        stretches += [
+            Stretch(name, end - step, min(end, size), form.shard_size is None) for end in ends
+        ]
+    resources = []
+    for stretch, digest in zip(stretches, digests(hasher, stretches, progress), strict=True):
+        if isinstance(digest, UsageError):
+            raise digest
+        name = stretch.name
+        if name == ITSELF and form.spec_name:
+            name = hasher.root.name
+        if not stretch.whole:
+            name = manifest.shard_name(name, stretch.start, stretch.end)
+        resources.append(Resource(name=name, digest=digest, algorithm=form.algorithm))
+    return sorted(resources, key=lambda one: one.name)
 
 
 def _open(result: ModelResult, trust: ModelTrust, now: datetime) -> Predicate:
-    """Rules 1 to 3."""
+    """Rules 1 and 2."""
     where = str(result.bundle)
     if not result.bundle.exists() and not result.bundle.is_symlink():
         raise IntegrityError("ST-OMSB-100", "there is no bundle: nothing says who made this", where)
@@ -310,71 +274,79 @@ def _open(result: ModelResult, trust: ModelTrust, now: datetime) -> Predicate:
     except UsageError as error:
         raise IntegrityError("ST-OMSB-142", f"the bundle: {error.what}", where) from error
     bundle = bundle_file.parse(data, where)
-    result.signer = trust.unwrap(bundle, now, where)
-    predicate = manifest.read(bundle.payload, where)
-    result.resources = predicate.resources
+    signed = trust.unwrap(bundle, now, where)
+    read = manifest.read_old if signed.is_old else manifest.read
+    predicate = read(bundle.payload, where)
+    result.signer = signed.by
+    result.resources, result.payload = predicate.resources, bundle.payload
+    if signed.is_old:
+        result.notes.append("the bundle is one of release 0.2, which later ones do not write")
     return predicate
 
 
-def _listing(result: ModelResult, predicate: Predicate) -> dict[str, FileEntry]:
+def _listing(
+    result: ModelResult, signed: dict[str, tuple[Part, ...]], found: Found, scope: Scope
+) -> dict[str, tuple[Part, ...]]:
     """Rule 4; the files that are there and signed."""
-    files, unsafe = survey(result.path)
-    bundle_name = _name_below(result.path, result.bundle)
-    signed = {resource.name for resource in predicate.resources}
-    if bundle_name in signed:
-        raise manifest.malformed("it names itself", str(result.bundle))
-    for entry in unsafe:
-        result.add("ST-OMSB-142", f"{entry.reason}, which is never followed or read", entry.name)
-    found = {file.name: file for file in files if file.name != bundle_name}
-    for name in sorted(signed - set(found) - {entry.name for entry in unsafe}):
+    _note_signatures(result, found)
+    barred = {entry.name: entry.reason for entry in found.unsafe}
+    for name, why in barred.items():
+        if name in signed or not scope.ignore_unsigned:
+            result.add("ST-OMSB-142", f"{why}, which is never followed or read", name)
+    for name in sorted(signed.keys() - found.files.keys() - barred.keys()):
         result.add("ST-OMSB-140", "a signed file is missing", name)
-    for name in sorted(set(found) - signed):
-        result.add("ST-OMSB-141", "a file that was not signed", name)
-    return {name: file for name, file in found.items() if name in signed}
+    unsigned = found.files.keys() - signed.keys()
+    if any(part.end is not None for parts in signed.values() for part in parts):
+        # A file of no bytes has no shard.
+        unsigned = {name for name in unsigned if found.files[name]}
+    if scope.ignore_unsigned:
+        result.unsigned = sorted({*unsigned, *(barred.keys() - signed.keys())})
+    else:
+        for name in sorted(unsigned):
+            result.add("ST-OMSB-141", "a file that was not signed", name)
+    for name in found.outside:
+        result.notes.append(f"{name} is a link that leads out of the model")
+    return {name: parts for name, parts in signed.items() if name in found.files}
 
 
-def _compare(result: ModelResult, resource: Resource, file: FileEntry) -> None:
+def _note_signatures(result: ModelResult, found: Found) -> None:
+    """Note what was left out; a directory where it should be a signature is a hiding place."""
+    own = name_below(result.path, result.bundle)
+    result.left_out = sorted(set(found.left_out) - {own})
+    for name in result.left_out:
+        is_signature = name.endswith(SUFFIX) or name.rpartition("/")[2] == result.bundle.name
+        if is_signature and (result.path / name).is_dir():
+            result.add("ST-OMSB-142", "a directory in the place of a signature", name)
+
+
+def _compare(
+    result: ModelResult,
+    hasher: Hasher,
+    files: dict[str, tuple[Part, ...]],
+    sizes: dict[str, int],
+    progress: Progress | None,
+) -> None:
     """Rule 5."""
-    try:
-        digest = _digest(result.path, file)
-    except UsageError as error:
-        result.add("ST-OMSB-200", error.what, file.name)
-        return
-    if digest != resource.digest:
-        result.add("ST-OMSB-130", "the content is not what was signed", file.name)
-    result.num_files += 1
-    result.num_bytes += file.size
-
-
-def _digest(root: Path, file: FileEntry) -> str:
-    """SHA-256 of a file, hex.
-
-    Raises:
-        UsageError: ST-USAG-002.
-    """
-    fd = open_regular(root / file.name)
-    try:
-        with os.fdopen(fd, "rb", buffering=0) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UsageError(
-            "ST-USAG-002", str(error.strerror or error), str(root / file.name)
-        ) from error
-
-
-def _name_below(root: Path, bundle: Path) -> str:
-    """The bundle's name below the model; empty when it lies elsewhere."""
-    folder = bundle.parent.resolve()
-    try:
-        return (folder / bundle.name).relative_to(root.resolve()).as_posix()
-    except ValueError:
-        return ""
-
-
-def _other_kind(wanted: str, where: str) -> IntegrityError:
-    return IntegrityError(
-        "ST-OMSB-120",
-        f"the bundle was not made with {wanted}, which is what was given to verify it",
-        where,
-        "give what verifies this kind of bundle",
-    )
+    wanted: list[tuple[Stretch, str]] = []
+    for name, parts in files.items():
+        size, last = sizes[name], parts[-1].end
+        if last is not None and last != size:
+            result.add("ST-OMSB-130", f"{size} bytes, and {last} were signed", name)
+            continue
+        wanted += [
+            (Stretch(name, start, size if end is None else end, end is None), digest)
+            for start, end, digest in parts
+        ]
+        result.num_files += 1
+        result.num_bytes += size
+    stretches = [stretch for stretch, _ in wanted]
+    for (stretch, expected), digest in zip(
+        wanted, digests(hasher, stretches, progress), strict=True
+    ):
+        if isinstance(digest, UsageError):
+            result.add("ST-OMSB-200", digest.what, stretch.name)
+        elif digest != expected:
+            what = "the content is not what was signed"
+            if not stretch.whole:
+                what = f"bytes {stretch.start} to {stretch.end} are not what was signed"
+            result.add("ST-OMSB-130", what, stretch.name)

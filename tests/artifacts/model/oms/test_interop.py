@@ -14,13 +14,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from securetrain.artifacts.model.oms.model import (
+from securetrain.artifacts.model.oms.model import Scope, sign_model, verify_model
+from securetrain.artifacts.model.oms.signers import (
     CertificateSigner,
     KeySigner,
     TrustedKey,
     TrustedRoots,
-    sign_model,
-    verify_model,
 )
 
 from .conftest import NOW, Authority, pem_of
@@ -113,15 +112,16 @@ def test_holes_of_the_reference(
     verify = (reference, "verify", "key", "--public_key", files / "public.pem", "--signature")
     assert call(*sign, bundle, model)
 
-    def refused() -> set[str]:
-        result = verify_model(model, bundle, trusted, now())
+    def refused(scope: Scope | None = None) -> set[str]:
+        result = verify_model(model, bundle, trusted, now(), scope=scope)
         return {problem.code for problem in result.problems}
 
-    # A payload in a place that it ignores.
+    # A payload in a place that the format leaves out: named here, and refused to who asks.
     (model / ".github").mkdir()
     (model / ".github" / "payload.py").write_text("x")
     assert call(*verify, bundle, model)
-    assert refused() == {"ST-OMSB-141"}
+    assert verify_model(model, bundle, trusted, now()).left_out == [".github"]
+    assert refused(Scope(ignore_git=False)) == {"ST-OMSB-141"}
     (model / ".github" / "payload.py").unlink()
     (model / ".github").rmdir()
 

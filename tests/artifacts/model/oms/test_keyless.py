@@ -6,6 +6,7 @@ Without the package sigstore, the tests that verify skip themselves.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +14,18 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from securetrain.artifacts.model.oms import manifest
-from securetrain.artifacts.model.oms.model import (
+from securetrain.artifacts.model.oms.model import ModelResult, sign_model, verify_model
+from securetrain.artifacts.model.oms.signers import (
     KeySigner,
-    ModelResult,
     TrustedIdentity,
     TrustedKey,
-    sign_model,
-    verify_model,
+    read_signer,
 )
+from securetrain.core.errors import UsageError
 from securetrain.identity.sigstore import KeylessPolicy
 from tests.identity.private_sigstore import ISSUER, SPIFFE, Instance
+from tests.identity.sigstore_services import ISSUER as SERVICES_ISSUER
+from tests.identity.sigstore_services import PIPELINE, Services, serve, token
 
 from .conftest import NOW
 
@@ -118,3 +121,31 @@ def test_the_kinds_of_bundles_are_not_mixed_up(model: Path, bundle: Path, tmp_pa
     assert codes(verify(model, keyed, root)) == {"ST-OMSB-120"}
     result = verify_model(model, bundle, TrustedKey(key=key.public_key()), NOW)
     assert codes(result) == {"ST-OMSB-120"}
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Services]:
+    pytest.importorskip("sigstore", reason="sigstore is not installed: nothing is signed keyless")
+    with serve() as found:
+        yield found
+
+
+def test_a_model_is_signed_by_an_identity(services: Services, model: Path, tmp_path: Path) -> None:
+    """Through the servers of an instance: its CA, its log and its timestamp authority."""
+    paths = {"token": token(), "config": services.config()}
+    for name, data in paths.items():
+        (tmp_path / name).write_bytes(data)
+    name = f"keyless:?token={tmp_path}/token&config={tmp_path}/config"
+    signer = read_signer(name, None, (), lambda _: b"")
+    sign_model(model, model / "model.sig", signer)
+    root = tmp_path / "trusted_root.json"
+    root.write_bytes(services.instance.trusted_root())
+    policy = KeylessPolicy(identity=PIPELINE, issuer=SERVICES_ISSUER)
+    assert verify(model, model / "model.sig", root, policy).ok
+    other = KeylessPolicy(identity=PIPELINE + "x", issuer=SERVICES_ISSUER)
+    assert codes(verify(model, model / "model.sig", root, other)) == {"ST-OMSB-120"}
+    (model / "config.json").write_text("[]")
+    assert codes(verify(model, model / "model.sig", root, policy)) == {"ST-OMSB-130"}
+    with pytest.raises(UsageError) as error:
+        read_signer(name, tmp_path / "leaf.pem", (), lambda _: b"")
+    assert error.value.code == "ST-USAG-001"

@@ -19,14 +19,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from securetrain.artifacts.model.oms import keys
-from securetrain.artifacts.model.oms.model import (
+from securetrain.artifacts.model.oms.model import ModelResult, Scope, sign_model, verify_model
+from securetrain.artifacts.model.oms.signers import (
     CertificateSigner,
     KeySigner,
-    ModelResult,
     TrustedKey,
     TrustedRoots,
-    sign_model,
-    verify_model,
 )
 from securetrain.core.codes import ExitCode
 from securetrain.core.errors import IntegrityError, UsageError
@@ -169,9 +167,6 @@ def _no_bundle(model: Path) -> None:
         (_changed, "ST-OMSB-130"),
         (_missing, "ST-OMSB-140"),
         (_extra, "ST-OMSB-141"),
-        (_in_git, "ST-OMSB-141"),
-        (_in_github, "ST-OMSB-141"),
-        (_attributes, "ST-OMSB-141"),
         (_folder_as_bundle, "ST-OMSB-142"),
         (_link, "ST-OMSB-142"),
         (_fifo, "ST-OMSB-142"),
@@ -191,11 +186,31 @@ def test_a_changed_model_is_refused(
     assert result.exit_code != 0
 
 
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (_in_git, ".git/hook"),
+        (_in_github, ".github/payload.py"),
+        (_attributes, ".gitattributes"),
+    ],
+)
+def test_what_git_keeps_is_left_out_and_said_or_refused(
+    change: Callable[[Path], None], name: str, model: Path, bundle: Path, key: Key
+) -> None:
+    change(model)
+    result = verify(model, bundle, key)
+    assert result.ok
+    assert result.left_out == [name.partition("/")[0]]
+    strict = Scope(ignore_git=False)
+    result = verify_model(model, bundle, TrustedKey(key=key.public_key()), NOW, scope=strict)
+    assert [(one.code, one.file) for one in result.problems] == [("ST-OMSB-141", name)]
+
+
 def test_a_file_that_cannot_be_read(
     model: Path, bundle: Path, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = OSError(errno.EIO, "Input/output error")
-    monkeypatch.setattr(hashlib, "file_digest", Mock(side_effect=broken))
+    monkeypatch.setattr(os, "preadv", Mock(side_effect=broken))
     result = verify(model, bundle, key)
     assert codes(result) == {"ST-OMSB-200"}
     assert result.exit_code is ExitCode.IO

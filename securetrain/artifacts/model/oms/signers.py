@@ -1,0 +1,300 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The signer of a Model Signing bundle, and what a verifier trusts: a key, roots, an identity.
+
+A key never verifies a bundle of certificates, nor the other way round. A signature is over DSSE's
+pre-authentication encoding. Release 0.2 of the reference implementation had one of its own; a
+bundle that was signed over that one is told apart (`Signed.is_old`), and counts for a statement of
+that release only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from securetrain.artifacts.model.oms import bundle as bundle_file
+from securetrain.artifacts.model.oms import keys
+from securetrain.core.errors import IdentityError, IntegrityError, UsageError
+from securetrain.core.files import read_file
+from securetrain.identity import Ask, KeylessPolicy, open_signer, verify_dsse
+from securetrain.identity.dsse import IN_TOTO, pae
+from securetrain.identity.keys import EnvelopeSigner, Signer, is_encrypted, read_private
+
+KEY_LIMIT: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key that another program or device holds, such as a token's."""
+
+    signer: Signer
+    public: keys.PublicKey
+
+    @classmethod
+    def of(cls, signer: Signer, where: str) -> "HeldKey":
+        """Wrap a signer.
+
+        Raises:
+            IntegrityError: ST-OMSB-120 when Model Signing does not know its kind.
+        """
+        native = signer.public.native
+        if not isinstance(native, ec.EllipticCurvePublicKey):
+            raise IntegrityError(
+                "ST-OMSB-120", "not an ECDSA key, and the format knows no other", where,
+                "make an ECDSA P-256 key in the token",
+            )  # fmt: skip
+        return cls(signer, native)
+
+
+SigningKey: TypeAlias = keys.PrivateKey | HeldKey
+
+
+def _public(key: SigningKey) -> keys.PublicKey:
+    return key.public if isinstance(key, HeldKey) else key.public_key()
+
+
+def _sign(key: SigningKey, data: bytes) -> bytes:
+    return key.signer.sign(data) if isinstance(key, HeldKey) else keys.sign(key, data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed:
+    """The proof of a signature."""
+
+    by: str
+    """Who signed, in words."""
+    is_old: bool = False
+    """Over the encoding of release 0.2, which only its own statements may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySigner:
+    """Signs with a bare key."""
+
+    key: SigningKey
+
+    def wrap(self, payload: bytes) -> bytes:
+        """The bundle."""
+        signature = _sign(self.key, pae(IN_TOTO, payload))
+        return bundle_file.write(payload, signature, hint=keys.hint_of(_public(self.key)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateSigner:
+    """Signs with a key whose certificate travels along."""
+
+    key: SigningKey
+    chain: tuple[x509.Certificate, ...]
+    """The signer's first, then what leads to the root; the root itself may be left out."""
+
+    def wrap(self, payload: bytes) -> bytes:
+        """The bundle.
+
+        Raises:
+            IntegrityError: ST-OMSB-120 when the certificate is not of this key.
+        """
+        if not self.chain or self.chain[0].public_key() != _public(self.key):
+            raise IntegrityError(
+                "ST-OMSB-120", "the certificate is not of this key", "", "give the key's own"
+            )
+        signature = _sign(self.key, pae(IN_TOTO, payload))
+        der = tuple(one.public_bytes(Encoding.DER) for one in self.chain)
+        return bundle_file.write(payload, signature, chain=der)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentitySigner:
+    """Signs by an identity, for which a Sigstore instance vouches."""
+
+    signer: EnvelopeSigner
+
+    def wrap(self, payload: bytes) -> bytes:
+        """The bundle.
+
+        Raises:
+            IdentityError: ST-IDEN-026.
+        """
+        return self.signer.sign_envelope(payload, IN_TOTO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedKey:
+    """A verifier's root: one key."""
+
+    key: keys.PublicKey
+
+    def unwrap(self, bundle: bundle_file.Bundle, now: datetime, where: str) -> Signed:
+        """Judge the material and the signature.
+
+        Raises:
+            IntegrityError: ST-OMSB-110, ST-OMSB-120.
+        """
+        del now
+        if bundle.hint is None:
+            raise _other_kind("a key", where)
+        keys.check_hint(self.key, bundle.hint, where)
+        keys.check_raw(self.key, bundle.raw_key, where)
+        is_old = _check(self.key, bundle, where)
+        return Signed(by=f"key {keys.hint_of(self.key)[:16]}", is_old=is_old)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedRoots:
+    """A verifier's root: certificates of authorities."""
+
+    roots: tuple[x509.Certificate, ...]
+
+    def unwrap(self, bundle: bundle_file.Bundle, now: datetime, where: str) -> Signed:
+        """Judge the material and the signature.
+
+        Raises:
+            IntegrityError: ST-OMSB-101, ST-OMSB-110, ST-OMSB-120, ST-OMSB-150.
+        """
+        if not bundle.chain:
+            raise _other_kind("certificates", where)
+        key, leaf = keys.check_chain(bundle.chain, self.roots, now, where)
+        is_old = _check(key, bundle, where)
+        return Signed(
+            by=f"certificate {leaf.subject.rfc4514_string() or '(no subject)'}", is_old=is_old
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedIdentity:
+    """A verifier's root: who signed, as a Sigstore instance vouches for it (keyless)."""
+
+    policy: KeylessPolicy
+    trusted_root: Path | None = None
+    """The instance's trusted root; None for the public one."""
+
+    def unwrap(self, bundle: bundle_file.Bundle, now: datetime, where: str) -> Signed:
+        """Judge the material and the signature. Nothing is fetched.
+
+        Raises:
+            IntegrityError: ST-OMSB-110, ST-OMSB-120.
+            UsageError: ST-USAG-004 without the extra ``[sigstore]``.
+        """
+        del now  # a log says when it was signed
+        if not bundle.is_keyless:
+            raise _other_kind("an identity", where)
+        try:
+            found = verify_dsse(bundle.raw, IN_TOTO, self.policy, self.trusted_root, where)
+        except IdentityError as error:
+            code = "ST-OMSB-120" if error.code == "ST-IDEN-022" else "ST-OMSB-110"
+            raise IntegrityError(code, f"{error.code}: {error.what}", where, error.fix) from error
+        if found.payload.data != bundle.payload:
+            raise IntegrityError("ST-OMSB-110", "another payload was verified", where)
+        return Signed(by=f"{found.identity} (vouched for by {found.issuer})")
+
+
+ModelSigner: TypeAlias = KeySigner | CertificateSigner | IdentitySigner
+ModelTrust: TypeAlias = TrustedKey | TrustedRoots | TrustedIdentity
+
+
+def read_signer(
+    name: str, certificate: Path | None, chain: Sequence[Path], ask: Ask
+) -> ModelSigner:
+    """A signer by its key: a file, or the URI of a key that is held elsewhere, or an identity.
+
+    With the key's certificate, it and `chain` travel along in the bundle. `ask` is called only when
+    a secret is needed.
+
+    Raises:
+        IntegrityError: ST-OMSB-120 when Model Signing does not know its kind.
+        IdentityError: ST-IDEN-010 for a file that others may read, ST-IDEN-019 for a token.
+        UsageError: ST-USAG-002, ST-USAG-004.
+    """
+    key: SigningKey
+    if ":" in name and not Path(name).exists():
+        signer = open_signer(name, ask)
+        if isinstance(signer, EnvelopeSigner):
+            if certificate is not None or chain:
+                raise UsageError(
+                    "ST-USAG-001",
+                    "a keyless signature has a certificate of its own",
+                    "--certificate",
+                    "leave out --certificate and --chain",
+                )
+            return IdentitySigner(signer=signer)
+        key = HeldKey.of(signer, name.partition(":")[0])
+    else:
+        secret = ask(f"passphrase of {name}") if is_encrypted(Path(name)) else None
+        key = keys.load_private(read_private(Path(name)), secret, name)
+    if certificate is None:
+        return KeySigner(key=key)
+    files = (certificate, *chain)
+    found = [one for file in files for one in _certificates(file)]
+    return CertificateSigner(key=key, chain=tuple(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRoots:
+    """Files and names that a verifier's root is read from; exactly one kind."""
+
+    public_key: Path | None = None
+    ca: Path | None = None
+    identity: str | None = None
+    issuer: str | None = None
+    trusted_root: Path | None = None
+
+    def read(self, where: str) -> ModelTrust:
+        """The root.
+
+        Raises:
+            UsageError: ST-USAG-001 when it is not exactly one kind.
+        """
+        keyless = self.identity or self.issuer or self.trusted_root
+        if sum(map(bool, (self.public_key, self.ca, keyless))) != 1:
+            raise one_root(where)
+        if self.public_key is not None:
+            pem = read_file(self.public_key, KEY_LIMIT)
+            return TrustedKey(key=keys.load_public(pem, str(self.public_key)))
+        if self.ca is not None:
+            return TrustedRoots(roots=tuple(_certificates(self.ca)))
+        policy = KeylessPolicy(identity=self.identity or "", issuer=self.issuer or "")
+        return TrustedIdentity(policy=policy, trusted_root=self.trusted_root)
+
+
+def one_root(where: str) -> UsageError:
+    """The refusal of a question that does not say whose signature counts, or on what."""
+    return UsageError(
+        "ST-USAG-001",
+        "a Model Signing bundle is verified with one root",
+        where,
+        "give --bundle FILE, and one of --public-key, --ca, --identity with --issuer",
+    )
+
+
+def _check(key: keys.PublicKey, bundle: bundle_file.Bundle, where: str) -> bool:
+    """Verify the signature; whether it is one of release 0.2.
+
+    Raises:
+        IntegrityError: ST-OMSB-110.
+    """
+    try:
+        keys.verify(key, bundle.signature, pae(IN_TOTO, bundle.payload), where)
+    except IntegrityError:
+        certified = bool(bundle.chain)
+        if keys.verify_old(key, bundle.signature, bundle.payload, certified=certified):
+            return True
+        raise
+    return False
+
+
+def _certificates(file: Path) -> list[x509.Certificate]:
+    return list(keys.load_certificates(read_file(file, KEY_LIMIT), str(file)))
+
+
+def _other_kind(wanted: str, where: str) -> IntegrityError:
+    return IntegrityError(
+        "ST-OMSB-120",
+        f"the bundle was not made with {wanted}, which is what was given to verify it",
+        where,
+        "give what verifies this kind of bundle",
+    )

@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""JSON and YAML as plain trees in which nothing is lost: an object keeps all of its pairs.
+
+Two readers may take different ones of two equal keys, so both are kept. YAML is read as events:
+nothing is constructed, aliases are not followed, and tags are noted.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Final, NoReturn
+
+import yaml
+
+from securetrain.artifacts.scan.remarks import UnjudgedError
+
+JSON_LIMIT: Final = 64 << 20
+YAML_LIMIT: Final = 8 << 20
+MAX_DEPTH: Final = 200
+
+_Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Pairs(list[tuple[object, object]]):
+    """The pairs of an object, in their order."""
+
+    def of(self, key: str) -> Iterator[object]:
+        """Every value of a key."""
+        return (value for name, value in self if name == key)
+
+    def text(self, key: str) -> str:
+        """The last text under a key; empty when there is none."""
+        return next((one for one in reversed(list(self.of(key))) if isinstance(one, str)), "")
+
+
+class Tagged(str):
+    """A YAML value with a tag of its own, as ``tag value``."""
+
+    __slots__ = ()
+
+
+def of_json(data: bytes) -> object:
+    """The tree of a JSON document.
+
+    Raises:
+        UnjudgedError: it is too large or too deep.
+        ValueError: it is none.
+    """
+    if len(data) > JSON_LIMIT:
+        raise UnjudgedError(f"JSON of {len(data)} bytes, the limit is {JSON_LIMIT}")
+    try:
+        return json.loads(data, object_pairs_hook=Pairs, parse_int=_number, parse_float=_number)
+    except RecursionError:
+        _too_deep()
+
+
+def of_yaml(data: bytes) -> object:
+    """The tree of a YAML stream: a list of its documents.
+
+    Raises:
+        UnjudgedError: it is too large or too deep.
+        ValueError: it is none.
+    """
+    if len(data) > YAML_LIMIT:
+        raise UnjudgedError(f"YAML of {len(data)} bytes, the limit is {YAML_LIMIT}")
+    documents: list[object] = []
+    stack: list[list[object]] = [documents]
+    kinds: list[str] = []
+    try:
+        for event in yaml.parse(data, Loader=_Loader):
+            match event:
+                case yaml.ScalarEvent():
+                    tag = event.tag if event.tag and not event.implicit[0] else ""
+                    value = event.value
+                    stack[-1].append(Tagged(f"{tag} {value}") if tag else value)
+                case yaml.AliasEvent():
+                    stack[-1].append(None)
+                case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                    if len(stack) > MAX_DEPTH:
+                        _too_deep()
+                    if event.tag and not event.implicit:
+                        stack[-1].append(Tagged(f"{event.tag} "))
+                        kinds.append("tagged")
+                    kinds.append("map" if isinstance(event, yaml.MappingStartEvent) else "list")
+                    stack.append([])
+                case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
+                    _end(stack, kinds)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"not YAML: {type(error).__name__}") from error
+    return documents
+
+
+def _end(stack: list[list[object]], kinds: list[str]) -> None:
+    values = stack.pop()
+    value: object = values
+    if kinds.pop() == "map":
+        value = Pairs(zip(values[::2], values[1::2], strict=False))
+    if kinds and kinds[-1] == "tagged":
+        kinds.pop()
+        value = [stack[-1].pop(), value]
+    stack[-1].append(value)
+
+
+def _number(_text: str) -> None:
+    """Numbers are of no interest, and one of a million digits costs a minute."""
+
+
+def _too_deep() -> NoReturn:
+    raise UnjudgedError(f"values in values, more than {MAX_DEPTH} deep or so")

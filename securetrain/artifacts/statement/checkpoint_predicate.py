@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""The predicate of a checkpoint: what its signature says.
+
+Version 2 adds the name and what else is bound. A statement of version 1 is read as one of version 2
+that has neither, and it may not have them.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from securetrain.artifacts.tree.encryption import Sealed
+from securetrain.artifacts.tree.parts import Count, Hex32, Text, Time, TreeInfo
+from securetrain.core.vocabulary import NodeTier
+
+MAX_WORLD: Final = 1 << 20
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """A part of a predicate; its fields are in camel case in the file."""
+
+
+class RankFile(_Part, frozen=True, omit_defaults=True):
+    """A checkpoint's data file: which rank wrote it, and the root of its tree."""
+
+    name: Text
+    size: Count
+    root: Hex32
+    rank: Count
+    sealed: Sealed | None = None
+    """How it is encrypted; None when it is not."""
+
+    @property
+    def data_size(self) -> int:
+        """Bytes of tensors and gaps in it, once decrypted: what the index speaks of."""
+        return self.size if self.sealed is None else self.sealed.size
+
+
+class IndexFile(_Part, frozen=True):
+    """The checkpoint's index: SHA-256 of all its bytes."""
+
+    name: Text
+    size: Count
+    sha256: Hex32
+
+
+class ParentRole(StrEnum):
+    """The use that a checkpoint made of another one."""
+
+    PREVIOUS = "previous"
+    BASE = "base"
+    ADAPTER = "adapter"
+    MERGE = "merge"
+
+
+class Parent(_Part, frozen=True):
+    """An artifact that this one was made from."""
+
+    digest: Hex32
+    role: ParentRole = ParentRole.PREVIOUS
+
+
+class DatasetRef(_Part, frozen=True):
+    """The dataset that was trained on, and how far."""
+
+    name: Text = ""
+    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    cursor: dict[str, Count] = {}
+
+
+class PolicyRef(_Part, frozen=True):
+    """The policy that was in force."""
+
+    id: Text = ""
+    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+
+
+class NodeRef(_Part, frozen=True):
+    """A machine that took part: what it proved about itself, and which ranks ran there."""
+
+    node: Text
+    tier: NodeTier
+    label: Text = ""
+    ranks: list[Count] = []
+    result: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    """SHA-256 of its attestation result; empty when that is not known."""
+
+
+class GradientVerdict(StrEnum):
+    """The word of the guard on the steps that led here."""
+
+    CLEAN = "clean"
+    REFUSED = "refused"
+    UNWATCHED = "unwatched"
+
+
+class GradientRecord(_Part, frozen=True):
+    """The guard's verdict and the steps that it rests on."""
+
+    verdict: GradientVerdict = GradientVerdict.UNWATCHED
+    judged: Count = 0
+    refused: Count = 0
+    clean_steps: Count = 0
+    """Steps in a row, up to this one, that were judged and in which nothing was found."""
+    audited: Count | None = None
+    """The last step that an audit replayed; None when none was."""
+
+
+class RankSignature(_Part, frozen=True):
+    """The signature of one rank over its own part (`members`)."""
+
+    rank: Count
+    key: Hex32
+    sig: Annotated[str, Meta(max_length=256)]
+    """Base64."""
+
+
+class CheckpointPredicateV1(_Part, frozen=True):
+    """The content of a checkpoint's signature before it had a name: read, and written no more."""
+
+    run_id: Text
+    step: Count
+    seq: Count
+    save_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    created: Time
+    world_size: Annotated[int, Meta(ge=1, le=MAX_WORLD)]
+    tree: TreeInfo
+    files: list[RankFile]
+    index: IndexFile
+    parents: list[Parent] = []
+    dataset: DatasetRef = DatasetRef()
+    policy: PolicyRef = PolicyRef()
+    code: dict[str, Text] = {}
+    env: dict[str, Text] = {}
+    nodes: list[NodeRef] = []
+    gradients: GradientRecord = GradientRecord()
+    epoch: Count | None = None
+    """The membership under which it was made; None when the saver did not say."""
+    expires: Time | None = None
+    """From when on it must not be loaded; None when it keeps."""
+    documents: list[IndexFile] = []
+    """Further small files, for other readers than ours: for example a safetensors index."""
+    members: Annotated[list[Annotated[str, Meta(max_length=8192)]], Meta(max_length=65536)] = []
+    """The certificates of the ranks' keys (`members.RankKey`, in DSSE)."""
+    signatures: list[RankSignature] = []
+    """Every rank's signature over its own part, by rank; empty when the ranks did not sign."""
+
+
+class Bound(_Part, frozen=True, omit_defaults=True):
+    """Further things that a checkpoint's signature ties together, each by its SHA-256; one that is
+    not there was not tied.
+    """
+
+    parents: Annotated[list[Hex32], Meta(max_length=1024)] = []
+    """The statements of its parents, in their order."""
+    dataset: Hex32 | None = None
+    """The dataset's statement."""
+    ledger_head: Hex32 | None = None
+    step_records: Hex32 | None = None
+    """The root of the tree over the records of the steps."""
+    membership: Hex32 | None = None
+    policy: Hex32 | None = None
+    job: Hex32 | None = None
+    code: Hex32 | None = None
+    """The manifest of the code that ran."""
+    environment: Hex32 | None = None
+
+
+class CheckpointPredicate(CheckpointPredicateV1, frozen=True):
+    """The content of a checkpoint's signature."""
+
+    name: Text = ""
+    """The name of what it is, by which people ask for it; empty when it has none."""
+    bound: Bound = Bound()

@@ -1,0 +1,327 @@
+# SPDX-FileCopyrightText: 2026 The securetrain developers
+# SPDX-License-Identifier: Apache-2.0
+"""Values of numpy and torch in a checkpoint, bit by bit and by exact type."""
+
+import random
+import sys
+from collections import Counter, OrderedDict, defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from securetrain.artifacts import SaveContext, SaveMode, async_save, load, save, verify_path
+from securetrain.artifacts.checkpoint import values
+from securetrain.artifacts.tree import codec
+from securetrain.artifacts.tree import index as index_file
+from securetrain.artifacts.tree.foreign import Array, Parts
+from securetrain.core.errors import IntegrityError, UsageError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
+HOW = ["save", *SaveMode]
+
+
+@pytest.fixture
+def written(keys, now, tmp_path):
+    def run(state, how="save"):
+        context = SaveContext(run_id="r", step=1, created=now)
+        if how == "save":
+            save(state, tmp_path / "ckpt", key=keys.checkpoint, context=context)
+        else:
+            future = async_save(
+                state, tmp_path / "ckpt", key=keys.checkpoint, context=context, mode=how
+            )
+            future.result(timeout=60)
+        return tmp_path / "ckpt"
+
+    return run
+
+
+@pytest.fixture
+def read(trust, now):
+    def run(path, target):
+        load(target, path, trust=trust, policy=None, now=now)
+        return target
+
+    return run
+
+
+def assert_same(a, b) -> None:
+    assert type(a) is type(b), (a, b)
+    if isinstance(a, torch.Tensor):
+        assert (a.layout, a.dtype, a.shape) == (b.layout, b.dtype, b.shape)
+        if a.layout is torch.sparse_coo:
+            assert a.is_coalesced() == b.is_coalesced()
+            assert_same((a._indices(), a._values()), (b._indices(), b._values()))
+        else:
+            assert torch.equal(a.to_dense(), b.to_dense())
+    elif isinstance(a, np.ndarray | np.generic):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for name in a:
+            assert_same(a[name], b[name])
+    elif isinstance(a, list | tuple):
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert a == b
+
+
+def sparse():
+    where = torch.tensor([[0, 1, 1, 0], [2, 0, 2, 2]])
+    return {
+        "entries": torch.sparse_coo_tensor(where, torch.arange(4.0), (2, 3), check_invariants=True),
+        "coalesced": torch.eye(3).to_sparse_coo().coalesce(),
+        "hybrid": torch.sparse_coo_tensor(
+            torch.tensor([[1]]), torch.ones(1, 5).half(), (4, 5), check_invariants=True
+        ),
+        "csr": torch.eye(4).to_sparse_csr(),
+        "csc": torch.eye(4).to_sparse_csc(),
+        "none": torch.zeros(3, 3).to_sparse_coo(),
+    }
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_random_states_of_a_trainer_come_back(written, read, how):
+    random.seed(1)
+    np.random.seed(2)  # noqa: NPY002 - the state that most trainers save
+    torch.manual_seed(3)
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002
+        "generator": np.random.default_rng(4).bit_generator.state,
+        "torch": torch.get_rng_state(),
+        "both": (torch.get_rng_state(), [1, 2]),
+    }
+    path = written(state, how)
+    drawn = random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+    target: dict[str, Any] = {
+        "python": None,
+        "numpy": None,
+        "generator": np.random.default_rng(5).bit_generator.state,
+        "torch": torch.empty_like(state["torch"]),
+        "both": None,
+    }
+    read(path, target)
+    assert_same(target, state)
+    random.setstate(target["python"])
+    np.random.set_state(target["numpy"])  # noqa: NPY002
+    torch.set_rng_state(target["torch"])
+    assert (random.random(), np.random.rand(), torch.rand(1)) == drawn  # noqa: NPY002
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_other_values_of_trainers_come_back(written, read, trust, now, how):
+    state: dict[str, Any] = {
+        "arrays": {
+            "small": np.arange(6, dtype=">i4").reshape(2, 3),
+            "large": np.arange(20_000, dtype=np.float64).reshape(100, -1).T,
+            "flags": np.ones(1 << 17, dtype=bool),
+            "empty": np.zeros((0, 7), np.float16),
+            "scalar": np.array(3j),
+            "times": np.array(["2026-01-01"], dtype="M8[ns]"),
+        },
+        "best": np.float64(0.5),
+        "yes": np.bool_(True),
+        "dtype": torch.bfloat16,
+        "size": torch.Size([2, 3]),
+        "sparse": sparse(),
+        "mixed": (
+            {torch.float32, np.int8(3), 3.5},
+            Counter("aab"),
+            OrderedDict(b=1, a=2),
+            defaultdict(list, x=[np.ones(2)]),
+            torch.zeros(0, 2).half(),
+            torch.tensor(True),
+        ),
+        "list": [sparse()["entries"], {"a": np.ones(3)}],
+        "file": Path("/data/x"),
+    }
+    path = written(state, how)
+    assert verify_path(path, trust=trust, policy=None, now=now).ok
+    target: dict[str, Any] = {
+        "arrays": dict.fromkeys(state["arrays"]),
+        "sparse": {name: torch.zeros_like(value) for name, value in sparse().items()},
+        "list": [None, {"a": None}],
+        **dict.fromkeys(["best", "yes", "dtype", "size", "mixed", "file"]),
+    }
+    target["list"][0] = torch.zeros_like(sparse()["entries"])
+    read(path, target)
+    assert_same(target, state)
+    # What came back belongs to the caller.
+    target["arrays"]["small"][0, 0] = 9
+    target["arrays"]["large"][0, 0] = 9
+
+
+def test_an_index_says_its_version(written, tmp_path):
+    for state, version in (({"a": [1, "x"]}, 1), ({"a": [1, {2}]}, 2)):
+        path = written({**state, "w": torch.ones(1)})
+        index = msgspec.json.decode((path / "index.json").read_bytes())
+        assert index["version"] == version
+        index["version"] = 3 - version
+        with pytest.raises(IntegrityError, match="ST-CKPT-191"):
+            index_file.parse(
+                msgspec.json.encode(index, order="sorted"), {"rank-00000.bin": 1 << 20}
+            )
+        path.rename(tmp_path / f"was-{version}")
+
+
+class _Array(np.ndarray):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([object()]),
+        np.array(["text"]),
+        np.array([b"bytes"]),
+        np.zeros(2, dtype=[("a", "f4")]),
+        np.zeros(2, dtype=np.longdouble),
+        np.zeros(3).view(_Array),
+        np.ma.masked_array([1, 2]),
+        np.str_("text"),
+        torch.quint8,
+        (torch.eye(3).to_sparse_coo(),),
+        (torch.nn.Parameter(torch.ones(2)).as_subclass(type("Sub", (torch.Tensor,), {})),),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_plain_number_is_refused_by_name(written, value, tmp_path):
+    with pytest.raises(UsageError) as caught:
+        written({"state": {"odd": value}})
+    assert caught.value.code == "ST-USAG-013"
+    assert caught.value.where == "state.odd"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_large_array_inside_of_a_value_is_refused(written, monkeypatch):
+    monkeypatch.setattr(codec, "MAX_ARRAY", 100)
+    with pytest.raises(UsageError, match="104 bytes") as caught:
+        written({"x": (np.zeros(13),)})
+    assert "a name of its own" in caught.value.fix
+
+
+def test_a_name_that_a_part_needs_is_refused(written):
+    with pytest.raises(UsageError, match="two values need this name"):
+        written({"x": sparse()["entries"], "x.securetrain:values": torch.ones(1)})
+
+
+def test_a_sparse_tensor_goes_to_a_sparse_one(written, read):
+    path = written({"s": sparse()["entries"], "d": torch.ones(2, 3)})
+    with pytest.raises(UsageError, match="ST-USAG-012"):
+        read(path, {"s": torch.zeros(2, 3)})
+    with pytest.raises(UsageError, match="ST-USAG-012"):
+        read(path, {"s": sparse()["csr"]})
+    with pytest.raises(UsageError, match="ST-USAG-012"):
+        read(path, {"d": sparse()["entries"]})
+
+
+def parts(form, shape, *tensors, coalesced=False, dtype=""):
+    made = Parts(form, shape, dtype, coalesced)
+    return made, {
+        f"x.securetrain:{name}": tensor for name, tensor in zip(made.names, tensors, strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        parts("sparse_coo", (2, 2), torch.tensor([[0], [9]]), torch.ones(1)),
+        parts("sparse_coo", (2, 2), torch.tensor([[0], [-1]]), torch.ones(1)),
+        parts("sparse_coo", (2, 2), torch.tensor([[0, 1], [0, 1]]), torch.ones(1)),
+        parts("sparse_coo", (2, 2), torch.tensor([[1, 0], [0, 0]]), torch.ones(2), coalesced=True),
+        parts("sparse_coo", (2, 2), torch.tensor([[0.5], [0.5]]), torch.ones(1)),
+        parts("sparse_csr", (2, 2), torch.tensor([0, 1, 9]), torch.tensor([0]), torch.ones(1)),
+        parts("sparse_csr", (2, 2), torch.tensor([0, 0, 1]), torch.tensor([7]), torch.ones(1)),
+        parts("ndarray", (3,), torch.zeros(8, dtype=torch.uint8), dtype="<f8"),
+        parts("ndarray", (1,), torch.zeros(1, dtype=torch.float64), dtype="<f8"),
+        parts("ndarray", (1,), torch.tensor([2], dtype=torch.uint8), dtype="|b1"),
+    ],
+    ids=lambda lie: f"{lie[0].form}",
+)
+def test_parts_that_do_not_fit_are_refused(lie):
+    """A false sparse tensor reads outside of its memory when it is used."""
+    with pytest.raises(IntegrityError) as caught:
+        values.join(lie[0], lie[1], "x")
+    assert caught.value.code == "ST-CKPT-191"
+
+
+def test_a_part_that_is_missing_is_a_lie():
+    entry = index_file.ValueEntry(fqn="x", value={"parts": ["sparse_coo", [2], "", False]})
+    with pytest.raises(IntegrityError, match="a part of the value is missing"):
+        index_file.check(index_file.Index.of((), [entry]), {})
+
+
+numbers = st.sampled_from(["|b1", "|i1", ">u2", "<i8", "<f2", ">f8", "<c8", "<M8[s]", "<m8[2us]"])
+shapes = st.lists(st.integers(0, 3), max_size=4)
+
+
+@settings(max_examples=60)
+@given(dtype=numbers, shape=shapes, content=st.binary(min_size=1))
+def test_arrays_come_back_bit_by_bit(dtype, shape, content):
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = (content * (size // len(content) + 1))[:size]
+    if dtype == "|b1":
+        raw = bytes(byte & 1 for byte in raw)
+    array = np.frombuffer(raw, dtype=dtype).reshape(shape)
+    given_ = [array, *array.reshape(-1)[:1]]
+    coded = codec.encode(given_, "x", values.describe)
+    back = codec.decode(coded, "x", values.make)
+    for one, two in zip(given_, back, strict=True):
+        assert_same(two, one)
+    # A verifier checks the same without numpy.
+    found = codec.decode(coded, "x")
+    assert all(isinstance(one, Array) for one in found)
+
+
+def test_a_verifier_needs_neither_numpy_nor_torch(written, python_without, keys, now):
+    path = written({"a": np.ones(3), "b": {torch.float32}, "big": np.zeros(20_000)})
+    (path.parent / "trust.json").write_bytes(keys.trust_file())
+    program = f"""
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from securetrain.artifacts import verify_path
+from securetrain.identity.trust import TrustRoot
+now = datetime.fromisoformat({now.isoformat()!r})
+trust = TrustRoot.load(Path({str(path.parent / "trust.json")!r}), now)
+assert verify_path(Path({str(path)!r}), trust=trust, policy=None, now=now).ok
+"""
+    python_without(program)
+
+
+@pytest.fixture
+def python_without():
+    import subprocess
+    import sys
+
+    def run(program):
+        head = "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
+        subprocess.run([sys.executable, "-c", head + program], check=True, timeout=60)
+
+    return run
+
+
+def test_a_sparse_tensor_of_a_class_of_its_own_is_not_split():
+    """Its class may mean something else by the same parts."""
+
+    class Own(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, function, *_):
+            raise AssertionError(f"{function} was asked of it")
+
+    own = torch.Tensor._make_wrapper_subclass(Own, (2, 2), layout=torch.sparse_coo)
+    assert values.split(torch.eye(2).to_sparse(), "v") is not None
+    assert values.split(own, "v") is None
+
+
+def test_a_program_without_numpy_has_no_values_of_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert values.describe(object(), "v") is None
